@@ -1,0 +1,171 @@
+"""The enumerations of the job schema, with SINGA's names and numbers."""
+
+from __future__ import annotations
+
+from enum import Enum, IntFlag
+
+
+class Phase(IntFlag):
+    """A phase of a net; a layer's ``include`` and ``exclude`` hold them."""
+
+    kUnknown = 0
+    kTrain = 1
+    kVal = 2
+    kTest = 4
+    kPositive = 8
+    kNegative = 16
+    kForward = 32
+    kBackward = 64
+    kLoss = 128
+    kDeploy = 256
+
+
+class AlgType(Enum):
+    """The TrainOneBatch algorithms."""
+
+    kBP = 1
+    kCD = 2
+    kBPTT = 3
+    kUserAlg = 104
+
+
+class UpdaterType(Enum):
+    """The updaters."""
+
+    kSGD = 1
+    kAdaGrad = 2
+    kRMSProp = 3
+    kNesterov = 4
+    kAdaDelta = 5
+    kAdam = 6
+    kAdamMax = 7
+    kUserUpdater = 105
+
+
+class ChangeMethod(Enum):
+    """How the learning rate changes with the step."""
+
+    kFixed = 0
+    kInverseT = 1
+    kInverse = 2
+    kExponential = 3
+    kLinear = 4
+    kStep = 5
+    kFixedStep = 6
+    kUserChange = 100
+
+
+class InitMethod(Enum):
+    """How a param is initialised. The names ``kConst`` and ``kUniformFanInOut`` are those of SINGA's Param page.
+
+    ``kUniformFanInOut`` multiplies by √(6 / (rows + columns)), as that page says; the source's ``kUniformSqrtFanInOut``
+    multiplies by 1 / √(rows + columns).
+    """
+
+    kConstant = 0
+    kGaussian = 1
+    kUniform = 2
+    kGaussianSqrtFanIn = 4
+    kUniformSqrtFanIn = 5
+    kUniformSqrtFanInOut = 6
+    kUniformFanInOut = 7
+    kUserInit = 101
+
+    @classmethod
+    def aliases(cls) -> dict[str, InitMethod]:
+        """Other spellings of members."""
+        return {"kConst": cls.kConstant}
+
+
+class ParamType(Enum):
+    """The kind of a param; SINGA knows one of its own."""
+
+    kParam = 0
+    kUser = 103
+
+
+class UnrollConnType(Enum):
+    """How copies of an unrolled layer connect to those of its source."""
+
+    kUnrollOneToOne = 1
+    kUnrollOneToAll = 2
+    kUnrollFirstToLast = 3
+    kUnrollCustomized = 4
+
+
+class ActivationType(Enum):
+    """The functions of kActivation."""
+
+    RELU = 1
+    SIGMOID = 2
+    TANH = 3
+    STANH = 4
+
+
+class PoolMethod(Enum):
+    """The kinds of pooling."""
+
+    MAX = 0
+    AVG = 1
+
+
+class SlicingMethod(Enum):
+    """How params are cut for the servers: SINGA's slicer, or fixed-size blocks dealt out by hash (PaddlePaddle)."""
+
+    kSinga = 0
+    kBlock = 1
+
+
+class LayerType(Enum):
+    """The layer types."""
+
+    kCSVInput = 100
+    kImagePreprocess = 101
+    kRecordInput = 103
+    kLMDBData = 190
+    kLabel = 191
+    kMnist = 192
+    kRGBImage = 193
+    kShardData = 194
+    kCharRNN = 195
+    kRNNLabel = 196
+    kOneHot = 197
+    kConvolution = 201
+    kCConvolution = 202
+    kDropout = 203
+    kDummy = 204
+    kInnerProduct = 205
+    kLRN = 206
+    kPooling = 207
+    kCPooling = 208
+    kRBMHid = 209
+    kRBMVis = 210
+    kReLU = 211
+    kSTanh = 212
+    kSigmoid = 213
+    kSoftmax = 214
+    kGRU = 215
+    kEmbedding = 216
+    kActivation = 217
+    kBM = 218
+    kCudnnConv = 250
+    kCudnnPool = 251
+    kCudnnLRN = 252
+    kCudnnSoftmax = 253
+    kCudnnActivation = 254
+    kCudnnBM = 255
+    kEuclideanLoss = 300
+    kSoftmaxLoss = 301
+    kCudnnSoftmaxLoss = 350
+    kAccuracy = 400
+    kArgSort = 401
+    kCSVOutput = 402
+    kRecordOutput = 403
+    kCharRNNOutput = 404
+    kBridgeDst = 500
+    kBridgeSrc = 501
+    kConcate = 502
+    kSlice = 503
+    kSplit = 504
+    kRNNDummy = 505
+    kUserLayer = 600

@@ -1,0 +1,315 @@
+"""LayerProto, ParamProto and the configuration of each layer type (SINGA 0.3's job.proto)."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from dsinga.job.enums import ActivationType, InitMethod, LayerType, ParamType, Phase, PoolMethod, UnrollConnType
+from dsinga.job.message import Message
+
+
+class ParamGenConf(Message):
+    """How a param is filled before training."""
+
+    type: InitMethod = InitMethod.kUserInit
+    user_type: str | None = None
+    value: float = 1.0
+    mean: float = 0.0
+    std: float = 1.0
+    low: float = -1.0
+    high: float = 1.0
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class ParamConf(Message):
+    """A param of a layer: a name (made from the layer's if empty), its filling, its scales, its sharing."""
+
+    name: str = ""
+    type: ParamType = ParamType.kParam
+    user_type: str | None = None
+    init: ParamGenConf | None = None
+    lr_scale: float = 1.0
+    wd_scale: float = 1.0
+    share_from: str | None = None
+    id: int | None = None
+    owner: int = -1
+    partition_dim: int | None = None
+    shape: list[int] = field(default_factory=list)
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class StoreConf(Message):
+    """Where an input layer reads its records, or an output layer writes its results."""
+
+    backend: str | None = None
+    path: str | None = None
+    separator: str = ","
+    mean_file: str | None = None
+    std_file: str | None = None
+    mean_value: float | None = None
+    std_value: float | None = None
+    batchsize: list[int] = field(default_factory=list)
+    shape: list[int] = field(default_factory=list)
+    encoded: bool = False
+    random_skip: int = 0
+    has_label: bool = True
+    prefetching: bool = False
+
+
+class DataConf(Message):
+    """kLMDBData and kShardData: a store by path."""
+
+    path: str
+    batchsize: int
+    random_skip: int = 0
+
+
+class MnistConf(Message):
+    """kMnist: x/norm_a - norm_b; the elastic distortion of SINGA's documentation was never in its source."""
+
+    norm_a: float = 1.0
+    norm_b: float = 0.0
+    kernel: int = 0
+    sigma: float = 0.0
+    alpha: float = 0.0
+    beta: float = 0.0
+    gamma: float = 0.0
+    resize: int = 0
+    elastic_freq: int = 0
+
+
+class RGBImageConf(Message):
+    """kImagePreprocess and kRGBImage: crop, mirror, scale; ``cropsize`` 0 keeps the whole image."""
+
+    scale: float = 1.0
+    cropsize: int = 0
+    mirror: bool = False
+    meanfile: str = ""
+
+
+class CharRNNConf(Message):
+    """kCharRNN: a text, its vocabulary, streams and steps."""
+
+    path: str | None = None
+    vocab_path: str | None = None
+    unroll_len: int = 50
+    batchsize: int = 1
+
+
+class OnehotConf(Message):
+    """kOneHot."""
+
+    vocab_size: int = 0
+
+
+class ActivationConf(Message):
+    """kActivation."""
+
+    type: ActivationType = ActivationType.RELU
+
+
+class WindowConf(Message):
+    """What convolution and pooling share: kernel, pad and stride, for both directions or one each (x across, y down)."""
+
+    kernel: int | None = None
+    pad: int | None = None
+    stride: int | None = None
+    kernel_x: int | None = None
+    kernel_y: int | None = None
+    pad_x: int | None = None
+    pad_y: int | None = None
+    stride_x: int | None = None
+    stride_y: int | None = None
+
+    def pair(self, field: str, default: int) -> tuple[int, int]:
+        """Return (vertical, horizontal) of "kernel", "pad" or "stride": the common value, else each its own."""
+        both = getattr(self, field)
+        if both is not None:
+            return both, both
+        sides = (getattr(self, f"{field}_y"), getattr(self, f"{field}_x"))
+        return tuple(default if side is None else side for side in sides)  # type: ignore[return-value]
+
+
+class ConvolutionConf(WindowConf):
+    """kConvolution; kernel 3, pad 0, stride 1 by default."""
+
+    num_filters: int
+    workspace_byte_limit: int = 512
+
+
+class PoolingConf(WindowConf):
+    """kPooling; kernel 3, pad 0, stride 2 by default."""
+
+    pool: PoolMethod = PoolMethod.MAX
+
+
+class DropoutConf(Message):
+    """kDropout: the share of units set to zero."""
+
+    dropout_ratio: float = 0.5
+
+
+class DummyConf(Message):
+    """kDummy: a source of random numbers (``input``), an end (``output``), or a pass-through."""
+
+    input: bool = False
+    output: bool = False
+    shape: list[int] = field(default_factory=list)
+
+
+class InnerProductConf(Message):
+    """kInnerProduct: W is (num_output, inputs), or (inputs, num_output) if ``transpose``."""
+
+    num_output: int
+    bias_term: bool = True
+    transpose: bool = False
+
+
+class LRNConf(Message):
+    """kLRN."""
+
+    local_size: int = 5
+    alpha: float = 1.0
+    beta: float = 0.75
+    knorm: float = 1.0
+
+
+class RBMConf(Message):
+    """kRBMVis, kRBMHid."""
+
+    hdim: int
+    bias_term: bool = True
+    gaussian: bool = False
+
+
+class ReLUConf(Message):
+    """kReLU."""
+
+    negative_slope: float = 0.0
+
+
+class SoftmaxConf(Message):
+    """kSoftmax."""
+
+    num_softmax_per_instance: int = 1
+
+
+class GRUConf(Message):
+    """kGRU."""
+
+    dim_hidden: int
+    bias_term: bool = True
+
+
+class EmbeddingConf(Message):
+    """kEmbedding."""
+
+    vocab_size: int = 0
+    feature_dim: int = 100
+
+
+class BMConf(Message):
+    """kBM."""
+
+
+class SoftmaxLossConf(Message):
+    """kSoftmaxLoss."""
+
+    topk: int = 1
+    scale: float = 1.0
+
+
+class ArgSortConf(Message):
+    """kArgSort, kAccuracy."""
+
+    topk: int = 1
+
+
+class ConcateConf(Message):
+    """kConcate."""
+
+    concate_dim: int = 0
+    num_concates: int = 1
+
+
+class SliceConf(Message):
+    """kSlice."""
+
+    slice_dim: int = 0
+    num_slices: int = 1
+
+
+class SplitConf(Message):
+    """kSplit."""
+
+    num_splits: int = 1
+
+
+class RNNDummyConf(Message):
+    """kRNNDummy."""
+
+    dynamic_srclayer: str | None = None
+    shape: list[int] = field(default_factory=list)
+    integer: bool = False
+    low: float = 0.0
+    high: float = 0.0
+
+
+class LayerConf(Message):
+    """A layer: its type, its sources, its params, the phases it belongs to, and the configuration of its type.
+
+    Beyond SINGA 0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one
+    worker of the group.
+    """
+
+    aliases = {"srclayer": "srclayers"}
+
+    name: str
+    srclayers: list[str] = field(default_factory=list)
+    param: list[ParamConf] = field(default_factory=list)
+    exclude: list[Phase] = field(default_factory=list)
+    include: list[Phase] = field(default_factory=list)
+    type: LayerType = LayerType.kUserLayer
+    user_type: str | None = None
+    share_src_blobs: bool = False
+    unroll_len: int = 1
+    unroll_index: int = 0
+    unroll_conn_type: list[UnrollConnType] = field(default_factory=list)
+    shift: list[int] = field(default_factory=list)
+    partition_dim: int | None = None
+    partition_id: int = 0
+    num_partitions: int = 1
+    location: int | None = None
+    store_conf: StoreConf | None = None
+    lmdbdata_conf: DataConf | None = None
+    mnist_conf: MnistConf | None = None
+    rgbimage_conf: RGBImageConf | None = None
+    sharddata_conf: DataConf | None = None
+    char_rnn_conf: CharRNNConf | None = None
+    onehot_conf: OnehotConf | None = None
+    activation_conf: ActivationConf | None = None
+    convolution_conf: ConvolutionConf | None = None
+    dropout_conf: DropoutConf | None = None
+    dummy_conf: DummyConf | None = None
+    innerproduct_conf: InnerProductConf | None = None
+    lrn_conf: LRNConf | None = None
+    pooling_conf: PoolingConf | None = None
+    rbm_conf: RBMConf | None = None
+    relu_conf: ReLUConf | None = None
+    softmax_conf: SoftmaxConf | None = None
+    gru_conf: GRUConf | None = None
+    embedding_conf: EmbeddingConf | None = None
+    bm_conf: BMConf | None = None
+    softmaxloss_conf: SoftmaxLossConf | None = None
+    argsort_conf: ArgSortConf | None = None
+    concate_conf: ConcateConf | None = None
+    slice_conf: SliceConf | None = None
+    split_conf: SplitConf | None = None
+    rnn_dummy_conf: RNNDummyConf | None = None
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def type_name(self) -> str:
+        """The name to look the layer's class up by: ``user_type`` for a kUserLayer, else the type's."""
+        return self.user_type or "" if self.type is LayerType.kUserLayer else self.type.name

@@ -1,0 +1,195 @@
+"""The job as data: SINGA 0.3's JobProto and the messages directly below it, but the layers (see ``layerconf.py``).
+
+Field names, defaults and meanings are SINGA's (job.proto of branch v0.3) unless a docstring says otherwise; a class
+``XConf`` is SINGA's ``XProto``. ``extensions`` holds the bracketed extensions ``[name] { ... }`` of user-defined types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, ClassVar
+
+from dsinga.job.enums import AlgType, ChangeMethod, SlicingMethod, UpdaterType
+from dsinga.job.layerconf import LayerConf
+from dsinga.job.message import Message
+
+
+class CDConf(Message):
+    """Contrastive divergence: the number of Gibbs steps."""
+
+    cd_k: int = 1
+
+
+class AlgConf(Message):
+    """The TrainOneBatch algorithm: a built-in one, or ``user_alg`` names a registered one."""
+
+    alg: AlgType = AlgType.kUserAlg
+    user_alg: str | None = None
+    cd_conf: CDConf | None = None
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class LayerGroupConf(Message):
+    """Names of layers that belong together."""
+
+    layer: list[str] = field(default_factory=list)
+
+
+class NetConf(Message):
+    """The neural net: its layers, and the dimension on which layers are partitioned that do not say otherwise."""
+
+    layer: list[LayerConf] = field(default_factory=list)
+    partition_dim: int = 0
+    layer_group: list[LayerGroupConf] = field(default_factory=list)
+    unroll_len: int = 1
+
+
+class FixedStepConf(Message):
+    """``step_lr[i]`` holds from ``step[i]`` on."""
+
+    step: list[int] = field(default_factory=list)
+    step_lr: list[float] = field(default_factory=list)
+
+
+class StepConf(Message):
+    """base·gamma^⌊step/change_freq⌋."""
+
+    gamma: float = 1.0
+    change_freq: int
+
+
+class LinearConf(Message):
+    """From base to final_lr over change_freq steps."""
+
+    change_freq: int
+    final_lr: float
+
+
+class ExponentialConf(Message):
+    """Halved every change_freq steps."""
+
+    change_freq: int
+
+
+class InverseTConf(Message):
+    """base/(1 + step/final_lr)."""
+
+    final_lr: float
+
+
+class InverseConf(Message):
+    """base·(1 + gamma·step)^(-pow)."""
+
+    gamma: float = 1.0
+    pow: float = 0.0
+
+
+class LRGenConf(Message):
+    """The learning rate and how it changes."""
+
+    type: ChangeMethod = ChangeMethod.kUserChange
+    user_type: str | None = None
+    base_lr: float = 0.01
+    fixedstep_conf: FixedStepConf | None = None
+    step_conf: StepConf | None = None
+    linear_conf: LinearConf | None = None
+    exponential_conf: ExponentialConf | None = None
+    inverse_conf: InverseConf | None = None
+    inverset_conf: InverseTConf | None = None
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class RMSPropConf(Message):
+    """Decay of the running mean of squared gradients."""
+
+    rho: float
+
+
+class AdaDeltaConf(Message):
+    """Decay of both running means."""
+
+    rho: float = 0.9
+
+
+class AdamConf(Message):
+    """Decays of the first and second moment."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+class AdamMaxConf(Message):
+    """Decays of the first moment and of the infinity norm."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+class UpdaterConf(Message):
+    """How servers change params by gradients. Clipping is on where ``clip_high > clip_low``."""
+
+    type: UpdaterType = UpdaterType.kUserUpdater
+    user_type: str | None = None
+    rmsprop_conf: RMSPropConf | None = None
+    adadelta_conf: AdaDeltaConf | None = None
+    adam_conf: AdamConf | None = None
+    adammax_conf: AdamMaxConf | None = None
+    learning_rate: LRGenConf = field(default_factory=lambda: LRGenConf(type=ChangeMethod.kFixed))
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    delta: float = 1e-8
+    clip_low: float = 0.0
+    clip_high: float = 0.0
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class ClusterConf(Message):
+    """The topology. Beyond SINGA: ``slicing``. Ports, shared memory and polling are SINGA's and have no effect."""
+
+    nworker_groups: int = 1
+    nserver_groups: int = 1
+    nworkers_per_group: int = 1
+    nservers_per_group: int = 1
+    nworkers_per_procs: int = 1
+    nservers_per_procs: int = 1
+    workspace: str | None = None
+    server_worker_separate: bool = False
+    sync_freq: int = 1
+    start_port: int = 6723
+    share_memory: bool = True
+    poll_time: int = 100
+    slicing: SlicingMethod = SlicingMethod.kSinga
+
+
+class Job(Message):
+    """A training job. Beyond SINGA: ``seed``, from which every random number of the job comes."""
+
+    aliases: ClassVar[dict[str, str]] = {"net": "neuralnet"}
+
+    name: str = "job"
+    neuralnet: NetConf = field(default_factory=NetConf)
+    train_one_batch: AlgConf = field(default_factory=lambda: AlgConf(alg=AlgType.kBP))
+    updater: UpdaterConf = field(default_factory=lambda: UpdaterConf(type=UpdaterType.kSGD))
+    cluster: ClusterConf | None = None
+    train_steps: int = 0
+    disp_freq: int = 0
+    gpu: list[int] = field(default_factory=list)
+    test_freq: int = 0
+    test_steps: int = 0
+    validate_freq: int = 0
+    validate_steps: int = 0
+    checkpoint_freq: int = 0
+    checkpoint_path: list[str] = field(default_factory=list)
+    warmup_steps: int = 0
+    debug: bool = False
+    reset_param_version: bool = True
+    num_openblas_threads: int = 1
+    checkpoint_after: int = 0
+    disp_after: int = 0
+    test_after: int = 0
+    validate_after: int = 0
+    resume: bool = False
+    step: int = 0
+    id: int = -1
+    seed: int = 0
+    extensions: dict[str, Any] = field(default_factory=dict)

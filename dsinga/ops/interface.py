@@ -1,0 +1,153 @@
+"""The kernel interface: what a backend must be able to do with arrays.
+
+Every layer calls its kernels through an :class:`Ops` object. Shapes are tuples, ``B`` is the batch, images are
+logically ``(B, C, H, W)``. A backend may lay an image out in memory as it likes (the CPU backends use channels-last
+strides); what a caller sees is the logical shape. Arrays are float32 unless a kernel is given float64, which the
+numpy backend computes in float64 (the reference for gradient checks). No kernel changes its arguments.
+
+``pair`` is ``(vertical, horizontal)``: kernel, stride and pad are pairs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+Array = Any  # numpy.ndarray, or the array type of the backend
+Pair = tuple[int, int]
+
+
+class Ops(ABC):
+    """Array kernels of one backend. Stateless for its callers: what it caches (primitives, buffers) never changes a result."""
+
+    name: str
+
+    # -- arrays ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def asarray(self, array: Array) -> Array:
+        """Return ``array`` as this backend's array, without a copy where possible."""
+
+    @abstractmethod
+    def to_numpy(self, array: Array) -> Array:
+        """Return ``array`` as a numpy array in host memory."""
+
+    @abstractmethod
+    def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
+        """Return ``(array - mean) / std * scale`` as float32, for records (B, ...) of any dtype.
+
+        ``mean`` and ``std`` are None, scalars or arrays that broadcast against one record. A 4-d result has the
+        layout that this backend's convolution likes best.
+        """
+
+    @abstractmethod
+    def set_threads(self, count: int) -> None:
+        """Let kernels that the calling thread runs use ``count`` cores."""
+
+    # -- inner product -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        """(B, I), W (O, I), or (I, O) if ``transpose``, b (O,) -> (B, O): x Wᵀ + b."""
+
+    @abstractmethod
+    def inner_product_grad(
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        """Return (dx (B, I), dw like w, db (O,)); dx and db are None where not needed."""
+
+    # -- convolution and pooling -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+        """Cross-correlation of (B, C, H, W) with w (F, C, kh, kw), b (F,) -> (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
+
+    @abstractmethod
+    def convolution_grad(
+        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        """Return (dx like x, dw like w, db (F,)); dx and db are None where not needed."""
+
+    @abstractmethod
+    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. ``train`` False: no workspace."""
+
+    @abstractmethod
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        """Return dx: each dy goes to the first maximum of its window (row-major)."""
+
+    @abstractmethod
+    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        """(B, C, H, W) -> (B, C, H', W'): window sum / (kh·kw), padding counted as zeros (SINGA's kPooling)."""
+
+    @abstractmethod
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        """Return dx, of the shape of x."""
+
+    # -- normalisation -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
+        """Across channels: y = x·norm^(-beta), norm = k + alpha/size · Σ x² over channels c ± size//2, clipped."""
+
+    @abstractmethod
+    def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        """Return dx."""
+
+    @abstractmethod
+    def channel_sums(self, x: Array, y: Array | None = None) -> Array:
+        """Sum of x, or of x·y, over all axes but axis 1: (B, C, ...) -> (C,), accumulated in float64."""
+
+    @abstractmethod
+    def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
+        """x·scale + shift with scale and shift (C,) along axis 1."""
+
+    # -- elementwise -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def relu(self, x: Array, slope: float = 0.0) -> Array:
+        """max(x, 0) + slope·min(x, 0)."""
+
+    @abstractmethod
+    def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
+        """dy where y > 0, slope·dy elsewhere; ``slope`` >= 0, so the sign of y is that of x."""
+
+    @abstractmethod
+    def sigmoid(self, x: Array) -> Array:
+        """1 / (1 + exp(-x)), without overflow."""
+
+    @abstractmethod
+    def sigmoid_grad(self, y: Array, dy: Array) -> Array:
+        """dy·y·(1 - y)."""
+
+    @abstractmethod
+    def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        """outer·tanh(inner·x); SINGA's STanh has outer 1.7159047, inner 0.66666667."""
+
+    @abstractmethod
+    def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        """dy·inner·(outer - y²/outer)."""
+
+    @abstractmethod
+    def multiply(self, x: Array, y: Array) -> Array:
+        """Elementwise product of equal shapes, in the layout of x."""
+
+    @abstractmethod
+    def add(self, x: Array, y: Array) -> Array:
+        """Elementwise sum of equal shapes, in the layout of x."""
+
+    # -- softmax -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def softmax(self, x: Array) -> Array:
+        """Softmax over the last axis of (B, K)."""
+
+    @abstractmethod
+    def softmax_grad(self, y: Array, dy: Array) -> Array:
+        """y·(dy - Σ dy·y)."""
+
+    # -- random numbers ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def dropout_mask(self, uniform: Array, ratio: float) -> Array:
+        """(B, n) uniforms -> float32: 1/(1 - ratio) where the uniform is >= ratio, else 0."""

@@ -1,0 +1,44 @@
+"""Names to classes: how a job's ``type`` or ``user_type`` finds the code behind it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dsinga.errors import UserError
+
+T = TypeVar("T")
+
+KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm")
+_entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+
+
+def register(kind: str, *names: str) -> Callable[[T], T]:
+    """Register the decorated class or function under ``names``, for ``kind`` in ``KINDS``.
+
+    A later registration of a name replaces the earlier one, so that a notebook cell can be run twice.
+    """
+    if kind not in _entries:
+        raise UserError(f"nothing can be registered as {kind!r}; the kinds are {', '.join(KINDS)}")
+
+    def decorate(entry: T) -> T:
+        for name in names:
+            _entries[kind][name] = entry
+        return entry
+
+    return decorate
+
+
+def lookup(kind: str, name: str) -> Any:
+    """Return what is registered under ``name``; raise UserError with the nearest registered name otherwise."""
+    try:
+        return _entries[kind][name]
+    except KeyError:
+        raise UserError(f"no {kind} is registered as {name!r}{nearest(name, _entries[kind])}") from None
+
+
+def nearest(name: str, known: Any) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest of the ``known`` names, or the empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
