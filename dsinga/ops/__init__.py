@@ -1,5 +1,53 @@
-"""Array kernels behind one small interface."""
+"""Array kernels behind one small interface, and the choice of a backend."""
 
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from dsinga.errors import UserError
 from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.registry import nearest
 
-__all__ = ["Array", "Ops", "Pair"]
+__all__ = ["BACKENDS", "Array", "Ops", "Pair", "get_ops"]
+
+
+def _numpy() -> Ops:
+    from dsinga.ops.numpy_ops import NumpyOps
+
+    return NumpyOps()
+
+
+BACKENDS: dict[str, Callable[[], Ops]] = {"numpy": _numpy}
+"""Name -> maker, best first; a maker raises UserError, in one sentence, if the backend cannot load here."""
+
+_loaded: dict[str, Ops] = {}
+_lock = threading.Lock()
+
+
+def get_ops(name: str | None = None) -> Ops:
+    """Return the backend ``name``: one instance for the whole process, safe to use from several threads.
+
+    The environment variable ``DSINGA_OPS`` wins over ``name``. Without either, the best backend that loads.
+    Raises UserError if the name is unknown, or if the backend asked for cannot load.
+    """
+    wanted = os.environ.get("DSINGA_OPS") or name
+    if wanted:
+        return _load(wanted)
+    for candidate in BACKENDS:
+        try:
+            return _load(candidate)
+        except UserError:
+            continue
+    raise AssertionError("the numpy backend always loads")
+
+
+def _load(name: str) -> Ops:
+    if name not in BACKENDS:
+        known = ", ".join(sorted(BACKENDS))
+        raise UserError(f"there is no kernel backend {name!r}{nearest(name, BACKENDS)} (known: {known})")
+    with _lock:
+        if name not in _loaded:
+            _loaded[name] = BACKENDS[name]()
+        return _loaded[name]

@@ -18,7 +18,7 @@ Pair = tuple[int, int]
 
 
 class Ops(ABC):
-    """Array kernels of one backend. Stateless for its callers: what it caches (primitives, buffers) never changes a result."""
+    """Array kernels of one backend, stateless for its callers: what it caches never changes a result."""
 
     name: str
 
@@ -41,6 +41,14 @@ class Ops(ABC):
         """
 
     @abstractmethod
+    def flatten(self, x: Array) -> Array:
+        """(B, C, H, W) -> (B, C·H·W) in the logical order C, H, W whatever the memory layout; a view where possible."""
+
+    @abstractmethod
+    def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Undo :meth:`flatten`: (B, n) -> ``shape``, an image in the layout that this backend likes best."""
+
+    @abstractmethod
     def set_threads(self, count: int) -> None:
         """Let kernels that the calling thread runs use ``count`` cores."""
 
@@ -60,7 +68,7 @@ class Ops(ABC):
 
     @abstractmethod
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
-        """Cross-correlation of (B, C, H, W) with w (F, C, kh, kw), b (F,) -> (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
+        """Cross-correlation: (B, C, H, W), w (F, C, kh, kw), b (F,) -> (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
 
     @abstractmethod
     def convolution_grad(
@@ -70,7 +78,10 @@ class Ops(ABC):
 
     @abstractmethod
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
-        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. ``train`` False: no workspace."""
+        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. No workspace if not ``train``.
+
+        A pad is smaller than its kernel, so that every window meets the image.
+        """
 
     @abstractmethod
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
@@ -96,7 +107,7 @@ class Ops(ABC):
 
     @abstractmethod
     def channel_sums(self, x: Array, y: Array | None = None) -> Array:
-        """Sum of x, or of x·y, over all axes but axis 1: (B, C, ...) -> (C,), accumulated in float64."""
+        """Sum of x, or of x·y, over all axes but axis 1: (B, C, ...) -> (C,), accumulated and returned in float64."""
 
     @abstractmethod
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
@@ -110,7 +121,7 @@ class Ops(ABC):
 
     @abstractmethod
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        """dy where y > 0, slope·dy elsewhere; ``slope`` >= 0, so the sign of y is that of x."""
+        """Return dy where y > 0, slope·dy elsewhere; ``slope`` >= 0, so the sign of y is that of x."""
 
     @abstractmethod
     def sigmoid(self, x: Array) -> Array:

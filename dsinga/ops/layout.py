@@ -1,0 +1,68 @@
+"""How the CPU backends lay images out: logically (B, C, H, W), in memory (B, H, W, C).
+
+Channels-last memory is what CPU convolutions are fastest on; logical (B, C, H, W) is what SINGA's params mean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga.ops.interface import Array, Pair
+
+
+def to_rows(x: Array) -> Array:
+    """Return image x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+
+
+def to_image(rows: Array) -> Array:
+    """Return the (B, C, H, W) view of a (B, H, W, C) array."""
+    return rows.transpose(0, 3, 1, 2)
+
+
+def by_channel(x: Array) -> Array:
+    """Return x (B, C, ...) as (n, C), one row for each pixel: a view if x is channels-last, else a copy."""
+    return np.moveaxis(x, 1, -1).reshape(x.size // max(x.shape[1], 1), x.shape[1])
+
+
+def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
+    """Return how many windows fit: floor((size + 2·pad - kernel) / stride) + 1."""
+    count = (size + 2 * pad - kernel) // stride + 1
+    assert count > 0, f"a window of {kernel} does not fit {size} pixels padded by {pad}"
+    return count
+
+
+def output_sizes(shape: tuple[int, ...], kernel: Pair, stride: Pair, pad: Pair) -> Pair:
+    """Return (H', W') for an image shape (B, C, H, W)."""
+    return (
+        output_size(shape[2], kernel[0], stride[0], pad[0]),
+        output_size(shape[3], kernel[1], stride[1], pad[1]),
+    )
+
+
+def pad_rows(rows: Array, pad: Pair, fill: float = 0.0) -> Array:
+    """Return (B, H, W, C) ``rows`` with ``pad`` rows and columns of ``fill`` on every side."""
+    if pad == (0, 0):
+        return rows
+    vertical, horizontal = pad
+    batch, height, width, channels = rows.shape
+    padded = np.full((batch, height + 2 * vertical, width + 2 * horizontal, channels), fill, rows.dtype)
+    padded[:, vertical : vertical + height, horizontal : horizontal + width] = rows
+    return padded
+
+
+def crop_rows(padded: Array, pad: Pair) -> Array:
+    """Undo :func:`pad_rows`."""
+    if pad == (0, 0):
+        return padded
+    return padded[:, pad[0] : padded.shape[1] - pad[0], pad[1] : padded.shape[2] - pad[1]]
+
+
+def taps(padded: Array, kernel: Pair, stride: Pair, outputs: Pair) -> list[Array]:
+    """Return, for each position in the kernel (row-major), the view (B, H', W', C) of what it meets in every window."""
+    height, width = stride[0] * (outputs[0] - 1) + 1, stride[1] * (outputs[1] - 1) + 1
+    return [
+        padded[:, i : i + height : stride[0], j : j + width : stride[1]]
+        for i in range(kernel[0])
+        for j in range(kernel[1])
+    ]

@@ -1,0 +1,64 @@
+"""Inner products and convolution in plain numpy: everything becomes one matrix product (im2col)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.layout import crop_rows, output_sizes, pad_rows, taps, to_image, to_rows
+
+
+class NumpyConvolution(Ops):
+    """The kernels that are matrix products."""
+
+    def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        y = x @ (w if transpose else w.T)
+        if b is not None:
+            y += b
+        return y
+
+    def inner_product_grad(
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        dx = dy @ (w.T if transpose else w) if need_dx else None
+        dw = x.T @ dy if transpose else dy.T @ x
+        return dx, dw, dy.sum(axis=0) if need_db else None
+
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+        outputs = output_sizes(x.shape, w.shape[2:], stride, pad)
+        y = _columns(x, w.shape[2:], stride, pad, outputs) @ _matrix(w)
+        if b is not None:
+            y += b
+        return to_image(y.reshape(x.shape[0], *outputs, w.shape[0]))
+
+    def convolution_grad(
+        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        filters, channels, *kernel = w.shape
+        outputs = dy.shape[2:]
+        dy_rows = to_rows(dy).reshape(dy.shape[0] * outputs[0] * outputs[1], filters)
+        dw = _columns(x, kernel, stride, pad, outputs).T @ dy_rows
+        dw = np.ascontiguousarray(dw.reshape(*kernel, channels, filters).transpose(3, 2, 0, 1))
+        db = dy_rows.sum(axis=0) if need_db else None
+        if not need_dx:
+            return None, dw, db
+        columns = (dy_rows @ _matrix(w).T).reshape(x.shape[0], *outputs, kernel[0] * kernel[1], channels)
+        batch, _, height, width = x.shape
+        padded = np.zeros((batch, height + 2 * pad[0], width + 2 * pad[1], channels), columns.dtype)
+        for position, tap in enumerate(taps(padded, kernel, stride, outputs)):
+            tap += columns[:, :, :, position]
+        return to_image(np.ascontiguousarray(crop_rows(padded, pad))), dw, db
+
+
+def _columns(x: Array, kernel: Pair, stride: Pair, pad: Pair, outputs: Pair) -> Array:
+    """im2col: (B·H'·W', kh·kw·C), a row for each window, in the order kh, kw, C."""
+    views = taps(pad_rows(to_rows(x), pad), kernel, stride, outputs)
+    columns = np.empty((x.shape[0], *outputs, len(views), x.shape[1]), x.dtype)
+    for position, view in enumerate(views):
+        columns[:, :, :, position] = view
+    return columns.reshape(x.shape[0] * outputs[0] * outputs[1], len(views) * x.shape[1])
+
+
+def _matrix(w: Array) -> Array:
+    """Filters (F, C, kh, kw) as the (kh·kw·C, F) matrix that multiplies the columns."""
+    return w.transpose(2, 3, 1, 0).reshape(w.size // w.shape[0], w.shape[0])

@@ -1,0 +1,62 @@
+"""Elementwise kernels and softmax in plain numpy. Every result has the memory layout of the first argument."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga.ops.interface import Array, Ops
+
+
+class NumpyElementwise(Ops):
+    """Activations, sums and products, softmax, dropout masks."""
+
+    def relu(self, x: Array, slope: float = 0.0) -> Array:
+        y = np.maximum(x, 0)
+        if slope:
+            y += slope * np.minimum(x, 0)
+        return y
+
+    def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
+        gate = np.where(y > 0, y.dtype.type(1), y.dtype.type(slope))
+        return np.multiply(gate, dy, out=gate)
+
+    def sigmoid(self, x: Array) -> Array:
+        # exp(-|x|) is at most 1, so neither branch overflows.
+        small = np.exp(-np.abs(x))
+        return np.where(x >= 0, 1, small) / (1 + small)
+
+    def sigmoid_grad(self, y: Array, dy: Array) -> Array:
+        dx = y * (1 - y)
+        dx *= dy
+        return dx
+
+    def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        y = np.tanh(x * inner)
+        y *= outer
+        return y
+
+    def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        dx = y * y
+        dx *= -inner / outer
+        dx += inner * outer
+        dx *= dy
+        return dx
+
+    def multiply(self, x: Array, y: Array) -> Array:
+        return np.multiply(x, y, out=np.empty_like(x, dtype=np.result_type(x, y)))
+
+    def add(self, x: Array, y: Array) -> Array:
+        return np.add(x, y, out=np.empty_like(x, dtype=np.result_type(x, y)))
+
+    def softmax(self, x: Array) -> Array:
+        y = np.exp(x - x.max(axis=-1, keepdims=True))
+        y /= y.sum(axis=-1, keepdims=True)
+        return y
+
+    def softmax_grad(self, y: Array, dy: Array) -> Array:
+        dx = dy - (dy * y).sum(axis=-1, keepdims=True)
+        dx *= y
+        return dx
+
+    def dropout_mask(self, uniform: Array, ratio: float) -> Array:
+        return np.where(uniform >= ratio, np.float32(1 / (1 - ratio)), np.float32(0))

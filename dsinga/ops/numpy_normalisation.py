@@ -1,0 +1,51 @@
+"""Local response normalisation and the per-channel kernels of batch normalisation, in plain numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.interface import Array, Ops
+from dsinga.ops.layout import by_channel, to_image, to_rows
+
+
+class NumpyNormalisation(Ops):
+    """Kernels that look across channels, or along one."""
+
+    def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
+        rows = to_rows(x)
+        norm = _window_sums(rows * rows, size)
+        norm *= alpha / size
+        norm += k
+        return to_image(rows * norm**-beta), norm if train else None
+
+    def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        rows, dy_rows, norm = to_rows(x), to_rows(dy), workspace
+        direct = dy_rows * norm**-beta
+        neighbours = _window_sums(direct * rows / norm, size)
+        neighbours *= rows
+        neighbours *= 2 * alpha * beta / size
+        return to_image(direct - neighbours)
+
+    def channel_sums(self, x: Array, y: Array | None = None) -> Array:
+        first = by_channel(x)
+        if y is None:
+            return first.sum(axis=0, dtype=np.float64)
+        return np.einsum("nc,nc->c", first, by_channel(y), dtype=np.float64)
+
+    def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
+        along = (-1,) + (1,) * (x.ndim - 2)
+        y = x * scale.astype(x.dtype).reshape(along)
+        y += shift.astype(x.dtype).reshape(along)
+        return y
+
+
+def _window_sums(rows: Array, size: int) -> Array:
+    """Sum (B, H, W, C) over channels c ± size//2, clipped at both ends."""
+    total = rows.copy()
+    channels = rows.shape[-1]
+    for offset in range(1, min(size // 2, channels - 1) + 1):
+        total[..., offset:] += rows[..., : channels - offset]
+        total[..., : channels - offset] += rows[..., offset:]
+    return total

@@ -1,0 +1,48 @@
+"""The reference backend: complete, plain numpy, in float32 or float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.interface import Array
+from dsinga.ops.layout import to_image
+from dsinga.ops.numpy_convolution import NumpyConvolution
+from dsinga.ops.numpy_elementwise import NumpyElementwise
+from dsinga.ops.numpy_normalisation import NumpyNormalisation
+from dsinga.ops.numpy_pooling import NumpyPooling
+
+
+class NumpyOps(NumpyConvolution, NumpyPooling, NumpyNormalisation, NumpyElementwise):
+    """All kernels in numpy. Images that it makes have channels-last strides; those it is given may have any."""
+
+    name = "numpy"
+
+    def asarray(self, array: Any) -> Array:
+        return np.asarray(array)
+
+    def to_numpy(self, array: Array) -> Array:
+        return array
+
+    def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
+        if array.ndim == 4:
+            batch, channels, height, width = array.shape
+            result = to_image(np.empty((batch, height, width, channels), np.float32))
+        else:
+            result = np.empty(array.shape, np.float32)
+        np.subtract(array, 0 if mean is None else mean, out=result, dtype=np.float32, casting="same_kind")
+        factor = np.float32(scale) if std is None else np.float32(scale) / np.asarray(std, np.float32)
+        if factor.ndim or factor != 1:
+            result *= factor
+        return result
+
+    def flatten(self, x: Array) -> Array:
+        return x.reshape(x.shape[0], x.size // max(x.shape[0], 1))
+
+    def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
+        x = x.reshape(shape)
+        return to_image(np.ascontiguousarray(x.transpose(0, 2, 3, 1))) if x.ndim == 4 else x
+
+    def set_threads(self, count: int) -> None:
+        """Do nothing: numpy's BLAS counts its threads for the whole process, not for the calling thread."""

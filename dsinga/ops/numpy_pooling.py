@@ -1,0 +1,55 @@
+"""Pooling in plain numpy: one pass over the image for each position in the window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.layout import crop_rows, output_sizes, pad_rows, taps, to_image, to_rows
+
+
+class NumpyPooling(Ops):
+    """Maximum and mean over windows. A pad is smaller than the kernel, so that every window meets the image."""
+
+    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+        outputs = output_sizes(x.shape, kernel, stride, pad)
+        first, *others = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, outputs)
+        best = first.copy()
+        winner = np.zeros(best.shape, np.int32)
+        for position, tap in enumerate(others, start=1):
+            better = tap > best
+            np.copyto(best, tap, where=better)
+            if train:
+                np.copyto(winner, position, where=better)
+        return to_image(best), winner if train else None
+
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        padded, views = _gradient(x, dy, kernel, stride, pad)
+        rows = to_rows(dy)
+        for position, tap in enumerate(views):
+            tap += np.where(workspace == position, rows, rows.dtype.type(0))
+        return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
+
+    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        outputs = output_sizes(x.shape, kernel, stride, pad)
+        total = np.zeros((x.shape[0], *outputs, x.shape[1]), x.dtype)
+        for tap in taps(pad_rows(to_rows(x), pad), kernel, stride, outputs):
+            total += tap
+        total *= 1 / (kernel[0] * kernel[1])
+        return to_image(total)
+
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        padded, views = _gradient(x, dy, kernel, stride, pad)
+        share = to_rows(dy) * (1 / (kernel[0] * kernel[1]))
+        for tap in views:
+            tap += share
+        return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
+
+
+def _gradient(x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> tuple[Array, list[Array]]:
+    """Zeros for the padded gradient of x, and the views of it that windows add to."""
+    batch, channels, height, width = x.shape
+    padded = np.zeros((batch, height + 2 * pad[0], width + 2 * pad[1], channels), dy.dtype)
+    return padded, taps(padded, kernel, stride, dy.shape[2:])
