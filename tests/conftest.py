@@ -1,0 +1,25 @@
+"""What every test may count on: one kernel thread, repeatable examples, and the folder of real data if there is one."""
+
+import os
+from pathlib import Path
+
+# Read by OpenMP and OpenBLAS when they are loaded: as many kernel threads as cores, times pytest's workers, only thrash.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+
+# The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
+hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, database=None, max_examples=40)
+hypothesis.settings.load_profile("dsinga")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of the real data sets, $DSINGA_DATA; skips the test where there is none. Mark such tests ``data``."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("DSINGA_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no real data: {folder} is not a folder (set DSINGA_DATA)")
+    return folder
