@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.job import LayerConf, Phase
+from dsinga.job import LayerConf, Message, Phase
 from dsinga.ops import Array, Ops
 
 Shape = tuple[int, ...]
@@ -109,34 +109,79 @@ class Layer(ABC):
     """Base of all layers: set up once from its configuration and the shapes of its sources, then pure.
 
     A subclass calls ``super().__init__`` and sets ``shape`` (the full feature shape, batch first) and ``params``.
-    It raises UserError, through :meth:`fail`, when a source has a shape that it cannot take.
+    It raises UserError, through :meth:`fail`, when a source has a shape that it cannot take. ``shape`` is that of the
+    global batch: a worker that computes some rows of it meets arrays with fewer, so only ``shape[1:]`` can be relied
+    on in ``compute_feature`` and ``compute_gradient``. No layer changes an array that it was given.
 
+    ``source_count`` is the number of source layers that it takes, None for any number.
     ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None.
+    ``is_input`` layers read a store: their one source is a :class:`Records`, and they have no source layers.
     ``is_loss`` layers start the gradient: ``compute_gradient`` is called with ``grad`` None.
-    ``is_output`` layers end the graph and have no gradient.
+    ``is_output`` layers take no part in the gradient; only output layers can follow them.
+    ``hands_parts`` layers hand something of its own to each destination: the feature is a tuple whose i-th entry goes
+    to the i-th destination (in the order of the net), ``part_shapes`` has the shape of each, ``shape`` that of the
+    whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
     """
 
+    source_count: ClassVar[int | None] = None
     label_source: ClassVar[int | None] = None
     is_input: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
-    is_output: ClassVar[bool] = False
+    is_output: bool = False
+    hands_parts: ClassVar[bool] = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         self.conf = conf
         self.name = conf.name
-        self.source_shapes = tuple(source_shapes)
+        self.source_shapes = tuple(tuple(shape) for shape in source_shapes)
         self.shape: Shape = ()
+        self.part_shapes: tuple[Shape, ...] = ()
         self.params: tuple[ParamSpec, ...] = ()
+        self._check_sources()
 
-    def fail(self, message: str) -> Exception:
-        """Return the UserError that says ``message`` of this layer, with its file and line; the caller raises it."""
-        return self.conf.error(f"layer {self.name!r}: {message}")
+    def _check_sources(self) -> None:
+        wanted, given = self.source_count, len(self.source_shapes)
+        if wanted is not None and given != wanted:
+            noun = "source layer" if wanted == 1 else "source layers"
+            raise self.fail(f"takes {wanted or 'no'} {noun}, not {given}; correct its srclayers", field="srclayers")
+        if self.label_source is not None:
+            rows, labels = self.source_shapes[0][0], self.source_shapes[self.label_source][0]
+            if rows != labels:
+                raise self.fail(
+                    f"has {rows} rows from {self._source_name(0)} but {labels} labels from "
+                    f"{self._source_name(self.label_source)}; give both the same batchsize",
+                    field="srclayers",
+                )
+
+    def _source_name(self, index: int) -> str:
+        """Return the quoted name of a source, or its number where the configuration does not name it."""
+        names = self.conf.srclayers
+        return repr(names[index]) if index < len(names) else f"source {index}"
+
+    def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
+        """Return the UserError that says ``message`` of this layer, with file and line; the caller raises it.
+
+        ``at`` is the part of the configuration at fault, if not the layer as a whole; ``field`` a field of it.
+        """
+        return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
+
+    def image_shape(self) -> tuple[int, int, int]:
+        """Return (C, H, W) of the first source; as in SINGA, a source (B, H, W) is an image of one channel."""
+        shape = self.source_shapes[0]
+        if len(shape) not in (3, 4):
+            raise self.fail(
+                f"takes images (batch, channels, height, width), but {self._source_name(0)} gives {times(shape)}; "
+                "give the shape of a record in the input layer's store_conf",
+                field="srclayers",
+            )
+        channels, height, width = (1, *shape[1:]) if len(shape) == 3 else shape[1:]
+        return channels, height, width
 
     @abstractmethod
     def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
         """Compute the feature from ``params`` (in the order of ``self.params``) and ``sources`` (in srclayers' order).
 
-        An input layer gets one source, a :class:`Records`.
+        An input layer gets one source, a :class:`Records`. Raises UserError for data that the layer cannot take.
         """
 
     def compute_gradient(
@@ -144,14 +189,34 @@ class Layer(ABC):
         params: Sequence[Array],
         sources: Sequence[Any],
         output: Output,
-        grad: Array | None,
+        grad: Any,
         needs: Sequence[bool],
         ctx: Context,
     ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
         """Return the gradients for the sources and for the params.
 
-        ``grad`` is the gradient for the feature. ``needs[i]`` says whether source i wants one. Gradients of a loss
-        are of the mean over the *global* batch (``ctx.rows.total``), so those of the parts add up to the whole.
-        Param entries of params that are not trainable are None.
+        ``grad`` is the gradient for the feature. ``needs[i]`` says whether source i wants one; it is None where not.
+        Gradients of a loss are of the mean over the *global* batch (``ctx.rows.total``), so those of the parts add up
+        to the whole. Param entries of params that are not trainable are None.
+
+        A layer that does not define this (an input, an output) has no gradient to give: that is an error only where
+        one is wanted.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no gradient")
+        if any(needs) or self.params:
+            raise NotImplementedError(f"{type(self).__name__} has no gradient")
+        return (None,) * len(needs), ()
+
+
+def times(shape: Sequence[int]) -> str:
+    """Return a shape in words, for messages: (3, 32, 32) is ``3 x 32 x 32``."""
+    return " x ".join(map(str, shape)) or "a single number"
+
+
+def to_matrix(x: Array, ops: Ops) -> Array:
+    """Return x (B, ...) as (B, n), in the logical order of its axes, without a copy where possible."""
+    return x if x.ndim == 2 else ops.flatten(x)
+
+
+def from_matrix(matrix: Array, like: Array, ops: Ops) -> Array:
+    """Return ``matrix`` (B, n) in the shape of ``like`` (B, ...): undo :func:`to_matrix`."""
+    return matrix if like.ndim == 2 else ops.unflatten(matrix, like.shape)
