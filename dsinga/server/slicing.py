@@ -1,0 +1,123 @@
+"""How params are cut into slices, and which server keeps which slice.
+
+Two methods. SINGA's fills boxes of about equal size in the order of the params, and cuts only where a param would make
+a box more than a tenth too full. PaddlePaddle's cuts every param into blocks of one size and deals them out by a hash.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dsinga.job import SlicingMethod
+
+
+class Slice(NamedTuple):
+    """Elements ``start`` to ``stop`` of the flattened param ``param``, kept by ``server``; ``id`` counts all slices."""
+
+    id: int
+    param: str
+    start: int
+    stop: int
+    server: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"{self.param}[{self.start}:{self.stop}]"
+
+
+def slice_for_servers(
+    sizes: Mapping[str, int], servers: int, method: SlicingMethod = SlicingMethod.kSinga
+) -> list[Slice]:
+    """Cut the params, given by name and number of elements, for the ``servers`` of one server group.
+
+    The slices of all params are numbered from 0 in the order of ``sizes``, those of one param by ``start``; together
+    they cover every param exactly once. A server may be left without a slice and then has nothing to do.
+    """
+    assert servers > 0, servers
+    assert all(size > 0 for size in sizes.values()), sizes
+    if method is SlicingMethod.kBlock:
+        return _deal_blocks(sizes, servers)
+    # SINGA cuts into lcm(server groups, servers per group) slices, so that each group can share them out evenly.
+    lengths = slice_params(sizes, servers)
+    boxes = iter(partition_slices([length for cuts in lengths.values() for length in cuts], servers))
+    slices: list[Slice] = []
+    for param, cuts in lengths.items():
+        start = 0
+        for length in cuts:
+            slices.append(Slice(len(slices), param, start, start + length, next(boxes)))
+            start += length
+    return slices
+
+
+def slice_params(sizes: Mapping[str, int], num: int) -> dict[str, list[int]]:
+    """Cut params into slices that can be put into ``num`` boxes of about equal size: SINGA's ``Slice``.
+
+    Returns the lengths of the slices of each param. A box holds ``total // num + total % num`` elements and a tenth
+    more at need. A param is cut only where it fits neither way, and only if at least a tenth of the box is free.
+    """
+    capacity, slack = _box(sum(sizes.values()), num)
+    free = capacity
+    lengths: dict[str, list[int]] = {}
+    for param, size in sizes.items():
+        cuts = lengths[param] = []
+        rest = size
+        while rest > 0:
+            if free + slack >= rest:
+                cuts.append(rest)
+                free = max(free - rest, 0)
+                rest = 0
+            else:
+                if free >= max(slack, 1):  # SINGA cuts an empty slice where boxes hold fewer than ten elements
+                    cuts.append(free)
+                    rest -= free
+                free = capacity
+    return lengths
+
+
+def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
+    """Put slices, in their order, into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
+
+    Returns the box of each slice. SINGA never ends if a slice is larger than a box, and fails if it runs out of boxes;
+    here an empty box takes any slice, and the last box all that is left.
+    """
+    capacity, slack = _box(sum(lengths), num)
+    free, box = capacity, 0
+    boxes = []
+    for length in lengths:
+        if free + slack < length and free < capacity and box < num - 1:
+            free, box = capacity, box + 1
+        boxes.append(box)
+        free = max(free - length, 0)
+    return boxes
+
+
+def block_size(total: int, servers: int) -> int:
+    """Return the number of elements in a block, a power of two not below 1024: PaddlePaddle's formula.
+
+    It gives each server 64 to 128 blocks of a large model.
+    """
+    bits = (total // servers).bit_length()
+    return 1 << max(bits - 7, 10)
+
+
+def _box(total: int, num: int) -> tuple[int, int]:
+    """Return what a box holds, and by how much it may be overfilled."""
+    capacity = total // num + total % num
+    return capacity, capacity // 10
+
+
+def _deal_blocks(sizes: Mapping[str, int], servers: int) -> list[Slice]:
+    block = block_size(sum(sizes.values()), servers)
+    slices: list[Slice] = []
+    for param, size in sizes.items():
+        first = zlib.crc32(param.encode())  # the same in every process and every run, unlike hash()
+        for number, start in enumerate(range(0, size, block)):
+            server = (number + first) % servers
+            slices.append(Slice(len(slices), param, start, min(start + block, size), server))
+    return slices
