@@ -1,0 +1,8 @@
+"""What a run tells of itself: its history as rows, in a file, on a line, and as a picture. Takes plain rows."""
+
+from dsinga.monitor.curve import draw_curves
+from dsinga.monitor.history import History, Row
+from dsinga.monitor.metrics_file import MetricsFile, read_metrics
+from dsinga.monitor.progress import Progress, show_progress
+
+__all__ = ["History", "MetricsFile", "Progress", "Row", "draw_curves", "read_metrics", "show_progress"]

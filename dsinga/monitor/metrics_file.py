@@ -1,0 +1,85 @@
+"""``metrics.jsonl``: the rows of a run, one JSON object a line, as they are made."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.monitor.history import History, Row
+
+
+class MetricsFile:
+    """Appends rows to a JSON-lines file; each row is on its way to the disk when :meth:`append` returns.
+
+    Without ``resumed_step`` the file starts anew. With it, the rows of an earlier run stay, but for those of steps
+    after ``resumed_step``, which will be made again: the file is replaced as a whole, so that a crash leaves either
+    the old rows or the kept ones. A line that a crash cut short is dropped.
+
+    JSON has no NaN and no infinity: a loss that diverged is written as null, and read back as NaN.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], resumed_step: int | None = None):
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if resumed_step is None or not self.path.exists():
+            kept = []
+        else:
+            kept = [row for row in read_metrics(self.path) if row.get("step", 0) <= resumed_step]
+        _replace(self.path, "".join(map(_line, kept)))
+        self._file = open(self.path, "a", encoding="utf-8")
+
+    def append(self, row: Row) -> None:
+        """Write ``row`` as one line and flush it. numpy scalars are written as numbers."""
+        self._file.write(_line(row))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> MetricsFile:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_metrics(path: str | os.PathLike[str]) -> History:
+    """Read the rows of a ``metrics.jsonl``; a last line without its end, from a run that was killed, is left out.
+
+    Raises UserError, with file and line, where a line is not a JSON object.
+    """
+    *lines, _unfinished = Path(path).read_text(encoding="utf-8").split("\n")
+    rows = History()
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{number}: not a row of metrics: {error}") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{path}:{number}: a row of metrics is a JSON object, not {line[:40]!r}")
+        rows.append({name: math.nan if value is None else value for name, value in row.items()})
+    return rows
+
+
+def _line(row: Row) -> str:
+    return json.dumps({name: _plain(value) for name, value in row.items()}, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value  # numpy's scalars
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _replace(path: Path, text: str) -> None:
+    """Make ``path`` hold ``text``, all at once."""
+    draft = path.with_name(path.name + ".draft")
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)

@@ -1,0 +1,114 @@
+"""The curves: well-formed, inside their panel, and true to the rows."""
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.monitor.curve import draw_curves, thin, ticks
+
+SVG = "{http://www.w3.org/2000/svg}"
+finite = st.floats(-1e9, 1e9, allow_subnormal=False).map(lambda x: float(f"{x:.6g}"))
+
+
+def texts(svg):
+    return [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def lines(svg):
+    """The vertices of each line, as (across, down) in pixels; a line with a gap has several runs."""
+    root = ElementTree.fromstring(svg)
+    paths = [path.get("d") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "1.6"]
+    return [
+        [[tuple(map(float, place.split())) for place in run.split("L")] for run in path.split("M")[1:]]
+        for path in paths
+    ]
+
+
+def test_a_panel_for_loss_and_one_for_accuracy():
+    svg = draw_curves([{"step": s, "phase": "train", "loss": 1.0 / (s + 1), "accuracy": s / 10} for s in range(10)])
+    assert {"loss", "accuracy", "step", "train 0.1", "train 0.9"} <= set(texts(svg))
+    assert len(lines(svg)) == 2
+
+
+def test_only_what_the_rows_have():
+    svg = draw_curves([{"step": 0, "phase": "train", "loss": 1.0}, {"step": 1, "phase": "train", "loss": 0.5}])
+    assert "accuracy" not in texts(svg)
+    assert len(lines(svg)) == 1
+
+
+def test_a_line_for_each_phase_in_the_order_train_val_test():
+    rows = [
+        {"step": s, "phase": phase, "loss": s + i} for i, phase in enumerate(["test", "train", "val"]) for s in (0, 1)
+    ]
+    legend = [text for text in texts(draw_curves(rows)) if text.split()[0] in ("train", "val", "test")]
+    assert sorted(legend, key=legend.index, reverse=True) == ["train 2", "val 3", "test 1"]
+
+
+def test_no_rows_is_a_picture_too():
+    assert texts(draw_curves([])) == ["no rows yet"]
+    assert texts(draw_curves([{"step": 0, "phase": "train", "loss": math.nan}])) == ["no rows yet"]
+
+
+def test_the_lowest_value_is_lowest():
+    (((_, high), (_, low)),) = lines(draw_curves([{"step": 0, "loss": 2.0}, {"step": 1, "loss": 1.0}]))[0]
+    assert low > high  # SVG counts downwards
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_leaves_a_gap(bad):
+    rows = [{"step": s, "phase": "train", "loss": bad if s == 5 else 1.0 + s} for s in range(10)]
+    (line,) = lines(draw_curves(rows))
+    assert [len(run) for run in line] == [5, 4]
+
+
+def test_names_are_escaped():
+    svg = draw_curves([{"step": 0, "phase": "<&>", "a<b": 1.0}], names=["a<b"])
+    assert "a<b" in texts(svg)
+    assert "<&> 1" in texts(svg)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), finite), min_size=1, max_size=30))
+def test_everything_lies_inside_its_panel(points):
+    svg = draw_curves([{"step": step, "phase": "train", "loss": y} for step, y in sorted(points)])
+    assert "nan" not in svg.replace("dominant", "")
+    for line in lines(svg):
+        for run in line:
+            for across, down in run:
+                assert 55 <= across <= 367
+                assert 39 <= down <= 223
+
+
+@given(finite, st.floats(1e-6, 1e9), st.integers(2, 10))
+def test_ticks_are_round_few_and_inside(low, extent, most):
+    high = low + max(extent, abs(low) * 1e-3)
+    found = ticks(low, high, most)
+    assert len(found) <= most + 1
+    slack = (high - low) * 1e-6
+    assert all(low - slack <= tick <= high + slack for tick in found)
+    apart = {f"{b - a:.3e}"[0] for a, b in zip(found, found[1:], strict=False)}
+    assert apart <= {"1", "2", "5"}
+
+
+def test_ticks_of_a_known_range():
+    assert ticks(0.0, 1.0, 5) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert ticks(0.2, 2.7, 7) == pytest.approx([0.5, 1, 1.5, 2, 2.5])
+
+
+@given(st.lists(finite, min_size=30, max_size=300))
+def test_thinning_keeps_ends_and_extremes(values):
+    points = list(enumerate(values))
+    kept = thin(points, most=20)
+    assert len(kept) <= 20
+    assert kept == sorted(kept)
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert {min(values), max(values)} <= {y for _, y in kept}
+
+
+def test_a_long_run_makes_a_small_picture():
+    rows = [{"step": s, "phase": "train", "loss": 1 / (s + 1), "accuracy": 0.5} for s in range(50_000)]
+    assert len(draw_curves(rows)) < 20_000
+    assert re.search(r">40k<", draw_curves(rows))

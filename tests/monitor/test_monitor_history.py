@@ -1,0 +1,87 @@
+"""History: what each index gives, and what a wrong one says."""
+
+import pytest
+
+from dsinga.monitor import History
+
+ROWS = [
+    {"step": 0, "phase": "test", "loss": 2.3, "accuracy": 0.1},
+    {"step": 0, "phase": "train", "loss": 2.2},
+    {"step": 10, "phase": "train", "loss": 1.5},
+    {"step": 10, "phase": "test", "loss": 1.4, "accuracy": 0.6},
+]
+
+
+@pytest.fixture
+def history() -> History:
+    return History(ROWS)
+
+
+def test_a_row_is_indexed_like_a_list(history):
+    assert history[0] is ROWS[0]
+    assert history[-1] is ROWS[-1]
+    assert list(history[1:3]) == ROWS[1:3]
+    assert isinstance(history[1:3], History)
+    assert len(history) == 4
+    with pytest.raises(IndexError):
+        history[4]
+
+
+def test_a_second_index_is_a_column(history):
+    assert history[-1, "loss"] == 1.4
+    assert history[:, "loss"] == [2.3, 2.2, 1.5, 1.4]
+    assert history[1:3, "step"] == [0, 10]
+
+
+def test_rows_without_the_column_are_left_out(history):
+    assert history[:, "accuracy"] == [0.1, 0.6]
+
+
+def test_several_columns_give_tuples_of_rows_that_have_all(history):
+    assert history[:, ("step", "accuracy")] == [(0, 0.1), (10, 0.6)]
+    assert history[-1, ("phase", "loss")] == ("test", 1.4)
+
+
+def test_phase_filters(history):
+    assert history.phase("train")[:, "loss"] == [2.2, 1.5]
+    assert history.phase("test")[-1, "accuracy"] == 0.6
+    assert len(history.phase("val")) == 0
+
+
+@pytest.mark.parametrize("index", [(-1, "acuracy"), (slice(None), "acuracy")], ids=["row", "slice"])
+def test_an_unknown_column_names_the_nearest(history, index):
+    with pytest.raises(KeyError, match="no column 'acuracy' here; did you mean 'accuracy'"):
+        history[index]
+
+
+def test_columns_that_no_row_has_together(history):
+    rows = History([{"step": 1, "loss": 1.0}, {"step": 2, "rate": 0.1}])
+    with pytest.raises(KeyError, match="no row here has all of loss, rate"):
+        rows[:, ("loss", "rate")]
+
+
+def test_an_empty_history_has_empty_columns():
+    assert History()[:, "loss"] == []
+    assert History().columns == ()
+
+
+def test_append_and_columns(history):
+    history.append({"step": 20, "phase": "train", "rate": 0.1})
+    assert history.columns == ("step", "phase", "loss", "accuracy", "rate")
+    assert history[-1, "step"] == 20
+    assert history != History(ROWS)
+
+
+def test_a_history_is_not_changed_through_one_made_from_it(history):
+    history.phase("train").append({"step": 99})
+    history[:].append({"step": 99})
+    assert history == History(ROWS)
+
+
+def test_repr_tells_the_span(history):
+    assert repr(history) == "<History of 4 rows, steps 0 to 10>"
+    assert repr(History()) == "<History of 0 rows>"
+
+
+def test_it_shows_itself_as_curves(history):
+    assert history._repr_html_().startswith("<svg")

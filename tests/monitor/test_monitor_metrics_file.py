@@ -1,0 +1,92 @@
+"""metrics.jsonl: what is written is what is read, and a resumed run leaves each step in it once."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.monitor import MetricsFile, read_metrics
+
+
+def rows(*steps, phase="train"):
+    return [{"step": step, "phase": phase, "time": step / 10, "loss": 1 / (step + 1)} for step in steps]
+
+
+def write(path, some, **options):
+    with MetricsFile(path, **options) as file:
+        for row in some:
+            file.append(row)
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    write(tmp_path / "run" / "metrics.jsonl", rows(0, 10, 20))
+    assert list(read_metrics(tmp_path / "run" / "metrics.jsonl")) == rows(0, 10, 20)
+
+
+def test_a_row_can_be_read_at_once(tmp_path):
+    with MetricsFile(tmp_path / "m.jsonl") as file:
+        file.append(rows(0)[0])
+        assert json.loads((tmp_path / "m.jsonl").read_text()) == rows(0)[0]
+
+
+def test_a_new_run_starts_the_file_anew(tmp_path):
+    write(tmp_path / "m.jsonl", rows(0, 10))
+    write(tmp_path / "m.jsonl", rows(5))
+    assert read_metrics(tmp_path / "m.jsonl")[:, "step"] == [5]
+
+
+def test_a_resumed_run_keeps_what_came_before(tmp_path):
+    write(tmp_path / "m.jsonl", rows(0, 10, 20, 30))
+    write(tmp_path / "m.jsonl", rows(20, 30, 40), resumed_step=10)
+    assert read_metrics(tmp_path / "m.jsonl")[:, "step"] == [0, 10, 20, 30, 40]
+
+
+def test_a_resumed_run_without_a_file_makes_one(tmp_path):
+    write(tmp_path / "m.jsonl", rows(20), resumed_step=10)
+    assert read_metrics(tmp_path / "m.jsonl")[:, "step"] == [20]
+
+
+def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path):
+    path = tmp_path / "m.jsonl"
+    write(path, rows(0, 10))
+    path.write_text(path.read_text() + '{"step": 20, "pha')
+    assert read_metrics(path)[:, "step"] == [0, 10]
+    write(path, rows(20), resumed_step=15)
+    assert read_metrics(path)[:, "step"] == [0, 10, 20]
+
+
+def test_a_crash_while_resuming_loses_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "m.jsonl"
+    write(path, rows(0, 10, 20))
+    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError("power cut")))
+    with pytest.raises(OSError, match="power cut"):
+        MetricsFile(path, resumed_step=10)
+    assert read_metrics(path)[:, "step"] == [0, 10, 20]
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    write(tmp_path / "m.jsonl", [{"step": np.int64(3), "loss": np.float32(0.5)}])
+    assert list(read_metrics(tmp_path / "m.jsonl")) == [{"step": 3, "loss": 0.5}]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, np.float32("nan")])
+def test_a_diverged_loss_is_valid_json(tmp_path, loss):
+    write(tmp_path / "m.jsonl", [{"step": 1, "loss": loss}])
+    assert '"loss": null' in (tmp_path / "m.jsonl").read_text()
+    assert math.isnan(read_metrics(tmp_path / "m.jsonl")[0, "loss"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("loss 0.5", "m.jsonl:2: not a row of metrics"),
+        ("[1, 2]", r"m.jsonl:2: a row .* is a JSON object, not '\[1, 2\]'"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, message):
+    path = tmp_path / "m.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n')
+    with pytest.raises(UserError, match=message):
+        read_metrics(path)
