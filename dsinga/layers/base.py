@@ -93,12 +93,13 @@ class Context:
 class Output(NamedTuple):
     """What ``compute_feature`` returns.
 
+    ``feature`` is an array, a tuple of arrays (``Layer.hands_parts``), or None where there is nothing to hand on.
     ``saved`` is whatever ``compute_gradient`` will need besides params, sources and the feature. ``labels`` is given
     by layers that make labels; other layers hand on those of their sources. ``metrics`` maps a name to (sum, count),
     so that parts of a batch add up. ``state`` maps the role of a param that is not trainable to its new value.
     """
 
-    feature: Array | None
+    feature: Any
     saved: Any = None
     labels: Array | None = None
     metrics: Mapping[str, tuple[float, float]] = {}
@@ -137,23 +138,28 @@ class Layer(ABC):
         self.shape: Shape = ()
         self.part_shapes: tuple[Shape, ...] = ()
         self.params: tuple[ParamSpec, ...] = ()
-        self._check_sources()
-
-    def _check_sources(self) -> None:
-        wanted, given = self.source_count, len(self.source_shapes)
-        if wanted is not None and given != wanted:
-            noun = "source layer" if wanted == 1 else "source layers"
-            raise self.fail(f"takes {wanted or 'no'} {noun}, not {given}; correct its srclayers", field="srclayers")
+        if self.source_count is not None:
+            self.expect_sources(self.source_count)
         if self.label_source is not None:
-            rows, labels = self.source_shapes[0][0], self.source_shapes[self.label_source][0]
-            if rows != labels:
-                raise self.fail(
-                    f"has {rows} rows from {self._source_name(0)} but {labels} labels from "
-                    f"{self._source_name(self.label_source)}; give both the same batchsize",
-                    field="srclayers",
-                )
+            self._expect_labels(self.label_source)
 
-    def _source_name(self, index: int) -> str:
+    def expect_sources(self, count: int) -> None:
+        """Raise UserError unless the layer has ``count`` source layers."""
+        given = len(self.source_shapes)
+        if given != count:
+            wanted = "no source layer" if count == 0 else "1 source layer" if count == 1 else f"{count} source layers"
+            raise self.fail(f"takes {wanted}, not {given}; correct its srclayers", field="srclayers")
+
+    def _expect_labels(self, label_source: int) -> None:
+        rows, labels = self.source_shapes[0][0], self.source_shapes[label_source][0]
+        if rows != labels:
+            raise self.fail(
+                f"{self.source_name(0)} gives {rows} rows, {self.source_name(label_source)} {labels} labels; "
+                "give both the same batchsize",
+                field="srclayers",
+            )
+
+    def source_name(self, index: int) -> str:
         """Return the quoted name of a source, or its number where the configuration does not name it."""
         names = self.conf.srclayers
         return repr(names[index]) if index < len(names) else f"source {index}"
@@ -170,7 +176,7 @@ class Layer(ABC):
         shape = self.source_shapes[0]
         if len(shape) not in (3, 4):
             raise self.fail(
-                f"takes images (batch, channels, height, width), but {self._source_name(0)} gives {times(shape)}; "
+                f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {times(shape)}; "
                 "give the shape of a record in the input layer's store_conf",
                 field="srclayers",
             )

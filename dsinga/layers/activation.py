@@ -1,0 +1,124 @@
+"""Elementwise functions: kReLU, kSigmoid, kSTanh, and kActivation (kCudnnActivation), which is any of them by name.
+
+Each takes (B, ...) to the same shape, and finds its gradient from its own feature alone.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from dsinga.job import ActivationConf, ActivationType, LayerConf, ReLUConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape
+from dsinga.ops import Ops
+from dsinga.registry import register
+
+# 1.7159·tanh(2x/3): LeCun et al., Efficient BackProp (1998), 4.4, with SINGA's digits.
+OUTER, INNER = 1.7159047, 0.66666667
+
+
+class Elementwise(Layer):
+    """A function of each element; subclasses say which."""
+
+    source_count: ClassVar[int | None] = 1
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+
+    @abstractmethod
+    def forward(self, x: Array, ops: Ops) -> Array:
+        """Return y = f(x)."""
+
+    @abstractmethod
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        """Return dy·f'(x), from y."""
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        return Output(self.forward(sources[0], ctx.ops))
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        return (self.backward(output.feature, grad, ctx.ops) if needs[0] else None,), ()
+
+
+@register("layer", "kReLU")
+class ReLU(Elementwise):
+    """max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, a fault that is not kept."""
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        relu = conf.relu_conf or ReLUConf()
+        self.slope = relu.negative_slope
+        if self.slope < 0:
+            raise self.fail(f"negative_slope is {self.slope}; give 0 or more", relu, "negative_slope")
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.relu(x, self.slope)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return ops.relu_grad(y, dy, self.slope)
+
+
+@register("layer", "kSigmoid")
+class Sigmoid(Elementwise):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.sigmoid(x)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return ops.sigmoid_grad(y, dy)
+
+
+@register("layer", "kSTanh")
+class STanh(Elementwise):
+    """1.7159047·tanh(0.66666667·x)."""
+
+    outer: ClassVar[float] = OUTER
+    inner: ClassVar[float] = INNER
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.tanh(x, self.outer, self.inner)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return ops.tanh_grad(y, dy, self.outer, self.inner)
+
+
+class Tanh(STanh):
+    """tanh(x); in SINGA only kActivation has it."""
+
+    outer: ClassVar[float] = 1.0
+    inner: ClassVar[float] = 1.0
+
+
+FUNCTIONS: dict[ActivationType, type[Elementwise]] = {
+    ActivationType.RELU: ReLU,
+    ActivationType.SIGMOID: Sigmoid,
+    ActivationType.TANH: Tanh,
+    ActivationType.STANH: STanh,
+}
+
+
+@register("layer", "kActivation", "kCudnnActivation")
+class Activation(Elementwise):
+    """The function that ``activation_conf.type`` names; RELU by default."""
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        function = FUNCTIONS[(conf.activation_conf or ActivationConf()).type]
+        self.function = function(conf, source_shapes, info)
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return self.function.forward(x, ops)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return self.function.backward(y, dy, ops)

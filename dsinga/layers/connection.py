@@ -1,0 +1,176 @@
+"""Connection layers: kSplit and kSlice hand something to each of their destinations, kConcate joins its sources.
+
+kSplit and kSlice follow ``Layer.hands_parts``: the feature is a tuple, its i-th entry for the i-th destination, and the
+gradients come back in the same order. Parts are views, not copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import ConcateConf, LayerConf, SliceConf, SplitConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Rows, Shape, times
+from dsinga.registry import register
+
+
+@register("layer", "kSplit")
+class Split(Layer):
+    """The source's feature for each of ``num_splits`` destinations; the gradient is the sum of theirs."""
+
+    source_count: ClassVar[int | None] = 1
+    hands_parts: ClassVar[bool] = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        split = conf.split_conf or SplitConf()
+        if split.num_splits < 1:
+            raise self.fail("num_splits is below 1; give the number of destinations", split, "num_splits")
+        self.shape = self.source_shapes[0]
+        self.part_shapes = (self.shape,) * split.num_splits
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        return Output((sources[0],) * len(self.part_shapes))
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        total = None
+        if needs[0]:
+            for part in grad:
+                total = part if total is None else total if part is None else ctx.ops.add(total, part)
+        return (total,), ()
+
+
+@register("layer", "kSlice")
+class Slice(Layer):
+    """Part i of ``num_slices`` along axis ``slice_dim``, for the i-th destination.
+
+    Uneven cuts follow ``numpy.array_split``: the first parts are one longer. (SINGA's must be equal.) Axis 0 is cut as
+    the global batch: a worker that has some rows of it hands on those that fall into each part.
+    """
+
+    source_count: ClassVar[int | None] = 1
+    hands_parts: ClassVar[bool] = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.slice_conf or SliceConf()
+        self.shape, self.axis, parts = self.source_shapes[0], settings.slice_dim, settings.num_slices
+        check_axis(self, self.axis, settings, "slice_dim")
+        length = self.shape[self.axis]
+        if not 1 <= parts <= length:
+            raise self.fail(
+                f"cannot cut dimension {self.axis} of {times(self.shape)} into {parts} parts; "
+                f"give a num_slices from 1 to {length}",
+                settings,
+                "num_slices",
+            )
+        short, longer = divmod(length, parts)
+        self.bounds = [part * short + min(part, longer) for part in range(parts + 1)]
+        self.part_shapes = tuple(
+            (*self.shape[: self.axis], stop - start, *self.shape[self.axis + 1 :])
+            for start, stop in pairwise(self.bounds)
+        )
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        return Output(cut(sources[0], self._bounds(ctx.rows), self.axis))
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        if not needs[0]:
+            return (None,), ()
+        parts = [
+            np.zeros_like(part) if given is None else given for given, part in zip(grad, output.feature, strict=True)
+        ]
+        return (np.concatenate(parts, axis=self.axis),), ()
+
+    def _bounds(self, rows: Rows) -> Sequence[int]:
+        """Return where the parts begin and end in an array that holds ``rows`` of the batch."""
+        if self.axis:
+            return self.bounds
+        return [min(max(bound, rows.start), rows.stop) - rows.start for bound in self.bounds]
+
+
+@register("layer", "kConcate")
+class Concate(Layer):
+    """The sources, joined along axis ``concate_dim``; they may differ in length along it, and in nothing else.
+
+    ``num_concates``, the number of sources, need not be given. Joined along axis 0, the rows of a part of the batch
+    are those of the first source, then those of the second, and so on.
+    """
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.concate_conf or ConcateConf()
+        if not self.source_shapes:
+            raise self.fail("takes at least 1 source layer; correct its srclayers", field="srclayers")
+        sources, self.axis = len(self.source_shapes), settings.concate_dim
+        if settings.num_concates not in (1, sources):
+            raise self.fail(
+                f"num_concates is {settings.num_concates}, but it has {sources} sources; leave num_concates out",
+                settings,
+                "num_concates",
+            )
+        check_axis(self, self.axis, settings, "concate_dim")
+        first = self.source_shapes[0]
+        for index, shape in enumerate(self.source_shapes):
+            if len(shape) != len(first) or any(
+                a != b for axis, (a, b) in enumerate(zip(first, shape, strict=True)) if axis != self.axis
+            ):
+                raise self.fail(
+                    f"cannot join {self.source_name(0)}, {times(first)}, and {self.source_name(index)}, "
+                    f"{times(shape)}, along dimension {self.axis}; make their other dimensions equal",
+                    field="srclayers",
+                )
+        joined = sum(shape[self.axis] for shape in self.source_shapes)
+        self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        return Output(np.concatenate(sources, axis=self.axis))
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        bounds = [0, *accumulate(source.shape[self.axis] for source in sources)]
+        parts = cut(grad, bounds, self.axis)
+        return [part if need else None for part, need in zip(parts, needs, strict=True)], ()
+
+
+def cut(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
+    """Return the views of x between neighbouring ``bounds`` along ``axis``."""
+    before = (slice(None),) * axis
+    return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
+
+
+def check_axis(layer: Layer, axis: int, conf: SliceConf | ConcateConf, field: str) -> None:
+    """Raise UserError unless the first source has this axis."""
+    shape = layer.source_shapes[0]
+    if not 0 <= axis < len(shape):
+        raise layer.fail(
+            f"{field} is {axis}, but {layer.source_name(0)} gives {times(shape)}; give 0 to {len(shape) - 1}",
+            conf,
+            field,
+        )

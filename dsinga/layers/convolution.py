@@ -1,0 +1,57 @@
+"""kConvolution, and its other names in SINGA: kCConvolution (im2col) and kCudnnConv; here the backend chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Context, Layer, Output, ParamSpec, RecordInfo, Shape
+from dsinga.layers.window import as_images, slide
+from dsinga.registry import register
+
+
+@register("layer", "kConvolution", "kCConvolution", "kCudnnConv")
+class Convolution(Layer):
+    """Cross-correlation of images (B, C, H, W) with num_filters kernels, plus a bias: (B, num_filters, H', W').
+
+    The weight has SINGA's shape (num_filters, C·kh·kw), so that params port; the bias is (num_filters,).
+    """
+
+    source_count: ClassVar[int | None] = 1
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.convolution_conf
+        if settings is None:
+            raise self.fail("needs convolution_conf { num_filters: ... kernel: ... }")
+        filters, channels = settings.num_filters, self.image_shape()[0]
+        if filters < 1:
+            raise self.fail(f"num_filters is {filters}; give the number of its filters", settings, "num_filters")
+        self.window = slide(self, settings, stride=1)
+        height, width = self.window.kernel
+        self.kernels = (filters, channels, height, width)
+        self.params = (ParamSpec("weight", (filters, channels * height * width)), ParamSpec("bias", (filters,)))
+        self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        weight, bias = params
+        x = as_images(sources[0])
+        return Output(ctx.ops.convolution(x, weight.reshape(self.kernels), bias, self.window.stride, self.window.pad))
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        x, weight = as_images(sources[0]), params[0]
+        dx, dw, db = ctx.ops.convolution_grad(
+            x, weight.reshape(self.kernels), grad, self.window.stride, self.window.pad, needs[0], True
+        )
+        if dx is not None and sources[0].ndim == 3:
+            dx = dx[:, 0]
+        return (dx,), (dw.reshape(weight.shape), db)

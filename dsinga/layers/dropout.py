@@ -1,0 +1,56 @@
+"""kDropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from dsinga.job import DropoutConf, LayerConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, from_matrix
+from dsinga.registry import register
+
+
+@register("layer", "kDropout")
+class Dropout(Layer):
+    """In training, zero for a share ``dropout_ratio`` of the units and x/(1 - ratio) for the rest; else x itself.
+
+    Srivastava et al., Dropout (JMLR 2014), inverted. Which units are dropped depends on seed, step, layer and global
+    row, not on who computes them.
+    """
+
+    source_count: ClassVar[int | None] = 1
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        dropout = conf.dropout_conf or DropoutConf()
+        self.ratio = dropout.dropout_ratio
+        if not 0 <= self.ratio < 1:
+            raise self.fail(
+                f"dropout_ratio is {self.ratio}; give the share of units to drop, from 0 to below 1",
+                dropout,
+                "dropout_ratio",
+            )
+        self.shape = self.source_shapes[0]
+        self.columns = math.prod(self.shape[1:])
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        x = sources[0]
+        if not ctx.training or self.ratio == 0:
+            return Output(x)
+        mask = ctx.ops.dropout_mask(ctx.uniform(self.name, self.columns), self.ratio)
+        mask = from_matrix(mask, x, ctx.ops)
+        return Output(ctx.ops.multiply(x, mask), saved=mask)
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        if not needs[0]:
+            return (None,), ()
+        return (grad if output.saved is None else ctx.ops.multiply(grad, output.saved),), ()

@@ -1,0 +1,50 @@
+"""kDummy: something to put at either end of a net while it is being built or timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.job import DummyConf, LayerConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape
+from dsinga.registry import register
+
+
+@register("layer", "kDummy")
+class Dummy(Layer):
+    """With ``input``, uniform random numbers in [0, 1) of ``dummy_conf.shape``; else what its source gives.
+
+    With ``output``, an end of the net without a gradient. (SINGA's puts random numbers in its gradient, which a test
+    of the net's wiring may want and nobody who trains.) The numbers are keyed by seed, step, layer and global row.
+    """
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        dummy = conf.dummy_conf or DummyConf()
+        self.makes_numbers, self.is_output = dummy.input, dummy.output
+        if dummy.input:
+            self.expect_sources(0)
+            if len(dummy.shape) < 2 or min(dummy.shape) < 1:
+                raise self.fail("needs dummy_conf { shape: ... }, the batch first, at least two numbers above 0", dummy)
+            self.shape = tuple(dummy.shape)
+        else:
+            self.expect_sources(1)
+            self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        if not self.makes_numbers:
+            return Output(sources[0])
+        rows = ctx.ops.asarray(ctx.uniform(self.name, math.prod(self.shape[1:])))
+        return Output(rows if len(self.shape) == 2 else ctx.ops.unflatten(rows, (rows.shape[0], *self.shape[1:])))
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        return [grad if need else None for need in needs], ()

@@ -1,0 +1,113 @@
+"""Layers that prepare images: kImagePreprocess, kRGBImage (crop, mirror, mean, scale) and kMnist (an affine change).
+
+They stand between an input layer and the first layer that learns, and have no gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf, MnistConf, RGBImageConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, times
+from dsinga.registry import register
+
+
+@register("layer", "kImagePreprocess", "kRGBImage")
+class ImagePreprocess(Layer):
+    """Images (B, C, H, W) to (B, C, cropsize, cropsize): crop and mirror at random in training, the centre otherwise.
+
+    Then (pixel - mean)·scale, the mean being that of ``info``. Each image's cut and side come from numbers keyed by its
+    global row, so they do not depend on how the batch is cut. SINGA 0.3 cuts from the upper left corner outside
+    training, though its documentation says centre, and ignores ``meanfile``; both are faults, not kept.
+    """
+
+    source_count: ClassVar[int | None] = 1
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        image = conf.rgbimage_conf or RGBImageConf()
+        channels, height, width = self.image_shape()
+        self.crop = (image.cropsize, image.cropsize) if image.cropsize else (height, width)
+        if not 0 < self.crop[0] <= height or not 0 < self.crop[1] <= width:
+            raise self.fail(
+                f"cannot cut {times(self.crop)} out of images of {times((height, width))}; "
+                "make cropsize smaller, or 0 for the whole image",
+                image,
+                "cropsize",
+            )
+        self.mirror, self.scale = image.mirror, image.scale
+        self.mean = self._mean(image, info, (channels, height, width))
+        self.shape = (self.source_shapes[0][0], channels, *self.crop)
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        images = sources[0] if sources[0].ndim == 4 else sources[0][:, None]
+        if self.mean is not None:
+            images = ctx.ops.images(images, self.scale, self.mean)
+        images = self._at_random(images, ctx) if ctx.training else self._centre(images)
+        if self.mean is None and self.scale != 1:
+            images = ctx.ops.images(images, self.scale)
+        return Output(images)
+
+    def _centre(self, images: Array) -> Array:
+        (height, width), (down, right) = self.crop, self._margins(images)
+        return images[:, :, down // 2 : down // 2 + height, right // 2 : right // 2 + width]
+
+    def _at_random(self, images: Array, ctx: Context) -> Array:
+        (height, width), margins = self.crop, self._margins(images)
+        if not self.mirror and margins == (0, 0):
+            return images
+        uniform = ctx.uniform(self.name, 3).astype(np.float64)  # float32 could round up to the margin + 1
+        tops, lefts = (uniform[:, :2] * (np.array(margins) + 1)).astype(int).T.tolist()
+        steps = np.where(uniform[:, 2] < 0.5, -1, 1).tolist() if self.mirror else [1] * len(images)
+        cut = np.empty_like(images, shape=(*images.shape[:2], height, width))  # in the layout of the images
+        for row, (top, left, step) in enumerate(zip(tops, lefts, steps, strict=True)):
+            cut[row] = images[row, :, top : top + height, left : left + width][..., ::step]
+        return cut
+
+    def _margins(self, images: Array) -> tuple[int, int]:
+        """Return how far the cut can move, down and to the right."""
+        return images.shape[2] - self.crop[0], images.shape[3] - self.crop[1]
+
+    def _mean(self, image: RGBImageConf, info: RecordInfo | None, shape: Shape) -> Any:
+        """Return the mean image, or None if the job has none."""
+        mean = None if info is None else info.mean
+        if mean is None:
+            if image.meanfile:
+                raise self.fail(
+                    "the meanfile of an image layer is not read; name it where the images are read, "
+                    f'store_conf {{ mean_file: "{image.meanfile}" }} of the input layer',
+                    image,
+                    "meanfile",
+                )
+            return None
+        mean = np.asarray(mean, np.float32)
+        if mean.ndim and mean.size != math.prod(shape):
+            raise self.fail(
+                f"the mean has the shape {times(mean.shape)}, an image {times(shape)}; make them equal", image
+            )
+        return mean.reshape(shape) if mean.ndim else mean
+
+
+@register("layer", "kMnist")
+class Mnist(Layer):
+    """x/norm_a - norm_b, float32, for sources (B, ...).
+
+    The elastic distortion that SINGA's documentation describes was never in its source: its settings have no effect.
+    """
+
+    source_count: ClassVar[int | None] = 1
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        mnist = conf.mnist_conf or MnistConf()
+        if mnist.norm_a == 0:
+            raise self.fail("pixels are divided by norm_a, which is 0; give another number", mnist, "norm_a")
+        self.norm_a, self.norm_b = mnist.norm_a, mnist.norm_b
+        self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        return Output(ctx.ops.images(sources[0], mean=self.norm_a * self.norm_b, std=self.norm_a))

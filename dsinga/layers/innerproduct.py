@@ -1,0 +1,56 @@
+"""kInnerProduct: the fully connected layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Context, Layer, Output, ParamSpec, RecordInfo, Shape, from_matrix, to_matrix
+from dsinga.registry import register
+
+
+@register("layer", "kInnerProduct")
+class InnerProduct(Layer):
+    """(B, ...) to (B, num_output): x·Wᵀ + b, each row of the source flattened in its logical order.
+
+    Weight (num_output, inputs), or (inputs, num_output) with ``transpose``; bias (num_output,) unless ``bias_term`` is
+    false.
+    """
+
+    source_count: ClassVar[int | None] = 1
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.innerproduct_conf
+        if settings is None:
+            raise self.fail("needs innerproduct_conf { num_output: ... }")
+        outputs, inputs = settings.num_output, math.prod(self.source_shapes[0][1:])
+        if outputs < 1:
+            raise self.fail(f"num_output is {outputs}; give the number of its outputs", settings, "num_output")
+        self.transpose, self.bias = settings.transpose, settings.bias_term
+        weight = (inputs, outputs) if self.transpose else (outputs, inputs)
+        self.params = (ParamSpec("weight", weight, cut_axis=1 if self.transpose else 0),)
+        if self.bias:
+            self.params += (ParamSpec("bias", (outputs,)),)
+        self.shape = (self.source_shapes[0][0], outputs)
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        x = to_matrix(sources[0], ctx.ops)
+        y = ctx.ops.inner_product(x, params[0], params[1] if self.bias else None, self.transpose)
+        return Output(y, saved=x if ctx.training else None)  # flattening a channels-last image costs a copy
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        dx, dw, db = ctx.ops.inner_product_grad(output.saved, params[0], grad, self.transpose, needs[0], self.bias)
+        if dx is not None:
+            dx = from_matrix(dx, sources[0], ctx.ops)
+        return (dx,), (dw, db) if self.bias else (dw,)

@@ -1,0 +1,81 @@
+"""Layers that read a store: kRecordInput and kCSVInput, and the older kLMDBData and kShardData."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf, StoreConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Records, Shape, times
+from dsinga.registry import register
+
+
+@register("layer", "kRecordInput", "kCSVInput", "kLMDBData", "kShardData")
+class RecordInput(Layer):
+    """Records (B, ...) of any dtype to (record - mean) / std, float32, and their labels.
+
+    ``store_conf.shape`` reshapes a record. The mean and std of ``info`` (from ``mean_file`` and ``std_file``) win over
+    ``mean_value`` and ``std_value``, as in SINGA; each is a number, or an array that broadcasts against a record.
+    What kind of store it is, is not the layer's business: the four types differ only in what their configuration says.
+    """
+
+    source_count: ClassVar[int | None] = 0
+    is_input: ClassVar[bool] = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        assert info is not None, "an input layer is made with the RecordInfo of its store"
+        store = conf.store_conf or StoreConf()
+        self.record = self._record_shape(store, tuple(info.shape))
+        self.shape = (info.batchsize, *self.record)
+        self.mean = self._per_record(info.mean, store.mean_value, store, "mean")
+        self.std = self._per_record(info.std, store.std_value, store, "std")
+        if self.std is not None and not np.all(self.std):
+            where = "std_value is 0" if np.ndim(self.std) == 0 else "std_file has zeros"
+            raise self.fail(f"records are divided by std, but {where}; give numbers above 0", store)
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        records: Records = sources[0]
+        data = records.data
+        if data.shape[1:] != self.record:
+            data = data.reshape(len(data), *self.record)
+        as_it_is = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim != 4
+        feature = ctx.ops.asarray(data) if as_it_is else ctx.ops.images(data, mean=self.mean, std=self.std)
+        return Output(feature, labels=records.labels)
+
+    def _record_shape(self, store: StoreConf, stored: Shape) -> Shape:
+        """Return the shape that the job gives a record, else the stored one."""
+        shape = tuple(store.shape)
+        if not shape:
+            return stored
+        if min(shape) < 1 or math.prod(shape) != math.prod(stored):
+            raise self.fail(
+                f"store_conf gives a record the shape {times(shape)} ({math.prod(shape)} numbers), but the store has "
+                f"records of {times(stored)} ({math.prod(stored)} numbers); leave shape out, or make them equal",
+                store,
+                "shape",
+            )
+        return shape
+
+    def _per_record(self, array: Any, scalar: float | None, store: StoreConf, what: str) -> Any:
+        """Return the mean or std in the shape of a record, a plain number, or None if the job gives neither."""
+        if array is None:
+            return scalar
+        array = np.asarray(array, np.float32)
+        if array.size == math.prod(self.record):
+            return array.reshape(self.record)
+        try:
+            fits = np.broadcast_shapes(array.shape, self.record) == self.record
+        except ValueError:
+            fits = False
+        if not fits:
+            raise self.fail(
+                f"the {what} has the shape {times(array.shape)}, a record {times(self.record)}; "
+                f"give the {what}_file that was made from this store",
+                store,
+                f"{what}_file",
+            )
+        return array

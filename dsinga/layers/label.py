@@ -1,0 +1,68 @@
+"""Labels: the kLabel layer, and what every layer that compares with labels asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape
+from dsinga.registry import register
+
+
+@register("layer", "kLabel")
+class Label(Layer):
+    """The labels of the source, as labels, and as a feature (B,) float32 that can be the target of a kEuclideanLoss."""
+
+    source_count: ClassVar[int | None] = 1
+    label_source: ClassVar[int | None] = 0
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0][:1]
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        labels = required_labels(self, sources[0])
+        return Output(ctx.ops.asarray(labels.astype(np.float32)), labels=labels)
+
+
+def required_labels(layer: Layer, labels: Any) -> np.ndarray:
+    """Return ``labels`` (B,) as an array; raise UserError, naming the layer that should have given them, for None."""
+    if labels is None:
+        assert layer.label_source is not None
+        source = layer.source_name(layer.label_source)
+        raise layer.fail(f"{source} has no labels; read a store with labels, or leave this layer out of the phase")
+    return np.asarray(labels)
+
+
+def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
+    """Return ``labels`` (B,) as indices of classes; raise UserError for the first one outside [0, ``classes``)."""
+    labels = required_labels(layer, labels)
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        first = int(labels[wrong][0])
+        raise layer.fail(
+            f"label {first} is none of its {classes} classes (0 to {classes - 1}); give the layer below as many "
+            "outputs as the store has classes, or mend the store"
+        )
+    return labels
+
+
+def check_topk(layer: Layer, topk: int, classes: int, conf: Any) -> int:
+    """Return ``topk``; raise UserError unless it is in [1, ``classes``]."""
+    if not 1 <= topk <= classes:
+        raise layer.fail(f"topk is {topk}, but there are {classes} classes; give 1 to {classes}", conf, "topk")
+    return topk
+
+
+def count_hits(scores: np.ndarray, labels: np.ndarray, topk: int) -> int:
+    """Return for how many rows of ``scores`` (B, K) the label is among the ``topk`` highest, ties going by index.
+
+    A row with NaN is no hit, unless every class is among the ``topk``.
+    """
+    own = scores[np.arange(len(labels)), labels][:, None]
+    later = np.arange(scores.shape[1]) > labels[:, None]
+    beaten = ((scores < own) | ((scores == own) & later)).sum(axis=1)
+    return int((beaten >= scores.shape[1] - topk).sum())

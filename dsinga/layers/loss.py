@@ -1,0 +1,110 @@
+"""Losses: kSoftmaxLoss (kCudnnSoftmaxLoss) and kEuclideanLoss.
+
+Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows at hand, rows), so that what
+parts of a batch report adds up to that mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf, SoftmaxLossConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, from_matrix, times, to_matrix
+from dsinga.layers.label import check_topk, class_labels, count_hits
+from dsinga.registry import register
+
+FLT_MIN = float(np.finfo(np.float32).tiny)
+
+
+@register("layer", "kSoftmaxLoss", "kCudnnSoftmaxLoss")
+class SoftmaxLoss(Layer):
+    """Softmax and cross-entropy: -Σ log max(p[label], FLT_MIN)·scale / B; the feature is p, (B, K).
+
+    The first source gives (B, ...), K numbers a row; the second gives labels in [0, K). Metrics: "loss", and
+    "accuracy", the share of rows whose label is among the ``topk`` most probable classes.
+    """
+
+    source_count: ClassVar[int | None] = 2
+    label_source: ClassVar[int | None] = 1
+    is_loss: ClassVar[bool] = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.softmaxloss_conf or SoftmaxLossConf()
+        rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
+        self.topk = check_topk(self, settings.topk, self.classes, settings)
+        self.scale = settings.scale
+        self.shape = (rows, self.classes)
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        probabilities = ctx.ops.softmax(to_matrix(sources[0], ctx.ops))
+        labels = class_labels(self, sources[1], self.classes)
+        p, rows = ctx.ops.to_numpy(probabilities), len(labels)
+        own = np.maximum(p[np.arange(rows), labels], FLT_MIN)
+        loss = -float(np.log(own).sum(dtype=np.float64)) * self.scale
+        hits = count_hits(p, labels, self.topk)
+        return Output(probabilities, metrics={"loss": (loss, rows), "accuracy": (hits, rows)})
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        if not needs[0]:
+            return (None, None), ()
+        factor = self.scale / ctx.rows.total
+        dx = ctx.ops.to_numpy(output.feature) * factor
+        dx[np.arange(dx.shape[0]), np.asarray(sources[1])] -= factor
+        return (from_matrix(ctx.ops.asarray(dx), sources[0], ctx.ops), None), ()
+
+
+@register("layer", "kEuclideanLoss")
+class EuclideanLoss(Layer):
+    """Σ (x - target)² / B over two sources with equally long rows; the feature is x - target, (B, n).
+
+    The gradient is 2(x - target)/B, and its negative for the target. SINGA 0.3 has half of that, which is not the
+    derivative of the loss it reports: a job tuned there wants half the learning rate here.
+    """
+
+    source_count: ClassVar[int | None] = 2
+    is_loss: ClassVar[bool] = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        first, second = self.source_shapes
+        if first[0] != second[0] or math.prod(first) != math.prod(second):
+            raise self.fail(
+                f"compares {self.source_name(0)}, {times(first)}, with {self.source_name(1)}, {times(second)}; "
+                "give both as many rows, and rows as long",
+                field="srclayers",
+            )
+        self.shape = (first[0], math.prod(first[1:]))
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
+        loss = float(ctx.ops.to_numpy(ctx.ops.channel_sums(difference, difference)).sum())
+        return Output(difference, metrics={"loss": (loss, difference.shape[0])})
+
+    def compute_gradient(
+        self,
+        params: Sequence[Array],
+        sources: Sequence[Any],
+        output: Output,
+        grad: Any,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        factor = 2 / ctx.rows.total
+        grads = (
+            from_matrix(output.feature * sign, source, ctx.ops) if need else None
+            for sign, source, need in zip((factor, -factor), sources, needs, strict=True)
+        )
+        return tuple(grads), ()

@@ -1,0 +1,77 @@
+"""Layers at the end of a net that have no gradient: kArgSort, kAccuracy, kCSVOutput, kRecordOutput."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import ArgSortConf, LayerConf
+from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, to_matrix
+from dsinga.layers.label import check_topk, class_labels, count_hits
+from dsinga.registry import register
+
+
+@register("layer", "kArgSort")
+class ArgSort(Layer):
+    """(B, ...) with K numbers a row to (B, topk) int64: the indices of the largest, largest first, ties by index."""
+
+    source_count: ClassVar[int | None] = 1
+    is_output = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.argsort_conf or ArgSortConf()
+        self.classes = math.prod(self.source_shapes[0][1:])
+        self.topk = check_topk(self, settings.topk, self.classes, settings)
+        self.shape = (self.source_shapes[0][0], self.topk)
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        return Output(self.largest(self.scores(sources[0], ctx)))
+
+    def scores(self, source: Array, ctx: Context) -> np.ndarray:
+        """Return the source as a (B, K) array in host memory."""
+        return ctx.ops.to_numpy(to_matrix(source, ctx.ops))
+
+    def largest(self, scores: np.ndarray) -> np.ndarray:
+        """Return the indices (B, topk) of the largest of each row."""
+        if self.topk == 1:
+            return scores.argmax(axis=1)[:, None]
+        return np.argsort(-scores, axis=1, kind="stable")[:, : self.topk]
+
+
+@register("layer", "kAccuracy")
+class Accuracy(ArgSort):
+    """As kArgSort, and the metric "accuracy": the share of rows whose label is among the ``topk`` indices.
+
+    The first source gives scores (B, ...), the second labels in [0, K).
+    """
+
+    source_count: ClassVar[int | None] = 2
+    label_source: ClassVar[int | None] = 1
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        scores = self.scores(sources[0], ctx)
+        labels = class_labels(self, sources[1], self.classes)
+        hits = count_hits(scores, labels, self.topk)
+        return Output(self.largest(scores), metrics={"accuracy": (hits, len(labels))})
+
+
+@register("layer", "kCSVOutput", "kRecordOutput")
+class StoreOutput(Layer):
+    """What its source gives, marked to be written to the store that ``store`` (its store_conf) names."""
+
+    source_count: ClassVar[int | None] = 1
+    is_output = True
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        if conf.store_conf is None or not conf.store_conf.path:
+            raise self.fail("needs store_conf { path: ... }, where to write", conf.store_conf)
+        self.store = conf.store_conf
+        self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+        return Output(sources[0])

@@ -1,0 +1,49 @@
+"""A window that slides over an image: what convolution and pooling share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dsinga.job import ConvolutionConf, PoolingConf
+from dsinga.layers.base import Array, Layer, times
+from dsinga.ops import Pair
+
+
+class Window(NamedTuple):
+    """Kernel, stride and pad, each (vertical, horizontal), and the number of places (H', W') it stands in."""
+
+    kernel: Pair
+    stride: Pair
+    pad: Pair
+    outputs: Pair
+
+
+def slide(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Window:
+    """Return the window of ``conf`` over the images of ``layer``; ``stride`` is the default.
+
+    H' = floor((H + 2·pad - kernel) / stride) + 1, for convolution and pooling alike, as SINGA has it (Caffe's pooling
+    rounds up). Raises UserError where the window cannot stand anywhere.
+    """
+    _, height, width = layer.image_shape()
+    kernel, pad, step = conf.pair("kernel", 3), conf.pair("pad", 0), conf.pair("stride", stride)
+    if min(kernel) < 1 or min(step) < 1 or min(pad) < 0:
+        raise layer.fail(
+            f"kernel {times(kernel)}, stride {times(step)}, pad {times(pad)}: "
+            "kernel and stride are at least 1, pad at least 0",
+            conf,
+        )
+    room = (height + 2 * pad[0], width + 2 * pad[1])
+    if kernel[0] > room[0] or kernel[1] > room[1]:
+        raise layer.fail(
+            f"a kernel of {times(kernel)} does not fit images of {times((height, width))} padded by {times(pad)}; "
+            "make kernel smaller or pad larger",
+            conf,
+            "kernel",
+        )
+    outputs = ((room[0] - kernel[0]) // step[0] + 1, (room[1] - kernel[1]) // step[1] + 1)
+    return Window(kernel, step, pad, outputs)
+
+
+def as_images(x: Array) -> Array:
+    """Return (B, H, W) as (B, 1, H, W), and (B, C, H, W) as it is; no copy."""
+    return x if x.ndim == 4 else x[:, None]
