@@ -1,6 +1,7 @@
 """Progress: the right display for the place, and the right numbers on it."""
 
 import io
+import itertools
 import subprocess
 import sys
 
@@ -8,9 +9,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from dsinga.monitor.progress import LiveLine, Pace, PlainLines, clock, in_notebook, show_progress, values
+from dsinga.monitor.progress import LiveLine, Pace, PlainLines, duration, in_notebook, show_progress, values
 
-TRAIN = {"step": 100, "phase": "train", "time": 2.0, "loss": 0.25, "accuracy": 0.9375}
+NOW = {"step": 100, "samples_per_second": 3200.4, "loss": 0.25, "accuracy": 0.9375}
+TRAIN = {"step": 100, "phase": "train", "time": 2.0, "loss": 0.26, "accuracy": 0.93}
 TEST = {"step": 100, "phase": "test", "time": 2.5, "loss": 0.3, "accuracy": 0.92}
 
 
@@ -19,16 +21,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_log_gets_one_line_a_row():
+def ticking(seconds):
+    """A clock that gains ``seconds`` each time it is read."""
+    return itertools.count(0, seconds).__next__
+
+
+def test_a_log_gets_one_line_a_row_of_the_history():
     out = io.StringIO()
-    with show_progress(400, "net", batchsize=64, out=out) as progress:
+    with show_progress(400, "net", out) as progress:
         assert isinstance(progress, PlainLines)
-        progress.update(TRAIN)
+        progress.update(NOW)
+        progress.event(TRAIN)
         progress.event(TEST)
-        progress.advance(150)
     assert out.getvalue().splitlines() == [
-        "step 100/400  loss 0.25  accuracy 0.9375  3,200 samples/s  0:00:06 left",
-        "step 100  test  loss 0.3  accuracy 0.92",
+        "step 100/400  train  loss 0.26  accuracy 0.93  3,200 samples/s",
+        "step 100/400  test  loss 0.3  accuracy 0.92",
     ]
 
 
@@ -36,61 +43,71 @@ def test_a_terminal_gets_a_bar_and_tests_above_it(monkeypatch):
     for name, value in {"COLUMNS": "160", "TERM": "xterm", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     out = Terminal()
-    with show_progress(400, "net [v1]", batchsize=64, out=out) as progress:
+    with show_progress(400, "net [v1]", out) as progress:
         assert isinstance(progress, LiveLine)
-        progress.advance(50)
-        progress.update(TRAIN)
+        progress.update(NOW)
+        progress.event(TRAIN)
         progress.event(TEST)
     shown = out.getvalue()
-    assert "step 100  test  loss 0.3  accuracy 0.92\n" in shown.replace("\r", "")
-    last = shown[shown.rindex("net [v1]") :]
-    assert "100/400 loss 0.25  accuracy 0.9375  3,200 samples/s  0:00:06 left" in last
+    assert "step 100/400  test  loss 0.3  accuracy 0.92\n" in shown.replace("\r", "")
+    assert "train" not in shown
+    assert "100/400 loss 0.25  accuracy 0.9375  3,200 samples/s" in shown[shown.rindex("net [v1]") :]
 
 
 def test_what_the_program_prints_stays_on_standard_output(capsys):
-    with show_progress(400, "net", out=Terminal()):
+    with show_progress(400, "net", Terminal()):
         print("piped")
     assert capsys.readouterr().out == "piped\n"
 
 
 def test_an_error_ends_the_display():
     out = Terminal()
-    with pytest.raises(RuntimeError, match="lost"), show_progress(400, "net", out=out):
+    with pytest.raises(RuntimeError, match="lost"), show_progress(400, "net", out):
         raise RuntimeError("lost")
     assert out.getvalue().endswith("\x1b[?25h")  # the cursor is shown again
 
 
-def test_no_samples_without_a_batchsize_and_no_time_left_at_the_end():
-    assert Pace(400).describe(TRAIN) == "0:00:06 left"
-    assert Pace(100).describe(TRAIN) == ""
-
-
-def test_a_resumed_run_is_paced_from_where_it_started():
-    assert Pace(400, start=90).describe(TRAIN) == "0:01:00 left"
+def test_the_time_left_is_known_from_the_second_update_on():
+    pace = Pace(400, clock=ticking(2))
+    assert str(pace) == ""
+    pace.update({"step": 100})
+    assert str(pace) == ""
+    pace.update({"step": 200, "samples_per_second": 3200})
+    assert str(pace) == "3,200 samples/s  0:00:04 left"
 
 
 def test_the_pace_forgets_a_slow_start():
-    pace = Pace(10_000)
-    for i in range(20):
-        text = pace.describe({"step": 100 * i, "time": 1000 + i})
-    assert text == "0:01:21 left"  # 8,100 steps at 100 a second
+    seconds = itertools.chain([0.0], itertools.count(1000))
+    pace = Pace(10_000, clock=seconds.__next__)
+    for step in range(0, 2000, 100):
+        pace.update({"step": step})
+    assert str(pace) == "0:01:21 left"  # 8,100 steps at 100 a second
 
 
-def test_rows_without_progress_have_no_pace():
-    pace = Pace(400, batchsize=64)
-    assert pace.describe({"step": 0, "time": 0.0}) == ""
-    assert pace.describe({"step": 10}) == ""
+def test_no_time_is_left_at_the_end():
+    pace = Pace(400, clock=ticking(1))
+    for step in (200, 400):
+        pace.update({"step": step, "samples_per_second": 10.0})
+    assert str(pace) == "10 samples/s"
+
+
+def test_no_time_left_is_said_while_no_step_is_done():
+    pace = Pace(400, clock=ticking(1))
+    for _ in range(2):
+        pace.update({"step": 200})
+    assert str(pace) == ""
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00:00"), (59.6, "0:01:00"), (3725, "1:02:05"), (360000, "100:00:00")]
 )
-def test_clock(seconds, text):
-    assert clock(seconds) == text
+def test_duration(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_values_leave_out_where_and_when():
-    assert values(TRAIN) == "loss 0.25  accuracy 0.9375"
+    assert values(TRAIN) == "loss 0.26  accuracy 0.93"
+    assert values(NOW) == "loss 0.25  accuracy 0.9375"
 
 
 def test_a_script_is_no_notebook():
@@ -99,20 +116,20 @@ def test_a_script_is_no_notebook():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-CELL = """
+CELL = f"""
 from dsinga.monitor import show_progress
-with show_progress(400, "net", batchsize=64) as progress:
-    progress.update({"step": 100, "phase": "train", "time": 2.0, "loss": 0.25, "accuracy": 0.9375})
-    progress.event({"step": 100, "phase": "test", "time": 2.5, "loss": 0.3})
+with show_progress(400, "net") as progress:
+    progress.update({NOW})
+    progress.event({TRAIN})
+    progress.event({TEST})
 """
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq", "ignore:Proactor event loop")
 def test_a_notebook_gets_the_picture():
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     (output,) = notebook.cells[0].outputs
     assert output.output_type == "display_data"
-    assert output.data["text/plain"] == "net: step 100/400  3,200 samples/s  0:00:06 left"
-    assert "train 0.9375" in output.data["text/html"]
-    assert "test 0.3" in output.data["text/html"]
+    assert output.data["text/plain"] == "net: step 100/400  loss 0.25  accuracy 0.9375  3,200 samples/s"
+    assert "train 0.93" in output.data["text/html"]
+    assert "test 0.92" in output.data["text/html"]
