@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import ActivationConf, ActivationType, LayerConf, ReLUConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Array, Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -35,18 +35,12 @@ class Elementwise(Layer):
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         """Return dy·f'(x), from y."""
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(self.forward(sources[0], ctx.ops))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         return (self.backward(output.feature, grad, ctx.ops) if needs[0] else None,), ()
 
 

@@ -14,6 +14,8 @@ from dsinga.job import LayerConf, Message, Phase
 from dsinga.ops import Array, Ops
 
 Shape = tuple[int, ...]
+Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and tuples of parts
+Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sources, for the params
 
 
 @dataclass(frozen=True)
@@ -184,21 +186,15 @@ class Layer(ABC):
         return channels, height, width
 
     @abstractmethod
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         """Compute the feature from ``params`` (in the order of ``self.params``) and ``sources`` (in srclayers' order).
 
         An input layer gets one source, a :class:`Records`. Raises UserError for data that the layer cannot take.
         """
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         """Return the gradients for the sources and for the params.
 
         ``grad`` is the gradient for the feature. ``needs[i]`` says whether source i wants one; it is None where not.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Context, Layer, Output, ParamSpec, RecordInfo, Shape, times
+from dsinga.layers.base import Array, Arrays, Context, Gradients, Layer, Output, ParamSpec, RecordInfo, Shape, times
 from dsinga.registry import register
 
 EPSILON = 1e-5  # cuDNN's smallest, which SINGA uses
@@ -52,7 +52,7 @@ class BatchNorm(Layer):
             ParamSpec("variance", channels, trainable=False, initial=1.0),
         )
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
         scale, bias, running_mean, running_variance = (ctx.ops.to_numpy(param) for param in params)
         if not ctx.training:
@@ -72,14 +72,8 @@ class BatchNorm(Layer):
         return Output(y, saved=Statistics(mean, inverse, size), state=state)
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         x, (mean, inverse, size) = sources[0], output.saved
         scale = ctx.ops.to_numpy(params[0])
         sums = _sums(grad, x, ctx)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import ConcateConf, LayerConf, SliceConf, SplitConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Rows, Shape, times
+from dsinga.layers.base import Array, Arrays, Context, Gradients, Layer, Output, RecordInfo, Rows, Shape, times
 from dsinga.registry import register
 
 
@@ -32,18 +32,12 @@ class Split(Layer):
         self.shape = self.source_shapes[0]
         self.part_shapes = (self.shape,) * split.num_splits
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output((sources[0],) * len(self.part_shapes))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         total = None
         if needs[0]:
             for part in grad:
@@ -82,18 +76,12 @@ class Slice(Layer):
             for start, stop in pairwise(self.bounds)
         )
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(cut(sources[0], self._bounds(ctx.rows), self.axis))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         if not needs[0]:
             return (None,), ()
         parts = [
@@ -142,18 +130,12 @@ class Concate(Layer):
         joined = sum(shape[self.axis] for shape in self.source_shapes)
         self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(np.concatenate(sources, axis=self.axis))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         bounds = [0, *accumulate(source.shape[self.axis] for source in sources)]
         parts = cut(grad, bounds, self.axis)
         return [part if need else None for part, need in zip(parts, needs, strict=True)], ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Context, Layer, Output, ParamSpec, RecordInfo, Shape
+from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, ParamSpec, RecordInfo, Shape
 from dsinga.layers.window import as_images, slide
 from dsinga.registry import register
 
@@ -34,20 +34,14 @@ class Convolution(Layer):
         self.params = (ParamSpec("weight", (filters, channels * height * width)), ParamSpec("bias", (filters,)))
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params
         x = as_images(sources[0])
         return Output(ctx.ops.convolution(x, weight.reshape(self.kernels), bias, self.window.stride, self.window.pad))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         x, weight = as_images(sources[0]), params[0]
         dx, dw, db = ctx.ops.convolution_grad(
             x, weight.reshape(self.kernels), grad, self.window.stride, self.window.pad, needs[0], True

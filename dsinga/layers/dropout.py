@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import DropoutConf, LayerConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, from_matrix
+from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape, from_matrix
 from dsinga.registry import register
 
 
@@ -34,7 +34,7 @@ class Dropout(Layer):
         self.shape = self.source_shapes[0]
         self.columns = math.prod(self.shape[1:])
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
         if not ctx.training or self.ratio == 0:
             return Output(x)
@@ -43,14 +43,8 @@ class Dropout(Layer):
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         if not needs[0]:
             return (None,), ()
         return (grad if output.saved is None else ctx.ops.multiply(grad, output.saved),), ()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import DummyConf, LayerConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape
 from dsinga.registry import register
 
 
@@ -32,19 +32,13 @@ class Dummy(Layer):
             self.expect_sources(1)
             self.shape = self.source_shapes[0]
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         if not self.makes_numbers:
             return Output(sources[0])
         rows = ctx.ops.asarray(ctx.uniform(self.name, math.prod(self.shape[1:])))
         return Output(rows if len(self.shape) == 2 else ctx.ops.unflatten(rows, (rows.shape[0], *self.shape[1:])))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         return [grad if need else None for need in needs], ()

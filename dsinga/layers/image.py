@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, MnistConf, RGBImageConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, times
+from dsinga.layers.base import Array, Arrays, Context, Layer, Output, RecordInfo, Shape, times
 from dsinga.registry import register
 
 
@@ -43,7 +43,7 @@ class ImagePreprocess(Layer):
         self.mean = self._mean(image, info, (channels, height, width))
         self.shape = (self.source_shapes[0][0], channels, *self.crop)
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         images = sources[0] if sources[0].ndim == 4 else sources[0][:, None]
         if self.mean is not None:
             images = ctx.ops.images(images, self.scale, self.mean)
@@ -109,5 +109,5 @@ class Mnist(Layer):
         self.norm_a, self.norm_b = mnist.norm_a, mnist.norm_b
         self.shape = self.source_shapes[0]
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(ctx.ops.images(sources[0], mean=self.norm_a * self.norm_b, std=self.norm_a))

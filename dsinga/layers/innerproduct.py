@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Context, Layer, Output, ParamSpec, RecordInfo, Shape, from_matrix, to_matrix
+from dsinga.layers.base import (
+    Arrays,
+    Context,
+    Gradients,
+    Layer,
+    Output,
+    ParamSpec,
+    RecordInfo,
+    Shape,
+    from_matrix,
+    to_matrix,
+)
 from dsinga.registry import register
 
 
@@ -36,20 +47,14 @@ class InnerProduct(Layer):
             self.params += (ParamSpec("bias", (outputs,)),)
         self.shape = (self.source_shapes[0][0], outputs)
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = to_matrix(sources[0], ctx.ops)
         y = ctx.ops.inner_product(x, params[0], params[1] if self.bias else None, self.transpose)
         return Output(y, saved=x if ctx.training else None)  # flattening a channels-last image costs a copy
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         dx, dw, db = ctx.ops.inner_product_grad(output.saved, params[0], grad, self.transpose, needs[0], self.bias)
         if dx is not None:
             dx = from_matrix(dx, sources[0], ctx.ops)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, StoreConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Records, Shape, times
+from dsinga.layers.base import Arrays, Context, Layer, Output, RecordInfo, Records, Shape, times
 from dsinga.registry import register
 
 
@@ -37,7 +37,7 @@ class RecordInput(Layer):
             where = "std_value is 0" if np.ndim(self.std) == 0 else "std_file has zeros"
             raise self.fail(f"records are divided by std, but {where}; give numbers above 0", store)
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         records: Records = sources[0]
         data = records.data
         if data.shape[1:] != self.record:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Arrays, Context, Layer, Output, RecordInfo, Shape
 from dsinga.registry import register
 
 
@@ -23,7 +23,7 @@ class Label(Layer):
         super().__init__(conf, source_shapes, info)
         self.shape = self.source_shapes[0][:1]
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
         return Output(ctx.ops.asarray(labels.astype(np.float32)), labels=labels)
 

@@ -13,7 +13,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, SoftmaxLossConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, from_matrix, times, to_matrix
+from dsinga.layers.base import (
+    Arrays,
+    Context,
+    Gradients,
+    Layer,
+    Output,
+    RecordInfo,
+    Shape,
+    from_matrix,
+    times,
+    to_matrix,
+)
 from dsinga.layers.label import check_topk, class_labels, count_hits
 from dsinga.registry import register
 
@@ -40,7 +51,7 @@ class SoftmaxLoss(Layer):
         self.scale = settings.scale
         self.shape = (rows, self.classes)
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         probabilities = ctx.ops.softmax(to_matrix(sources[0], ctx.ops))
         labels = class_labels(self, sources[1], self.classes)
         p, rows = ctx.ops.to_numpy(probabilities), len(labels)
@@ -50,14 +61,8 @@ class SoftmaxLoss(Layer):
         return Output(probabilities, metrics={"loss": (loss, rows), "accuracy": (hits, rows)})
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         if not needs[0]:
             return (None, None), ()
         factor = self.scale / ctx.rows.total
@@ -88,20 +93,14 @@ class EuclideanLoss(Layer):
             )
         self.shape = (first[0], math.prod(first[1:]))
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
         loss = float(ctx.ops.to_numpy(ctx.ops.channel_sums(difference, difference)).sum())
         return Output(difference, metrics={"loss": (loss, difference.shape[0])})
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         factor = 2 / ctx.rows.total
         grads = (
             from_matrix(output.feature * sign, source, ctx.ops) if need else None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, LRNConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, times
+from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape, times
 from dsinga.registry import register
 
 
@@ -36,16 +36,10 @@ class LRN(Layer):
         self.settings = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
         self.shape = self.source_shapes[0]
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(*ctx.ops.lrn(sources[0], *self.settings, ctx.training))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         return (ctx.ops.lrn_grad(sources[0], output.saved, grad, *self.settings) if needs[0] else None,), ()

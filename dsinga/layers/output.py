@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from dsinga.job import ArgSortConf, LayerConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, to_matrix
+from dsinga.layers.base import Array, Arrays, Context, Layer, Output, RecordInfo, Shape, to_matrix
 from dsinga.layers.label import check_topk, class_labels, count_hits
 from dsinga.registry import register
 
@@ -28,7 +28,7 @@ class ArgSort(Layer):
         self.topk = check_topk(self, settings.topk, self.classes, settings)
         self.shape = (self.source_shapes[0][0], self.topk)
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(self.largest(self.scores(sources[0], ctx)))
 
     def scores(self, source: Array, ctx: Context) -> np.ndarray:
@@ -52,7 +52,7 @@ class Accuracy(ArgSort):
     source_count: ClassVar[int | None] = 2
     label_source: ClassVar[int | None] = 1
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         scores = self.scores(sources[0], ctx)
         labels = class_labels(self, sources[1], self.classes)
         hits = count_hits(scores, labels, self.topk)
@@ -73,5 +73,5 @@ class StoreOutput(Layer):
         self.store = conf.store_conf
         self.shape = self.source_shapes[0]
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0])

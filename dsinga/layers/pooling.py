@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, PoolingConf, PoolMethod
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, times
+from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape, times
 from dsinga.layers.window import as_images, slide
 from dsinga.registry import register
 
@@ -34,7 +34,7 @@ class Pooling(Layer):
         self.takes_maximum = settings.pool is PoolMethod.MAX
         self.shape = (self.source_shapes[0][0], self.image_shape()[0], *window.outputs)
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         kernel, stride, pad, _ = self.window
         x = as_images(sources[0])
         if self.takes_maximum:
@@ -42,14 +42,8 @@ class Pooling(Layer):
         return Output(ctx.ops.avg_pool(x, kernel, stride, pad))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         if not needs[0]:
             return (None,), ()
         kernel, stride, pad, _ = self.window

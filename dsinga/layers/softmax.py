@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, SoftmaxConf
-from dsinga.layers.base import Array, Context, Layer, Output, RecordInfo, Shape, from_matrix, to_matrix
+from dsinga.layers.base import (
+    Array,
+    Arrays,
+    Context,
+    Gradients,
+    Layer,
+    Output,
+    RecordInfo,
+    Shape,
+    from_matrix,
+    to_matrix,
+)
 from dsinga.registry import register
 
 
@@ -31,19 +42,13 @@ class Softmax(Layer):
             )
         self.width = columns // self.parts
 
-    def compute_feature(self, params: Sequence[Array], sources: Sequence[Any], ctx: Context) -> Output:
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         y = ctx.ops.softmax(self._to_rows(sources[0], ctx))
         return Output(self._from_rows(y, sources[0], ctx))
 
     def compute_gradient(
-        self,
-        params: Sequence[Array],
-        sources: Sequence[Any],
-        output: Output,
-        grad: Any,
-        needs: Sequence[bool],
-        ctx: Context,
-    ) -> tuple[Sequence[Array | None], Sequence[Array | None]]:
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
         if not needs[0]:
             return (None,), ()
         dx = ctx.ops.softmax_grad(self._to_rows(output.feature, ctx), self._to_rows(grad, ctx))
