@@ -1,0 +1,25 @@
+"""How far an import of records is: a bar in a terminal, silence elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+
+@contextlib.contextmanager
+def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar called ``name``, on standard error by default, while the context lasts.
+
+    Yields the function to call with how much is done and of how much, 0 if unknown; the unit does not matter.
+    """
+    out = out or sys.stderr
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(file=out), disable=not out.isatty(), redirect_stdout=False)
+    task = bar.add_task(name, total=None)
+    with bar:
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
