@@ -1,0 +1,130 @@
+"""What an iteration must know of a net's graph, worked out once: who wants gradients, who still needs a feature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsinga.layers.base import Layer
+
+if TYPE_CHECKING:
+    from dsinga.net.neuralnet import NeuralNet, Node
+
+WHOLE = -1  # instead of the index of a part
+
+
+class Edge(NamedTuple):
+    """One source of a layer: where it stands in the net, and which part of its feature the layer takes.
+
+    ``part`` is WHOLE but for sources that hand out parts (``hands_parts``: kSlice, kSplit): their destinations take
+    them in the order of the net's nodes.
+    """
+
+    node: int
+    part: int = WHOLE
+    labels: bool = False
+
+
+class Stage(NamedTuple):
+    """What an iteration does at one node.
+
+    ``plain``: every source is a whole feature, so no edge needs a second look. ``needs[i]``: source i wants a
+    gradient; ``feeds`` holds those (i, edge) again. ``backward``: the gradient of a loss arrives here and is of use.
+    ``completes``: params whose gradient is complete after this node's backward. ``state``: (role, name) of the params
+    that are not trainable. ``releases``: nodes whose features nobody needs once this node's feature is there.
+    """
+
+    position: int
+    layer: Layer
+    edges: tuple[Edge, ...]
+    plain: bool
+    params: tuple[str, ...]
+    needs: tuple[bool, ...]
+    feeds: tuple[tuple[int, Edge], ...]
+    parts: int
+    backward: bool
+    completes: tuple[str, ...]
+    state: tuple[tuple[str, str], ...]
+    releases: tuple[int, ...]
+
+
+def trace(net: NeuralNet) -> tuple[Stage, ...]:
+    """Return the stage of each node of ``net``."""
+    nodes = net.nodes
+    edges, parts = find_edges(nodes)
+    wanting = wants_gradient(nodes)
+    backward = [False] * len(nodes)
+    needs: list[tuple[bool, ...]] = [()] * len(nodes)
+    for position in reversed(range(len(nodes))):
+        layer = nodes[position].layer
+        backward[position] = wanting[position] and not layer.is_output and (layer.is_loss or backward[position])
+        needs[position] = tuple(
+            backward[position] and wanting[edge.node] and not edge.labels for edge in edges[position]
+        )
+        for edge, need in zip(edges[position], needs[position], strict=True):
+            backward[edge.node] |= need
+    completes, releases = first_uses(nodes), last_uses(edges)
+    return tuple(
+        Stage(
+            position,
+            node.layer,
+            edges[position],
+            all(edge.part == WHOLE and not edge.labels for edge in edges[position]),
+            node.params,
+            needs[position],
+            tuple((i, edges[position][i]) for i, need in enumerate(needs[position]) if need),
+            parts[position],
+            backward[position],
+            completes[position],
+            tuple((s.role, name) for s, name in zip(node.layer.params, node.params, strict=True) if not s.trainable),
+            releases[position],
+        )
+        for position, node in enumerate(nodes)
+    )
+
+
+def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]]:
+    """Return the edges into each node, and how many parts each node hands out (0 if its feature is one array)."""
+    handed = [0] * len(nodes)
+
+    def edge(source: int, labels: bool) -> Edge:
+        if labels or not nodes[source].layer.hands_parts:
+            return Edge(source, WHOLE, labels)
+        handed[source] += 1
+        return Edge(source, handed[source] - 1)
+
+    edges = [
+        tuple(edge(source, i == node.layer.label_source) for i, source in enumerate(node.sources)) for node in nodes
+    ]
+    return edges, handed
+
+
+def wants_gradient(nodes: Sequence[Node]) -> list[bool]:
+    """Return for each node whether a gradient for its feature is of use: it, or a source of it, has params to train."""
+    wanting: list[bool] = []
+    for node in nodes:
+        trains = any(spec.trainable for spec in node.layer.params)
+        wanting.append(not node.layer.is_input and (trains or any(wanting[source] for source in node.sources)))
+    return wanting
+
+
+def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
+    """Return for each node the params that no earlier node uses: backward meets these here for the last time."""
+    seen: set[str] = set()
+    uses = []
+    for node in nodes:
+        uses.append(tuple(dict.fromkeys(name for name in node.params if name not in seen)))
+        seen.update(node.params)
+    return uses
+
+
+def last_uses(edges: list[tuple[Edge, ...]]) -> list[tuple[int, ...]]:
+    """Return for each node the nodes that no later node reads, itself included if nobody does."""
+    last = list(range(len(edges)))
+    for position, into in enumerate(edges):
+        for edge in into:
+            last[edge.node] = position
+    uses: list[list[int]] = [[] for _ in edges]
+    for node, position in enumerate(last):
+        uses[position].append(node)
+    return [tuple(nodes) for nodes in uses]

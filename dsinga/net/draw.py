@@ -1,0 +1,130 @@
+"""A net as a picture: a self-contained SVG, data at the top, a box for each layer."""
+
+from __future__ import annotations
+
+from html import escape
+
+from dsinga.layers.base import Layer
+from dsinga.net.arrange import arrange
+from dsinga.net.describe import LayerRow, describe
+from dsinga.net.neuralnet import NeuralNet
+
+COLOURS = {  # category: (fill, frame), readable on white and on black
+    "input": ("#d9ead3", "#6aa84f"),
+    "trained": ("#cfe2f3", "#3d85c6"),
+    "neuron": ("#eeeeee", "#8c8c8c"),
+    "loss": ("#f4cccc", "#cc4125"),
+    "output": ("#fff2cc", "#d6a520"),
+    "connection": ("#e6dcf2", "#8e7cc3"),
+}
+BOX_HEIGHT, GAP_Y, GAP_X, LANE, MARGIN = 44, 26, 28, 26, 12
+NAME_WIDTH, TEXT_WIDTH = 7.6, 6.4  # of a character in the bold 13 px and the plain 11 px font, on the wide side
+
+
+def to_svg(net: NeuralNet) -> str:
+    """Draw ``net`` as an SVG: name, type, feature shape and number of params of each layer, coloured by category.
+
+    Edges that carry only labels are dashed. Hovering over a box shows the names and shapes of its params.
+    """
+    rows = describe(net)
+    width = max(box_width(row) for row in rows)
+    grid = arrange([node.sources for node in net.nodes], width + GAP_X, LANE)
+    total_width = grid.width - GAP_X + 2 * MARGIN
+    total_height = (max(grid.rank) + 1) * (BOX_HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN
+    x = [MARGIN - GAP_X / 2 + place for place in grid.x]
+    y = [MARGIN + rank * (BOX_HEIGHT + GAP_Y) for rank in grid.rank]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total_width:.0f}" height="{total_height:.0f}" '
+        f'viewBox="0 0 {total_width:.0f} {total_height:.0f}" font-family="Helvetica, Arial, sans-serif" '
+        f'style="max-width: 100%; height: auto">',
+        f"<title>{escape(f'{len(rows)} layers, {sum(row.count for row in rows):,} params')}</title>",
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 8 4 0 8z" fill="#777777"/></marker></defs>',
+    ]
+    for position, stage in enumerate(net.stages):
+        for source in dict.fromkeys(stage.edges):
+            bends = [MARGIN - GAP_X / 2 + place for place in grid.routes[source.node, position]]
+            path = edge_path(x[source.node], y[source.node], bends, x[position])
+            dashes = ' stroke-dasharray="4 3"' if source.labels else ""
+            parts.append(
+                f'<path d="{path}" fill="none" stroke="#777777" stroke-width="1.3"{dashes} marker-end="url(#tip)"/>'
+            )
+    parts += [draw_box(net, k, row, x[k], y[k], width) for k, row in enumerate(rows)]
+    return "\n".join([*parts, "</svg>"])
+
+
+def draw_box(net: NeuralNet, position: int, row: LayerRow, x: float, y: float, width: float) -> str:
+    """Return the box of one layer, its upper edge's middle at (x, y)."""
+    fill, frame = COLOURS[category(net.nodes[position].layer)]
+    left, right = x - width / 2, x + width / 2
+    params = [f"{name} {format_shape(net.params[name].shape)}" for name in row.params]
+    hover = "\n".join([f"{row.layer}: {row.type}", *params])
+    return (
+        f"<g><title>{escape(hover)}</title>"
+        f'<rect x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="6" fill="{fill}" '
+        f'stroke="{frame}" stroke-width="1.2"/>'
+        + draw_text(left + 10, y + 18, row.layer, 13, "#111111", "start", bold=True)
+        + draw_text(right - 10, y + 18, params_text(row), 11, "#444444", "end")
+        + draw_text(left + 10, y + 35, type_text(row), 11, "#444444", "start")
+        + draw_text(right - 10, y + 35, format_shape(row.shape), 11, "#444444", "end")
+        + "</g>"
+    )
+
+
+def draw_text(x: float, y: float, text: str, size: int, colour: str, anchor: str, bold: bool = False) -> str:
+    """Return a text element, or nothing for an empty text."""
+    weight = ' font-weight="bold"' if bold else ""
+    style = f'font-size="{size}" fill="{colour}" text-anchor="{anchor}"{weight}'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>' if text else ""
+
+
+def edge_path(x0: float, y0: float, bends: list[float], x1: float) -> str:
+    """Return the path of an edge from the foot of one box to the head of another, straight past the ranks between."""
+    y = y0 + BOX_HEIGHT
+    path, x = [f"M{x0:.1f} {y:.1f}"], x0
+    for k, place in enumerate([*bends, x1]):
+        middle, end = y + GAP_Y / 2, y + GAP_Y
+        path.append(f"C{x:.1f} {middle:.1f} {place:.1f} {middle:.1f} {place:.1f} {end:.1f}")
+        if k < len(bends):
+            y = end + BOX_HEIGHT
+            path.append(f"V{y:.1f}")
+        x = place
+    return " ".join(path)
+
+
+def category(layer: Layer) -> str:
+    """Return the category of a layer, a key of COLOURS."""
+    family = layer.conf.type.value // 100
+    if layer.is_input or family == 1:
+        return "input"
+    if layer.is_loss:
+        return "loss"
+    if layer.is_output:
+        return "output"
+    if family == 5:
+        return "connection"
+    return "trained" if layer.params else "neuron"
+
+
+def box_width(row: LayerRow) -> float:
+    """Return the width that the two lines of a box need."""
+    upper = NAME_WIDTH * len(row.layer) + TEXT_WIDTH * len(params_text(row))
+    lower = TEXT_WIDTH * (len(type_text(row)) + len(format_shape(row.shape)))
+    return max(upper, lower) + 40
+
+
+def type_text(row: LayerRow) -> str:
+    """Return the type without SINGA's k."""
+    return row.type[1:] if row.type[:1] == "k" and row.type[1:2].isupper() else row.type
+
+
+def params_text(row: LayerRow) -> str:
+    """Return "1,234 params", "shared" for a layer that owns none of its params, or nothing."""
+    if row.count:
+        return f"{row.count:,} param{'s' if row.count > 1 else ''}"
+    return "shared" if row.params else ""
+
+
+def format_shape(shape: tuple[int, ...]) -> str:
+    """Return "64×3×32×32"."""
+    return "×".join(map(str, shape))

@@ -1,0 +1,65 @@
+"""The net of one phase: layers in an order in which they can run, joined by indices, and their params."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from dsinga.errors import UserError
+from dsinga.job import Phase
+from dsinga.layers.base import Layer
+from dsinga.net.dataflow import Stage, trace
+from dsinga.net.param import Param
+from dsinga.registry import nearest
+
+
+class Node(NamedTuple):
+    """A layer in its net: the positions of its sources, and the names of the params it uses.
+
+    ``params`` are in the order of ``layer.params``; of a shared param it is the owner's name.
+    """
+
+    layer: Layer
+    sources: tuple[int, ...]
+    params: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NeuralNet:
+    """A net, ready to run and never changed: ``nodes`` in topological order, ``params`` (owners) by first use."""
+
+    nodes: tuple[Node, ...]
+    params: Mapping[str, Param]
+    phase: Phase
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """What an iteration does at each node, worked out once."""
+        return trace(self)
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """The position of each layer in ``nodes``, by name."""
+        return {node.layer.name: position for position, node in enumerate(self.nodes)}
+
+    @cached_property
+    def losses(self) -> tuple[str, ...]:
+        """The names of the loss layers."""
+        return tuple(node.layer.name for node in self.nodes if node.layer.is_loss)
+
+    def layer(self, name: str) -> Layer:
+        """Return the layer of this name; raise UserError, naming the nearest one, where there is none."""
+        return self.nodes[self.position(name)].layer
+
+    def position(self, name: str) -> int:
+        """Return the position of the layer of this name; raise UserError, naming the nearest one, otherwise."""
+        if name not in self.positions:
+            raise UserError(f"the net has no layer {name!r} in phase {self.phase.name}{nearest(name, self.positions)}")
+        return self.positions[name]
+
+    def _repr_html_(self) -> str:
+        from dsinga.net.draw import to_svg
+
+        return to_svg(self)

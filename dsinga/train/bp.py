@@ -1,0 +1,177 @@
+"""kBP: forward through the net, backward through the net, gradients handed over as they become complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.layers.base import Array, Context, Output, Records
+from dsinga.net import Edge, NeuralNet, Stage
+from dsinga.net.dataflow import WHOLE
+from dsinga.registry import register
+
+Push = Callable[[str, Array], None]
+Metrics = dict[str, tuple[float, float]]
+
+
+class Visit(NamedTuple):
+    """What the forward pass of a layer took and made; all that its backward pass needs."""
+
+    stage: Stage
+    params: list[Array]
+    sources: list[Any]
+    output: Output
+
+
+def forward(
+    net: NeuralNet,
+    values: Mapping[str, Array],
+    records: Mapping[str, Records],
+    ctx: Context,
+    keep: Collection[str] = (),
+) -> tuple[dict[str, Output], Metrics]:
+    """Compute the features of ``net``; return the outputs of the layers named in ``keep``, and the metrics.
+
+    ``values[name]`` is asked for right before the first layer that uses the param, and may block. Other features are
+    freed as soon as no layer needs them. Raises UserError for a name in ``keep`` that no layer has.
+    """
+    kept = {net.position(name) for name in keep}
+    outputs: dict[str, Output] = {}
+    metrics: list[tuple[str, Mapping[str, tuple[float, float]]]] = []
+    for visit in visit_layers(net, values, records, ctx):
+        layer = visit.stage.layer
+        metrics.append((layer.name, visit.output.metrics))
+        if visit.stage.position in kept:
+            outputs[layer.name] = visit.output
+        del visit  # or it would keep its features alive while the next layer computes
+    return outputs, merge_metrics(metrics)
+
+
+@register("algorithm", "kBP")
+def bp(
+    net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
+) -> Metrics:
+    """Back-propagation: one forward and one backward pass over the records of one batch (or of a part of it).
+
+    ``values`` is used as in :func:`forward`. ``push(name, gradient)`` is called once for every param of the net, from
+    the top layer down, as soon as the gradient is complete: a shared param's after its lowest layer, summed. The array
+    is the callee's. Of a param that is not trainable its new state is pushed, times this part's share of the batch, so
+    that the parts add up. A param that no loss depends on gets zeros.
+
+    Raises UserError where the net has no loss layer.
+    """
+    if not net.losses:
+        raise UserError(f"the net has no loss layer in phase {net.phase.name}: kBP has no gradient to follow")
+    tape = list(visit_layers(net, values, records, ctx))
+    metrics = merge_metrics([(visit.stage.layer.name, visit.output.metrics) for visit in tape])
+    gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
+    sums: dict[str, Array] = {}  # for params, likewise
+    while tape:
+        stage, params, sources, output = tape.pop()
+        gradient = gradients.pop()
+        if stage.backward and (gradient is not None or stage.layer.is_loss):
+            try:
+                computed = stage.layer.compute_gradient(params, sources, output, gradient, stage.needs, ctx)
+                collect(net, stage, computed, gradients, sums, ctx.ops.add)
+                del computed  # or it would live while the next layer computes
+            except Exception as error:
+                error.add_note(f"in compute_gradient of layer {stage.layer.name!r}")
+                raise
+        for role, name in stage.state:
+            if name not in sums:  # of several uses of one state, the last in the forward pass holds
+                sums[name] = new_state(output.state.get(role), values[name], ctx)
+        for name in stage.completes:
+            push(name, sums.pop(name) if name in sums else zeros(net, name, ctx))
+    return metrics
+
+
+def visit_layers(
+    net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
+) -> Iterator[Visit]:
+    """Compute the feature of layer after layer, holding on to a feature only while a later layer needs it."""
+    features: list[Any] = []
+    labels: list[Any] = []
+    held: dict[str, Array] = {}
+    for stage in net.stages:
+        layer, edges = stage.layer, stage.edges
+        if stage.plain:
+            sources = [features[edge.node] for edge in edges] if edges else [records.get(layer.name)]
+        else:
+            sources = [labels[edge.node] if edge.labels else part_of(features, edge) for edge in edges]
+        for name in stage.params:
+            if name not in held:
+                held[name] = values[name]
+        params = [held[name] for name in stage.params]
+        try:
+            output = layer.compute_feature(params, sources, ctx)
+        except Exception as error:
+            error.add_note(f"in compute_feature of layer {layer.name!r}")
+            raise
+        features.append(output.feature)
+        labels.append(output.labels)
+        if output.labels is None:
+            labels[-1] = next((labels[edge.node] for edge in edges if labels[edge.node] is not None), None)
+        for node in stage.releases:
+            features[node] = None
+        yield Visit(stage, params, sources, output)
+        del sources, output  # or they would live while the next layer computes
+
+
+def part_of(features: list[Any], edge: Edge) -> Any:
+    """Return what an edge carries: a whole feature, or one part of it."""
+    feature = features[edge.node]
+    return feature if edge.part == WHOLE else feature[edge.part]
+
+
+def collect(
+    net: NeuralNet,
+    stage: Stage,
+    computed: tuple[Sequence[Array | None], Sequence[Array | None]],
+    gradients: list[Any],
+    sums: dict[str, Array],
+    add: Callable[[Array, Array], Array],
+) -> None:
+    """Add what one layer computed to the gradients of its sources (by part, where a source hands parts) and params."""
+    for_sources, for_params = computed
+    for i, edge in stage.feeds:
+        one, node = for_sources[i], edge.node
+        if one is None:
+            continue
+        if edge.part != WHOLE:
+            if gradients[node] is None:
+                gradients[node] = [None] * net.stages[node].parts
+            gradients[node][edge.part] = one
+        else:
+            gradients[node] = one if gradients[node] is None else add(gradients[node], one)
+    for name, one in zip(stage.params, for_params, strict=True):
+        if one is not None:
+            sums[name] = add(sums[name], one) if name in sums else one
+
+
+def new_state(new: Array | None, old: Array, ctx: Context) -> Array:
+    """Return what a part of a batch pushes of a lasting state: its share of the new one, or of the old if it stays."""
+    share = (ctx.rows.stop - ctx.rows.start) / ctx.rows.total
+    if new is None:
+        return old * share
+    return new if share == 1.0 else new * share
+
+
+def zeros(net: NeuralNet, name: str, ctx: Context) -> Array:
+    """Return the gradient of a param that no loss depends on."""
+    return ctx.ops.asarray(np.zeros(net.params[name].shape, np.float32))
+
+
+def merge_metrics(reports: Sequence[tuple[str, Mapping[str, tuple[float, float]]]]) -> Metrics:
+    """Join the metrics of the layers, given with their names in the order of the net.
+
+    Where several layers report a metric of the same name, the last one keeps it, and the others' are called
+    ``<layer>/<metric>``: auxiliary losses stand before the loss that counts.
+    """
+    merged: Metrics = {}
+    for layer, metrics in reversed(reports):
+        for name, value in metrics.items():
+            merged[f"{layer}/{name}" if name in merged else name] = value
+    return dict(reversed(merged.items()))

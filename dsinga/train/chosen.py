@@ -1,0 +1,30 @@
+"""From a ``type`` (and ``user_type``) of the job to what is registered for it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import Message
+from dsinga.registry import lookup
+
+
+def chosen(kind: str, conf: Message, field: str = "type", user_field: str = "user_type") -> Any:
+    """Return the entry of the registry that ``conf`` chooses: a built-in member of an enum, or a user's name.
+
+    Raises JobError where a user's own is wanted and not named or not registered, or a built-in one is not there yet.
+    """
+    member: Enum = getattr(conf, field)
+    if not member.name.startswith("kUser"):
+        try:
+            return lookup(kind, member.name)
+        except UserError:
+            raise conf.error(f"{kind} {member.name} is not available yet", field) from None
+    name = getattr(conf, user_field)
+    if not name:
+        raise conf.error(f"{field} {member.name} wants {user_field}: the name of a registered {kind}", field)
+    try:
+        return lookup(kind, name)
+    except UserError as error:
+        raise conf.error(str(error), user_field) from None

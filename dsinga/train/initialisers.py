@@ -1,0 +1,117 @@
+"""How params are filled before training (SINGA's ParamGenerator)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.job import ParamGenConf
+from dsinga.layers.base import Shape
+from dsinga.net import Param
+from dsinga.registry import register
+from dsinga.train.chosen import chosen
+
+Initialiser = Callable[[Shape, ParamGenConf, np.random.Generator], Any]
+SEED_MASK = 2**64 - 1
+
+
+def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
+    """Fill each param: float32 arrays by name, a function of (seed, name, shape, init) and nothing else.
+
+    A param without ``init`` is filled with the constant that its layer prefers (``ParamSpec.initial``). Raises
+    JobError for an ``init`` that does not fit.
+    """
+    values = {}
+    for name, param in params.items():
+        if param.conf.init is None:
+            values[name] = np.full(param.shape, param.spec.initial, np.float32)
+        else:
+            values[name] = initialise(param.shape, param.conf.init, param_rng(seed, name))
+    return values
+
+
+def param_rng(seed: int, name: str) -> np.random.Generator:
+    """Return the random numbers that belong to a param: Philox, keyed by the job's seed and the param's name."""
+    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=[seed & SEED_MASK, key]))
+
+
+def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
+    """Return a new float32 array of ``shape``, filled as ``conf`` says.
+
+    A user's own is registered as ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array.
+    Raises JobError where the method needs rows and columns and ``shape`` has none, or a user's own returns another
+    shape.
+    """
+    values = np.ascontiguousarray(chosen("initialiser", conf)(shape, conf, rng), np.float32)
+    if values.shape != tuple(shape):
+        raise conf.error(f"initialiser {conf.user_type!r} returned the shape {values.shape}, not {shape}", "user_type")
+    return values
+
+
+def rows_columns(shape: Shape, conf: ParamGenConf) -> tuple[int, int]:
+    """Return the shape of a param as a matrix, its first axis against the rest: (num_output, inputs) of most layers."""
+    if len(shape) < 2:
+        raise conf.error(f"{conf.type.name} fills params with rows and columns, not one of shape {shape}", "type")
+    return shape[0], math.prod(shape[1:])
+
+
+def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.ndarray:
+    """Multiply by ``value``, as all random methods do, and by ``factor``."""
+    if conf.value * factor != 1.0:
+        values *= np.float32(conf.value * factor)
+    return values
+
+
+@register("initialiser", "kConstant")
+def constant(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
+    """``value`` everywhere."""
+    return np.full(shape, conf.value, np.float32)
+
+
+@register("initialiser", "kGaussian")
+def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
+    """value·N(mean, std²)."""
+    values = rng.standard_normal(shape, dtype=np.float32)
+    values *= np.float32(conf.std)
+    values += np.float32(conf.mean)
+    return scaled(values, conf, factor)
+
+
+@register("initialiser", "kUniform")
+def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
+    """value·U[low, high)."""
+    if conf.high < conf.low:
+        raise conf.error(f"high {conf.high} is less than low {conf.low}", "high")
+    values = rng.random(shape, dtype=np.float32)
+    values *= np.float32(conf.high - conf.low)
+    values += np.float32(conf.low)
+    return scaled(values, conf, factor)
+
+
+@register("initialiser", "kGaussianSqrtFanIn")
+def gaussian_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
+    """value·N(mean, std²) / √columns."""
+    return gaussian(shape, conf, rng, rows_columns(shape, conf)[1] ** -0.5)
+
+
+@register("initialiser", "kUniformSqrtFanIn")
+def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
+    """value·U[low, high)·√(3 / columns)."""
+    return uniform(shape, conf, rng, (3.0 / rows_columns(shape, conf)[1]) ** 0.5)
+
+
+@register("initialiser", "kUniformSqrtFanInOut")
+def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
+    """value·U[low, high) / √(rows + columns): the factor of SINGA's source under the source's name."""
+    return uniform(shape, conf, rng, sum(rows_columns(shape, conf)) ** -0.5)
+
+
+@register("initialiser", "kUniformFanInOut")
+def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
+    """value·U[low, high)·√(6 / (rows + columns)): the factor of SINGA's Param page under the page's name."""
+    return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)
