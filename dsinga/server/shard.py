@@ -11,16 +11,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.server.slot import SliceSpec, Slot
 from dsinga.server.totals import Totals
-
-if TYPE_CHECKING:
-    from dsinga.train import Updater
+from dsinga.train import Updater
 
 
 class Push(NamedTuple):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.server.slicing import Slice
-
-if TYPE_CHECKING:
-    from dsinga.train import Updater
+from dsinga.train import Updater
 
 
 class SliceSpec(NamedTuple):

@@ -1,0 +1,75 @@
+"""Named arrays in one file: safetensors written durably, and safetensors or npz read with clear errors."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from dsinga.errors import UserError
+
+Arrays = dict[str, np.ndarray]
+
+
+class Fingerprint(NamedTuple):
+    """Length and CRC-32 of a file, to tell that it is as it was written (safetensors itself checks the header only)."""
+
+    bytes: int
+    crc32: int
+
+
+def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Fingerprint:
+    """Write a safetensors file, down to the disk; return its fingerprint.
+
+    Raises OSError if it cannot be written.
+    """
+    try:
+        # The format knows neither strides nor byte order, so arrays must be plain.
+        safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    except safetensors.SafetensorError as error:
+        raise OSError(str(error)) from error
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+    return fingerprint(path)
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """Read a file through and return its fingerprint."""
+    length = crc = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            length += len(block)
+            crc = zlib.crc32(block, crc)
+    return Fingerprint(length, crc)
+
+
+def read_safetensors(path: Path, written: Fingerprint | None = None) -> Arrays:
+    """Return the arrays of a safetensors file by name.
+
+    Raises UserError, naming the file, if it cannot be read, is truncated or not as it was ``written``.
+    """
+    try:
+        if written is not None and (found := fingerprint(path)) != written:
+            raise UserError(
+                f"{path} is damaged: it has {found.bytes} bytes with CRC-32 {found.crc32:08x}, but "
+                f"{written.bytes} bytes with {written.crc32:08x} were written; use another checkpoint"
+            )
+        return safetensors.numpy.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def read_npz(path: Path) -> Arrays:
+    """Return the arrays of a numpy ``.npz`` file by name; raise UserError, naming the file, if it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} cannot be read as npz: {error}") from error
