@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 from dsinga.job.enums import ActivationType, InitMethod, LayerType, ParamType, Phase, PoolMethod, UnrollConnType
 from dsinga.job.message import Message
@@ -110,7 +111,7 @@ class ActivationConf(Message):
 
 
 class WindowConf(Message):
-    """What convolution and pooling share: kernel, pad and stride, for both directions or one each (x across, y down)."""
+    """What convolution and pooling share: kernel, pad and stride, for both directions or each (x across, y down)."""
 
     kernel: int | None = None
     pad: int | None = None
@@ -263,15 +264,14 @@ class LayerConf(Message):
     worker of the group.
     """
 
-    aliases = {"srclayer": "srclayers"}
+    aliases: ClassVar = {"srclayer": "srclayers"}
 
     name: str
-    srclayers: list[str] = field(default_factory=list)
-    param: list[ParamConf] = field(default_factory=list)
-    exclude: list[Phase] = field(default_factory=list)
-    include: list[Phase] = field(default_factory=list)
     type: LayerType = LayerType.kUserLayer
     user_type: str | None = None
+    srclayers: list[str] = field(default_factory=list)
+    include: list[Phase] = field(default_factory=list)
+    exclude: list[Phase] = field(default_factory=list)
     share_src_blobs: bool = False
     unroll_len: int = 1
     unroll_index: int = 0
@@ -308,8 +308,18 @@ class LayerConf(Message):
     split_conf: SplitConf | None = None
     rnn_dummy_conf: RNNDummyConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
+    param: list[ParamConf] = field(default_factory=list)
 
     @property
     def type_name(self) -> str:
         """The name to look the layer's class up by: ``user_type`` for a kUserLayer, else the type's."""
         return self.user_type or "" if self.type is LayerType.kUserLayer else self.type.name
+
+    def in_phase(self, phase: Phase) -> bool:
+        """Whether the layer belongs to the net of ``phase``."""
+        return included(self.include, self.exclude, phase)
+
+
+def included(include: Collection[Phase], exclude: Collection[Phase], phase: Phase) -> bool:
+    """Whether a layer with this ``include`` and ``exclude`` belongs to ``phase``; it does unless they say otherwise."""
+    return (not include or phase in include) and phase not in exclude

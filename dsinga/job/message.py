@@ -1,112 +1,194 @@
-"""The base of every message of the schema: a dataclass that checks the types of its fields and knows where it was written."""
+"""The base of every message of the schema: a dataclass that checks its fields and knows where it was written."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, dataclass_transform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from dsinga.errors import UserError
 from dsinga.registry import nearest
 
 
 class Where(NamedTuple):
-    """A place in a job file: its path and the line, counted from 1."""
+    """A place in a job: the path of its file and the line, counted from 1; line 0 is a place that has no lines."""
 
     file: str
-    line: int
+    line: int = 0
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 class JobError(UserError):
     """A mistake in a job. ``str()`` begins with ``file:line:`` where the place is known."""
 
 
-@dataclass_transform(kw_only_default=True)
+@dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
 class Message:
     """Base of the schema's messages.
 
-    Subclasses are keyword-only dataclasses. Construction converts each value to its field's type (an enum from its
-    name, a message from a mapping, a list from one value or a sequence) and raises JobError, naming the field and the
-    nearest valid name, where that cannot be done.
+    Subclasses are keyword-only dataclasses. Whatever is assigned to a field, in the constructor or later, is converted
+    to the field's type: an enum from its name, a message from a mapping, a list from one value or an iterable. Raises
+    JobError, naming the field and the nearest valid name, where that cannot be done and where there is no such field.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}  # other spellings of fields, as older documentation has them
 
-    def __init_subclass__(cls) -> None:
-        dataclasses.dataclass(kw_only=True)(cls)
-
-    def __post_init__(self) -> None:
-        for name, hint in field_types(type(self)).items():
-            setattr(self, name, convert(getattr(self, name), hint, f"{type(self).__name__}.{name}"))
-
-    # Set by the text reader, on the instance.
+    # Set by the text reader, on the instance: where the message begins, and the place of each value of each field.
     _where: ClassVar[Where | None] = None
-    _lines: ClassVar[Mapping[str, int]] = {}
+    _lines: ClassVar[Mapping[str, Sequence[Where]]] = {}
 
-    def where(self, field: str | None = None) -> Where | None:
-        """Where this message, or one of its fields, was written; None for a message built in Python."""
-        if self._where is None or field not in self._lines:
-            return self._where
-        return Where(self._where.file, self._lines[field])
+    # Of the class: the types of its fields, and the defaults of those that are not required.
+    _types: ClassVar[dict[str, Any]] = {}
+    _defaults: ClassVar[dict[str, Any]] = {}
 
-    def error(self, message: str, field: str | None = None) -> JobError:
-        """Return the JobError that says ``message`` about this message (or a field of it), with its place."""
-        where = self.where(field)
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(kw_only=True, repr=False)(cls)
+        hints = typing.get_type_hints(cls)
+        cls._types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        cls._defaults = dict(default_values(cls))
+        assign = cls.__init__
+
+        @functools.wraps(assign)
+        def init(self: Message, **values: Any) -> None:
+            given = {field_name(cls, name): value for name, value in values.items()}
+            if lack := missing(cls, given):
+                raise JobError(lack)
+            assign(self, **given)
+
+        cls.__init__ = init  # type: ignore[assignment, method-assign]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            name = field_name(type(self), name)
+            value = convert(value, field_types(type(self))[name], f"{type(self).__name__}.{name}")
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={readable(value)!r}" for name, value in set_fields(self).items())
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, which still knows where it was written."""
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            setattr(changed, name, value)
+        return changed
+
+    def where(self, field: str | None = None, item: int = 0) -> Where | None:
+        """Where this message, or value ``item`` of one of its fields, was written; None if it was made in Python."""
+        places = self._lines.get(field or "", ())
+        return places[min(item, len(places) - 1)] if places else self._where
+
+    def error(self, message: str, field: str | None = None, item: int = 0) -> JobError:
+        """Return the JobError that says ``message`` of this message, or of one value of a field, with its place."""
+        where = self.where(field, item)
         return JobError(f"{where}: {message}" if where else message)
 
 
-@functools.cache
 def field_types(cls: type[Message]) -> dict[str, Any]:
     """Return the fields of a message class with their resolved types, in the order of the schema."""
-    hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return cls._types
 
 
-def describe(hint: Any) -> str:
-    """Return a word for a field's type, for error messages."""
-    hint = strip_optional(hint)
+def defaults(cls: type[Message]) -> dict[str, Any]:
+    """Return the default of each field of a message class that is not required; not to be changed by the caller."""
+    return cls._defaults
+
+
+def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a dataclass that have a default, with its value."""
+    for field in dataclasses.fields(cls):
+        if field.default is not dataclasses.MISSING:
+            yield field.name, field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            yield field.name, field.default_factory()
+
+
+def field_name(cls: type[Message], name: str) -> str:
+    """Return the name of the field that ``name`` spells; raise JobError with the nearest one, or all, if none."""
+    name = cls.aliases.get(name, name)
+    fields = field_types(cls)
+    if name not in fields:
+        known = [field for field in (*fields, *cls.aliases) if field != "extensions"]
+        hint = nearest(name, known) or f"; it has {', '.join(known) or 'none'}"
+        raise JobError(f"{cls.__name__} has no field {name!r}{hint}")
+    return name
+
+
+def missing(cls: type[Message], given: Iterable[str]) -> str:
+    """Return what to say about the required fields of a message class that are not ``given``; "" if there are none."""
+    names = [repr(name) for name in field_types(cls) if name not in given and name not in defaults(cls)]
+    return f"{cls.__name__} needs the field{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
+
+
+def set_fields(message: Message) -> dict[str, Any]:
+    """Return the fields of a message whose values differ from the defaults, in the order of the schema."""
+    default = defaults(type(message))
+    values = {name: getattr(message, name) for name in field_types(type(message))}
+    return {name: value for name, value in values.items() if name not in default or value != default[name]}
+
+
+def readable(value: Any) -> Any:
+    """Return a value with enum members as their names, which is how a job is written in Python too."""
+    if isinstance(value, list):
+        return [readable(one) for one in value]
+    return value.name if isinstance(value, enum.Enum) else value
+
+
+def item_type(hint: Any) -> tuple[Any, bool]:
+    """Return the type of one value of a field, and whether the field holds a list of them."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # T | None
+        hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     if typing.get_origin(hint) is list:
-        return describe(typing.get_args(hint)[0])
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-    return names.get(hint, f"a {getattr(hint, '__name__', hint)}")
+        return typing.get_args(hint)[0], True
+    return (dict, False) if typing.get_origin(hint) is dict else (hint, False)
 
 
-def strip_optional(hint: Any) -> Any:
-    """Return T for ``T | None``, and any other type as it is."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
-    return hint
+def is_message(kind: Any) -> bool:
+    """Whether a type, as :func:`item_type` gives it, is a message class."""
+    return isinstance(kind, type) and issubclass(kind, Message)
+
+
+def describe(kind: Any) -> str:
+    """Return words for the type of one value, for error messages."""
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a mapping"}
+    return words.get(kind, f"a {kind.__name__}")
 
 
 def convert(value: Any, hint: Any, what: str) -> Any:
-    """Return ``value`` as the type ``hint``; raise JobError, calling the field ``what``, where it is none."""
-    plain = strip_optional(hint)
-    if value is None and plain is not hint:
-        return None
-    if typing.get_origin(plain) is list:
-        item = typing.get_args(plain)[0]
-        many = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        return [convert(one, item, what) for one in many]
-    if typing.get_origin(plain) is dict:
-        return dict(value)
-    if issubclass(plain, Message) and isinstance(value, Mapping):
-        return plain(**value)
-    if issubclass(plain, enum.Enum) and not isinstance(value, plain):
-        return member(value, plain, what)
-    if plain is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, plain) and not (plain is int and isinstance(value, bool)):
-        return value
+    """Return ``value`` as the field type ``hint``; raise JobError, calling the field ``what``, where it is none."""
+    kind, repeated = item_type(hint)
+    if not repeated:
+        optional = types.NoneType in typing.get_args(hint)
+        return None if value is None and optional else convert_item(value, kind, what)
+    several = isinstance(value, Iterable) and not isinstance(value, (str, Mapping))
+    return [convert_item(one, kind, what) for one in (value if several else [value])]
+
+
+def convert_item(value: Any, kind: Any, what: str) -> Any:
+    """Return ``value`` as the type ``kind``; raise JobError, calling the field ``what``, where it is none."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar
-        return convert(value.item(), hint, what)
-    raise JobError(f"{what} takes {describe(plain)}, not {value!r}")
+        value = value.item()
+    if issubclass(kind, enum.Enum):
+        return member(value, kind, what)
+    if isinstance(value, Mapping) and is_message(kind):
+        return kind(**value)
+    if isinstance(value, Mapping) and kind is dict:
+        return dict(value)
+    if isinstance(value, bool) and kind is not bool:  # which Python takes for a number
+        pass
+    elif kind is float and isinstance(value, int):
+        return float(value)
+    elif isinstance(value, kind):
+        return value
+    raise JobError(f"{what} takes {describe(kind)}, not {value!r}")
 
 
 def member(value: Any, cls: type[enum.Enum], what: str) -> enum.Enum:
@@ -114,9 +196,8 @@ def member(value: Any, cls: type[enum.Enum], what: str) -> enum.Enum:
     names = {**cls.__members__, **getattr(cls, "aliases", dict)()}
     if isinstance(value, str) and value in names:
         return names[value]
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return cls(value)
-        except ValueError:
-            pass
+    if not isinstance(value, bool):
+        for one in names.values():
+            if value is one or (type(value) is int and value == one.value):
+                return one
     raise JobError(f"{what}: there is no {cls.__name__} {value!r}{nearest(str(value), names)}")

@@ -164,32 +164,42 @@ class ClusterConf(Message):
 class Job(Message):
     """A training job. Beyond SINGA: ``seed``, from which every random number of the job comes."""
 
-    aliases: ClassVar[dict[str, str]] = {"net": "neuralnet"}
+    aliases: ClassVar = {"net": "neuralnet"}
 
     name: str = "job"
-    neuralnet: NetConf = field(default_factory=NetConf)
-    train_one_batch: AlgConf = field(default_factory=lambda: AlgConf(alg=AlgType.kBP))
-    updater: UpdaterConf = field(default_factory=lambda: UpdaterConf(type=UpdaterType.kSGD))
-    cluster: ClusterConf | None = None
+    seed: int = 0
     train_steps: int = 0
     disp_freq: int = 0
-    gpu: list[int] = field(default_factory=list)
+    disp_after: int = 0
     test_freq: int = 0
     test_steps: int = 0
+    test_after: int = 0
     validate_freq: int = 0
     validate_steps: int = 0
+    validate_after: int = 0
     checkpoint_freq: int = 0
+    checkpoint_after: int = 0
     checkpoint_path: list[str] = field(default_factory=list)
     warmup_steps: int = 0
-    debug: bool = False
     reset_param_version: bool = True
     num_openblas_threads: int = 1
-    checkpoint_after: int = 0
-    disp_after: int = 0
-    test_after: int = 0
-    validate_after: int = 0
+    gpu: list[int] = field(default_factory=list)
+    debug: bool = False
     resume: bool = False
     step: int = 0
     id: int = -1
-    seed: int = 0
+    train_one_batch: AlgConf = field(default_factory=lambda: AlgConf(alg=AlgType.kBP))
+    updater: UpdaterConf = field(default_factory=lambda: UpdaterConf(type=UpdaterType.kSGD))
+    cluster: ClusterConf | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
+    neuralnet: NetConf = field(default_factory=NetConf)
+
+    @property
+    def net(self) -> NetConf:
+        """The neural net, by its short name."""
+        return self.neuralnet
+
+    def _repr_html_(self) -> str:
+        from dsinga.job.html import job_html
+
+        return job_html(self)

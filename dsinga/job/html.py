@@ -1,0 +1,75 @@
+"""A job as a small HTML table, which notebooks show for it."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from dsinga.job.layerconf import LayerConf, ParamConf
+from dsinga.job.message import Message, readable, set_fields
+from dsinga.job.schema import Job
+
+SHOWN_APART = ("name", "type", "user_type", "srclayers", "include", "exclude", "param")
+
+
+def job_html(job: Job) -> str:
+    """Return the picture of ``job``: a line on training, then a row for each layer."""
+    head = ("layer", "type", "sources", "configuration", "params", "phases")
+    rows = [
+        f"<div><b>{escape(job.name)}</b>: {escape(training(job))}</div>",
+        "<table>",
+        f"<thead>{row(head, 'th')}</thead>",
+        "<tbody>",
+        *(row(layer_cells(layer), "td") for layer in job.neuralnet.layer),
+        "</tbody>",
+        "</table>",
+    ]
+    return "\n".join(rows)
+
+
+def training(job: Job) -> str:
+    """Return what the job does, in one line: steps, algorithm, updater, workers."""
+    alg, updater, rate = job.train_one_batch, job.updater, job.updater.learning_rate
+    parts = [
+        f"{job.train_steps} steps of {alg.user_alg or alg.alg.name}",
+        f"{updater.user_type or updater.type.name} at {rate.base_lr:g} ({rate.user_type or rate.type.name})",
+    ]
+    if job.cluster is not None:
+        parts.append(f"{job.cluster.nworker_groups} × {job.cluster.nworkers_per_group} workers")
+    return ", ".join(parts)
+
+
+def layer_cells(layer: LayerConf) -> tuple[str, ...]:
+    """Return the cells of a layer's row."""
+    conf = {name: value for name, value in set_fields(layer).items() if name not in SHOWN_APART}
+    phases = [phase.name or "" for phase in layer.include] + [f"not {phase.name}" for phase in layer.exclude]
+    params = [param_words(param) for param in layer.param]
+    sources = ", ".join(layer.srclayers)
+    return layer.name, layer.type_name, sources, ", ".join(words(conf)), ", ".join(params), ", ".join(phases)
+
+
+def words(fields: dict[str, Any]) -> list[str]:
+    """Return "field value" for each field that is set, those of inner messages in place of the messages."""
+    found = []
+    for name, value in fields.items():
+        if isinstance(value, Message):
+            found += words(set_fields(value)) or [name]
+        elif isinstance(value, dict):
+            found += words(value) or [name]
+        else:
+            value = readable(value)
+            found.append(f"{name} {'×'.join(map(str, value)) if isinstance(value, list) else value}")
+    return found
+
+
+def param_words(param: ParamConf) -> str:
+    """Return a param's name, and where its values come from."""
+    if param.share_from:
+        return f"{param.name} = {param.share_from}"
+    return f"{param.name} ({param.init.user_type or param.init.type.name})" if param.init else param.name
+
+
+def row(cells: tuple[str, ...], tag: str) -> str:
+    """Return a table row of escaped cells, aligned to the left as text should be."""
+    inner = "".join(f'<{tag} style="text-align: left">{escape(cell)}</{tag}>' for cell in cells)
+    return f"<tr>{inner}</tr>"

@@ -1,0 +1,107 @@
+"""Which values the numbers of a job may have: one table over the schema."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from dsinga.job import layerconf, schema
+from dsinga.job.message import Message
+
+
+class Range(NamedTuple):
+    """The numbers from ``low`` to ``high``, without the ends that are open."""
+
+    low: float
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        assert isinstance(value, (int, float))
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{'above' if self.open_low else 'at least'} {self.low}"
+        return f"in {'(' if self.open_low else '['}{self.low}, {self.high}{')' if self.open_high else ']'}"
+
+
+COUNT = Range(1)  # of things of which there must be one
+SOME = Range(0)  # a count, or a frequency, whose 0 means none or never
+SHARE = Range(0, 1, open_high=True)  # a share or a decay: a whole 1 would leave nothing
+POSITIVE = Range(0, open_low=True)
+AXIS = Range(0, 3)  # of a batch of images
+INHERITED = Range(-1, 3)  # -1: as the net's, or none
+
+_WINDOW = {
+    **dict.fromkeys(("kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y"), COUNT),
+    **dict.fromkeys(("pad", "pad_x", "pad_y"), SOME),
+}
+_OFTEN = [f"{what}_{field}" for what in ("disp", "test", "validate", "checkpoint") for field in ("freq", "after")]
+
+LIMITS: dict[type[Message], dict[str, Range]] = {
+    schema.Job: {
+        **dict.fromkeys(("train_steps", "test_steps", "validate_steps", "warmup_steps", "step", "seed", "gpu"), SOME),
+        **dict.fromkeys(_OFTEN, SOME),
+        "num_openblas_threads": COUNT,
+    },
+    schema.CDConf: {"cd_k": COUNT},
+    schema.NetConf: {"partition_dim": INHERITED, "unroll_len": COUNT},
+    schema.StepConf: {"change_freq": COUNT, "gamma": SOME},
+    schema.LinearConf: {"change_freq": COUNT, "final_lr": SOME},
+    schema.ExponentialConf: {"change_freq": COUNT},
+    schema.InverseTConf: {"final_lr": POSITIVE},
+    schema.InverseConf: {"gamma": SOME},
+    schema.FixedStepConf: {"step": SOME, "step_lr": SOME},
+    schema.LRGenConf: {"base_lr": SOME},
+    schema.RMSPropConf: {"rho": SHARE},
+    schema.AdaDeltaConf: {"rho": SHARE},
+    schema.AdamConf: {"beta1": SHARE, "beta2": SHARE},
+    schema.AdamMaxConf: {"beta1": SHARE, "beta2": SHARE},
+    schema.UpdaterConf: {"momentum": SHARE, "weight_decay": SOME, "delta": SOME},
+    schema.ClusterConf: {
+        **dict.fromkeys(("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group"), COUNT),
+        **dict.fromkeys(("nworkers_per_procs", "nservers_per_procs", "sync_freq"), COUNT),
+    },
+    layerconf.LayerConf: {
+        "partition_dim": INHERITED,
+        "location": SOME,
+        "unroll_len": COUNT,
+        "shift": SOME,
+        "num_partitions": COUNT,
+    },
+    layerconf.ParamGenConf: {"std": SOME},
+    layerconf.StoreConf: {"batchsize": COUNT, "shape": COUNT, "random_skip": SOME},
+    layerconf.DataConf: {"batchsize": COUNT, "random_skip": SOME},
+    layerconf.RGBImageConf: {"cropsize": SOME},
+    layerconf.CharRNNConf: {"unroll_len": COUNT, "batchsize": COUNT},
+    layerconf.OnehotConf: {"vocab_size": COUNT},
+    layerconf.ConvolutionConf: {**_WINDOW, "num_filters": COUNT},
+    layerconf.PoolingConf: _WINDOW,
+    layerconf.DropoutConf: {"dropout_ratio": SHARE},
+    layerconf.DummyConf: {"shape": COUNT},
+    layerconf.InnerProductConf: {"num_output": COUNT},
+    layerconf.LRNConf: {"local_size": COUNT},
+    layerconf.RBMConf: {"hdim": COUNT},
+    layerconf.SoftmaxConf: {"num_softmax_per_instance": COUNT},
+    layerconf.GRUConf: {"dim_hidden": COUNT},
+    layerconf.EmbeddingConf: {"vocab_size": COUNT, "feature_dim": COUNT},
+    layerconf.SoftmaxLossConf: {"topk": COUNT},
+    layerconf.ArgSortConf: {"topk": COUNT},
+    layerconf.ConcateConf: {"concate_dim": AXIS, "num_concates": COUNT},
+    layerconf.SliceConf: {"slice_dim": AXIS, "num_slices": COUNT},
+    layerconf.SplitConf: {"num_splits": COUNT},
+    layerconf.RNNDummyConf: {"shape": COUNT},
+}
+
+
+def beyond(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
+    """Yield (field, item, value, range) for each number of ``message`` that is outside its range."""
+    for field, allowed in LIMITS.get(type(message), {}).items():
+        values = getattr(message, field)
+        for item, value in enumerate(values if isinstance(values, list) else [values]):
+            if value is not None and value not in allowed:
+                yield field, item, value, allowed

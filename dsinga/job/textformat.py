@@ -1,0 +1,214 @@
+"""The syntax of protobuf's text format: from text to names, values and lines, without a schema.
+
+The language is that of https://protobuf.dev/reference/protobuf/textformat-spec/; as in protobuf's C++ parser, octal and
+hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field are accepted.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dsinga.job.message import JobError
+
+if TYPE_CHECKING:
+    from lark import Lark, Token, UnexpectedInput
+
+GRAMMAR = r"""
+document: (entry ("," | ";")?)*
+value: _any
+entry: NAME ":" _any                  -> field
+     | NAME (block | blocks)          -> field
+     | EXTENSION ":" _any             -> field
+     | EXTENSION (block | blocks)     -> field
+_any: scalar | block | list
+block: "{" document "}" | "<" document ">"
+blocks: "[" (block ("," block)*)? "]" -> list
+list: "[" (_item ("," _item)*)? "]"
+_item: scalar | block
+scalar: STRING+                       -> string
+      | NUMBER                        -> number
+      | "-" NUMBER                    -> minus_number
+      | NAME                          -> word
+      | "-" NAME                      -> minus_word
+
+NAME: /[A-Za-z_]\w*/
+EXTENSION: /\[\s*[A-Za-z_][\w.\/-]*\s*\]/
+NUMBER: /\.?[0-9]([eE][+-]|[\w.])*/
+STRING: /"(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])*'/
+%ignore /\s+|#[^\n]*/
+"""
+
+
+class Word(str):
+    """A value written without quotes: an enum member, ``true``, ``inf``."""
+
+
+class Block(NamedTuple):
+    """The fields between two braces, in the order of the text."""
+
+    entries: Sequence[Entry]
+
+
+class Entry(NamedTuple):
+    """One field as written: its name (an extension's with its brackets), its value, the line of its name.
+
+    The value is a ``str`` (it had quotes), a :class:`Word`, an ``int``, a ``float``, a :class:`Block`, or a ``list`` of
+    these.
+    """
+
+    name: str
+    value: Any
+    line: int
+
+
+def parse(text: str, file: str) -> Block:
+    """Return the fields of a whole text; raise JobError with file, line, column and what was expected."""
+    return _parse(text, file, "document")
+
+
+def parse_value(text: str, file: str) -> Any:
+    """Return the one value that ``text`` holds, as :class:`Entry` has it; raise JobError where it is none."""
+    return _parse(text, file, "value")
+
+
+def _parse(text: str, file: str, start: str) -> Any:
+    from lark import UnexpectedInput
+
+    try:
+        return parser().parse(text, start=start)
+    except UnexpectedInput as error:
+        line, column, message = explain(error, text)
+    except BadToken as error:
+        line, column, message = error.token.line or 0, error.token.column or 0, error.message
+    raise JobError(f"{file}:{line}:{column}: {message}" if start == "document" else f"{file}: {message}")
+
+
+@functools.cache
+def parser() -> Lark:
+    """Return the parser, made at its first use: a program that reads no job shall not wait for its tables."""
+    from lark import Lark
+
+    return Lark(GRAMMAR, parser="lalr", start=["document", "value"], transformer=_actions())
+
+
+def _actions() -> Any:
+    from lark import Transformer, v_args
+
+    @v_args(inline=True)
+    class Actions(Transformer):
+        def document(self, *entries: Entry) -> Block:
+            return Block(entries)
+
+        def value(self, value: Any) -> Any:
+            return value
+
+        def block(self, document: Block) -> Block:
+            return document
+
+        def field(self, name: Token, value: Any) -> Entry:
+            spelled = f"[{name[1:-1].strip()}]" if name.startswith("[") else str(name)
+            return Entry(spelled, value, name.line or 0)
+
+        def list(self, *items: Any) -> list[Any]:
+            return [*items]
+
+        def string(self, *tokens: Token) -> str:
+            return "".join(unquote(token) for token in tokens)
+
+        def number(self, token: Token) -> int | float:
+            return number(token)
+
+        def minus_number(self, token: Token) -> int | float:
+            return -number(token)
+
+        def word(self, token: Token) -> Word:
+            return Word(token)
+
+        def minus_word(self, token: Token) -> float:
+            if token.lower() not in ("inf", "infinity", "nan"):
+                raise BadToken(token, f"'-{token}' is not a number")
+            return -float(token)
+
+    return Actions()
+
+
+class BadToken(Exception):
+    """A token of the right kind whose content is wrong."""
+
+    def __init__(self, token: Token, message: str):
+        super().__init__(message)
+        self.token, self.message = token, message
+
+
+def number(token: Token) -> int | float:
+    """Return the number that a token spells: decimal, hexadecimal (0x), octal (0), or real, perhaps with an f."""
+    if re.fullmatch(r"0[xX][0-9a-fA-F]+", token):
+        return int(token, 16)
+    if re.fullmatch(r"0[0-7]*", token):
+        return int(token, 8)
+    if re.fullmatch(r"[1-9][0-9]*", token):
+        return int(token)
+    if re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fF]?", token) and not re.fullmatch("0[0-9]+", token):
+        return float(token.rstrip("fF"))
+    raise BadToken(token, f"{str(token)!r} is not a number")
+
+
+ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+PLAIN_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
+
+
+def unquote(token: Token) -> str:
+    r"""Return what a quoted string holds. Octal and ``\x`` escapes are bytes, of UTF-8, as protobuf has them."""
+
+    def replaced(match: re.Match[bytes]) -> bytes:
+        octal, hexadecimal, short, long, plain = match.groups()
+        if octal or hexadecimal:
+            return bytes([int(octal, 8) & 255 if octal else int(hexadecimal, 16)])
+        if plain:
+            return bytes([PLAIN_ESCAPES[plain[0]]])
+        return chr(int(short or long, 16)).encode()
+
+    try:
+        return ESCAPE.sub(replaced, token[1:-1].encode()).decode()
+    except KeyError:
+        raise BadToken(token, f"{str(token)} has an unknown escape; write \\\\ for a backslash") from None
+    except (ValueError, OverflowError):  # beyond Unicode, or no UTF-8
+        raise BadToken(token, f"{str(token)} is not UTF-8 text") from None
+
+
+def explain(error: UnexpectedInput, text: str) -> tuple[int, int, str]:
+    """Return line, column and, in plain words, what the parser expected there and what it found."""
+    from lark import Token, UnexpectedCharacters, UnexpectedToken
+
+    if isinstance(error, UnexpectedCharacters):
+        found = text[error.pos_in_stream or 0]
+        if found in "\"'":
+            return error.line, error.column, f"the string that begins with {found} is not closed on its line"
+        return error.line, error.column, f"{found!r} has no meaning here; expected {expected(error.allowed or set())}"
+    assert isinstance(error, UnexpectedToken)
+    assert error.interactive_parser is not None
+    tokens = [one for one in error.interactive_parser.parser_state.value_stack if isinstance(one, Token)]
+    wanted = expected(error.accepts)
+    if "COLON" in error.accepts:
+        wanted += f" after the name {str(tokens[-1])!r}"
+    if error.token.type in ("RBRACE", "MORETHAN", "RSQB") and not tokens:
+        return error.line, error.column, f"this {str(error.token)!r} closes nothing"
+    if error.token.type != "$END":
+        return error.line, error.column, f"expected {wanted}, found {str(error.token)!r}"
+    line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
+    if tokens and tokens[-1] in ("{", "<", "["):
+        return line, column, f"the text ends, but the {str(tokens[-1])!r} of line {tokens[-1].line} is never closed"
+    return line, column, f"expected {wanted}, found the end of the text"
+
+
+def expected(terminals: set[str]) -> str:
+    """Return words for the tokens that the parser would take next."""
+    if "NUMBER" in terminals:
+        return "a value"
+    if "EXTENSION" in terminals:
+        return "a field name"
+    signs = {"COLON": ":", "LBRACE": "{", "COMMA": ",", "RSQB": "]"}
+    return " or ".join(repr(sign) for name, sign in signs.items() if name in terminals) or "nothing more"
