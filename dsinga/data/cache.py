@@ -1,0 +1,68 @@
+"""Decoded chunks in memory, shared by the threads of a process."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+
+import numpy as np
+
+from dsinga.errors import RunError
+
+LIMIT = 128 << 20  # twice the chunks that one sampler mixes, at their largest
+TIMEOUT = 300.0
+
+
+class ChunkCache:
+    """The chunks read last, at most ``limit`` bytes of them; each is decoded once, whoever asks and how many ask."""
+
+    def __init__(self, limit: int = LIMIT):
+        self.limit = limit
+        self._bytes = 0
+        self._entries: OrderedDict[Hashable, Future[np.ndarray]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, load: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return the chunk ``key``, read-only, calling ``load`` unless it is here or another thread is loading it.
+
+        An error of ``load`` is raised in every thread that waited for it, and the next call tries again. RunError
+        after 300 s of waiting for another thread.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            mine = entry is None
+            if entry is None:
+                entry = self._entries[key] = Future()
+            self._entries.move_to_end(key)
+        if mine:
+            self._fill(key, entry, load)
+        try:
+            return entry.result(TIMEOUT)
+        except TimeoutError:
+            if entry.done():  # the load's own failure, not the end of our patience
+                raise
+            raise RunError(f"waited {TIMEOUT:.0f} s for another thread to read chunk {key}") from None
+
+    def _fill(self, key: Hashable, entry: Future[np.ndarray], load: Callable[[], np.ndarray]) -> None:
+        try:
+            chunk = load()
+        except BaseException as error:
+            with self._lock:
+                del self._entries[key]
+            entry.set_exception(error)
+            return
+        chunk.flags.writeable = False
+        entry.set_result(chunk)
+        with self._lock:
+            self._bytes += chunk.nbytes
+            self._evict()
+
+    def _evict(self) -> None:
+        """Drop the chunks used longest ago until the rest fit; readers that hold one keep it alive."""
+        for key in list(self._entries):
+            if self._bytes <= self.limit:
+                return
+            if self._entries[key].done():
+                self._bytes -= self._entries.pop(key).result().nbytes

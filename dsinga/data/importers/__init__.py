@@ -1,0 +1,94 @@
+"""Importing records, as others publish or kept them, into stores."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Callable, Generator
+
+from dsinga.data.importers.cifar10 import cifar10
+from dsinga.data.importers.imagefolder import imagefolder
+from dsinga.data.importers.kvfile import kvfile
+from dsinga.data.importers.lmdb import lmdb
+from dsinga.data.importers.mnist import mnist
+from dsinga.data.importers.npz import npz
+from dsinga.data.importers.records import Batch, Part
+from dsinga.data.importers.textfile import textfile
+from dsinga.data.location import absolute, join
+from dsinga.data.writer import check_destination, write_store
+from dsinga.errors import UserError
+from dsinga.registry import nearest
+
+Importer = Callable[..., dict[str, Part]]
+Progress = Callable[[int, int], None]
+
+# An importer takes the source and options of its own, and returns the stores to be, by the name that each gets below
+# the destination; "" is the destination itself. Nothing but headers is read before the batches are asked for.
+KINDS: dict[str, Importer] = {
+    "mnist": mnist,
+    "cifar10": cifar10,
+    "csv": textfile,
+    "textfile": textfile,
+    "kvfile": kvfile,
+    "lmdb": lmdb,
+    "npz": npz,
+    "imagefolder": imagefolder,
+}
+
+
+def import_records(
+    kind: str,
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    progress: Progress | None = None,
+    overwrite: bool | Callable[[], bool] = False,
+    **options: object,
+) -> dict[str, int]:
+    """Import ``source`` into a store, or a folder of stores, in bounded memory; an interruption leaves none half made.
+
+    Args:
+        kind: a key of ``KINDS``; its function's docstring says what it reads.
+        source: file or folder.
+        destination: path or URL of the store to make; for mnist and cifar10 the folder to make train_data.zarr,
+            test_data.zarr (and image_mean.zarr) in.
+        progress: called after each batch with how much is done and of how much, in records or bytes.
+        overwrite: whether stores that are there are replaced; see :func:`dsinga.data.write_store`.
+        **options: those of the kind.
+
+    Returns:
+        The location of each store made, and how many records it has.
+
+    Raises:
+        UserError: unknown kind or option, a source that cannot be read, a destination that cannot be written.
+    """
+    if kind not in KINDS:
+        raise UserError(f"no import of kind {kind!r}{nearest(kind, KINDS)}; the kinds are {', '.join(KINDS)}")
+    known = [*inspect.signature(KINDS[kind]).parameters][1:]
+    for option in options:
+        if option not in known:
+            raise UserError(f"import of {kind} has no option {option!r}; it has {', '.join(known) or 'none'}")
+    path = absolute(source)
+    if not os.path.exists(path):
+        raise UserError(f"there is no {path} to import; a file or folder on this machine is wanted")
+    parts = {join(absolute(destination), name): part for name, part in KINDS[kind](path, **options).items()}
+    for location in parts:
+        check_destination(location, overwrite if callable(overwrite) else lambda: bool(overwrite))
+    counts = {}
+    total = sum(part.total or 0 for part in parts.values())
+    done = 0
+    for location, part in parts.items():
+        batches = _reporting(part, done, total, progress)
+        with contextlib.closing(batches), contextlib.closing(part.batches):
+            counts[location] = write_store(location, batches, classes=part.classes, overwrite=overwrite)
+        done += part.total or 0
+    return counts
+
+
+def _reporting(part: Part, before: int, total: int, progress: Progress | None) -> Generator[Batch]:
+    records = 0
+    for batch in part.batches:
+        yield batch
+        records += len(batch.data)
+        if progress is not None:
+            progress(before + (records if batch.done is None else batch.done), total)

@@ -1,0 +1,142 @@
+"""CIFAR-10 in its binary version: https://www.cs.toronto.edu/~kriz/cifar.html.
+
+Rows of 3,073 bytes: the label, then 1,024 bytes each of red, green and blue, row by row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tarfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.data.importers.files import OpenFile, naming_errors, opened
+from dsinga.data.importers.records import Batch, Part
+from dsinga.errors import UserError
+
+SHAPE = (3, 32, 32)
+ROW = 1 + 3 * 32 * 32
+ROWS = 1000
+
+
+class _File(NamedTuple):
+    """One file of the data set: its plain name, its size where it lies, and how to open it."""
+
+    name: str
+    path: str
+    size: int
+    open: Callable[[], AbstractContextManager[OpenFile]]
+
+
+def cifar10(source: str) -> dict[str, Part]:
+    """Read a folder with data_batch_*.bin and test_batch*.bin (also .gz, .xz), or cifar-10-binary.tar.gz.
+
+    Records are uint8 (3, 32, 32), labels 0 to 9. The mean image of the training records, float32, becomes a store of
+    its own, since SINGA's jobs subtract it.
+    """
+    files = _tar(source) if os.path.isfile(source) else _folder(source)
+    train = _chosen(files, r"data_batch_\d+\.bin")
+    test = _chosen(files, r"test_batch\w*\.bin")
+    for chosen, wanted in ((train, "data_batch_1.bin"), (test, "test_batch.bin")):
+        if not chosen:
+            raise UserError(f"{source} has no {wanted} (or .gz, .xz); the binary version of CIFAR-10 is wanted")
+    classes = _classes(files)
+    mean = _Mean()
+    return {
+        "train_data.zarr": Part(mean.watch(_read(train)), _size(train), classes),
+        "test_data.zarr": Part(_read(test), _size(test), classes),
+        "image_mean.zarr": Part(mean.batches(), 1),
+    }
+
+
+def _folder(source: str) -> list[_File]:
+    def file(entry: os.DirEntry[str]) -> _File:
+        name = re.sub(r"\.(gz|xz)$", "", entry.name)
+        return _File(name, entry.path, entry.stat().st_size, lambda: opened(entry.path))
+
+    return [file(entry) for entry in os.scandir(source) if entry.is_file()]
+
+
+def _tar(source: str) -> list[_File]:
+    def file(member: tarfile.TarInfo) -> _File:
+        path = f"{source}:{member.name}"
+        return _File(os.path.basename(member.name), path, member.size, lambda: _opened_member(source, member))
+
+    with _archive(source) as archive:
+        return [file(member) for member in archive if member.isfile()]
+
+
+@contextlib.contextmanager
+def _archive(source: str) -> Iterator[tarfile.TarFile]:
+    with naming_errors(source):
+        try:
+            with tarfile.open(source) as archive:
+                yield archive
+        except tarfile.TarError as error:
+            raise UserError(f"{source} cannot be read as a tar archive: {error}") from None
+
+
+@contextlib.contextmanager
+def _opened_member(source: str, member: tarfile.TarInfo) -> Iterator[OpenFile]:
+    with _archive(source) as archive:
+        file = archive.extractfile(member)
+        assert file is not None, member  # only regular files were listed
+        yield OpenFile(file, file.tell)
+
+
+def _chosen(files: list[_File], pattern: str) -> list[_File]:
+    """The files whose plain name fits, each once, in the order of their numbers."""
+    chosen = {
+        file.name: file for file in sorted(files, key=lambda file: -len(file.path)) if re.fullmatch(pattern, file.name)
+    }
+    return [chosen[name] for name in sorted(chosen, key=lambda name: (len(name), name))]
+
+
+def _size(files: list[_File]) -> int:
+    return sum(file.size for file in files)
+
+
+def _classes(files: list[_File]) -> tuple[str, ...]:
+    for meta in _chosen(files, r"batches\.meta\.txt"):
+        with meta.open() as (file, _):
+            return tuple(file.read().decode().split())
+    return ()
+
+
+def _read(files: list[_File]) -> Generator[Batch]:
+    before = 0
+    for path, size, open_file in (file[1:] for file in files):
+        with open_file() as (file, tell):
+            row = 0
+            while block := file.read(ROW * ROWS):
+                if len(block) % ROW:
+                    raise UserError(f"{path} is truncated: it ends within row {row + len(block) // ROW}")
+                rows = np.frombuffer(block, np.uint8).reshape(-1, ROW)
+                if (worst := rows[:, 0].max()) > 9:
+                    row += int(rows[:, 0].argmax())
+                    raise UserError(f"{path} is no CIFAR-10: row {row} has label {worst}, which is beyond 9")
+                yield Batch(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], before + tell())
+                row += len(rows)
+        before += size
+
+
+class _Mean:
+    """The mean of the records that pass by; exact, as sums of bytes are."""
+
+    def __init__(self) -> None:
+        self._sum = np.zeros(SHAPE, np.int64)
+        self._count = 0
+
+    def watch(self, batches: Generator[Batch]) -> Generator[Batch]:
+        for batch in batches:
+            self._sum += batch.data.sum(axis=0, dtype=np.int64)
+            self._count += len(batch.data)
+            yield batch
+
+    def batches(self) -> Generator[Batch]:
+        yield Batch((self._sum / self._count).astype(np.float32)[None], None)

@@ -1,0 +1,67 @@
+"""Opening the files that data sets are published as, compressed or not, with errors that name them."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, NamedTuple
+
+from dsinga.errors import UserError
+
+SUFFIXES = ("", ".gz", ".xz")
+
+
+class OpenFile(NamedTuple):
+    """A file to read bytes from, and ``tell``, which says how many bytes of what is on disk have been read."""
+
+    file: IO[bytes]
+    tell: Callable[[], int]
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[OpenFile]:
+    """Open ``path`` for reading bytes, through gzip or xz if its suffix says so.
+
+    What goes wrong while reading it, in this block, is raised as UserError naming the file.
+    """
+    with naming_errors(path), open(path, "rb") as raw:
+        suffix = os.path.splitext(path)[1]
+        if suffix == ".gz":
+            with gzip.open(raw) as file:
+                yield OpenFile(file, raw.tell)  # type: ignore[arg-type]
+        elif suffix == ".xz":
+            with lzma.open(raw) as file:
+                yield OpenFile(file, raw.tell)
+        else:
+            yield OpenFile(raw, raw.tell)
+
+
+@contextlib.contextmanager
+def naming_errors(path: str) -> Iterator[None]:
+    """Raise as UserError, naming ``path``, what goes wrong in reading or decompressing it."""
+    try:
+        yield
+    except EOFError:
+        raise UserError(f"{path} is truncated: its compressed data end early") from None
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+        raise UserError(f"{path} cannot be decompressed: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def find(folder: str, *names: str) -> str:
+    """Return the file in ``folder`` under the first of ``names`` that is there, plain or with .gz or .xz.
+
+    Raises:
+        UserError: none is there.
+    """
+    for name in names:
+        for suffix in SUFFIXES:
+            path = os.path.join(folder, name + suffix)
+            if os.path.isfile(path):
+                return path
+    raise UserError(f"{folder} has no file {names[0]} (or {names[0]}.gz, {names[0]}.xz)")

@@ -1,0 +1,54 @@
+"""SINGA's kvfile: key-value pairs one after the other, the values RecordProto messages.
+
+Each pair is the key's size (8 bytes, native endian), the key, the value's size, the value; there is no header.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+
+from dsinga.data.importers.files import naming_errors
+from dsinga.data.importers.protos import decode_record
+from dsinga.data.importers.records import Part, Record, stack
+from dsinga.errors import UserError
+
+_size = struct.Struct("=Q")
+
+
+def kvfile(source: str, encoded: bool = False) -> dict[str, Part]:
+    """Read the records of a kvfile, in its order; see :func:`decode_record` for what they become.
+
+    Args:
+        source: the file.
+        encoded: whether the pixels of each record are an image file, such as JPEG.
+    """
+    return {"": Part(stack(read_kvfile(source, encoded)), os.path.getsize(source))}
+
+
+def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
+    """Yield the records of a kvfile.
+
+    Raises:
+        UserError: the file is truncated, or no kvfile, or a value is no record; the message gives number and offset.
+    """
+    total = os.path.getsize(path)
+    with naming_errors(path), open(path, "rb") as file:
+        number = offset = 0
+        while offset < total:
+            where = f"{path}: record {number} at byte {offset}"
+            pair = []
+            for part in ("key", "value"):
+                header = file.read(_size.size)
+                size = _size.unpack(header)[0] if len(header) == _size.size else 0
+                offset += len(header) + size
+                if len(header) < _size.size or offset > total:
+                    raise UserError(
+                        f"{where}: the file ends within its {part}, which claims {size} bytes; "
+                        f"the file is {'truncated' if number else 'no kvfile, or truncated'}"
+                    )
+                pair.append(file.read(size))
+            data, label = decode_record(pair[1], where, encoded)
+            yield Record(data, label, where, offset)
+            number += 1

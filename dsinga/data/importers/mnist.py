@@ -1,0 +1,73 @@
+"""MNIST and its kin (Fashion-MNIST, KMNIST, ...) in idx files.
+
+Format: http://yann.lecun.com/exdb/mnist: magic number, dimensions as big-endian 32-bit numbers, then bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterator
+from typing import IO
+
+import numpy as np
+
+from dsinga.data.importers.files import find, opened
+from dsinga.data.importers.records import Batch, Part
+from dsinga.errors import UserError
+
+IMAGES, LABELS = 2051, 2049
+ROWS = 1024
+
+
+def mnist(source: str) -> dict[str, Part]:
+    """Read a folder with the four idx files, as published or unpacked: records uint8 (28, 28), labels 0 to 9."""
+    return {"train_data.zarr": _part(source, "train"), "test_data.zarr": _part(source, "t10k")}
+
+
+def _part(folder: str, prefix: str) -> Part:
+    images = find(folder, f"{prefix}-images-idx3-ubyte", f"{prefix}-images.idx3-ubyte")
+    labels = find(folder, f"{prefix}-labels-idx1-ubyte", f"{prefix}-labels.idx1-ubyte")
+    shape, count = _header(images, IMAGES), _header(labels, LABELS)
+    if shape[:1] != count:
+        raise UserError(f"{images} has {shape[0]} images but {labels} has {count[0]} labels")
+    return Part(_pairs(images, labels), shape[0])
+
+
+def _pairs(images: str, labels: str) -> Generator[Batch]:
+    for data, label in zip(read_idx(images, IMAGES), read_idx(labels, LABELS), strict=True):
+        yield Batch(data, label)
+
+
+def _header(path: str, magic: int) -> tuple[int, ...]:
+    with opened(path) as (file, _):
+        return _read_header(file, path, magic)
+
+
+def read_idx(path: str, magic: int) -> Iterator[np.ndarray]:
+    """Yield the array of an idx file, uint8, in blocks of 1,024 rows.
+
+    Raises:
+        UserError: another magic number, or not as many bytes as the header promises.
+    """
+    with opened(path) as (file, _):
+        shape = _read_header(file, path, magic)
+        size = int(np.prod(shape[1:], dtype=np.int64))
+        for row in range(0, shape[0], ROWS):
+            rows = min(ROWS, shape[0] - row)
+            block = file.read(rows * size)
+            if len(block) < rows * size:
+                raise UserError(f"{path} is truncated: it ends in row {row + len(block) // size} of {shape[0]}")
+            yield np.frombuffer(block, np.uint8).reshape(rows, *shape[1:])
+        if file.read(1):
+            raise UserError(f"{path} goes on after the {shape[0]} rows that its header promises")
+
+
+def _read_header(file: IO[bytes], path: str, magic: int) -> tuple[int, ...]:
+    found = file.read(4)
+    if found != struct.pack(">i", magic):
+        raise UserError(f"{path}: an idx file of {magic & 255} dimensions starts with {magic}, this one with {found!r}")
+    dimensions = magic & 255  # the last byte of the magic number
+    header = file.read(4 * dimensions)
+    if len(header) < 4 * dimensions:
+        raise UserError(f"{path} is truncated: it ends in its header")
+    return struct.unpack(f">{dimensions}I", header)

@@ -1,0 +1,116 @@
+"""The protobuf messages in which SINGA and Caffe kept records, and what they mean.
+
+The message classes are made from descriptors at run time, so that no generated code need be kept in step.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from dsinga.errors import UserError
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_ONE, _MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
+
+# A SINGA Record wraps a RecordProto in its field 5; the two use no number in common but 1, whose value in a Record
+# (the type of record) matters to nobody. So one message stands for both.
+_RECORD: dict[str, tuple[int, Any, Any]] = {
+    "shape": (1, _Field.TYPE_INT32, _MANY),
+    "label": (2, _Field.TYPE_INT32, _ONE),
+    "pixel": (3, _Field.TYPE_BYTES, _ONE),
+    "data": (4, _Field.TYPE_FLOAT, _MANY),
+    "image": (5, _Field.TYPE_MESSAGE, _ONE),
+}
+_DATUM: dict[str, tuple[int, Any, Any]] = {
+    "channels": (1, _Field.TYPE_INT32, _ONE),
+    "height": (2, _Field.TYPE_INT32, _ONE),
+    "width": (3, _Field.TYPE_INT32, _ONE),
+    "data": (4, _Field.TYPE_BYTES, _ONE),
+    "label": (5, _Field.TYPE_INT32, _ONE),
+    "float_data": (6, _Field.TYPE_FLOAT, _MANY),
+    "encoded": (7, _Field.TYPE_BOOL, _ONE),
+}
+
+
+def _message_class(name: str, fields: dict[str, tuple[int, Any, Any]]) -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name=f"dsinga/{name}.proto", package="dsinga.data", syntax="proto2")
+    proto = file.message_type.add(name=name)
+    for field, (number, kind, label) in fields.items():
+        added = proto.field.add(name=field, number=number, type=kind, label=label)
+        if kind == _Field.TYPE_MESSAGE:
+            added.type_name = f".dsinga.data.{name}"
+        if kind == _Field.TYPE_FLOAT and name == "RecordProto":
+            added.options.packed = True
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"dsinga.data.{name}"))
+
+
+RecordProto = _message_class("RecordProto", _RECORD)
+CaffeDatum = _message_class("CaffeDatum", _DATUM)
+
+
+def decode_record(value: bytes, where: str, encoded: bool = False) -> tuple[np.ndarray, int | None]:
+    """Return the array and the label, or None, of a serialised RecordProto, or a Record around one.
+
+    Pixels give uint8, ``data`` float32, in the message's shape; pixels that are ``encoded`` image files (C, H, W).
+
+    Raises:
+        UserError: it is no such message, or its shape does not fit its data.
+    """
+    record = _parsed(RecordProto, value, where)
+    if record.HasField("image"):
+        record = record.image
+    label = record.label if record.HasField("label") else None
+    if encoded:
+        return decode_image(record.pixel, where), label
+    data = np.array(record.data, np.float32) if record.data else np.frombuffer(record.pixel, np.uint8)
+    return _shaped(data, tuple(record.shape) or data.shape, where), label
+
+
+def decode_datum(value: bytes, where: str, encoded: bool = False) -> tuple[np.ndarray, int | None] | None:
+    """Return the array (channels, height, width) and the label of a serialised CaffeDatum; None if it is none."""
+    datum = _parsed(CaffeDatum, value, where)
+    if not datum.HasField("width"):  # a RecordProto's field 3 is of another wire type
+        return None
+    label = datum.label if datum.HasField("label") else None
+    if encoded or datum.encoded:
+        return decode_image(datum.data, where), label
+    data = np.array(datum.float_data, np.float32) if datum.float_data else np.frombuffer(datum.data, np.uint8)
+    return _shaped(data, (datum.channels, datum.height, datum.width), where), label
+
+
+def decode_image(encoded: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Return an image file's pixels, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given.
+
+    Raises:
+        UserError: it is no image, or Pillow, which reads it, is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UserError("reading image files needs Pillow: pip install pillow") from None
+    try:
+        image = Image.open(io.BytesIO(encoded)).convert("RGB")
+    except (OSError, Image.DecompressionBombError) as error:
+        raise UserError(f"{where} is no image that can be read: {error}") from None
+    if size is not None:
+        image = image.resize(size[::-1], Image.Resampling.BILINEAR)
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+def _parsed(kind: Any, value: bytes, where: str) -> Any:
+    try:
+        return kind.FromString(value)
+    except message.DecodeError:
+        raise UserError(f"{where} is no {kind.DESCRIPTOR.name} message") from None
+
+
+def _shaped(data: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
+    if not data.size or data.size != np.prod(shape, dtype=np.int64):
+        raise UserError(f"{where}: {data.size} values where its shape {shape} wants {np.prod(shape, dtype=np.int64)}")
+    return data.reshape(shape)

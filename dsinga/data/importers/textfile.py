@@ -1,0 +1,78 @@
+"""Comma-separated numbers, one record a line; SINGA's textfile as kCSVInput reads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import numpy as np
+
+from dsinga.data.importers.files import opened
+from dsinga.data.importers.records import Batch, Part
+from dsinga.errors import UserError
+
+LINES_BYTES = 1 << 20
+
+
+def textfile(source: str, separator: str = ",", has_label: bool = True) -> dict[str, Part]:
+    """Read a file of numbers, plain, .gz or .xz: records float32 (columns,), empty lines passed over.
+
+    Args:
+        source: the file.
+        separator: between the numbers of a line.
+        has_label: whether the first number of each line is its label, an integer.
+    """
+    return {"": Part(_read(source, separator, has_label), os.path.getsize(source))}
+
+
+def _read(path: str, separator: str, has_label: bool) -> Generator[Batch]:
+    with opened(path) as (file, tell):
+        number, columns = 1, 0
+        while lines := file.readlines(LINES_BYTES):
+            if any(line.strip() for line in lines):
+                values = _parse(path, number, lines, separator, columns)
+                columns = values.shape[1]
+                yield _split(path, number, lines, values, has_label)._replace(done=tell())
+            number += len(lines)
+
+
+def _parse(path: str, number: int, lines: list[bytes], separator: str, columns: int) -> np.ndarray:
+    """Return the numbers (lines, columns) of ``lines``, which start at line ``number``."""
+    text = [line.decode("utf-8", "replace") for line in lines]
+    try:
+        values = np.loadtxt(text, delimiter=separator, dtype=np.float64, comments=None, ndmin=2)
+        if values.shape[1] == (columns or values.shape[1]):
+            return values
+    except ValueError:
+        pass
+    raise _culprit(path, number, text, separator, columns)
+
+
+def _culprit(path: str, number: int, lines: list[str], separator: str, columns: int) -> UserError:
+    """Find the line that numpy stumbled over; its own message counts from the start of a block."""
+    for at, line in enumerate(lines, number):
+        cells = line.strip().split(separator)
+        if cells == [""]:
+            continue
+        columns = columns or len(cells)
+        if len(cells) != columns:
+            return UserError(f"{path}:{at}: {len(cells)} values where the lines before have {columns}")
+        for column, cell in enumerate(cells, 1):
+            try:
+                float(cell)
+            except ValueError:
+                return UserError(f"{path}:{at}: value {column}, {cell!r}, is not a number (separator {separator!r})")
+    return UserError(f"{path}: lines {number} to {number + len(lines) - 1} cannot be read as numbers")
+
+
+def _split(path: str, number: int, lines: list[bytes], values: np.ndarray, has_label: bool) -> Batch:
+    if not has_label:
+        return Batch(values.astype(np.float32), None)
+    if values.shape[1] < 2:
+        raise UserError(f"{path}:{number}: one value a line, where a label and data are wanted")
+    labels = values[:, 0]
+    odd = np.flatnonzero(labels != np.rint(labels))
+    if len(odd):
+        at = [line for line, text in enumerate(lines, number) if text.strip()][odd[0]]
+        raise UserError(f"{path}:{at}: label {labels[odd[0]]:g} is not an integer; has_label: false says there is none")
+    return Batch(values[:, 1:].astype(np.float32), labels.astype(np.int64))

@@ -1,0 +1,71 @@
+"""Where things lie: a local path or an fsspec URL, behind the few questions that the stores ask."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+from fsspec.core import strip_protocol  # type: ignore[import-untyped]
+from zarr.abc.store import Store
+from zarr.storage import FsspecStore, LocalStore
+
+from dsinga.errors import UserError
+
+
+def is_url(location: str) -> bool:
+    """Whether ``location`` names something outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
+    return "://" in location and not location.startswith(("file://", "local://"))
+
+
+def absolute(location: str | os.PathLike[str]) -> str:
+    """Return a URL as it is, and a local path or ``file://`` URL as an absolute path, ``~`` expanded."""
+    text = os.fspath(location)
+    if is_url(text):
+        return text.rstrip("/")
+    local = strip_protocol(text) if "://" in text else os.path.expanduser(text)
+    return os.path.abspath(local)
+
+
+def join(root: str, path: str) -> str:
+    """Return ``path`` below ``root``; an absolute path or a URL stays what it is, as with ``os.path.join``."""
+    if is_url(path) or os.path.isabs(path) or not path:
+        return path or root
+    return f"{root.rstrip('/')}/{path}" if is_url(root) else os.path.join(root, path)
+
+
+def exists(location: str) -> bool:
+    """Whether something is there, file or folder."""
+    if is_url(location):
+        filesystem, path = _filesystem(location)
+        return bool(filesystem.exists(path))
+    return os.path.exists(location)
+
+
+def remove(location: str) -> None:
+    """Delete what is there with all that it contains; nothing happens where there is nothing."""
+    if is_url(location):
+        filesystem, path = _filesystem(location)
+        if filesystem.exists(path):
+            filesystem.rm(path, recursive=True)
+    elif os.path.isdir(location):
+        shutil.rmtree(location)
+    elif os.path.exists(location):
+        os.remove(location)
+
+
+def zarr_store(location: str, read_only: bool) -> Store:
+    """Return the zarr store for ``location``, which need not exist yet."""
+    if not is_url(location):
+        return LocalStore(location, read_only=read_only)
+    _filesystem(location)  # for its clearer message when the protocol is unknown or its package is missing
+    return FsspecStore.from_url(location, read_only=read_only)
+
+
+def _filesystem(location: str) -> tuple[Any, str]:
+    try:
+        filesystem, path = fsspec.core.url_to_fs(location)
+    except (ImportError, ValueError) as error:  # fsspec's words name the missing package or the unknown protocol
+        raise UserError(f"{location} cannot be opened: {error}") from None
+    return filesystem, path

@@ -1,0 +1,42 @@
+"""Finding what a job's relative path means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from dsinga.data.location import absolute, exists, is_url, join
+from dsinga.errors import UserError
+
+
+def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
+    """Return where ``path`` lies: an absolute path or a URL.
+
+    A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). In each
+    place the path itself comes first, then what an import made of it: ``train_data.zarr`` for ``train_data.bin``.
+
+    Raises:
+        UserError: it is in none of these places; the message lists them.
+    """
+    text = os.path.expanduser(os.fspath(path))
+    if not text:
+        raise UserError("the path of a store is empty")
+    fixed = is_url(text) or os.path.isabs(text) or text.startswith(("file://", "local://"))
+    places = [absolute(text)] if fixed else [absolute(join(root, text)) for root in ("", *roots)]
+    for place in dict.fromkeys(places):
+        for candidate in (place, imported_name(place)):
+            if exists(candidate):
+                return candidate
+    looked = "".join(f"\n  {place}" for place in dict.fromkeys(places))
+    zarr = os.path.basename(imported_name(text))
+    raise UserError(
+        f"{text} was not found (nor {zarr} beside it); looked for{looked}\n"
+        "name the folder that the path starts from with --data-root, or make a store with: "
+        "dsinga data import KIND SOURCE DESTINATION"
+    )
+
+
+def imported_name(location: str) -> str:
+    """Return where the store made of ``location`` belongs: beside it, with the suffix ``.zarr``."""
+    stem, suffix = os.path.splitext(location)
+    return location if suffix == ".zarr" else f"{stem}.zarr"

@@ -1,0 +1,192 @@
+"""Reading records from a store."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.errors import GroupNotFoundError
+
+from dsinga.data.cache import ChunkCache
+from dsinga.data.layout import DTYPES, LABEL_ROWS, VERSION
+from dsinga.data.location import absolute, exists, join, zarr_store
+from dsinga.errors import UserError
+
+_cache = ChunkCache()
+
+
+class RecordStore:
+    """A complete store of records, read by row number; threads may share it, and a pickle holds its location only.
+
+    ``shape`` and ``dtype`` are those of one record, ``chunk`` the rows of one chunk of data, ``classes`` the names of
+    the labels where they are known, ``digest`` a hash of the contents, empty if the writer gave none.
+
+    Args:
+        location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
+
+    Raises:
+        UserError: what lies there is missing, not such a store, or not complete.
+    """
+
+    def __init__(self, location: str | os.PathLike[str]):
+        self.location = absolute(location)
+        group = _open_group(self.location)
+        self._data = _array(group, "data", self.location)
+        self._labels = _array(group, "labels", self.location) if "labels" in group else None
+        self.shape: tuple[int, ...] = self._data.shape[1:]
+        self.dtype = np.dtype(self._data.dtype)
+        self.chunk: int = self._data.chunks[0]
+        attributes: dict[str, Any] = group.attrs.asdict()
+        self.classes: tuple[str, ...] = tuple(attributes.get("classes", ()))
+        self.digest: str = attributes.get("digest", "")
+        self._cache_key = self.digest or uuid.uuid4().hex  # a store that others wrote may change under its name
+        self._check()
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether every record has a label."""
+        return self._labels is not None
+
+    def __len__(self) -> int:
+        return int(self._data.shape[0])
+
+    def __repr__(self) -> str:
+        labels = "with labels" if self.has_labels else "no labels"
+        return f"<RecordStore {self.location}: {len(self)} records {self.dtype} {self.shape}, {labels}>"
+
+    def __reduce__(self) -> tuple[type[RecordStore], tuple[str]]:
+        return RecordStore, (self.location,)
+
+    def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the records of ``rows`` and their labels, in the order asked.
+
+        Args:
+            rows: row numbers (n,), integers in [0, len(store)), in any order, repeated or not.
+
+        Returns:
+            Data (n, *shape) in the store's dtype and labels (n,) int64, or None where there are none; arrays of the
+            caller's own. Only the chunks that hold one of the rows are read, and the last ones read stay in memory.
+
+        Raises:
+            IndexError: a row outside the store.
+            UserError: a chunk is missing or damaged.
+        """
+        rows = np.asarray(rows, np.int64)
+        if rows.size and not (0 <= rows.min() and rows.max() < len(self)):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} asked of the {len(self)} records in {self.location}")
+        return self._gather(self._data, rows, self.dtype), self.read_labels(rows)
+
+    def read_labels(self, rows: Any) -> np.ndarray | None:
+        """Return the labels (n,) int64 of ``rows`` alone, or None where there are none."""
+        if self._labels is None:
+            return None
+        return self._gather(self._labels, np.asarray(rows, np.int64), np.dtype(np.int64))
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all records and labels in memory."""
+        return sum(array.nbytes for array in self._arrays())
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all records and labels as they are stored; every chunk is looked at."""
+        return sum(array.nbytes_stored() for array in self._arrays())
+
+    def _arrays(self) -> list[zarr.Array]:
+        return [self._data] if self._labels is None else [self._data, self._labels]
+
+    def _gather(self, array: zarr.Array, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        out = np.empty((len(rows), *array.shape[1:]), dtype)
+        per_chunk = array.chunks[0]
+        which = rows // per_chunk
+        for index in np.unique(which):
+            at = np.flatnonzero(which == index)
+            out[at] = self._chunk(array, int(index))[rows[at] - index * per_chunk]
+        return out
+
+    def _chunk(self, array: zarr.Array, index: int) -> np.ndarray:
+        key = (self._cache_key, array.basename, array.chunks[0], index)
+        return _cache.get(key, lambda: self._load(array, index))
+
+    def _load(self, array: zarr.Array, index: int) -> np.ndarray:
+        # The codecs raise what they like, RuntimeError above all. Zarr gives zeros for a chunk that is not there.
+        key = array.metadata.encode_chunk_key((index, *(0 for _ in array.shape[1:])))
+        try:
+            chunk = np.asarray(array[index * array.chunks[0] : (index + 1) * array.chunks[0]])
+        except (RuntimeError, ValueError) as error:
+            raise self._damaged(f"chunk {array.basename}/{key} cannot be decoded ({error})") from error
+        if not chunk.any() and not exists(join(self.location, f"{array.basename}/{key}")):
+            raise self._damaged(f"chunk {array.basename}/{key} is missing")
+        return chunk
+
+    def _damaged(self, what: str) -> UserError:
+        return UserError(f"{self.location} is damaged: {what}; import it again with --overwrite")
+
+    def _check(self) -> None:
+        array, labels = self._data, self._labels
+        if self.dtype.name not in DTYPES:
+            raise UserError(f"{self.location}: data are {self.dtype}; a store holds {' or '.join(DTYPES)}")
+        if array.chunks[1:] != array.shape[1:] or self.chunk > LABEL_ROWS:
+            raise UserError(
+                f"{self.location}: chunks of {array.chunks}; they are to be cut along axis 0 only, "
+                f"at most {LABEL_ROWS} rows each"
+            )
+        if labels is not None and labels.shape != array.shape[:1]:
+            raise self._damaged(f"{array.shape[0]} records but labels of shape {labels.shape}")
+        if not len(self):
+            raise UserError(f"{self.location} holds no records")
+
+
+def _open_group(location: str) -> zarr.Group:
+    try:
+        group = zarr.open_group(store=zarr_store(location, read_only=True), mode="r", zarr_format=3)
+    except (GroupNotFoundError, FileNotFoundError, NotADirectoryError):
+        if not exists(location):
+            raise UserError(
+                f"no store at {location}; make one with: dsinga data import KIND SOURCE {location}"
+            ) from None
+        raise UserError(
+            f"{location} is no zarr v3 group; make a store of it with: dsinga data import KIND {location} DESTINATION"
+        ) from None
+    version = group.attrs.get("dsinga")
+    if version is None:
+        raise UserError(
+            f"{location} is a zarr group, but not a store of records (it lacks the attribute 'dsinga'); "
+            "write one with dsinga.data.write_store or dsinga data import"
+        )
+    if version != VERSION:
+        raise UserError(
+            f"{location} has store layout {version!r}, this dsinga reads layout {VERSION}; import it again from its "
+            "source, or upgrade dsinga"
+        )
+    if group.attrs.get("complete") is not True:
+        raise UserError(f"{location} is not complete: its import was interrupted; import it again with --overwrite")
+    return group
+
+
+def _array(group: zarr.Group, name: str, location: str) -> zarr.Array:
+    array = group.get(name)
+    if not isinstance(array, zarr.Array):
+        raise UserError(f"{location} is damaged: it has no array {name!r}; import it again with --overwrite")
+    return array
+
+
+def is_store(location: str) -> bool:
+    """Whether ``location`` holds a store of records, complete or not: what may be replaced when asked to."""
+    try:
+        group = zarr.open_group(store=zarr_store(location, read_only=True), mode="r", zarr_format=3)
+    except (GroupNotFoundError, FileNotFoundError, NotADirectoryError):
+        return False
+    return "dsinga" in group.attrs
+
+
+def is_complete(location: str) -> bool:
+    """Whether ``location`` holds a store of records that can be opened."""
+    try:
+        _open_group(location)
+    except UserError:
+        return False
+    return True
