@@ -1,0 +1,40 @@
+"""dsinga trains neural networks, described layer by layer as in Apache SINGA, on a Dask cluster, from zarr arrays."""
+
+from typing import TYPE_CHECKING, Any
+
+from dsinga.errors import RunError, UserError
+from dsinga.registry import register
+
+if TYPE_CHECKING:
+    from dsinga.api import Result, build_net, evaluate, predict, predict_batches, train
+    from dsinga.job import Job, load, loads
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Job",
+    "Result",
+    "RunError",
+    "UserError",
+    "build_net",
+    "evaluate",
+    "load",
+    "loads",
+    "predict",
+    "predict_batches",
+    "register",
+    "train",
+]
+
+_JOB = ("Job", "load", "loads")
+_API = ("Result", "build_net", "evaluate", "predict", "predict_batches", "train")
+_HOMES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a face when it is first asked for: a worker that only needs kernels does not pay for the rest."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,8 @@
+"""All that touches Dask: topology to workers, servers as Actors, exchange, rounds, the driver."""
+
+from dsinga.cluster.driver import Layout, Observer, Outcome, build_net, lay_out, train
+from dsinga.cluster.embedded import connect
+from dsinga.cluster.inference import evaluate, predict
+from dsinga.cluster.session import Arrays
+
+__all__ = ["Arrays", "Layout", "Observer", "Outcome", "build_net", "connect", "evaluate", "lay_out", "predict", "train"]

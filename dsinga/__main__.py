@@ -1,0 +1,5 @@
+"""``python -m dsinga`` is ``dsinga``."""
+
+from dsinga.cli import main
+
+main()

@@ -1,0 +1,232 @@
+"""The Python face: train, evaluate and predict, with a cluster of one's own or in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from dsinga import cluster
+from dsinga.checkpoint import read_params
+from dsinga.cluster import Arrays, connect
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job, Phase, load
+from dsinga.monitor import History, MetricsFile, Progress, read_metrics, show_progress
+from dsinga.net import NeuralNet
+
+PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}
+
+
+@dataclass
+class Result:
+    """What a training run leaves: params by name (numpy float32), the history, the net, the number of steps done."""
+
+    job: Job
+    params: Arrays
+    history: History
+    net: NeuralNet
+    step: int
+    workspace: Path | None
+
+    def __repr__(self) -> str:
+        last = {row["phase"]: row for row in self.history}
+        ends = "; ".join(f"{phase} {_figures(row)}" for phase, row in last.items())
+        return f"<Result of {self.job.name!r} after {self.step} steps: {ends or 'no metrics'}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history._repr_html_()}"
+
+
+def _figures(row: dict[str, Any]) -> str:
+    return ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in ("step", "phase", "time"))
+
+
+def train(
+    job: Job | str | os.PathLike[str],
+    client: Client | None = None,
+    *,
+    workspace: str | os.PathLike[str] | None = None,
+    data_root: str | None = None,
+    workers: int | None = None,
+    resume: bool = False,
+    progress: bool = True,
+) -> Result:
+    """Train a job and return the result.
+
+    Args:
+        job: a Job, or the path of a job file.
+        client: a Dask client; by default an in-process cluster with a worker a core is made for the run.
+        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, and none if it names none.
+        data_root: where relative paths are looked up besides the working directory and the job file's folder.
+        workers: overrides the number of workers of the job's worker group.
+        resume: go on from the last checkpoint in the workspace.
+        progress: show a live line (in a notebook: a live picture).
+
+    Raises:
+        UserError: before training, for a fault in the job, the stores, or the size of the cluster.
+        RunError: where a worker or a server is lost on the way.
+    """
+    job = job if isinstance(job, Job) else load(job)
+    if workers is not None:
+        job = with_workers(job, workers)
+    named = workspace or (job.cluster.workspace if job.cluster else None)
+    folder = Path(named) if named else None
+    with contextlib.ExitStack() as stack:
+        client = client or stack.enter_context(connect(workers=_wanted(job)))
+        observer = stack.enter_context(_Observer(job, folder, resume, progress))
+        outcome = cluster.train(job, client, observer, workspace=folder, roots=roots(job, data_root), resume=resume)
+    return Result(job, outcome.params, observer.history, outcome.net, outcome.step, folder)
+
+
+def evaluate(
+    job: Job | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str],
+    phase: str = "test",
+    client: Client | None = None,
+    *,
+    data_root: str | None = None,
+) -> dict[str, float]:
+    """Return the mean loss, accuracy, ... of ``params`` over all records of ``phase``: "train", "val" or "test".
+
+    ``params`` are arrays by name, or the path of a checkpoint. Raises UserError for bad input.
+    """
+    job = job if isinstance(job, Job) else load(job)
+    with _client(client) as client:
+        return cluster.evaluate(job, client, _params(params), _phase(phase), roots(job, data_root))
+
+
+def predict(
+    job: Job | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str],
+    layer: str,
+    phase: str = "test",
+    client: Client | None = None,
+    *,
+    data_root: str | None = None,
+) -> np.ndarray:
+    """Return the feature of ``layer`` for every record of ``phase``, in the order of the store: (records, ...).
+
+    ``params`` are arrays by name, or the path of a checkpoint. Raises UserError for bad input. Use
+    :func:`predict_batches` where the whole does not fit into memory.
+    """
+    return np.concatenate(list(predict_batches(job, params, layer, phase, client, data_root=data_root)))
+
+
+def predict_batches(
+    job: Job | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str],
+    layer: str,
+    phase: str = "test",
+    client: Client | None = None,
+    *,
+    data_root: str | None = None,
+) -> Iterator[np.ndarray]:
+    """Like :func:`predict`, batch after batch."""
+    job = job if isinstance(job, Job) else load(job)
+    with _client(client) as client:
+        yield from cluster.predict(job, client, _params(params), layer, _phase(phase), roots(job, data_root))
+
+
+def build_net(job: Job | str | os.PathLike[str], phase: str = "train", *, data_root: str | None = None) -> NeuralNet:
+    """Return the net of a phase, without training: its layers, shapes and params. Raises UserError for bad input."""
+    job = job if isinstance(job, Job) else load(job)
+    return cluster.build_net(job, _phase(phase), roots(job, data_root))
+
+
+def roots(job: Job, data_root: str | None) -> list[str]:
+    """Return where relative paths of the job are looked up after the working directory."""
+    where = job.where()
+    beside = [str(Path(where.file).resolve().parent)] if where else []
+    return beside + ([data_root] if data_root else [])
+
+
+def with_workers(job: Job, workers: int) -> Job:
+    """Return the job with that many workers in its worker group."""
+    if workers < 1:
+        raise UserError(f"a job needs at least 1 worker, not {workers}")
+    conf = job.cluster or ClusterConf()
+    return keep_place(job, replace(job, cluster=keep_place(conf, replace(conf, nworkers_per_group=workers))))
+
+
+def keep_place(original: Any, changed: Any) -> Any:
+    """Return ``changed``, said to have been written where ``original`` was."""
+    changed._where, changed._lines = original._where, original._lines
+    return changed
+
+
+def _wanted(job: Job) -> int | None:
+    return job.cluster.nworkers_per_group if job.cluster else None
+
+
+def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:
+    return contextlib.nullcontext(client) if client else connect()
+
+
+def _params(params: Arrays | str | os.PathLike[str]) -> Arrays:
+    return params if isinstance(params, dict) else read_params(params)
+
+
+def _phase(name: str) -> Phase:
+    try:
+        return PHASES[name]
+    except KeyError:
+        raise UserError(f"there is no phase {name!r}; the phases are {', '.join(PHASES)}") from None
+
+
+class _Observer(contextlib.ExitStack):
+    """Hands what the driver tells to the history, the metrics file and the progress line."""
+
+    def __init__(self, job: Job, workspace: Path | None, resume: bool, progress: bool):
+        super().__init__()
+        self._job, self._workspace, self._resume, self._progress = job, workspace, resume, progress
+        self._file: MetricsFile | None = None
+        self._shown: Progress | None = None
+        self.history = History()
+
+    def begin(self, step: int) -> None:
+        if self._workspace:
+            path = self._workspace / "metrics.jsonl"
+            if self._resume:
+                self.history = (
+                    History(row for row in read_metrics(path) if row["step"] <= step) if path.exists() else History()
+                )
+            else:
+                put_aside(self._workspace)
+            self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
+        if self._progress:
+            self._shown = self.enter_context(show_progress(self._job.train_steps, self._job.name))
+
+    def record(self, row: dict[str, Any]) -> None:
+        self.history.append(row)
+        if self._file:
+            self._file.append(row)
+        if self._shown:
+            self._shown.event(row)
+
+    def progress(self, row: dict[str, Any]) -> None:
+        if self._shown:
+            self._shown.update(row)
+
+
+def put_aside(workspace: Path) -> None:
+    """Rename what an earlier run left in the workspace to ``*.old``, so that a new run is not mixed with it.
+
+    One earlier run is kept, not more.
+    """
+    for name in ("metrics.jsonl", "checkpoint"):
+        found, old = workspace / name, workspace / f"{name}.old"
+        if found.exists():
+            if old.is_dir():
+                shutil.rmtree(old)
+            found.replace(old)
+
+
+__all__: Sequence[str] = ["Result", "build_net", "evaluate", "predict", "predict_batches", "train"]

@@ -1,0 +1,93 @@
+"""Measuring what an iteration costs: computing, exchanging with the servers, waiting for data."""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from dsinga import cluster
+from dsinga.api import keep_place, roots
+from dsinga.data import write_store
+from dsinga.job import Job, LayerConf, Phase
+from dsinga.net import input_layers
+
+# Iterations before the measured ones: primitives are made, buffers found, rounds grow to their length.
+WARM_UP = 10
+
+
+def measure(job: Job, client: Client, *, steps: int, synthetic: bool, data_root: str | None) -> dict[str, float]:
+    """Train for a warm-up and ``steps`` more iterations; return medians in milliseconds, and more.
+
+    ``exchange_ms`` is the iteration less the longest computing and the longest wait for data among the partitions:
+    what the engine adds. ``peak_rss_mb`` is that of the largest process. ``synthetic`` makes random records of the
+    shapes in the job, so that no data is needed. Raises UserError for bad input.
+    """
+    job = _bare(job, WARM_UP + steps)
+    with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
+        if synthetic:
+            job = _with_synthetic_records(job, Path(folder))
+        outcome = cluster.train(job, client, _Silent(), roots=roots(job, data_root))
+    iterations = outcome.timings[WARM_UP:]
+    median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
+    return {
+        "ms_per_iteration": 1e3 * median["total"],
+        "samples_per_second": outcome.batchsize / median["total"],
+        "compute_ms": 1e3 * median["compute"],
+        "exchange_ms": 1e3 * median["exchange"],
+        "data_ms": 1e3 * median["data"],
+        "peak_rss_mb": max(client.run(_peak_rss_mb).values()),
+    }
+
+
+class _Silent:
+    """An observer that nobody reads."""
+
+    def begin(self, step: int) -> None: ...
+
+    def record(self, row: dict[str, Any]) -> None: ...
+
+    def progress(self, row: dict[str, Any]) -> None: ...
+
+
+def _peak_rss_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _bare(job: Job, steps: int) -> Job:
+    """Return the job without tests, checkpoints and ports of params, for that many steps."""
+    return keep_place(
+        job,
+        replace(job, train_steps=steps, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[]),
+    )
+
+
+def _with_synthetic_records(job: Job, folder: Path) -> Job:
+    """Return the job with its input layers reading random records of their shapes."""
+    made = {layer.name: _synthetic(layer, folder) for layer in input_layers(job.neuralnet, Phase.kTrain)}
+    layers = [
+        made[layer.name] if layer.name in made and Phase.kTest not in layer.include else layer
+        for layer in job.neuralnet.layer
+    ]
+    return keep_place(job, replace(job, neuralnet=keep_place(job.neuralnet, replace(job.neuralnet, layer=layers))))
+
+
+def _synthetic(layer: LayerConf, folder: Path) -> LayerConf:
+    conf = layer.store_conf
+    if conf is None or not conf.shape:
+        raise layer.error(f"layer {layer.name!r}: --synthetic needs the shape of the records in store_conf")
+    rng = np.random.default_rng(0)
+    count = 4 * sum(conf.batchsize)
+    records = rng.integers(0, 256, (count, *conf.shape), dtype=np.uint8)
+    path = folder / f"{layer.name}.zarr"
+    write_store(str(path), [(records, rng.integers(0, 2, count))])
+    assert math.prod(conf.shape) == records[0].size
+    conf = keep_place(conf, replace(conf, path=str(path), backend=None, mean_file=None, std_file=None))
+    return keep_place(layer, replace(layer, store_conf=conf))

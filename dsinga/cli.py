@@ -1,0 +1,207 @@
+"""The command line: a thin face of the rooms below."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import rich.console
+import rich.progress
+
+import dsinga
+from dsinga import api
+from dsinga.cluster import connect
+from dsinga.errors import RunError, UserError
+from dsinga.job import Job, load
+
+CONF = click.argument("conf", type=click.Path(path_type=Path))
+SET = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
+DATA_ROOT = click.option("--data-root", help="Where relative paths of the job are looked up last.")
+
+
+def _cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--scheduler", metavar="ADDRESS", help="A running Dask scheduler; default: in this process."),
+        click.option("--scheduler-file", help="The file that `dask scheduler --scheduler-file` wrote."),
+        click.option("--workers", type=int, metavar="N", help="Workers in the worker group."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(dsinga.__version__, prog_name="dsinga")
+def main_group() -> None:
+    """Train neural networks, described as in Apache SINGA, on a Dask cluster, from zarr arrays."""
+
+
+@main_group.command()
+@CONF
+@click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, or NAME-workspace].")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the workspace.")
+@DATA_ROOT
+@SET
+@_cluster_options
+def train(conf: Path, workspace: str | None, resume: bool, data_root: str | None, **options: Any) -> None:
+    """Train the job CONF."""
+    job, connection = _job_and_connection(conf, options)
+    workspace = workspace or (job.cluster and job.cluster.workspace) or f"{job.name}-workspace"
+    with connection as client:
+        result = api.train(job, client, workspace=workspace, data_root=data_root, resume=resume)
+    click.echo(repr(result)[1:-1])
+    click.echo(f"metrics and checkpoints are in {result.workspace}")
+
+
+@main_group.command()
+@CONF
+@click.option("--checkpoint", required=True, help="A checkpoint: step folder, checkpoint folder or .safetensors file.")
+@click.option("--phase", default="test", show_default=True, help="Whose stores: train, val or test.")
+@DATA_ROOT
+@SET
+@_cluster_options
+def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **options: Any) -> None:
+    """Evaluate a checkpoint over all records of a phase of the job CONF."""
+    job, connection = _job_and_connection(conf, options)
+    with connection as client:
+        metrics = api.evaluate(job, checkpoint, phase, client, data_root=data_root)
+    click.echo(json.dumps(metrics))
+
+
+@main_group.command()
+@CONF
+@click.option("--checkpoint", required=True, help="A checkpoint: step folder, checkpoint folder or .safetensors file.")
+@click.option("--layer", required=True, help="Whose feature to write.")
+@click.option("--out", required=True, help="The zarr store to write: path or URL.")
+@click.option("--phase", default="test", show_default=True, help="Whose stores: train, val, test or deploy.")
+@DATA_ROOT
+@SET
+@_cluster_options
+def predict(
+    conf: Path, checkpoint: str, layer: str, out: str, phase: str, data_root: str | None, **options: Any
+) -> None:
+    """Write the feature of a layer, for every record of a phase, to a zarr store."""
+    from dsinga.data import write_store
+
+    job, connection = _job_and_connection(conf, options)
+    with connection as client:
+        batches = api.predict_batches(job, checkpoint, layer, phase, client, data_root=data_root)
+        count = write_store(out, ((batch, None) for batch in batches))
+    click.echo(f"wrote the feature of {layer!r} for {count} records to {out}")
+
+
+@main_group.command()
+@CONF
+@click.option("--svg", type=click.Path(path_type=Path), help="Where to draw the net [default: NAME.svg].")
+@click.option("--phase", default="train", show_default=True, help="Whose net: train, val or test.")
+@DATA_ROOT
+@SET
+def show(conf: Path, svg: Path | None, phase: str, data_root: str | None, overrides: tuple[str, ...]) -> None:
+    """Print the layers, shapes and params of the job CONF, and draw its net."""
+    from dsinga.net import describe, to_svg
+
+    job = load(conf, overrides)
+    net = api.build_net(job, phase, data_root=data_root)
+    click.echo(describe(net))
+    svg = svg or Path(f"{job.name}.svg")
+    svg.write_text(to_svg(net), encoding="utf-8")
+    click.echo(f"drawn to {svg}")
+
+
+@main_group.command()
+@CONF
+@click.option("--steps", default=50, show_default=True, help="Iterations to measure, after the warm-up.")
+@click.option("--processes", is_flag=True, help="A process for each worker instead of a thread.")
+@click.option("--synthetic", is_flag=True, help="Make records of the job's shapes instead of reading its stores.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@DATA_ROOT
+@SET
+@_cluster_options
+def bench(
+    conf: Path, steps: int, processes: bool, synthetic: bool, as_json: bool, data_root: str | None, **options: Any
+) -> None:
+    """Measure training iterations of the job CONF, without tests and checkpoints."""
+    from dsinga.bench import measure
+
+    job, connection = _job_and_connection(conf, options, separate_processes=processes)
+    with connection as client:
+        figures = measure(job, client, steps=steps, synthetic=synthetic, data_root=data_root)
+    if as_json:
+        click.echo(json.dumps(figures))
+    else:
+        for name, figure in figures.items():
+            click.echo(f"{name:20} {figure:12,.3f}")
+
+
+@main_group.group()
+def data() -> None:
+    """Import data into zarr stores, and look at them."""
+
+
+@data.command("import")
+@click.argument("kind")
+@click.argument("source")
+@click.argument("destination")
+@click.option("--overwrite", is_flag=True, help="Replace stores that are there.")
+def import_(kind: str, source: str, destination: str, overwrite: bool) -> None:
+    """Import SOURCE, of a KIND such as mnist, cifar10, csv, kvfile, npz or imagefolder, to DESTINATION."""
+    from dsinga.data import import_records
+
+    with rich.progress.Progress(console=rich.console.Console(stderr=True)) as bar:
+        task = bar.add_task(f"importing {kind}", total=None)
+        stores = import_records(
+            kind,
+            source,
+            destination,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            overwrite=overwrite,
+        )
+    for location, count in stores.items():
+        click.echo(f"{location}: {count} records")
+
+
+@data.command()
+@click.argument("store")
+def info(store: str) -> None:
+    """Describe a zarr store of records."""
+    from dsinga.data import describe, open_store
+
+    for name, value in describe(open_store(store)).items():
+        click.echo(f"{name:18} {value}")
+
+
+def _job_and_connection(
+    conf: Path, options: dict[str, Any], **more: Any
+) -> tuple[Job, contextlib.AbstractContextManager[Any]]:
+    """Return the job, overridden by the options, and the way to the cluster they name."""
+    job = load(conf, options["overrides"])
+    if options["workers"] is not None:
+        job = api.with_workers(job, options["workers"])
+    wanted = job.cluster.nworkers_per_group if job.cluster else None
+    return job, connect(
+        scheduler=options["scheduler"], scheduler_file=options["scheduler_file"], workers=wanted, **more
+    )
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Turn what dsinga raises for people into one message and an exit status: 2 for bad input, 1 for a broken run."""
+    try:
+        yield
+    except (UserError, RunError) as error:
+        click.echo(f"dsinga: {error}", err=True)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+
+
+def main() -> None:
+    """Run the command line."""
+    with _plain_errors():
+        main_group(prog_name="dsinga")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""The driver of a training run: lays it out, sends round after round, stops to validate, test and checkpoint."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import dask
+from distributed import Client
+
+from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, write_checkpoint
+from dsinga.cluster import timetable
+from dsinga.cluster.feed import open_feed
+from dsinga.cluster.partition import RoundReport, Setup
+from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
+from dsinga.cluster.session import Arrays, Session, add_metrics, new_run
+from dsinga.cluster.topology import Topology, topology
+from dsinga.errors import RunError, UserError
+from dsinga.job import Job, Phase, check, to_text
+from dsinga.net import NeuralNet, create_net
+from dsinga.server import slice_for_servers
+from dsinga.train import Metrics, algorithm, create_updater, initial_values
+
+Row = dict[str, Any]
+
+# Rounds that are sent ahead, so that a partition finds its next round waiting when it ends one.
+ROUNDS_AHEAD = 2
+
+
+class Observer(Protocol):
+    """Who is told how a run goes."""
+
+    def begin(self, step: int) -> None:
+        """Learn that everything has been checked and training is about to go on from ``step``."""
+
+    def record(self, row: Row) -> None:
+        """Take a row of the history: {"step", "phase": "train" | "val" | "test", "time", "loss", ...}."""
+
+    def progress(self, row: Row) -> None:
+        """Take the state of things after a round: {"step", "samples_per_second", "loss", ...}."""
+
+
+@dataclass
+class Outcome:
+    """What a run ends with: the params, the steps done, and the timing of each iteration (of the slowest partition)."""
+
+    params: Arrays
+    step: int
+    net: NeuralNet
+    batchsize: int
+    timings: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A job made ready for a cluster: everything that can be refused has been checked."""
+
+    job: Job
+    topology: Topology
+    placement: Placement
+    setup: Setup
+
+    @property
+    def net(self) -> NeuralNet:
+        """The training net."""
+        return self.setup.nets[Phase.kTrain]
+
+
+def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
+    """Check a job, open its stores, build its nets, and place it on the cluster.
+
+    Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
+    """
+    check(job)
+    at_hand = workers_at_hand(client)
+    wanted = topology(job, len(at_hand), processes(at_hand))
+    placement = place(wanted, at_hand)
+    phases = [Phase.kTrain]
+    phases += [Phase.kVal] * bool(job.validate_freq and job.validate_steps)
+    phases += [Phase.kTest] * bool(job.test_freq and job.test_steps)
+    feeds = {phase: open_feed(job, phase, wanted.workers, roots) for phase in phases}
+    nets = {phase: create_net(job.neuralnet, phase, feeds[phase].infos) for phase in phases}
+    _same_params(nets)
+    sizes = {name: param.size for name, param in nets[Phase.kTrain].params.items()}
+    setup = Setup(
+        run=new_run(),
+        generation=0,
+        seed=job.seed,
+        nets=nets,
+        feeds=feeds,
+        algorithm=algorithm(job.train_one_batch),
+        slices=slice_for_servers(sizes, wanted.servers, wanted.slicing),
+        timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
+    )
+    return Layout(job, wanted, placement, setup)
+
+
+def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
+    """Return the net of a phase as one worker has it. Raises UserError for what is wrong with the job or its stores."""
+    check(job)
+    return create_net(job.neuralnet, phase, open_feed(job, phase, 1, roots).infos)
+
+
+def _same_params(nets: Mapping[Phase, NeuralNet]) -> None:
+    train = nets[Phase.kTrain].params
+    for phase, net in nets.items():
+        for name, param in net.params.items():
+            if name not in train or train[name].shape != param.shape:
+                raise UserError(
+                    f"param {name!r} of the {phase.name} net has no counterpart of shape {param.shape} in the "
+                    "training net; nets of all phases share their params by name"
+                )
+
+
+def train(
+    job: Job,
+    client: Client,
+    observer: Observer,
+    *,
+    workspace: Path | None = None,
+    roots: Sequence[str] = (),
+    resume: bool = False,
+) -> Outcome:
+    """Train ``job`` on the cluster of ``client`` from its first step, or from the last checkpoint if ``resume``.
+
+    Raises UserError before training for bad input, RunError where a worker or server is lost on the way.
+    """
+    layout = lay_out(job, client, roots)
+    begin = _resumed(job, layout, workspace) if resume else _fresh(job, layout, roots)
+    observer.begin(begin.step)
+    session = Session(client, layout.setup, layout.placement, layout.net.params)
+    course = _Course(layout, session, observer, workspace)
+    try:
+        session.start(create_updater(job.updater), begin.params, begin.state, begin.step)
+        params = course.run(begin)
+    except RunError as error:
+        session.close(str(error))
+        raise RunError(f"{error}; {_way_on(workspace, course.step)}") from error
+    except BaseException:
+        session.close("the driver has ended the run")
+        raise
+    session.close()
+    return Outcome(params, job.train_steps, layout.net, layout.setup.feeds[Phase.kTrain].batchsize, course.timings)
+
+
+def _fresh(job: Job, layout: Layout, roots: Sequence[str]) -> Checkpoint:
+    values = initial_values(layout.net.params, job.seed)
+    if job.checkpoint_path:
+        values.update(port({name: array.shape for name, array in values.items()}, job.checkpoint_path, roots))
+    return Checkpoint(0, values, {}, {})
+
+
+def _resumed(job: Job, layout: Layout, workspace: Path | None) -> Checkpoint:
+    path = latest(workspace / "checkpoint") if workspace else None
+    if path is None:
+        raise UserError(f"there is no checkpoint to resume from in {workspace}; train without --resume first")
+    checkpoint = read_checkpoint(path)
+    for name, param in layout.net.params.items():
+        if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
+            raise UserError(
+                f"{path} does not fit the job: it has no param {name!r} of shape {param.shape}; resume with the job "
+                "that wrote it, or name it as checkpoint_path to start anew from its params"
+            )
+    return checkpoint
+
+
+def _way_on(workspace: Path | None, step: int) -> str:
+    path = latest(workspace / "checkpoint") if workspace else None
+    if path is None:
+        return f"{step} steps were done and no checkpoint was written (set checkpoint_freq to have some)"
+    return f"{step} steps were done; go on from {path} with --resume"
+
+
+class _Course:
+    """A run from its first step to its last."""
+
+    def __init__(self, layout: Layout, session: Session, observer: Observer, workspace: Path | None):
+        self._layout = layout
+        self._job = layout.job
+        self._session = session
+        self._observer = observer
+        self._workspace = workspace
+        self._pace = timetable.Pace()
+        self._since_display: list[Metrics] = []
+        self._started = time.perf_counter()
+        self.step = 0
+        self.timings: list[dict[str, float]] = []
+
+    def run(self, begin: Checkpoint) -> Arrays:
+        """Train from ``begin`` to the last step; return the params."""
+        self.step = begin.step
+        self._pause(resumed=begin.step > 0)
+        while self.step < self._job.train_steps:
+            self._advance(timetable.next_stop(self._job, self.step))
+            self._pause()
+        return self._session.snapshot(self.step)[0]
+
+    def _pause(self, resumed: bool = False) -> None:
+        """Validate, test, checkpoint, where due at the present step (SINGA's order). A resumed run has done so."""
+        if resumed:
+            return
+        for phase, is_due, steps in (
+            (Phase.kVal, timetable.validate_due, self._job.validate_steps),
+            (Phase.kTest, timetable.test_due, self._job.test_steps),
+        ):
+            if is_due(self._job, self.step):
+                self._record(phase, self._session.evaluate(phase, steps, self.step))
+        if self._workspace and timetable.checkpoint_due(self._job, self.step):
+            params, state = self._session.snapshot(self.step)
+            meta = {"job": to_text(self._job), "seed": self._job.seed, "topology": self._layout.topology.describe()}
+            write_checkpoint(self._workspace / "checkpoint", self.step, params, state, meta)
+
+    def _advance(self, stop: int) -> None:
+        """Train up to ``stop``, a round after the other."""
+        flights: collections.deque[Any] = collections.deque()
+        sent = self.step
+        while sent < stop or flights:
+            while sent < stop and len(flights) < ROUNDS_AHEAD:
+                end = min(stop, sent + self._pace.steps)
+                flights.append(self._session.round(sent, end))
+                sent = end
+            self._landed(self._session.reports(flights.popleft()))
+
+    def _landed(self, reports: Sequence[RoundReport]) -> None:
+        """Take in a round: its metrics step by step, its timing."""
+        seconds = []
+        for number, parts in enumerate(zip(*(report.metrics for report in reports), strict=True)):
+            timings = [report.timings[number] for report in reports]
+            seconds.append(max(timing.total for timing in timings))
+            own = max(timing.total - timing.exchange - timing.data for timing in timings)
+            data = max(timing.data for timing in timings)
+            self.timings.append(
+                {"total": seconds[-1], "compute": own, "data": data, "exchange": max(0.0, seconds[-1] - own - data)}
+            )
+            self.step += 1
+            self._since_display.append(add_metrics(parts))
+            if timetable.display_due(self._job, self.step):
+                self._record(Phase.kTrain, add_metrics(self._since_display))
+                self._since_display.clear()
+        self._pace.learn(seconds)
+        rows = self._layout.setup.feeds[Phase.kTrain].batchsize
+        latest_metrics = _means(add_metrics([part.metrics[-1] for part in reports]))
+        self._observer.progress(
+            {"step": self.step, "samples_per_second": rows * len(seconds) / sum(seconds), **latest_metrics}
+        )
+
+    def _record(self, phase: Phase, metrics: Metrics) -> None:
+        name = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}[phase]
+        elapsed = round(time.perf_counter() - self._started, 3)
+        self._observer.record({"step": self.step, "phase": name, "time": elapsed, **_means(metrics)})
+
+
+def _means(metrics: Metrics) -> dict[str, float]:
+    return {name: total / count for name, (total, count) in metrics.items() if count}

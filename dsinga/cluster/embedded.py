@@ -1,0 +1,53 @@
+"""Where a run takes its Dask client from: the user's, a running scheduler's, or an in-process cluster of our own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from dask.system import CPU_COUNT
+from distributed import Client, LocalCluster
+
+from dsinga.errors import UserError
+
+CONNECT_SECONDS = 20
+
+
+@contextlib.contextmanager
+def connect(
+    *,
+    scheduler: str | None = None,
+    scheduler_file: str | None = None,
+    workers: int | None = None,
+    separate_processes: bool = False,
+    dashboard: str | None = None,
+) -> Iterator[Client]:
+    """Yield a client of the scheduler at that address or file, or else of a cluster that lives as long as the block.
+
+    The embedded cluster has ``workers`` workers (one a core by default) that share the cores of this machine, as
+    threads of this process unless ``separate_processes``. ``dashboard`` is the address to serve Dask's dashboard at.
+    Raises UserError where no scheduler answers within 20 seconds.
+    """
+    if scheduler or scheduler_file:
+        with _existing(scheduler, scheduler_file) as client:
+            yield client
+        return
+    count = workers or CPU_COUNT
+    with (
+        LocalCluster(
+            n_workers=count,
+            threads_per_worker=max(1, CPU_COUNT // count),
+            processes=separate_processes,
+            dashboard_address=dashboard,
+            memory_limit=0,  # a round holds its task for a second and more: pausing it would stop the whole group
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def _existing(scheduler: str | None, scheduler_file: str | None) -> Client:
+    try:
+        return Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"no Dask scheduler answers at {scheduler or scheduler_file}: {error}") from error

@@ -1,0 +1,171 @@
+"""The params as one partition sees them: a lookup waits for the value, a push sends the gradient."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.cluster.roads import Answer, Road
+from dsinga.errors import RunError
+from dsinga.ops import Array
+from dsinga.server import Push, Slice
+
+Shape = tuple[int, ...]
+
+# Gradients for one server travel together until there are this many bytes: below it a message costs more than what
+# it carries, above it the update of the upper layers no longer overlaps the backward pass of the lower ones.
+BUCKET_BYTES = 1 << 20
+# How often a wait looks whether the run has been aborted, in seconds.
+GLANCE = 0.5
+
+
+class Exchange(Mapping[str, Array]):
+    """Values and gradients of one partition, exchanged with the servers bucket by bucket.
+
+    Looking up a param waits until its value is of the present step. Pushing the last gradient of a bucket sends the
+    bucket and asks for its new values at once, so that the answer travels while the layers below still compute.
+
+    Args:
+        shapes: param name to shape, in the order in which the forward pass needs them.
+        slices: every slice of every param.
+        roads: the road to each server.
+        identity: (generation, group, partition), said with every push.
+        timeout: seconds that a wait may last.
+        bucket_bytes: see ``BUCKET_BYTES``.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Shape],
+        slices: Sequence[Slice],
+        roads: Sequence[Road],
+        identity: tuple[int, int, int],
+        timeout: float,
+        bucket_bytes: int = BUCKET_BYTES,
+    ):
+        self._shapes = dict(shapes)
+        self._roads = roads
+        self._identity = identity
+        self._timeout = timeout
+        self._slices: dict[str, list[Slice]] = {name: [] for name in shapes}
+        for piece in slices:
+            self._slices[piece.param].append(piece)
+        self._buckets = _fill_buckets(self._slices, bucket_bytes)
+        self._bucket_of = {piece.id: number for number, (_, ids) in enumerate(self._buckets) for piece in ids}
+        self._values: dict[str, Array] = {}
+        self._pieces: dict[int, Array] = {}
+        self._answers: dict[int, Answer] = {}
+        self._ready: list[dict[int, Array]] = [{} for _ in self._buckets]
+        self._pushed: set[str] = set()
+        self._step = 0
+        self.aborted: str | None = None
+        self.waited = 0.0  # seconds spent in this object since it was last set to zero
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def begin(self, step: int) -> None:
+        """Make ``step`` the present step, asking the servers for every value that is not on its way already."""
+        self._step = step
+        for number, (server, pieces) in enumerate(self._buckets):
+            missing = [piece.id for piece in pieces if piece.id not in self._pieces]
+            if missing and number not in self._answers:
+                self._answers[number] = self._roads[server].pull(missing, step)
+
+    def forget(self) -> None:
+        """Drop all values, so that the next ``begin`` asks for them again."""
+        self._values.clear()
+        self._pieces.clear()
+        self._answers.clear()
+
+    def __getitem__(self, name: str) -> Array:
+        """Return the value of a param at the present step, waiting for it if need be. Not to be changed."""
+        value = self._values.get(name)
+        if value is None:
+            started = time.perf_counter()
+            parts = [self._piece(piece) for piece in self._slices[name]]
+            flat = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            value = self._values[name] = flat.reshape(self._shapes[name])
+            self.waited += time.perf_counter() - started
+        return value
+
+    def push(self, name: str, gradient: Array) -> None:
+        """Give the gradient of a param away; it is sent when its bucket is complete."""
+        started = time.perf_counter()
+        flat = gradient.reshape(-1)
+        self._pushed.add(name)
+        for piece in self._slices[name]:
+            number = self._bucket_of[piece.id]
+            self._ready[number][piece.id] = flat[piece.start : piece.stop]
+            if len(self._ready[number]) == len(self._buckets[number][1]):
+                self._send(number)
+        self.waited += time.perf_counter() - started
+
+    def finish(self) -> None:
+        """End the present step: params that got no gradient are pushed zeros (weight decay still applies to them)."""
+        for name in [name for name in self._shapes if name not in self._pushed]:
+            self.push(name, np.zeros(self._shapes[name], np.float32))
+        self._pushed.clear()
+        self._step += 1
+
+    def total(self, key: str, array: Array) -> Array:
+        """Return the sum of the partitions' arrays, in the order of the partitions, by way of the first server."""
+        started = time.perf_counter()
+        answer = self._roads[0].total(f"{self._step}/{key}", self._identity[2], array)
+        result = self._wait(answer, f"the sum {key!r} over the partitions")
+        self.waited += time.perf_counter() - started
+        return result
+
+    def _send(self, number: int) -> None:
+        server, pieces = self._buckets[number]
+        for piece in pieces:
+            self._pieces.pop(piece.id, None)
+            self._values.pop(piece.param, None)
+        generation, group, partition = self._identity
+        push = Push(generation, group, self._step, partition)
+        self._answers[number] = self._roads[server].push_pull(push, self._ready[number])
+        self._ready[number] = {}
+
+    def _piece(self, piece: Slice) -> Array:
+        if piece.id not in self._pieces:
+            number = self._bucket_of[piece.id]
+            answer = self._answers.pop(number)
+            what = f"the value of {piece.param!r} at step {self._step} from server {piece.server}"
+            self._pieces.update(self._wait(answer, what))
+        return self._pieces[piece.id]
+
+    def _wait(self, answer: Answer, what: str) -> Any:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return answer.result(timeout=GLANCE)
+            except TimeoutError:
+                if self.aborted:
+                    raise RunError(self.aborted) from None
+                if time.monotonic() > deadline:
+                    raise RunError(f"waited {self._timeout:g} s for {what}") from None
+            except RunError:
+                raise
+            except (OSError, RuntimeError) as lost:  # the two ways in which Dask reports an Actor that is gone
+                raise RunError(f"a server was lost while waiting for {what}: {lost}") from lost
+
+
+def _fill_buckets(slices: Mapping[str, Sequence[Slice]], limit: int) -> list[tuple[int, list[Slice]]]:
+    """Return (server, slices) of each bucket: top params first, as the backward pass pushes them."""
+    buckets: list[tuple[int, list[Slice]]] = []
+    open_bucket: dict[int, tuple[list[Slice], int]] = {}
+    for name in reversed(list(slices)):
+        for piece in slices[name]:
+            held, size = open_bucket.get(piece.server, ([], limit))
+            if size >= limit:
+                held, size = [], 0
+                buckets.append((piece.server, held))
+            held.append(piece)
+            open_bucket[piece.server] = (held, size + 4 * (piece.stop - piece.start))
+    return buckets

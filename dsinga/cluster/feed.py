@@ -1,0 +1,117 @@
+"""Which records a partition reads at which step: stores, the global order of their rows, and the cut of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dsinga.data import RecordStore, Sampler, open_store, read_mean
+from dsinga.job import Job, LayerConf, Phase
+from dsinga.layers import RecordInfo, Records, Rows
+from dsinga.net import cut_rows, input_layers
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The records of one phase: what every partition needs to read its own rows, and nothing else.
+
+    All input layers of a phase read the same row numbers, so that records that belong together (an image and its
+    text) stay together.
+    """
+
+    stores: Mapping[str, RecordStore]
+    infos: Mapping[str, RecordInfo]
+    sampler: Sampler
+    parts: tuple[Rows, ...]
+
+    @property
+    def batchsize(self) -> int:
+        """Rows of the global batch."""
+        return self.parts[-1].total
+
+    def __len__(self) -> int:
+        """Records in the stores."""
+        return min(len(store) for store in self.stores.values())
+
+    def read(self, step: int, rows: Rows) -> dict[str, Records]:
+        """Return the records of ``rows`` of the batch of ``step``, by input layer."""
+        numbers = self.sampler.rows(step)[rows.start : rows.stop]
+        return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+
+    def read_range(self, start: int, stop: int) -> dict[str, Records]:
+        """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
+        numbers = range(start, min(stop, len(self)))
+        return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+
+
+def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str]) -> Feed:
+    """Open the stores of a phase and lay out who reads what.
+
+    Raises UserError (from the store, or naming the layer) where a store is missing or unlike the others.
+    """
+    layers = input_layers(job.neuralnet, phase)
+    if not layers:
+        raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
+    stores, infos = {}, {}
+    for layer in layers:
+        stores[layer.name], infos[layer.name] = _open(layer, roots)
+    first = layers[0]
+    for layer in layers[1:]:
+        _alike(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
+        _alike(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
+    store = stores[first.name]
+    conf = first.store_conf or first.lmdbdata_conf or first.sharddata_conf
+    assert conf is not None
+    sampler = Sampler(
+        len(store),
+        infos[first.name].batchsize,
+        seed=job.seed,
+        chunk=store.chunk,
+        shuffle=bool(phase & Phase.kTrain),
+        skip=conf.random_skip,
+    )
+    return Feed(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers))
+
+
+def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordInfo]:
+    conf = layer.store_conf
+    if conf is None:
+        legacy = layer.lmdbdata_conf or layer.sharddata_conf
+        if legacy is None:
+            raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
+        store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
+        return store, RecordInfo(store.shape, legacy.batchsize, store.has_labels)
+    if not conf.path:
+        raise conf.error(f"layer {layer.name!r}: store_conf needs a path")
+    if not conf.batchsize:
+        raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
+    store = open_store(conf.path, backend=conf.backend, roots=roots, separator=conf.separator, has_label=conf.has_label)
+    mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
+    std = read_mean(conf.std_file, roots) if conf.std_file else None
+    return store, RecordInfo(store.shape, sum(conf.batchsize), store.has_labels, mean, std)
+
+
+def _alike(first: LayerConf, other: LayerConf, what: str, one: int, two: int) -> None:
+    if one != two:
+        raise other.error(
+            f"layer {other.name!r} has a {what} of {two}, layer {first.name!r} of {one}; input layers of one phase "
+            "read record by record together"
+        )
+
+
+def _cut(layer: LayerConf, batchsize: int, workers: int) -> tuple[Rows, ...]:
+    """Cut the batch evenly, or as SINGA's repeated ``batchsize`` says, one size a partition."""
+    sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
+    if len(sizes) == 1:
+        if batchsize < workers:
+            raise layer.error(
+                f"layer {layer.name!r}: a batch of {batchsize} cannot be cut over {workers} workers; "
+                f"use at most {batchsize} workers or a larger batchsize"
+            )
+        return tuple(cut_rows(batchsize, workers))
+    if len(sizes) != workers:
+        raise layer.error(
+            f"layer {layer.name!r} gives {len(sizes)} batch sizes for {workers} workers; give one, or one a worker"
+        )
+    starts = [sum(sizes[:part]) for part in range(workers)]
+    return tuple(Rows(start, start + size, batchsize) for start, size in zip(starts, sizes, strict=True))

@@ -1,0 +1,96 @@
+"""Evaluating and predicting with given params: forward passes over a whole store, spread over the cluster."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from dsinga.cluster.feed import Feed, open_feed
+from dsinga.cluster.placement import workers_at_hand
+from dsinga.cluster.session import Arrays, add_metrics, new_run
+from dsinga.cluster.watch import gather
+from dsinga.errors import UserError
+from dsinga.job import Job, Phase, check
+from dsinga.layers import Context, Rows
+from dsinga.net import NeuralNet, create_net
+from dsinga.ops import get_ops
+from dsinga.registry import nearest
+from dsinga.train import Metrics, forward
+
+# Batches that are computed or waiting to be taken, for each Dask worker: enough to keep it busy, little enough to hold.
+AHEAD = 3
+
+
+def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequence[str] = ()) -> dict[str, float]:
+    """Return the mean metrics of ``params`` over every record of the stores of ``phase``, each record once."""
+    net, feed = _prepare(job, params, phase, roots)
+    parts = [metrics for _, metrics in _batches(client, net, feed, params, job.seed, ())]
+    return {name: total / count for name, (total, count) in add_metrics(parts).items() if count}
+
+
+def predict(
+    job: Job, client: Client, params: Arrays, layer: str, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
+) -> Iterator[np.ndarray]:
+    """Yield the feature of ``layer`` for batch after batch, in the order of the store: arrays of shape (rows, ...)."""
+    net, feed = _prepare(job, params, phase, roots)
+    names = [node.layer.name for node in net.nodes]
+    if layer not in names:
+        raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, names)}")
+    for features, _ in _batches(client, net, feed, params, job.seed, (layer,)):
+        yield features[layer]
+
+
+def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tuple[NeuralNet, Feed]:
+    check(job)
+    feed = open_feed(job, phase, 1, roots)
+    net = create_net(job.neuralnet, phase, feed.infos)
+    for name, param in net.params.items():
+        if name not in params or params[name].shape != param.shape:
+            raise UserError(
+                f"the net wants a param {name!r} of shape {param.shape}, which the given params do not have"
+            )
+    return net, feed
+
+
+def _batches(
+    client: Client, net: NeuralNet, feed: Feed, params: Arrays, seed: int, keep: Sequence[str]
+) -> Iterator[tuple[dict[str, np.ndarray], Metrics]]:
+    """Yield (kept features, metrics) of each batch in order, never more than a few ahead."""
+    workers = workers_at_hand(client)
+    if not workers:
+        raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
+    run = new_run()
+    shared = client.scatter((net, feed, {name: params[name] for name in net.params}), broadcast=True, hash=False)
+    flights: collections.deque[Any] = collections.deque()
+    starts = iter(range(0, len(feed), feed.batchsize))
+    while True:
+        for start in starts:
+            flights.append(
+                client.submit(
+                    _forward_range, shared, seed, start, start + feed.batchsize, tuple(keep),
+                    pure=False, key=f"forward-rows-{start}-{run}",
+                )
+            )  # fmt: skip
+            if len(flights) >= AHEAD * len(workers):
+                break
+        if not flights:
+            return
+        yield gather(client, [flights.popleft()], ())[0]
+
+
+def _forward_range(
+    shared: tuple[NeuralNet, Feed, Mapping[str, np.ndarray]], seed: int, start: int, stop: int, keep: Sequence[str]
+) -> tuple[dict[str, np.ndarray], Metrics]:
+    """Task: one forward pass over the records ``start`` to ``stop`` - 1."""
+    net, feed, params = shared
+    ops = get_ops()
+    records = feed.read_range(start, stop)
+    rows = min(stop, len(feed)) - start
+    ctx = Context(ops, net.phase, Rows(0, rows, rows), seed)
+    values = {name: ops.asarray(value) for name, value in params.items()}
+    outputs, metrics = forward(net, values, records, ctx, keep)
+    return {name: np.ascontiguousarray(ops.to_numpy(outputs[name].feature)) for name in keep}, metrics

@@ -1,0 +1,185 @@
+"""One partition of a worker group on its Dask worker: its part of each batch, its net, its way to the servers."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from distributed import get_worker
+
+from dsinga.cluster.exchange import Exchange
+from dsinga.cluster.feed import Feed
+from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
+from dsinga.cluster.server import ServerKey, close_shards, local_shard
+from dsinga.data import Prefetch
+from dsinga.errors import RunError
+from dsinga.job import Phase
+from dsinga.layers import Context, Records
+from dsinga.net import NeuralNet
+from dsinga.ops import get_ops
+from dsinga.server import Slice
+from dsinga.train import Algorithm, Metrics, forward
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every partition of a run is told; sent once, before the first round."""
+
+    run: str
+    generation: int
+    seed: int
+    nets: Mapping[Phase, NeuralNet]
+    feeds: Mapping[Phase, Feed]
+    algorithm: Algorithm
+    slices: Sequence[Slice]
+    timeout: float
+
+
+class PartitionKey(NamedTuple):
+    """Which partition: the run, its generation, the number of the partition in its group."""
+
+    run: str
+    generation: int
+    partition: int
+
+
+class Timing(NamedTuple):
+    """Seconds of one iteration: all of it, waiting for data, waiting for the servers (pushes included)."""
+
+    total: float
+    data: float
+    exchange: float
+
+
+class RoundReport(NamedTuple):
+    """What a round leaves: metrics and timing of each step, and the step that comes next. Small, for it is a token too."""
+
+    metrics: list[Metrics]
+    timings: list[Timing]
+    step: int
+
+
+class Partition:
+    """The state of one partition between rounds. Used by one thread at a time: its rounds form a chain."""
+
+    def __init__(self, setup: Setup, index: int, actors: Sequence[Any], threads: int, step: int):
+        self._setup = setup
+        self._index = index
+        self._threads = threads
+        self._step = step
+        self._ops = get_ops()
+        self._prefetch: Prefetch | None = None
+        train = setup.nets[Phase.kTrain]
+        self.exchange = Exchange(
+            {name: param.shape for name, param in train.params.items()},
+            setup.slices,
+            [self._road(server, actor) for server, actor in enumerate(actors)],
+            (setup.generation, 0, index),
+            setup.timeout,
+        )
+
+    def _road(self, server: int, actor: Any) -> Road:
+        shard = local_shard(ServerKey(self._setup.run, self._setup.generation, server))
+        return ActorRoad(actor) if shard is None else DirectRoad(shard)
+
+    def train(self, start: int, stop: int) -> RoundReport:
+        """Run the iterations ``start`` to ``stop`` - 1."""
+        if start != self._step:
+            raise RunError(f"partition {self._index} stands at step {self._step} and was asked to go on from {start}")
+        self._ops.set_threads(self._threads)
+        if self._prefetch is None:
+            self._prefetch = Prefetch(functools.partial(self._read, Phase.kTrain), start)
+        report = RoundReport([], [], stop)
+        for step in range(start, stop):
+            metrics, timing = self._iterate(step)
+            report.metrics.append(metrics)
+            report.timings.append(timing)
+            self._step = step + 1
+        self.exchange.begin(stop)
+        return report
+
+    def _iterate(self, step: int) -> tuple[Metrics, Timing]:
+        started = time.perf_counter()
+        assert self._prefetch is not None
+        records = next(self._prefetch)
+        data = time.perf_counter() - started
+        self.exchange.waited = 0.0
+        self.exchange.begin(step)
+        net, ctx = self._setup.nets[Phase.kTrain], self._context(Phase.kTrain, step)
+        metrics = self._setup.algorithm(net, self.exchange, records, ctx, self.exchange.push)
+        self.exchange.finish()
+        return metrics, Timing(time.perf_counter() - started, data, self.exchange.waited)
+
+    def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
+        """Return the metrics of each of the first ``batches`` batches of ``phase``, this partition's rows only."""
+        self._ops.set_threads(self._threads)
+        self.exchange.begin(version)
+        found = []
+        with Prefetch(functools.partial(self._read, phase), 0, batches) as prefetch:
+            for step, records in enumerate(prefetch):
+                ctx = self._context(phase, step)
+                _, metrics = forward(self._setup.nets[phase], self.exchange, records, ctx)
+                found.append(metrics)
+        return found
+
+    def _read(self, phase: Phase, step: int) -> dict[str, Records]:
+        feed = self._setup.feeds[phase]
+        return feed.read(step, feed.parts[self._index])
+
+    def _context(self, phase: Phase, step: int) -> Context:
+        rows = self._setup.feeds[phase].parts[self._index]
+        if len(self._setup.feeds[phase].parts) == 1:
+            return Context(self._ops, phase, rows, self._setup.seed, step)
+        return Context(self._ops, phase, rows, self._setup.seed, step, self.exchange.total)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._prefetch is not None:
+            self._prefetch.close()
+
+
+# The partitions that live in this process.
+_partitions: dict[PartitionKey, Partition] = {}
+
+
+def create(key: PartitionKey, address: str, setup: Setup, actors: Sequence[Any], threads: int, step: int) -> None:
+    """Task: make a partition on this Dask worker, ready to begin at ``step``."""
+    _at(address)
+    _partitions[key] = Partition(setup, key.partition, actors, threads, step)
+
+
+def train_round(key: PartitionKey, address: str, start: int, stop: int, token: Any) -> RoundReport:
+    """Task: one round of a partition. ``token`` is what it must come after."""
+    return _find(key, address).train(start, stop)
+
+
+def evaluate(key: PartitionKey, address: str, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
+    """Task: one evaluation by a partition. ``token`` is what it must come after."""
+    return _find(key, address).evaluate(phase, batches, version)
+
+
+def abandon(run: str, message: str | None = None) -> None:
+    """End the run in this process: waits that go on end with ``message``. Called on the event loop, past all queues."""
+    for key in [key for key in _partitions if key.run == run]:
+        partition = _partitions.pop(key)
+        partition.exchange.aborted = message or "the run has ended"
+        partition.close()
+    close_shards(run, message)
+
+
+def _find(key: PartitionKey, address: str) -> Partition:
+    _at(address)
+    try:
+        return _partitions[key]
+    except KeyError:
+        raise RunError(f"partition {key.partition} is no longer on {address}: its Dask worker was restarted") from None
+
+
+def _at(address: str) -> None:
+    """Make sure that the task runs where it was sent; Dask may move a pinned task when its worker has gone."""
+    here = get_worker().address
+    if here != address:
+        raise RunError(f"a task for the Dask worker {address} was run by {here}")

@@ -1,0 +1,92 @@
+"""The server as a Dask Actor: a shard, reachable from every worker of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dsinga.errors import RunError
+from dsinga.ops import Array
+from dsinga.server import Push, Shard, SliceSpec
+from dsinga.train import Updater
+
+# Up to this many bytes of gradients the sum and the update are quicker than handing them to a thread; above it they
+# would keep the event loop, and so the worker's heartbeat, waiting.
+INLINE_BYTES = 1 << 18
+
+
+class ServerKey(NamedTuple):
+    """Which server: the run, its generation, the number of the server in its group."""
+
+    run: str
+    generation: int
+    server: int
+
+
+# The shards that live in this process, so that partitions beside them need no Actor call.
+_shards: dict[ServerKey, Shard] = {}
+
+
+def local_shard(key: ServerKey) -> Shard | None:
+    """Return the shard if it lives in this process."""
+    return _shards.get(key)
+
+
+def close_shards(run: str, message: str | None = None) -> None:
+    """Forget the run's shards in this process; whoever waits at one gets RunError(``message``)."""
+    for key in [key for key in _shards if key.run == run]:
+        _shards.pop(key).close(RunError(message or "the run has ended"))
+
+
+class ServerActor:
+    """One server of a server group. Its blocking methods are coroutines, so a wait holds no thread."""
+
+    def __init__(
+        self,
+        key: ServerKey,
+        slices: Sequence[SliceSpec],
+        updater: Updater,
+        contributors: int,
+        start: int,
+        timeout: float,
+    ):
+        self._timeout = timeout
+        self._shard = Shard(slices, updater, contributors, key.generation, start)
+        _shards[key] = self._shard
+
+    def put(self, values: Mapping[int, Array], state: Mapping[int, Mapping[str, Array]] | None) -> None:
+        """Set the values, and the updater's state where a run is resumed."""
+        self._shard.put(values, state)
+
+    async def pull(self, ids: Sequence[int], version: int) -> dict[int, Array]:
+        """Return the values of slices ``ids`` as soon as they have reached ``version``."""
+        return await self._wait(self._shard.pull(ids, version))
+
+    async def push_pull(self, push: Push, gradients: Mapping[int, Array]) -> dict[int, Array]:
+        """Take gradients; return the values of these slices once every partition has given its own."""
+        gradients = {key: _writable(gradient) for key, gradient in gradients.items()}
+        if sum(gradient.nbytes for gradient in gradients.values()) > INLINE_BYTES:
+            await asyncio.to_thread(self._shard.push, push, gradients)
+        else:
+            self._shard.push(push, gradients)
+        return await self._wait(self._shard.pull(list(gradients), push.step + 1))
+
+    async def total(self, key: str, partition: int, array: Array) -> Array:
+        """Return the sum of the partitions' arrays, in the order of the partitions."""
+        return await self._wait(self._shard.total(key, partition, array))
+
+    def snapshot(self, version: int) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return copies of the values and of the updater's state, by slice id, at ``version``."""
+        return self._shard.snapshot(version, self._timeout)
+
+    async def _wait(self, future: Any) -> Any:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout)
+        except TimeoutError:
+            raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
+
+
+def _writable(gradient: Array) -> Array:
+    """Return the gradient, copied if it came through TCP into read-only memory (the shard adds into it)."""
+    return gradient if gradient.flags.writeable else gradient.copy()

@@ -1,0 +1,176 @@
+"""A run laid out on a Dask cluster: its servers, its partitions, and how to ask them for something."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dask
+import numpy as np
+from distributed import Client, Future
+
+from dsinga.cluster import partition as tasks
+from dsinga.cluster.partition import PartitionKey, RoundReport, Setup
+from dsinga.cluster.placement import Placement
+from dsinga.cluster.server import ServerActor, ServerKey
+from dsinga.cluster.watch import gather
+from dsinga.job import Phase
+from dsinga.net import Param
+from dsinga.server import SliceSpec
+from dsinga.train import Metrics, Updater
+
+Arrays = dict[str, np.ndarray]
+
+
+def new_run() -> str:
+    """Return a name for a run that no other run has."""
+    return uuid.uuid4().hex[:8]
+
+
+def add_metrics(parts: Sequence[Metrics]) -> Metrics:
+    """Return the sums and counts of several parts, added in their order."""
+    names = dict.fromkeys(itertools.chain.from_iterable(parts))
+    return {
+        name: (
+            sum(part[name][0] for part in parts if name in part),
+            sum(part[name][1] for part in parts if name in part),
+        )
+        for name in names
+    }
+
+
+class Session:
+    """Servers and partitions on their Dask workers.
+
+    Everything a partition does is a task that depends on the one before it, so that no queue can bring two partitions
+    that wait for each other into the wrong order.
+    """
+
+    def __init__(self, client: Client, setup: Setup, placement: Placement, params: Mapping[str, Param]):
+        self._client = client
+        self._setup = setup
+        self._placement = placement
+        self._params = params
+        self._actors: list[Any] = []
+        self._actor_futures: list[Future] = []
+        self._tokens: list[Future] = []
+
+    def start(self, updater: Updater, values: Arrays, state: Mapping[str, Arrays], step: int) -> None:
+        """Make the servers with these values and this updater state, then the partitions, ready for ``step``."""
+        per_server = [
+            [spec for spec in self._specs() if spec.slice.server == server]
+            for server in range(len(self._placement.servers))
+        ]
+        for server, address in enumerate(self._placement.servers):
+            key = ServerKey(self._setup.run, self._setup.generation, server)
+            self._actor_futures.append(
+                self._client.submit(
+                    ServerActor,
+                    key,
+                    per_server[server],
+                    updater,
+                    len(self._placement.partitions),
+                    step,
+                    self._setup.timeout,
+                    actor=True,
+                    workers=[address],
+                    key=f"server-{server}-{self._setup.run}",
+                )
+            )
+        self._actors = self._gather(self._actor_futures)
+        for actor, specs in zip(self._actors, per_server, strict=True):
+            mine = {spec.slice.id: _piece(values[spec.slice.param], spec) for spec in specs}
+            history = {
+                spec.slice.id: {slot: _piece(array, spec) for slot, array in state[spec.slice.param].items()}
+                for spec in specs
+                if spec.slice.param in state
+            }
+            actor.put(mine, history or None).result(timeout=self._setup.timeout)
+        self._tokens = [
+            self._submit(tasks.create, p, "setup", self._setup, self._actors, threads, step)
+            for p, threads in enumerate(self._placement.threads)
+        ]
+        self._gather(self._tokens)
+
+    def round(self, start: int, stop: int) -> list[Future]:
+        """Send off the iterations ``start`` to ``stop`` - 1; return the tasks, one a partition."""
+        self._tokens = [
+            self._submit(tasks.train_round, p, f"steps-{start}-{stop}", start, stop, token)
+            for p, token in enumerate(self._tokens)
+        ]
+        return self._tokens
+
+    def reports(self, futures: Sequence[Future], look: Callable[[], None] = lambda: None) -> list[RoundReport]:
+        """Wait for a round; return each partition's report."""
+        return self._gather(futures, look)
+
+    def evaluate(self, phase: Phase, batches: int, step: int) -> Metrics:
+        """Return the metrics of the first ``batches`` batches of ``phase`` with the params after ``step`` steps."""
+        self._tokens = [
+            self._submit(tasks.evaluate, p, f"{phase.name}-at-{step}", phase, batches, step, token)
+            for p, token in enumerate(self._tokens)
+        ]
+        by_partition = self._gather(self._tokens)
+        return add_metrics([add_metrics(batch) for batch in zip(*by_partition, strict=True)])
+
+    def snapshot(self, step: int) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return the params and the updater's state after ``step`` steps, each in its full shape."""
+        pieces: dict[int, np.ndarray] = {}
+        history: dict[int, Arrays] = {}
+        for answer in [actor.snapshot(step) for actor in self._actors]:
+            values, slots = answer.result(timeout=self._setup.timeout)
+            pieces.update(values)
+            history.update(slots)
+        params = {name: np.empty(param.shape, np.float32) for name, param in self._params.items()}
+        state: dict[str, Arrays] = {}
+        for spec in self._specs():
+            piece, name = spec.slice, spec.slice.param
+            params[name].reshape(-1)[piece.start : piece.stop] = pieces[piece.id]
+            for slot, array in history.get(piece.id, {}).items():
+                whole = state.setdefault(name, {}).setdefault(slot, np.zeros(params[name].shape, np.float32))
+                whole.reshape(-1)[piece.start : piece.stop] = array
+        return params, state
+
+    def close(self, message: str | None = None) -> None:
+        """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
+        there = set(self._client.scheduler_info()["workers"])
+        addresses = sorted(self._placement.addresses & there)
+        if addresses:
+            self._client.run(tasks.abandon, self._setup.run, message, workers=addresses, on_error="ignore")
+        # Dropping the last reference to a future lets the scheduler forget the task, and an actor with it.
+        self._tokens, self._actors, self._actor_futures = [], [], []
+
+    def _specs(self) -> list[SliceSpec]:
+        return [
+            SliceSpec(
+                piece,
+                self._params[piece.param].trainable,
+                self._params[piece.param].lr_scale,
+                self._params[piece.param].wd_scale,
+            )
+            for piece in self._setup.slices
+        ]
+
+    def _submit(self, task: Callable[..., Any], partition: int, what: str, *arguments: Any) -> Future:
+        address = self._placement.partitions[partition]
+        key = PartitionKey(self._setup.run, self._setup.generation, partition)
+        with dask.annotate(priority=10):  # ahead of whatever else the user's cluster has to do
+            return self._client.submit(
+                task,
+                key,
+                address,
+                *arguments,
+                workers=[address],
+                allow_other_workers=False,
+                pure=False,
+                key=f"{task.__name__}-{what}-partition-{partition}-{self._setup.run}",
+            )
+
+    def _gather(self, futures: Sequence[Future], look: Callable[[], None] = lambda: None) -> list[Any]:
+        return gather(self._client, futures, self._placement.addresses, look)
+
+
+def _piece(array: np.ndarray, spec: SliceSpec) -> np.ndarray:
+    return array.reshape(-1)[spec.slice.start : spec.slice.stop]

@@ -1,0 +1,60 @@
+"""When a run stops training to do something else (SINGA's "now" rule), and how long a round is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsinga.job import Job
+
+# What a round should last, in seconds: long beside the milliseconds that a task costs, short beside what a person
+# waits for a progress line.
+ROUND_SECONDS = 1.0
+
+
+def due(step: int, freq: int, after: int) -> bool:
+    """Whether something of this frequency is due once ``step`` steps are done."""
+    return freq > 0 and step >= after and (step - after) % freq == 0
+
+
+def validate_due(job: Job, step: int) -> bool:
+    """Whether to validate after ``step`` steps: as SINGA does, and once more at the end."""
+    if not (job.validate_freq and job.validate_steps):
+        return False
+    return due(step, job.validate_freq, job.validate_after) or step == job.train_steps
+
+
+def test_due(job: Job, step: int) -> bool:
+    """Whether to test after ``step`` steps: as SINGA does, and once more at the end."""
+    if not (job.test_freq and job.test_steps):
+        return False
+    return due(step, job.test_freq, job.test_after) or step == job.train_steps
+
+
+def checkpoint_due(job: Job, step: int) -> bool:
+    """Whether to write a checkpoint after ``step`` steps: as the job says, never before the first step, always at the end."""
+    return step > 0 and (due(step, job.checkpoint_freq, job.checkpoint_after) or step == job.train_steps)
+
+
+def display_due(job: Job, step: int) -> bool:
+    """Whether a train row is written after ``step`` steps; without ``disp_freq`` there are a hundred in the run."""
+    freq = job.disp_freq or max(1, job.train_steps // 100)
+    return due(step, freq, job.disp_after) or step == job.train_steps
+
+
+def next_stop(job: Job, step: int) -> int:
+    """Return the first step after ``step`` at which training pauses, at the latest the last."""
+    interrupts = (validate_due, test_due, checkpoint_due)
+    return next(s for s in range(step + 1, job.train_steps + 1) if any(is_due(job, s) for is_due in interrupts))
+
+
+class Pace:
+    """How many steps make a round of about a second, learnt from the rounds before."""
+
+    def __init__(self) -> None:
+        self.steps = 1
+
+    def learn(self, seconds: Sequence[float]) -> None:
+        """Take the seconds of each step of a round into account; growth is gradual, for first steps are slow."""
+        per_step = sorted(seconds)[len(seconds) // 2]
+        wanted = max(1, int(ROUND_SECONDS / max(per_step, 1e-6)))
+        self.steps = min(wanted, self.steps * 8)

@@ -1,0 +1,52 @@
+"""Waiting for tasks without ever hanging: a lost Dask worker is noticed while one waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from distributed import Client, Future, wait
+
+from dsinga.errors import RunError
+
+# How long to wait for tasks before looking whether all workers are still there, in seconds.
+LOOK = 0.5
+
+
+def lost_workers(client: Client, addresses: Iterable[str]) -> list[str]:
+    """Return those of the ``addresses`` that the scheduler no longer knows."""
+    known = client.scheduler_info()["workers"]
+    return [address for address in addresses if address not in known]
+
+
+def gather(
+    client: Client, futures: Sequence[Future], addresses: Iterable[str], look: Callable[[], None] = lambda: None
+) -> list[Any]:
+    """Return the results of ``futures`` in their order; call ``look`` now and then.
+
+    Raises RunError that names the worker as soon as one of the ``addresses`` is lost, and what a task raised.
+    """
+    addresses = sorted(addresses)
+    remaining = set(futures)
+    while remaining:
+        try:
+            with client.as_current():
+                done, remaining = wait(remaining, timeout=LOOK, return_when="FIRST_COMPLETED")
+        except TimeoutError:
+            done = set()
+        failed = [future for future in done if future.status != "finished"]
+        if failed or not done:
+            lost = lost_workers(client, addresses)
+            if lost:
+                raise RunError(f"the Dask worker {', '.join(lost)} was lost")
+        for future in failed:
+            _raise(future)
+        look()
+    return [future.result(timeout=30) for future in futures]
+
+
+def _raise(future: Future) -> None:
+    error = future.exception(timeout=30)
+    if error is None:
+        raise RunError(f"the task {future.key} ended as {future.status}")
+    raise error
