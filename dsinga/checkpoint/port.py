@@ -67,7 +67,7 @@ def export_safetensors(checkpoint: Checkpoint, path: Place) -> None:
 
 
 def find(path: Place, roots: Sequence[Place] = ()) -> Path:
-    """Return the checkpoint directory or file that ``path`` means, seen from the working directory, then from ``roots``.
+    """Return the checkpoint directory or file that ``path`` means, seen from the working directory, then ``roots``.
 
     It may be a checkpoint directory, a folder of them or a workspace (the latest is taken), a ``.safetensors`` or
     ``.npz`` file, or a checkpoint of SINGA. SINGA's name ``step<N>-worker<id>`` also finds the directory ``step<N>``

@@ -55,7 +55,7 @@ class Timing(NamedTuple):
 
 
 class RoundReport(NamedTuple):
-    """What a round leaves: metrics and timing of each step, and the step that comes next. Small, for it is a token too."""
+    """What a round leaves: metrics and timing of each step, and the step that comes next. A token too, so small."""
 
     metrics: list[Metrics]
     timings: list[Timing]

@@ -14,7 +14,7 @@ from dsinga.errors import UserError
 
 
 class Placement(NamedTuple):
-    """Addresses of the Dask workers that hold each partition and each server, and the kernel threads of each partition."""
+    """The Dask worker (by address) of each partition and of each server, and the kernel threads of each partition."""
 
     partitions: tuple[str, ...]
     servers: tuple[str, ...]

@@ -31,14 +31,11 @@ def new_run() -> str:
 
 def add_metrics(parts: Sequence[Metrics]) -> Metrics:
     """Return the sums and counts of several parts, added in their order."""
-    names = dict.fromkeys(itertools.chain.from_iterable(parts))
-    return {
-        name: (
-            sum(part[name][0] for part in parts if name in part),
-            sum(part[name][1] for part in parts if name in part),
-        )
-        for name in names
-    }
+    sums: Metrics = {}
+    for name, (total, count) in itertools.chain.from_iterable(part.items() for part in parts):
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + total, before[1] + count)
+    return sums
 
 
 class Session:

@@ -31,7 +31,7 @@ def test_due(job: Job, step: int) -> bool:
 
 
 def checkpoint_due(job: Job, step: int) -> bool:
-    """Whether to write a checkpoint after ``step`` steps: as the job says, never before the first step, always at the end."""
+    """Whether to write a checkpoint after ``step`` steps: as the job says, and always at the end."""
     return step > 0 and (due(step, job.checkpoint_freq, job.checkpoint_after) or step == job.train_steps)
 
 

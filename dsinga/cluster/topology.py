@@ -8,7 +8,7 @@ from dsinga.job import Job, SlicingMethod
 
 
 class Topology(NamedTuple):
-    """One worker group of ``workers`` and one server group of ``servers``; ``slicing`` cuts the params for the latter."""
+    """One worker group of ``workers``, one server group of ``servers``; ``slicing`` cuts the params for the servers."""
 
     workers: int
     servers: int

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.errors import GroupNotFoundError
 
 from dsinga.data.cache import ChunkCache
 from dsinga.data.layout import DTYPES, LABEL_ROWS, VERSION
@@ -74,16 +73,13 @@ class RecordStore:
             IndexError: a row outside the store.
             UserError: a chunk is missing or damaged.
         """
-        rows = np.asarray(rows, np.int64)
-        if rows.size and not (0 <= rows.min() and rows.max() < len(self)):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} asked of the {len(self)} records in {self.location}")
         return self._gather(self._data, rows, self.dtype), self.read_labels(rows)
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n,) int64 of ``rows`` alone, or None where there are none."""
         if self._labels is None:
             return None
-        return self._gather(self._labels, np.asarray(rows, np.int64), np.dtype(np.int64))
+        return self._gather(self._labels, rows, np.dtype(np.int64))
 
     @property
     def raw_bytes(self) -> int:
@@ -98,7 +94,10 @@ class RecordStore:
     def _arrays(self) -> list[zarr.Array]:
         return [self._data] if self._labels is None else [self._data, self._labels]
 
-    def _gather(self, array: zarr.Array, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    def _gather(self, array: zarr.Array, rows: Any, dtype: np.dtype) -> np.ndarray:
+        rows = np.asarray(rows, np.int64)
+        if rows.size and not (0 <= rows.min() and rows.max() < len(self)):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} asked of the {len(self)} records in {self.location}")
         out = np.empty((len(rows), *array.shape[1:]), dtype)
         per_chunk = array.chunks[0]
         which = rows // per_chunk
@@ -140,17 +139,23 @@ class RecordStore:
             raise UserError(f"{self.location} holds no records")
 
 
-def _open_group(location: str) -> zarr.Group:
+def _zarr_group(location: str) -> zarr.Group | None:
+    """Return the group at ``location``, None if there is none, or none that zarr understands."""
+    store = zarr_store(location, read_only=True)
     try:
-        group = zarr.open_group(store=zarr_store(location, read_only=True), mode="r", zarr_format=3)
-    except (GroupNotFoundError, FileNotFoundError, NotADirectoryError):
-        if not exists(location):
-            raise UserError(
-                f"no store at {location}; make one with: dsinga data import KIND SOURCE {location}"
-            ) from None
+        return zarr.open_group(store=store, mode="r", zarr_format=3)
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError):  # zarr's own errors are ValueErrors
+        return None
+
+
+def _open_group(location: str) -> zarr.Group:
+    group = _zarr_group(location)
+    if group is None and not exists(location):
+        raise UserError(f"no store at {location}; make one with: dsinga data import KIND SOURCE {location}")
+    if group is None:
         raise UserError(
             f"{location} is no zarr v3 group; make a store of it with: dsinga data import KIND {location} DESTINATION"
-        ) from None
+        )
     version = group.attrs.get("dsinga")
     if version is None:
         raise UserError(
@@ -176,11 +181,8 @@ def _array(group: zarr.Group, name: str, location: str) -> zarr.Array:
 
 def is_store(location: str) -> bool:
     """Whether ``location`` holds a store of records, complete or not: what may be replaced when asked to."""
-    try:
-        group = zarr.open_group(store=zarr_store(location, read_only=True), mode="r", zarr_format=3)
-    except (GroupNotFoundError, FileNotFoundError, NotADirectoryError):
-        return False
-    return "dsinga" in group.attrs
+    group = _zarr_group(location)
+    return group is not None and "dsinga" in group.attrs
 
 
 def is_complete(location: str) -> bool:

@@ -104,7 +104,7 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
             remedy = f'{needed}: "..."' if needed.startswith("user") else f"{needed} {{ ... }}"
             raise fault(layer, message, f"{field} {type_.name} needs {remedy}", field)
         known = ", ".join(one.name for one in list(type(type_))[:3])
-        raise fault(layer, message, f"{type(message).__name__} needs a {field} ({known}, ...), or a {needed}")
+        raise fault(layer, message, f"{type(message).__name__} needs its {field} ({known}, ...) or a {needed}")
 
 
 def check_layer(layer: LayerConf) -> None:

@@ -45,12 +45,19 @@ class Draft:
         try:
             name = field_name(self.cls, spelled)
         except JobError as error:
-            around = self.outer
-            while around and spelled not in field_types(around.cls):
-                around = around.outer
-            hint = f" ({around.cls.__name__} has one: is a '}}' missing before it?)" if around else ""
-            raise self.fault(f"{error}{hint}", where) from None
+            raise self.fault(f"{error}{self.misplaced(spelled)}", where) from None
         return (name, *item_type(field_types(self.cls)[name]))
+
+    def misplaced(self, spelled: str) -> str:
+        """Return where a field might belong that this message has not: within one of its blocks, or around it."""
+        for name, hint in field_types(self.cls).items():
+            kind, _ = item_type(hint)
+            if is_message(kind) and spelled in field_types(kind):
+                return f" (or does it belong in {name} {{ ... }}?)"
+        around = self.outer
+        while around and spelled not in field_types(around.cls):
+            around = around.outer
+        return f" ({around.cls.__name__} has one: is a '}}' missing before it?)" if around else ""
 
     def add(self, spelled: str, value: Any, where: Where) -> None:
         """Give the field ``spelled`` a value as the parser has it, one more if it is repeated."""

@@ -117,7 +117,7 @@ def field_name(cls: type[Message], name: str) -> str:
     fields = field_types(cls)
     if name not in fields:
         known = [field for field in (*fields, *cls.aliases) if field != "extensions"]
-        hint = nearest(name, known) or f"; it has {', '.join(known) or 'none'}"
+        hint = nearest(name, known) or f"; it has {', '.join(known[:8]) or 'none'}{', ...' * (len(known) > 8)}"
         raise JobError(f"{cls.__name__} has no field {name!r}{hint}")
     return name
 

@@ -11,7 +11,7 @@ from dsinga.job.draft import read
 from dsinga.job.message import JobError, Where
 from dsinga.job.overrides import override
 from dsinga.job.schema import Job
-from dsinga.job.textformat import parse
+from dsinga.job.textformat import UnclosedError, parse
 
 
 def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
@@ -31,7 +31,13 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
 
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:
     """Return the job that ``text`` holds; ``file`` is the path to name in errors. Raises JobError as :func:`load`."""
-    draft = read(parse(text, file), Job, Where(file, 1))
+    try:
+        block = parse(text, file)
+    except UnclosedError as error:
+        # Where the '}' is missing shows at the first field that does not belong into the block still open.
+        read(parse(f"{text}\n{error.closing}", file), Job, Where(file, 1))
+        raise
+    draft = read(block, Job, Where(file, 1))
     for one in overrides:
         override(draft, one)
     return cast(Job, draft.build())

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsinga.job.message import JobError
+from dsinga.job.syntaxfault import Fault, explain
 
 if TYPE_CHECKING:
-    from lark import Lark, Token, UnexpectedInput
+    from lark import Lark, Token
 
 GRAMMAR = r"""
 document: (entry ("," | ";")?)*
@@ -40,6 +41,14 @@ NUMBER: /\.?[0-9]([eE][+-]|[\w.])*/
 STRING: /"(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])*'/
 %ignore /\s+|#[^\n]*/
 """
+
+
+class UnclosedError(JobError):
+    """A text that ends within blocks; ``closing`` would close them."""
+
+    def __init__(self, message: str, closing: str):
+        super().__init__(message)
+        self.closing = closing
 
 
 class Word(str):
@@ -80,10 +89,15 @@ def _parse(text: str, file: str, start: str) -> Any:
     try:
         return parser().parse(text, start=start)
     except UnexpectedInput as error:
-        line, column, message = explain(error, text)
+        fault = explain(error, text)
     except BadToken as error:
-        line, column, message = error.token.line or 0, error.token.column or 0, error.message
-    raise JobError(f"{file}:{line}:{column}: {message}" if start == "document" else f"{file}: {message}")
+        fault = Fault(error.token.line or 0, error.token.column or 0, error.message)
+    place = f"{file}:{fault.line}:{fault.column}" if start == "document" else file
+    raise (
+        UnclosedError(f"{place}: {fault.message}", fault.closing)
+        if fault.closing
+        else JobError(f"{place}: {fault.message}")
+    )
 
 
 @functools.cache
@@ -177,38 +191,3 @@ def unquote(token: Token) -> str:
         raise BadToken(token, f"{str(token)} has an unknown escape; write \\\\ for a backslash") from None
     except (ValueError, OverflowError):  # beyond Unicode, or no UTF-8
         raise BadToken(token, f"{str(token)} is not UTF-8 text") from None
-
-
-def explain(error: UnexpectedInput, text: str) -> tuple[int, int, str]:
-    """Return line, column and, in plain words, what the parser expected there and what it found."""
-    from lark import Token, UnexpectedCharacters, UnexpectedToken
-
-    if isinstance(error, UnexpectedCharacters):
-        found = text[error.pos_in_stream or 0]
-        if found in "\"'":
-            return error.line, error.column, f"the string that begins with {found} is not closed on its line"
-        return error.line, error.column, f"{found!r} has no meaning here; expected {expected(error.allowed or set())}"
-    assert isinstance(error, UnexpectedToken)
-    assert error.interactive_parser is not None
-    tokens = [one for one in error.interactive_parser.parser_state.value_stack if isinstance(one, Token)]
-    wanted = expected(error.accepts)
-    if "COLON" in error.accepts:
-        wanted += f" after the name {str(tokens[-1])!r}"
-    if error.token.type in ("RBRACE", "MORETHAN", "RSQB") and not tokens:
-        return error.line, error.column, f"this {str(error.token)!r} closes nothing"
-    if error.token.type != "$END":
-        return error.line, error.column, f"expected {wanted}, found {str(error.token)!r}"
-    line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
-    if tokens and tokens[-1] in ("{", "<", "["):
-        return line, column, f"the text ends, but the {str(tokens[-1])!r} of line {tokens[-1].line} is never closed"
-    return line, column, f"expected {wanted}, found the end of the text"
-
-
-def expected(terminals: set[str]) -> str:
-    """Return words for the tokens that the parser would take next."""
-    if "NUMBER" in terminals:
-        return "a value"
-    if "EXTENSION" in terminals:
-        return "a field name"
-    signs = {"COLON": ":", "LBRACE": "{", "COMMA": ",", "RSQB": "]"}
-    return " or ".join(repr(sign) for name, sign in signs.items() if name in terminals) or "nothing more"

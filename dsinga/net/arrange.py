@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SWEEPS = 24
-BEND_WEIGHT = 4.0  # how much dearer it is to bend a long edge than to shift a box
+SETTLING = 3  # rounds of straightening: what is straight makes room for its neighbours
+PASSING_PULL = 0.1  # of an edge that passes ranks on a box, against 1 of an edge to the next rank
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ def arrange(sources: Sequence[Sequence[int]], box: float = 1.0, lane: float = 0.
     size = [box] * len(sources) + [lane] * (points - len(sources))
     order_rows(rows, above, below)
     x = place_rows(rows, above, below, size)
+    lines = [*straight_lines(len(sources), above, below), *(chain[1:-1] for chain in chains.values())]
+    for _ in range(SETTLING):
+        for line in lines:
+            straighten(rows, line, size, x)
     left = min((x[k] - size[k] / 2 for k in range(points)), default=0.0)
     right = max((x[k] + size[k] / 2 for k in range(points)), default=0.0)
     x = [value - left for value in x]
@@ -97,20 +102,56 @@ def place_rows(
     x = [0.0] * len(size)
     for row in rows:
         spread(row, [0.0] * len(row), [1.0] * len(row), size, x)
-    passing = [len(above[k]) == len(below[k]) == 1 and size[k] < max(size) for k in range(len(size))]
+    largest = max(size, default=0.0)
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         for row in rows if down else reversed(rows):
             wanted, weights = [], []
             for node in row:
                 near = [*above[node], *below[node]] if sweep > SWEEPS // 2 else (above if down else below)[node]
-                pull = [BEND_WEIGHT if passing[node] and passing[other] else 1.0 for other in near]
+                pull = [PASSING_PULL if size[other] < size[node] else 1.0 for other in near]
                 total = sum(pull)
-                mean = sum(w * x[other] for w, other in zip(pull, near, strict=True)) / total if near else x[node]
-                wanted.append(mean)
-                weights.append(total or 0.1)
+                wanted.append(sum(w * x[k] for w, k in zip(pull, near, strict=True)) / total if near else x[node])
+                weights.append(total * size[node] / largest or PASSING_PULL)
             spread(row, wanted, weights, size, x)
     return x
+
+
+def straight_lines(boxes: int, above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the chains of boxes that follow each other without a branch, passing edges apart."""
+    lines: list[list[int]] = []
+    line_of: dict[int, list[int]] = {}
+    for box in range(boxes):
+        over = [other for other in above[box] if other < boxes]
+        if len(over) == 1 and [other for other in below[over[0]] if other < boxes] == [box]:
+            line_of[box] = line_of[over[0]]
+        else:
+            line_of[box] = []
+            lines.append(line_of[box])
+        line_of[box].append(box)
+    return lines
+
+
+def straighten(rows: Sequence[Sequence[int]], line: Sequence[int], size: Sequence[float], x: list[float]) -> None:
+    """Move the points of a line, one to a row, within the room that their rows leave, to as few places as can be."""
+    spaces = [room(next(row for row in rows if point in row), point, size, x) for point in line]
+    start = 0
+    while start < len(line):
+        (low, high), stop = spaces[start], start + 1
+        while stop < len(line) and max(low, spaces[stop][0]) <= min(high, spaces[stop][1]):
+            low, high, stop = max(low, spaces[stop][0]), min(high, spaces[stop][1]), stop + 1
+        mean = sum(x[point] for point in line[start:stop]) / (stop - start)
+        for point in line[start:stop]:
+            x[point] = min(max(mean, low), high)
+        start = stop
+
+
+def room(row: Sequence[int], point: int, size: Sequence[float], x: Sequence[float]) -> tuple[float, float]:
+    """Return between which places ``point`` can move without touching its neighbours in the row."""
+    k = row.index(point)
+    left = x[row[k - 1]] + (size[row[k - 1]] + size[point]) / 2 if k else float("-inf")
+    right = x[row[k + 1]] - (size[row[k + 1]] + size[point]) / 2 if k + 1 < len(row) else float("inf")
+    return left, right
 
 
 def spread(

@@ -35,8 +35,7 @@ def to_svg(net: NeuralNet) -> str:
     y = [MARGIN + rank * (BOX_HEIGHT + GAP_Y) for rank in grid.rank]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{total_width:.0f}" height="{total_height:.0f}" '
-        f'viewBox="0 0 {total_width:.0f} {total_height:.0f}" font-family="Helvetica, Arial, sans-serif" '
-        f'style="max-width: 100%; height: auto">',
+        f'viewBox="0 0 {total_width:.0f} {total_height:.0f}" font-family="Helvetica, Arial, sans-serif">',
         f"<title>{escape(f'{len(rows)} layers, {sum(row.count for row in rows):,} params')}</title>",
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#777777"/></marker></defs>',

@@ -19,7 +19,13 @@ def _numpy() -> Ops:
     return NumpyOps()
 
 
-BACKENDS: dict[str, Callable[[], Ops]] = {"numpy": _numpy}
+def _onednn() -> Ops:
+    from dsinga.ops.onednn.onednn_ops import OnednnOps
+
+    return OnednnOps()
+
+
+BACKENDS: dict[str, Callable[[], Ops]] = {"onednn": _onednn, "numpy": _numpy}
 """Name -> maker, best first; a maker raises UserError, in one sentence, if the backend cannot load here."""
 
 _loaded: dict[str, Ops] = {}

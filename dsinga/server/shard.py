@@ -85,14 +85,13 @@ class Shard:
     ) -> None:
         """Give the first values, float32 (size,), by slice id, and the updater's state by slice id and name.
 
-        Without a state the updater begins anew. A repeated put changes nothing. The arrays are given away: they are
-        updated in place if they can be written. Raises UserError if the state is not that of this updater.
+        With None for the state the updater begins anew. A repeated put changes nothing. The arrays are given away:
+        they are updated in place if they can be written. Raises UserError if the state is not that of this updater.
         """
-        state = state or {}
         with self._lock:
             self._check_open()
             for id, value in values.items():
-                self._slots[id].put(self._start, value, state.get(id), self._updater)
+                self._slots[id].put(self._start, value, None if state is None else state.get(id, {}), self._updater)
             woken = [wait for id in values for wait in self._deliver(self._slots[id])]
         for wait in woken:
             wait.resolve()

@@ -60,6 +60,8 @@ def slice_params(sizes: Mapping[str, int], num: int) -> dict[str, list[int]]:
 
     Returns the lengths of the slices of each param. A box holds ``total // num + total % num`` elements and a tenth
     more at need. A param is cut only where it fits neither way, and only if at least a tenth of the box is free.
+    SINGA takes a box that is overfilled for one that is just full, so that any number of small params go into it;
+    here a tenth is the limit for all of them together.
     """
     capacity, slack = _box(sum(sizes.values()), num)
     free = capacity
@@ -70,7 +72,7 @@ def slice_params(sizes: Mapping[str, int], num: int) -> dict[str, list[int]]:
         while rest > 0:
             if free + slack >= rest:
                 cuts.append(rest)
-                free = max(free - rest, 0)
+                free -= rest
                 rest = 0
             else:
                 if free >= max(slack, 1):  # SINGA cuts an empty slice where boxes hold fewer than ten elements
@@ -84,7 +86,7 @@ def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
     """Put slices, in their order, into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
 
     Returns the box of each slice. SINGA never ends if a slice is larger than a box, and fails if it runs out of boxes;
-    here an empty box takes any slice, and the last box all that is left.
+    here an empty box takes any slice, and the last box all that is left. Overfilling is as in :func:`slice_params`.
     """
     capacity, slack = _box(sum(lengths), num)
     free, box = capacity, 0
@@ -93,7 +95,7 @@ def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
         if free + slack < length and free < capacity and box < num - 1:
             free, box = capacity, box + 1
         boxes.append(box)
-        free = max(free - length, 0)
+        free -= length
     return boxes
 
 

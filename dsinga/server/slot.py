@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -133,5 +133,5 @@ def _owned(array: np.ndarray, size: int) -> np.ndarray:
     return np.require(array, np.float32, ["C", "W"])
 
 
-def _names(names: object) -> str:
-    return ", ".join(map(repr, sorted(names))) or "none"  # type: ignore[call-overload]
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "none"

@@ -78,7 +78,7 @@ def _archive(source: str) -> Iterator[tarfile.TarFile]:
             with tarfile.open(source) as archive:
                 yield archive
         except tarfile.TarError as error:
-            raise UserError(f"{source} cannot be read as a tar archive: {error}") from None
+            raise UserError(f"{source} cannot be read as a tar archive: {str(error).splitlines()[0]}") from None
 
 
 @contextlib.contextmanager

@@ -44,10 +44,8 @@ def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
                 size = _size.unpack(header)[0] if len(header) == _size.size else 0
                 offset += len(header) + size
                 if len(header) < _size.size or offset > total:
-                    raise UserError(
-                        f"{where}: the file ends within its {part}, which claims {size} bytes; "
-                        f"the file is {'truncated' if number else 'no kvfile, or truncated'}"
-                    )
+                    kind = "truncated" if number else "no kvfile, or truncated"
+                    raise UserError(f"{where}: its {part} ends beyond the file's {total} bytes; the file is {kind}")
                 pair.append(file.read(size))
             data, label = decode_record(pair[1], where, encoded)
             yield Record(data, label, where, offset)
