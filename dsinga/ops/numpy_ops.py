@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class NumpyOps(NumpyConvolution, NumpyPooling, NumpyNormalisation, NumpyElementw
         return result
 
     def flatten(self, x: Array) -> Array:
-        return x.reshape(x.shape[0], x.size // max(x.shape[0], 1))
+        return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which an empty batch leaves open
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
         x = x.reshape(shape)
