@@ -1,0 +1,100 @@
+"""Slicing against the figures of SINGA's own unit tests and of Paddle's formula, and what every slicing must hold."""
+
+import zlib
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dsinga.job import SlicingMethod
+from dsinga.server import slice_for_servers
+from dsinga.server.slicing import block_size, partition_slices, slice_params
+
+ALEX = {"a": 14112, "b": 96, "c": 256, "d": 884736, "e": 384}  # the sizes in SINGA's test_paramslicer
+CIFAR10 = {"w1": 2400, "b1": 32, "w2": 25600, "b2": 32, "w3": 51200, "b3": 64, "wip": 5760, "bip": 10}
+EIGHT = [97984, *[112448] * 6, 112064]
+
+
+@pytest.mark.parametrize(
+    ("num", "cuts"),
+    [(1, [884736]), (2, [435328, 449408]), (4, [210432, 224896, 224896, 224512]), (8, EIGHT)],
+)
+def test_slice_params_cuts_where_singa_does(num, cuts):
+    assert slice_params(ALEX, num) == {name: cuts if name == "d" else [size] for name, size in ALEX.items()}
+
+
+@pytest.mark.parametrize(("num", "boxes"), [(1, "00000000"), (2, "00001111"), (4, "00112233"), (8, "01234567")])
+def test_partition_slices_fills_boxes_as_singa_does(num, boxes):
+    assert partition_slices(EIGHT, num) == [int(box) for box in boxes]
+
+
+@pytest.mark.parametrize(
+    ("servers", "cut", "boxes"),
+    [
+        (1, {}, [0] * 8),
+        (2, {"w3": [14485, 36715]}, [0, 0, 0, 0, 0, 1, 1, 1, 1]),
+        (3, {"w3": [28366, 22834]}, [0, 0, 0, 0, 1, 2, 2, 2, 2]),
+        (4, {"w2": [18844, 6756], "w3": [14488, 21276, 15436]}, [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 3]),
+    ],
+)
+def test_the_cifar10_net_is_shared_out_as_by_singa(servers, cut, boxes):
+    slices = slice_for_servers(CIFAR10, servers)
+    lengths = {name: [piece.size for piece in slices if piece.param == name] for name in CIFAR10}
+    assert lengths == {name: cut.get(name, [size]) for name, size in CIFAR10.items()}
+    assert [piece.server for piece in slices] == boxes
+
+
+@pytest.mark.parametrize(
+    ("total", "servers", "block"), [(131071, 1, 1024), (131072, 1, 2048), (11972510, 4, 32768), (60000000, 32, 16384)]
+)
+def test_block_size_is_that_of_paddle(total, servers, block):
+    assert block_size(total, servers) == block
+
+
+def test_blocks_are_dealt_out_in_turn_beginning_at_the_hash_of_the_name():
+    slices = slice_for_servers({"w": 5000, "b": 7}, 3, SlicingMethod.kBlock)
+    first = zlib.crc32(b"w")
+    assert [(piece.param, piece.start, piece.stop) for piece in slices] == [
+        *[("w", start, min(start + 1024, 5000)) for start in range(0, 5000, 1024)],
+        ("b", 0, 7),
+    ]
+    assert [piece.server for piece in slices] == [*[(first + i) % 3 for i in range(5)], zlib.crc32(b"b") % 3]
+
+
+@pytest.mark.parametrize("method", SlicingMethod)
+@given(sizes=st.lists(st.integers(1, 40_000), max_size=12), servers=st.integers(1, 9))
+@example(sizes=[100, 1], servers=2)  # SINGA's PartitionSlices never ends on a slice larger than a box
+@example(sizes=[1, 1, 1, 7], servers=9)  # boxes of fewer than ten elements: SINGA cuts empty slices
+@example(sizes=[1], servers=9)  # eight servers are left without a slice
+def test_slices_cover_every_param_once_and_are_numbered_in_order(method, sizes, servers):
+    params = {f"p{i}": size for i, size in enumerate(sizes)}
+    slices = slice_for_servers(params, servers, method)
+    assert [piece.id for piece in slices] == list(range(len(slices)))
+    for name, size in params.items():
+        pieces = [piece for piece in slices if piece.param == name]
+        assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
+        assert pieces[-1].stop == size
+    assert all(piece.size > 0 and 0 <= piece.server < servers for piece in slices)
+    assert list(dict.fromkeys(piece.param for piece in slices)) == list(params)
+
+
+@given(lengths=st.lists(st.integers(1, 1000), max_size=20), num=st.integers(1, 9))
+def test_partition_slices_keeps_the_order_and_the_number_of_boxes(lengths, num):
+    boxes = partition_slices(lengths, num)
+    assert len(boxes) == len(lengths)
+    assert boxes == sorted(boxes)
+    assert set(boxes) == set(range(len(set(boxes))))
+    assert all(box < num for box in boxes)
+
+
+@given(sizes=st.lists(st.integers(1, 4_000), min_size=1, max_size=80), servers=st.integers(1, 9))
+@example(sizes=[10] * 100, servers=2)  # SINGA puts all of these on the first server
+def test_no_server_but_the_last_holds_more_than_its_share_and_a_tenth(sizes, servers):
+    slices = slice_for_servers({f"p{i}": size for i, size in enumerate(sizes)}, servers)
+    share = sum(sizes) // servers + sum(sizes) % servers
+    for server in range(servers - 1):
+        assert sum(piece.size for piece in slices if piece.server == server) <= share + share // 10
+
+
+def test_a_slice_prints_as_it_would_be_written_in_python():
+    assert str(slice_for_servers({"w1": 450}, 1)[0]) == "w1[0:450]"
