@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import rich.box
 import rich.console
 import rich.progress
+import rich.table
 
 import dsinga
 from dsinga import api
 from dsinga.cluster import connect
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, load
+from dsinga.net import NeuralNet
 
 CONF = click.argument("conf", type=click.Path(path_type=Path))
 SET = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
@@ -102,11 +105,11 @@ def predict(
 @SET
 def show(conf: Path, svg: Path | None, phase: str, data_root: str | None, overrides: tuple[str, ...]) -> None:
     """Print the layers, shapes and params of the job CONF, and draw its net."""
-    from dsinga.net import describe, to_svg
+    from dsinga.net import to_svg
 
     job = load(conf, overrides)
     net = api.build_net(job, phase, data_root=data_root)
-    click.echo(describe(net))
+    _print_net(net)
     svg = svg or Path(f"{job.name}.svg")
     svg.write_text(to_svg(net), encoding="utf-8")
     click.echo(f"drawn to {svg}")
@@ -172,6 +175,28 @@ def info(store: str) -> None:
 
     for name, value in describe(open_store(store)).items():
         click.echo(f"{name:18} {value}")
+
+
+def _print_net(net: NeuralNet) -> None:
+    """Print a line for each layer, and what the params come to."""
+    from dsinga.net import describe
+
+    rows = describe(net)
+    table = rich.table.Table("layer", "type", "sources", "feature", "params", box=rich.box.SIMPLE)
+    table.add_column("values", justify="right")
+    for row in rows:
+        shape = " x ".join(map(str, row.shape))
+        table.add_row(
+            row.layer,
+            row.type,
+            " ".join(row.sources),
+            shape,
+            " ".join(row.params),
+            f"{row.count:,}" if row.count else "",
+        )
+    rich.console.Console(soft_wrap=True, highlight=False).print(table)
+    total = sum(row.count for row in rows)
+    click.echo(f"{total:,} values in params, {sum(row.bytes for row in rows) / 2**20:,.1f} MiB")
 
 
 def _job_and_connection(
