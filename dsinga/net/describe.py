@@ -14,7 +14,8 @@ FLOAT_BYTES = 4
 class LayerRow:
     """A layer: its type, sources, feature shape, the params that it uses, and the size of those that it owns.
 
-    A shared param counts once, at the first layer that uses it; so counts add up to the net's.
+    ``shared`` are those of its ``params`` that an earlier layer uses too: a param counts once, at the first layer that
+    uses it, so counts add up to the net's.
     """
 
     layer: str
@@ -22,6 +23,7 @@ class LayerRow:
     sources: tuple[str, ...]
     shape: Shape
     params: tuple[str, ...]
+    shared: tuple[str, ...]
     count: int
 
     @property
@@ -39,6 +41,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
             sources=tuple(net.nodes[source].layer.name for source in node.sources),
             shape=node.layer.shape,
             params=node.params,
+            shared=tuple(name for name in node.params if name not in stage.completes),
             count=sum(net.params[name].size for name in stage.completes),
         )
         for node, stage in zip(net.nodes, net.stages, strict=True)

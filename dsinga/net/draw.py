@@ -118,10 +118,9 @@ def type_text(row: LayerRow) -> str:
 
 
 def params_text(row: LayerRow) -> str:
-    """Return "1,234 params", "shared" for a layer that owns none of its params, or nothing."""
-    if row.count:
-        return f"{row.count:,} param{'s' if row.count > 1 else ''}"
-    return "shared" if row.params else ""
+    """Return "1,234 params" for what the layer owns, "shared" for what it does not, both joined, or nothing."""
+    owned = f"{row.count:,} param{'s' if row.count > 1 else ''}" if row.count else ""
+    return " + ".join(filter(None, [owned, "shared" if row.shared else ""]))
 
 
 def format_shape(shape: tuple[int, ...]) -> str:

@@ -19,7 +19,7 @@ from dsinga.train.chosen import chosen
 from dsinga.train.schedules import schedule
 
 Block = np.ndarray
-BLOCK = 16384  # elements; value, gradient, state and scratch of a block stay in the L2 cache over its passes
+BLOCK = 65536  # elements; value, gradient, state and scratch of a block stay in the L2 cache over its passes
 
 
 def create_updater(conf: UpdaterConf) -> Updater:
