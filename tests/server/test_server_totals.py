@@ -1,0 +1,78 @@
+"""Sums over partitions: their bits, repeated calls, and that finished ones are forgotten."""
+
+import gc
+import itertools
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dsinga.errors import RunError
+from dsinga.server.totals import Totals
+
+PARTS = [np.array([1e8, 1.0], np.float32), np.array([-1e8, 2.0], np.float32), np.array([1.0, 3.0], np.float32)]
+TOTAL = (PARTS[0] + PARTS[1]) + PARTS[2]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_sum_is_in_the_order_of_the_partitions(order):
+    totals = Totals(3)
+    futures = [totals.add("a", partition, PARTS[partition]) for partition in order]
+    for future in futures:
+        np.testing.assert_array_equal(future.result(0), TOTAL)
+        assert not future.result(0).flags.writeable
+    assert TOTAL[0] != PARTS[0][0] + (PARTS[1][0] + PARTS[2][0])  # or the order would not show
+
+
+def test_threads_get_every_sum():
+    totals = Totals(3)
+
+    def work(partition):
+        return [totals.add(f"step {step}", partition, PARTS[partition] * step).result(10) for step in range(200)]
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(work, range(3)))
+    wanted = [(PARTS[0] * step + PARTS[1] * step) + PARTS[2] * step for step in range(200)]
+    for result in results:
+        np.testing.assert_array_equal(result, wanted)
+    assert totals.pending() == []
+
+
+def test_a_call_that_is_sent_again_counts_once_and_gets_the_same_answer():
+    totals = Totals(2)
+    totals.add("a", 0, PARTS[0])
+    totals.add("a", 0, PARTS[2])
+    assert totals.pending() == ["total 'a': partition 0 has come, 1 is missing"]
+    sum_ = totals.add("a", 1, PARTS[1]).result(0)
+    totals.add("b", 1, PARTS[1])  # partition 1 has gone on, but the answer to partition 0 may have been lost
+    assert totals.add("a", 0, PARTS[2]).result(0) is sum_
+    np.testing.assert_array_equal(sum_, PARTS[0] + PARTS[1])
+
+
+def test_a_total_is_forgotten_when_all_have_gone_on():
+    totals = Totals(2)
+    first = weakref.ref(totals.add("a", 0, PARTS[0]))
+    totals.add("a", 1, PARTS[1])
+    totals.add("b", 0, PARTS[0])
+    gc.collect()
+    assert first() is not None
+    totals.add("b", 1, PARTS[1])
+    gc.collect()
+    assert first() is None
+
+
+def test_parts_that_do_not_fit_fail_everybody():
+    totals = Totals(2)
+    early = totals.add("a", 0, np.zeros(2))
+    late = totals.add("a", 1, np.zeros(3))
+    for future in (early, late):
+        assert isinstance(future.exception(0), ValueError)
+
+
+def test_close_leaves_finished_sums_alone():
+    totals = Totals(1)
+    done = totals.add("a", 0, PARTS[0])
+    totals.close(RunError("lost"))
+    np.testing.assert_array_equal(done.result(0), PARTS[0])
+    assert isinstance(totals.add("b", 0, PARTS[0]).exception(0), RunError)
