@@ -1,0 +1,97 @@
+"""What the documentation shows is executed: each page of docs/, block after block, in a folder of its own.
+
+A fence's first word says what to do with a block: ``python`` is executed (the blocks of a page share their names);
+``console`` holds commands after ``$`` and, below each, what it prints, where ``...`` stands for anything; and
+``file=NAME``, after any language, writes the block to a file. Other blocks are only shown.
+"""
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    language: str
+    file: str
+    text: str
+    line: int
+
+
+def blocks(text: str) -> list[Block]:
+    found = []
+    for match in FENCE.finditer(text):
+        language, _, file = match["info"].partition(" file=")
+        found.append(Block(language, file.strip(), match["text"], text.count("\n", 0, match.start()) + 2))
+    return found
+
+
+@pytest.fixture
+def shell(tmp_path) -> dict[str, str]:
+    """The environment of commands: ``dsinga`` and ``python`` are those under test, installed or not."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, words in {"dsinga": [sys.executable, "-m", "dsinga"], "python": [sys.executable]}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+
+
+def run_commands(block: Block, where: str, shell: dict[str, str], folder: Path) -> None:
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        done = subprocess.run(
+            command,
+            shell=True,
+            executable="/bin/bash",
+            cwd=folder,
+            env=shell,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
+        )
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        matches = doctest.OutputChecker().check_output(expected, done.stdout, flags)
+        assert matches, f"{where}: `{command}` should print\n{expected}\nbut prints\n{done.stdout}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page(page, tmp_path, shell, monkeypatch):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page.read_text(encoding="utf-8")):
+        where = f"docs/{page.name}:{block.line}"
+        if block.file:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            padded = "\n" * (block.line - 1) + block.text  # so that a traceback shows the page's line
+            exec(compile(padded, str(page), "exec"), names)
+        elif block.language == "console":
+            run_commands(block, where, shell, folder)
+
+
+def test_the_job_in_the_readme_is_a_job():
+    import dsinga.job
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (job,) = [block.text for block in blocks(text) if block.text.startswith('name: "')]
+    dsinga.job.check(dsinga.job.loads(job, "README.md"))
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
