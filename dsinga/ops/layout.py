@@ -5,6 +5,8 @@ Channels-last memory is what CPU convolutions are fastest on; logical (B, C, H, 
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 
 from dsinga.ops.interface import Array, Pair
@@ -25,6 +27,13 @@ def by_channel(x: Array) -> Array:
     return np.moveaxis(x, 1, -1).reshape(x.size // max(x.shape[1], 1), x.shape[1])
 
 
+def join_rows(x: Array) -> Array:
+    """Return x (n, C) as (n/g, g·C), g rows in one: sums over n run faster on long rows, and in shorter chains."""
+    rows, columns = x.shape
+    group = gcd(rows, 16)
+    return x.reshape(rows // group, group * columns)
+
+
 def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
     """Return how many windows fit: floor((size + 2·pad - kernel) / stride) + 1."""
     count = (size + 2 * pad - kernel) // stride + 1
@@ -32,7 +41,7 @@ def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
     return count
 
 
-def output_sizes(shape: tuple[int, ...], kernel: Pair, stride: Pair, pad: Pair) -> Pair:
+def output_sizes(shape: tuple[int, ...], kernel: tuple[int, ...], stride: Pair, pad: Pair) -> Pair:
     """Return (H', W') for an image shape (B, C, H, W)."""
     return (
         output_size(shape[2], kernel[0], stride[0], pad[0]),

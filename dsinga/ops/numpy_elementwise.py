@@ -17,7 +17,9 @@ class NumpyElementwise(Ops):
         return y
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        gate = np.where(y > 0, y.dtype.type(1), y.dtype.type(slope))
+        gate = (y > 0).astype(y.dtype)
+        if slope:
+            np.copyto(gate, slope, where=y <= 0)
         return np.multiply(gate, dy, out=gate)
 
     def sigmoid(self, x: Array) -> Array:
@@ -59,4 +61,4 @@ class NumpyElementwise(Ops):
         return dx
 
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
-        return np.where(uniform >= ratio, np.float32(1 / (1 - ratio)), np.float32(0))
+        return (uniform >= ratio) * np.float32(1 / (1 - ratio))

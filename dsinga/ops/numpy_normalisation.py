@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.interface import Array, Ops
-from dsinga.ops.layout import by_channel, to_image, to_rows
+from dsinga.ops.layout import by_channel, join_rows, to_image, to_rows
 
 
 class NumpyNormalisation(Ops):
@@ -29,10 +29,12 @@ class NumpyNormalisation(Ops):
         return to_image(direct - neighbours)
 
     def channel_sums(self, x: Array, y: Array | None = None) -> Array:
-        first = by_channel(x)
+        first, channels = join_rows(by_channel(x)), x.shape[1]
         if y is None:
-            return first.sum(axis=0, dtype=np.float64)
-        return np.einsum("nc,nc->c", first, by_channel(y), dtype=np.float64)
+            sums = first.sum(axis=0, dtype=np.float64)
+        else:
+            sums = np.einsum("nc,nc->c", first, join_rows(by_channel(y)), dtype=np.float64)
+        return sums.reshape(-1, channels).sum(axis=0)
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         along = (-1,) + (1,) * (x.ndim - 2)

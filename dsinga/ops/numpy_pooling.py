@@ -17,19 +17,19 @@ class NumpyPooling(Ops):
         outputs = output_sizes(x.shape, kernel, stride, pad)
         first, *others = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, outputs)
         best = first.copy()
-        winner = np.zeros(best.shape, np.int32)
-        for position, tap in enumerate(others, start=1):
-            better = tap > best
-            np.copyto(best, tap, where=better)
-            if train:
-                np.copyto(winner, position, where=better)
-        return to_image(best), winner if train else None
+        for tap in others:
+            np.maximum(best, tap, out=best)
+        return to_image(best), best if train else None
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
         padded, views = _gradient(x, dy, kernel, stride, pad)
-        rows = to_rows(dy)
-        for position, tap in enumerate(views):
-            tap += np.where(workspace == position, rows, rows.dtype.type(0))
+        sources = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, dy.shape[2:])
+        rows, best = to_rows(dy), workspace
+        waiting = np.ones(best.shape, bool)  # no maximum met so far: only the first of equals gets the gradient
+        for source, tap in zip(sources, views, strict=True):
+            winner = (source == best) & waiting
+            waiting ^= winner
+            tap += rows * winner
         return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
 
     def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:

@@ -1,0 +1,81 @@
+"""Result arrays from a pool: a training loop asks for the same shapes again and again.
+
+The system maps fresh multi-megabyte arrays page by page on first touch, which costs more than most elementwise
+kernels (three 8 MB results in a row: 3.4 ms fresh, 0.6 ms pooled), and aligns them badly. Here every array is a view of
+a *base*; a base is free again once nothing but its pool refers to it, which CPython's reference counts tell exactly:
+every view of a view, memoryview or DLPack export holds on to the base. Each thread has its own pool, so no lock.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.interface import Array
+
+ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
+SMALLEST = 32 * 1024  # bytes; below, malloc is quick and hands back warm memory
+BUCKET = 64  # bases of one size; whoever keeps more results than that gets arrays of their own
+IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, asking for a new base drops the free ones of every size
+
+_probe = [np.empty(0)]
+_IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list refers to
+
+
+class _Pool(threading.local):
+    def __init__(self) -> None:
+        self.buckets: dict[int, list[np.ndarray]] = {}
+
+    def take(self, size: int) -> np.ndarray:
+        """Return a base of ``size`` bytes: a free one, or a new one."""
+        bucket = self.buckets.get(size, ())
+        for index in range(len(bucket)):
+            if sys.getrefcount(bucket[index]) == _IDLE:
+                return bucket[index]
+        if self.idle_bytes() > IDLE_LIMIT:
+            self.drop_idle()
+        base = np.empty(size, np.uint8)
+        if len(bucket) < BUCKET:
+            self.buckets.setdefault(size, []).append(base)
+        return base
+
+    def idle_bytes(self) -> int:
+        """Return how many bytes wait for a taker."""
+        return sum(
+            size * sum(sys.getrefcount(bucket[index]) == _IDLE for index in range(len(bucket)))
+            for size, bucket in self.buckets.items()
+        )
+
+    def drop_idle(self) -> None:
+        """Give the bases that wait for a taker back to the system."""
+        self.buckets = {
+            size: [bucket[index] for index in range(len(bucket)) if sys.getrefcount(bucket[index]) > _IDLE]
+            for size, bucket in self.buckets.items()
+        }
+
+
+_pool = _Pool()
+
+
+def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.float32) -> Array:
+    """Return an uninitialised array of ``shape``: C-contiguous, or an image (B, C, H, W) with channels-last strides.
+
+    The array is the caller's for as long as it, or any view of it, is referred to.
+    """
+    if channels_last:
+        batch, channels, height, width = shape
+        return empty((batch, height, width, channels), dtype=dtype).transpose(0, 3, 1, 2)
+    size = prod(shape) * np.dtype(dtype).itemsize
+    if size < SMALLEST:
+        return np.empty(shape, dtype)
+    base = _pool.take(size + ALIGNMENT)
+    return np.ndarray(shape, dtype, base, -base.ctypes.data % ALIGNMENT)
+
+
+def like(x: Array) -> Array:
+    """Return an uninitialised float32 array of the shape and layout of x, which is C-contiguous or channels-last."""
+    return empty(x.shape, channels_last=not x.flags.c_contiguous)

@@ -1,0 +1,177 @@
+"""Elementwise kernels and softmax: memory is one flat run of numbers, whatever its layout."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops import buffers
+from dsinga.ops.interface import Array
+from dsinga.ops.numpy_elementwise import NumpyElementwise
+from dsinga.ops.onednn.descriptors import dense, engine
+from dsinga.ops.onednn.library import (
+    ADD,
+    DIFF_DST,
+    DIFF_SRC,
+    DST,
+    LINEAR,
+    LOGISTIC,
+    LOGISTIC_FROM_OUTPUT,
+    MULTIPLY,
+    RELU,
+    RELU_FROM_OUTPUT,
+    SOFTMAX,
+    SRC,
+    SRC_1,
+    TANH,
+    TRAINING,
+)
+from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
+from dsinga.ops.onednn.thread import get_kernel
+
+
+def _dense(x: Array) -> Array:
+    """Return x if it is C-contiguous or a channels-last image, else a C-contiguous copy."""
+    if x.flags.c_contiguous or (x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous):
+        return x
+    return np.ascontiguousarray(x)
+
+
+def _aligned(x: Array, layout: Array) -> Array:
+    """Return x in the memory layout of ``layout``, which is dense."""
+    if x.strides == layout.strides or (x.flags.c_contiguous and layout.flags.c_contiguous):
+        return x
+    copy = buffers.like(layout)
+    copy[...] = x
+    return copy
+
+
+class _Function:
+    """A function of n numbers."""
+
+    def __init__(self, size: int, algorithm: int, slope: float = 0.0):
+        self.description = dense((size,))
+        self.constants = ctypes.c_float(slope), ctypes.c_float(0.0)
+        self.run = Primitive(
+            *("eltwise_forward", engine, TRAINING, algorithm, self.description, self.description, *self.constants),
+            operands=(SRC, DST),
+        )
+
+
+class _Derivative:
+    """The gradient of a function of n numbers, from its output."""
+
+    def __init__(self, size: int, algorithm: int, slope: float = 0.0):
+        forward = _Function(size, algorithm, slope)
+        flat = forward.description
+        self.run = Primitive(
+            *("eltwise_backward", engine, algorithm, flat, flat, flat, *forward.constants, forward.run.description),
+            operands=(DST, DIFF_DST, DIFF_SRC),
+        )
+
+
+class _Binary:
+    """A sum or product of n numbers and n numbers."""
+
+    def __init__(self, size: int, algorithm: int):
+        flat = dense((size,))
+        self.run = Primitive("binary", engine, algorithm, flat, flat, flat, operands=(SRC, SRC_1, DST))
+
+
+class _ScaledTanh:
+    """outer·tanh(inner·x) of n numbers: a product with one number, and what follows it in the same pass."""
+
+    def __init__(self, size: int, outer: float):
+        flat = dense((size,))
+        self.run = Primitive(
+            *("binary", engine, MULTIPLY, flat, dense((1,)), flat),
+            operands=(SRC, SRC_1, DST),
+            post_ops=((TANH, 0.0, 0.0), (LINEAR, outer, 0.0)),
+        )
+
+
+class _ScaledTanhDerivative:
+    """(y·y·(-inner/outer) + inner·outer)·dy, in one pass."""
+
+    def __init__(self, size: int, outer: float, inner: float):
+        flat = dense((size,))
+        self.run = Primitive(
+            *("binary", engine, MULTIPLY, flat, flat, flat),
+            operands=(SRC, SRC_1, operand_of(1), DST),
+            post_ops=((LINEAR, -inner / outer, inner * outer), (MULTIPLY, flat)),
+        )
+
+
+class _Softmax:
+    def __init__(self, rows: int, columns: int):
+        table = dense((rows, columns))
+        self.run = Primitive("softmax_forward", engine, TRAINING, SOFTMAX, table, table, 1, operands=(SRC, DST))
+
+
+class _SoftmaxDerivative:
+    def __init__(self, rows: int, columns: int):
+        table = dense((rows, columns))
+        forward = _Softmax(rows, columns).run.description
+        self.run = Primitive(
+            *("softmax_backward", engine, SOFTMAX, table, table, table, 1, forward),
+            operands=(DST, DIFF_DST, DIFF_SRC),
+        )
+
+
+def _apply(kernel: Any, *arrays: Array) -> Array:
+    """Run an elementwise kernel on arrays of one shape, which may lie differently; the result lies like the first."""
+    first = _dense(arrays[0])
+    result = buffers.like(first)
+    kernel.run(first, *(_aligned(array, first) for array in arrays[1:]), result)
+    return result
+
+
+class OnednnElementwise(NumpyElementwise):
+    """Activations, sums, products and softmax by the library."""
+
+    def relu(self, x: Array, slope: float = 0.0) -> Array:
+        kernel = get_kernel(_Function, x.size, RELU, slope) if suits(x) else None
+        return _apply(kernel, x) if kernel else super().relu(x, slope)
+
+    def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
+        kernel = get_kernel(_Derivative, y.size, RELU_FROM_OUTPUT, slope) if suits(y, dy) else None
+        return _apply(kernel, y, dy) if kernel else super().relu_grad(y, dy, slope)
+
+    def sigmoid(self, x: Array) -> Array:
+        kernel = get_kernel(_Function, x.size, LOGISTIC) if suits(x) else None
+        return _apply(kernel, x) if kernel else super().sigmoid(x)
+
+    def sigmoid_grad(self, y: Array, dy: Array) -> Array:
+        kernel = get_kernel(_Derivative, y.size, LOGISTIC_FROM_OUTPUT) if suits(y, dy) else None
+        return _apply(kernel, y, dy) if kernel else super().sigmoid_grad(y, dy)
+
+    def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        kernel = get_kernel(_ScaledTanh, x.size, outer) if suits(x) else None
+        if not kernel:
+            return super().tanh(x, outer, inner)
+        x = _dense(x)
+        y = buffers.like(x)
+        kernel.run(x, np.array([inner], np.float32), y)
+        return y
+
+    def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        kernel = get_kernel(_ScaledTanhDerivative, y.size, outer, inner) if suits(y, dy) else None
+        return _apply(kernel, y, y, dy) if kernel else super().tanh_grad(y, dy, outer, inner)
+
+    def multiply(self, x: Array, y: Array) -> Array:
+        kernel = get_kernel(_Binary, x.size, MULTIPLY) if suits(x, y) else None
+        return _apply(kernel, x, y) if kernel else super().multiply(x, y)
+
+    def add(self, x: Array, y: Array) -> Array:
+        kernel = get_kernel(_Binary, x.size, ADD) if suits(x, y) else None
+        return _apply(kernel, x, y) if kernel else super().add(x, y)
+
+    def softmax(self, x: Array) -> Array:
+        kernel = get_kernel(_Softmax, *x.shape) if suits(x) else None
+        return _apply(kernel, x) if kernel else super().softmax(x)
+
+    def softmax_grad(self, y: Array, dy: Array) -> Array:
+        kernel = get_kernel(_SoftmaxDerivative, *y.shape) if suits(y, dy) else None
+        return _apply(kernel, y, dy) if kernel else super().softmax_grad(y, dy)

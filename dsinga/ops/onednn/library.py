@@ -1,0 +1,94 @@
+"""Find and load libdnnl 3, and say what of its C API we call.
+
+Numbers are those of the headers ``dnnl_types.h`` and ``dnnl_common_types.h``, which keep them through version 3.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from dsinga.errors import UserError
+
+# data types, format tags, kinds of propagation
+F32, U8 = 3, 6
+ANY = 1
+TRAINING, INFERENCE = 64, 96
+
+# algorithms
+CONVOLUTION = 0x1
+RELU, TANH, LINEAR, LOGISTIC = 0x20, 0x21, 0x26, 0x29
+RELU_FROM_OUTPUT, TANH_FROM_OUTPUT, LOGISTIC_FROM_OUTPUT = 0x100, 0x101, 0x104
+MAX_POOLING, AVG_POOLING = 0x1FF, 0x2FF  # the mean counts padding
+LRN_ACROSS_CHANNELS = 0xAFF
+ADD, MULTIPLY, SUBTRACT = 0x1FFF0, 0x1FFF1, 0x1FFF5
+SOFTMAX = 0x30000
+
+# arguments of an execution
+SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 129, 145, 161, 169
+POST_OP = 32768  # times (index + 1), or-ed with SRC_1: the operand of a binary post-operation
+
+# queries
+IMPLEMENTATION, ARGUMENT = 8, 255
+
+# statuses
+UNSUPPORTED = (2, 3)  # "invalid arguments" also means a case that a primitive does not have
+
+
+def _candidates() -> Iterator[str]:
+    """Where the library may be: the PyPI wheel, the loader's path, the conda environment."""
+    try:
+        for file in metadata.files("onednn-cpu-gomp") or ():
+            if file.name == "libdnnl.so.3":
+                yield str(Path(str(file.locate())).resolve())
+    except metadata.PackageNotFoundError:
+        pass
+    found = ctypes.util.find_library("dnnl")
+    if found:
+        yield found
+    for name in ("libdnnl.so.3", "libdnnl.3.dylib"):
+        yield str(Path(sys.prefix, "lib", name))
+
+
+def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
+    """Return the library twice: with and without letting other Python threads run during a call."""
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+            library.dnnl_version.restype = ctypes.POINTER(ctypes.c_int)
+            if library.dnnl_version()[0] == 3 and hasattr(library, "omp_set_num_threads"):
+                return library, ctypes.PyDLL(path)
+        except (OSError, AttributeError):
+            continue
+    raise UserError("the kernel backend 'onednn' needs oneDNN 3 built for OpenMP: pip install onednn-cpu-gomp")
+
+
+lib, quick = _load()
+
+_pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+
+execute = lib.dnnl_primitive_execute
+execute.argtypes = [_pointer, _pointer, _int, _pointer]
+
+sgemm = lib.dnnl_sgemm
+sgemm.argtypes = [
+    *(ctypes.c_char, ctypes.c_char, _long, _long, _long, _float),
+    *(_pointer, _long, _pointer, _long, _float, _pointer, _long),
+]
+
+set_data_handle = quick.dnnl_memory_set_data_handle
+set_data_handle.argtypes = [_pointer, _pointer]
+
+set_omp_threads = quick.omp_set_num_threads
+get_omp_threads = quick.omp_get_max_threads
+
+lib.dnnl_primitive_desc_query.argtypes = [_pointer, _int, _int, _pointer]
+lib.dnnl_primitive_desc_query_md.argtypes = [_pointer, _int, _int]
+lib.dnnl_primitive_desc_query_md.restype = _pointer
+lib.dnnl_memory_desc_get_size.argtypes = [_pointer]
+lib.dnnl_memory_desc_get_size.restype = ctypes.c_size_t

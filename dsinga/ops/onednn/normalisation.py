@@ -1,0 +1,112 @@
+"""Local response normalisation and per-channel scale and shift on channels-last images."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops import buffers
+from dsinga.ops.interface import Array
+from dsinga.ops.layout import by_channel, to_rows
+from dsinga.ops.numpy_normalisation import NumpyNormalisation
+from dsinga.ops.onednn.descriptors import Unsupported, dense, engine, image
+from dsinga.ops.onednn.library import (
+    ADD,
+    DIFF_DST,
+    DIFF_SRC,
+    DST,
+    INFERENCE,
+    LRN_ACROSS_CHANNELS,
+    MULTIPLY,
+    SRC,
+    SRC_1,
+    TRAINING,
+    WORKSPACE,
+)
+from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
+from dsinga.ops.onednn.thread import get_kernel
+
+Shape = tuple[int, ...]
+
+
+class _Forward:
+    def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float, train: bool):
+        if size % 2 == 0:
+            raise Unsupported("the library's windows of even size lie otherwise than SINGA's")
+        self.shape = x
+        self.normalise = Primitive(
+            "lrn_forward",
+            *(engine, TRAINING if train else INFERENCE, LRN_ACROSS_CHANNELS, image(x), image(x)),
+            *_constants(size, alpha, beta, k),
+            operands=(SRC, DST, WORKSPACE),
+        )
+        self.workspace_size = self.normalise.size(WORKSPACE)
+
+    def __call__(self, x: Array) -> tuple[Array, tuple[Array, ...]]:
+        y = buffers.empty(self.shape, channels_last=True)
+        workspace = (buffers.empty((self.workspace_size,), dtype=np.uint8),) if self.workspace_size else ()
+        self.normalise(x, y, *workspace)
+        return y, workspace
+
+
+class _Backward:
+    def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float):
+        forward = get_kernel(_Forward, x, size, alpha, beta, k, True)
+        if forward is None:
+            raise Unsupported("lrn_backward")
+        self.shape = x
+        self.normalise = Primitive(
+            "lrn_backward",
+            *(engine, LRN_ACROSS_CHANNELS, image(x), image(x), image(x)),
+            *_constants(size, alpha, beta, k),
+            forward.normalise.description,
+            operands=(SRC, DIFF_DST, DIFF_SRC, WORKSPACE),
+        )
+
+    def __call__(self, x: Array, dy: Array, *workspace: Array) -> Array:
+        dx = buffers.empty(self.shape, channels_last=True)
+        self.normalise(x, dy, dx, *workspace)
+        return dx
+
+
+def _constants(size: int, alpha: float, beta: float, k: float) -> tuple[Any, ...]:
+    return ctypes.c_int64(size), ctypes.c_float(alpha), ctypes.c_float(beta), ctypes.c_float(k)
+
+
+class _Affine:
+    """x·scale + shift on (n, C), in one pass."""
+
+    def __init__(self, rows: int, channels: int):
+        x, row = dense((rows, channels)), dense((1, channels))
+        self.apply = Primitive(
+            *("binary", engine, MULTIPLY, x, row, x),
+            operands=(SRC, SRC_1, operand_of(0), DST),
+            post_ops=((ADD, row),),
+        )
+
+
+class OnednnNormalisation(NumpyNormalisation):
+    """Normalisation by the library, whose workspace for LRN is a tuple; numpy's is an array."""
+
+    def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
+        normalise = get_kernel(_Forward, x.shape, size, alpha, beta, k, train) if suits(x) else None
+        return normalise(to_rows(x)) if normalise else super().lrn(x, size, alpha, beta, k, train)
+
+    def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        if not isinstance(workspace, tuple):
+            return super().lrn_grad(x, workspace, dy, size, alpha, beta, k)
+        back = get_kernel(_Backward, x.shape, size, alpha, beta, k)
+        assert back is not None, "a normalisation has no backward although it has a forward"
+        return back(to_rows(x), to_rows(dy), *workspace)
+
+    def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
+        possible = suits(x) and x.ndim in (2, 4)
+        affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1]) if possible else None
+        if not affine:
+            return super().channel_affine(x, scale, shift)
+        y = buffers.empty(x.shape, channels_last=x.ndim == 4)
+        row = np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32)
+        affine.apply(np.ascontiguousarray(by_channel(x)), *row, by_channel(y))
+        return y

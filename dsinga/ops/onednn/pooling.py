@@ -1,0 +1,98 @@
+"""Pooling on channels-last images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops import buffers
+from dsinga.ops.interface import Array, Pair
+from dsinga.ops.layout import output_sizes, to_rows
+from dsinga.ops.numpy_pooling import NumpyPooling
+from dsinga.ops.onednn.descriptors import Unsupported, dims, engine, image
+from dsinga.ops.onednn.library import (
+    AVG_POOLING,
+    DIFF_DST,
+    DIFF_SRC,
+    DST,
+    INFERENCE,
+    MAX_POOLING,
+    SRC,
+    TRAINING,
+    WORKSPACE,
+)
+from dsinga.ops.onednn.primitive import Primitive, suits
+from dsinga.ops.onednn.thread import get_kernel
+
+Shape = tuple[int, ...]
+
+
+class _Forward:
+    def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair, train: bool):
+        self.output_shape = (*x[:2], *output_sizes(x, window, stride, pad))
+        keep = (WORKSPACE,) if train and algorithm == MAX_POOLING else ()
+        self.pool = Primitive(
+            "pooling_forward",
+            *(engine, TRAINING if train else INFERENCE, algorithm, image(x), image(self.output_shape)),
+            *_geometry(window, stride, pad),
+            operands=(SRC, DST, *keep),
+        )
+        self.workspace_size = self.pool.size(WORKSPACE) if keep else 0
+
+    def __call__(self, x: Array) -> tuple[Array, Array | None]:
+        y = buffers.empty(self.output_shape, channels_last=True)
+        if not self.workspace_size:
+            self.pool(x, y)
+            return y, None
+        workspace = buffers.empty((self.workspace_size,), dtype=np.uint8)
+        self.pool(x, y, workspace)
+        return y, workspace
+
+
+class _Backward:
+    def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair):
+        forward = get_kernel(_Forward, algorithm, x, window, stride, pad, True)
+        if forward is None:
+            raise Unsupported("pooling_backward")
+        self.shape = x
+        self.pool = Primitive(
+            "pooling_backward",
+            *(engine, algorithm, image(x), image(forward.output_shape)),
+            *_geometry(window, stride, pad),
+            forward.pool.description,
+            operands=(DIFF_DST, DIFF_SRC, *((WORKSPACE,) if forward.workspace_size else ())),
+        )
+
+    def __call__(self, dy: Array, *workspace: Array) -> Array:
+        dx = buffers.empty(self.shape, channels_last=True)
+        self.pool(dy, dx, *workspace)
+        return dx
+
+
+def _geometry(window: Pair, stride: Pair, pad: Pair) -> tuple[Any, ...]:
+    """Strides, window, dilation (less one), pads before and after."""
+    return dims(*stride), dims(*window), dims(0, 0), dims(*pad), dims(*pad)
+
+
+class OnednnPooling(NumpyPooling):
+    """Pooling by the library. Its workspace is flat; numpy's has the shape of the output: so the two are told apart."""
+
+    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+        pool = get_kernel(_Forward, MAX_POOLING, x.shape, kernel, stride, pad, train) if suits(x) else None
+        return pool(to_rows(x)) if pool else super().max_pool(x, kernel, stride, pad, train)
+
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        if workspace.ndim > 1:
+            return super().max_pool_grad(x, workspace, dy, kernel, stride, pad)
+        back = get_kernel(_Backward, MAX_POOLING, x.shape, kernel, stride, pad)
+        assert back is not None, "a pooling has no backward although it has a forward"
+        return back(to_rows(dy), workspace)
+
+    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        pool = get_kernel(_Forward, AVG_POOLING, x.shape, kernel, stride, pad, True) if suits(x) else None
+        return pool(to_rows(x))[0] if pool else super().avg_pool(x, kernel, stride, pad)
+
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        back = get_kernel(_Backward, AVG_POOLING, x.shape, kernel, stride, pad) if suits(x, dy) else None
+        return back(to_rows(dy)) if back else super().avg_pool_grad(x, dy, kernel, stride, pad)

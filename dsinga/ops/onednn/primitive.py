@@ -1,0 +1,115 @@
+"""Primitives: a kernel of the library, made for given shapes and layouts, ready to be run on arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.interface import Array
+from dsinga.ops.onednn.descriptors import Handle, Unsupported, check, engine
+from dsinga.ops.onednn.library import (
+    ARGUMENT,
+    DST,
+    IMPLEMENTATION,
+    POST_OP,
+    SCRATCHPAD,
+    SRC,
+    SRC_1,
+    execute,
+    lib,
+    set_data_handle,
+)
+from dsinga.ops.onednn.thread import this
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [("index", ctypes.c_int), ("memory", ctypes.c_void_p)]
+
+
+class Primitive:
+    """A kernel of the library for one thread.
+
+    ``kind`` and ``arguments`` are those of the C function ``dnnl_<kind>_primitive_desc_create``, less its last, the
+    attributes: these make the scratchpad ours, and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
+    function, (algorithm, descriptor) for a binary one. ``operands`` are the arguments of an execution, in the order
+    in which a call passes its arrays. Raises Unsupported.
+    """
+
+    def __init__(self, kind: str, *arguments: Any, operands: tuple[int, ...], post_ops: tuple[Any, ...] = ()):
+        self.description = Handle("primitive_desc", f"{kind}_primitive_desc_create", *arguments, _attributes(post_ops))
+        if self.implementation.startswith(("ref", "simple")):
+            raise Unsupported(f"{kind} by {self.implementation}")
+        self._primitive = Handle("primitive", "primitive_create", self.description)
+        used = [operand for operand in operands if self.size(operand)]
+        self._memories = [Handle("memory", "memory_create", self.layout(operand), engine, None) for operand in used]
+        self._addresses = [memory._as_parameter_.value for memory in self._memories]
+        self._scratch = this.scratchpad
+        scratch_size = self.size(SCRATCHPAD)
+        if scratch_size:
+            self._scratch.reserve(scratch_size)
+            used.append(SCRATCHPAD)
+            self._memories.append(Handle("memory", "memory_create", self.layout(SCRATCHPAD), engine, None))
+        table = (_Argument * len(used))(
+            *(_Argument(index, memory._as_parameter_) for index, memory in zip(used, self._memories, strict=True))
+        )
+        self._execution = (self._primitive._as_parameter_, this.stream._as_parameter_, len(used), table)
+        self._scratch_memory = self._memories[-1]._as_parameter_.value if scratch_size else None
+
+    def __call__(self, *arrays: Array) -> None:
+        """Run on ``arrays``, whose memory must be as the descriptors say; nothing here could tell."""
+        for memory, array in zip(self._addresses, arrays, strict=True):
+            set_data_handle(memory, array.ctypes.data)
+        if self._scratch_memory:
+            set_data_handle(self._scratch_memory, self._scratch.array.ctypes.data)
+        status = execute(*self._execution)
+        if status:
+            raise RuntimeError(f"oneDNN: an execution failed with status {status}")
+
+    def layout(self, operand: int) -> ctypes.c_void_p:
+        """Return the descriptor of an operand; it lives as long as the primitive."""
+        return ctypes.c_void_p(lib.dnnl_primitive_desc_query_md(self.description, ARGUMENT, operand))
+
+    def size(self, operand: int) -> int:
+        """Return the bytes that an operand takes; 0 if the primitive has no such operand."""
+        layout = self.layout(operand)
+        return lib.dnnl_memory_desc_get_size(layout) if layout else 0
+
+    @property
+    def implementation(self) -> str:
+        """The library's name for the code behind the primitive, as "brgconv:avx512_core"."""
+        name = ctypes.c_char_p()
+        check(lib.dnnl_primitive_desc_query(self.description, IMPLEMENTATION, 0, ctypes.byref(name)), "query")
+        return (name.value or b"").decode()
+
+
+def _attributes(post_ops: tuple[Any, ...]) -> Handle:
+    attributes = Handle("primitive_attr", "primitive_attr_create")
+    check(lib.dnnl_primitive_attr_set_scratchpad_mode(attributes, 1), "set_scratchpad_mode")
+    chain = Handle("post_ops", "post_ops_create")
+    for algorithm, *values in post_ops:
+        if len(values) == 1:
+            check(lib.dnnl_post_ops_append_binary(chain, algorithm, values[0]), "append_binary")
+        else:
+            alpha, beta = map(ctypes.c_float, values)
+            check(lib.dnnl_post_ops_append_eltwise(chain, algorithm, alpha, beta), "append_eltwise")
+    check(lib.dnnl_primitive_attr_set_post_ops(attributes, chain), "set_post_ops")
+    return attributes
+
+
+def operand_of(post_op: int) -> int:
+    """Return the operand of the binary post-operation with this index."""
+    return POST_OP * (post_op + 1) | SRC_1
+
+
+def suits(*arrays: Array | None) -> bool:
+    """Whether the library shall do it: all arrays float32 and not empty, or None. Numpy does the rest."""
+    return all(array is None or (array.dtype == np.float32 and array.size > 0) for array in arrays)
+
+
+def reorder(source: Any, destination: Any) -> Primitive | None:
+    """Return the primitive that copies from one layout to another, None if they are the same."""
+    if lib.dnnl_memory_desc_equal(source, destination):
+        return None
+    return Primitive("reorder", source, engine, destination, engine, operands=(SRC, DST))
