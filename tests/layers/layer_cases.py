@@ -1,0 +1,187 @@
+"""The table of cases that every layer must have an entry in, and what it takes to run one."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga.job import LayerConf, LayerType, Phase
+from dsinga.layers import Context, Layer, Output, RecordInfo, Records, Rows
+from dsinga.ops import Ops
+from dsinga.registry import lookup
+
+BATCH = 5
+IMAGES = (BATCH, 3, 7, 6)
+ROWS = (BATCH, 12)
+
+# Types of SINGA 0.3 that are not feed-forward layers of one worker: recurrent, energy models, bridges, users' own.
+LATER = {
+    "kCharRNN", "kRNNLabel", "kOneHot", "kRBMHid", "kRBMVis", "kGRU", "kEmbedding", "kCharRNNOutput",
+    "kBridgeDst", "kBridgeSrc", "kRNNDummy", "kUserLayer",
+}  # fmt: skip
+FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer to build and run: its configuration, the shapes of its sources, how it behaves.
+
+    ``classes`` bounds the labels of its label source. ``phases_differ``: training is meant to give another feature.
+    ``joins_rows``: rows of one part of the batch are not neighbours in its feature.
+    """
+
+    kind: str
+    what: str
+    conf: dict[str, Any]
+    shapes: tuple[tuple[int, ...], ...]
+    info: RecordInfo | None = None
+    classes: int = 0
+    phases_differ: bool = False
+    joins_rows: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.what}" if self.what else self.kind
+
+    def layer(self) -> Layer:
+        """Build the layer as the net would."""
+        sources = [f"source{i}" for i in range(len(self.shapes))]
+        conf = LayerConf(name="layer", type=self.kind, srclayers=sources, **self.conf)
+        return lookup("layer", self.kind)(conf, self.shapes, self.info)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the layer defines ``compute_gradient`` and is ever asked for it."""
+        layer = self.layer()
+        return type(layer).compute_gradient is not Layer.compute_gradient and not layer.is_output
+
+    def inputs(self, ops: Ops, dtype: type) -> tuple[list[Any], list[Any]]:
+        """Return (params, sources), read-only, the same for every backend and dtype but for rounding."""
+        layer, rng = self.layer(), np.random.default_rng(zlib.crc32(str(self).encode()))
+        if layer.is_input:
+            assert self.info is not None
+            data = rng.integers(0, 256, (self.info.batchsize, *self.info.shape)).astype(np.uint8)
+            labels = rng.integers(0, 10, self.info.batchsize) if self.info.has_labels else None
+            return [], [Records(frozen(data), labels)]
+        sources: list[Any] = []
+        for index, shape in enumerate(self.shapes):
+            if index == layer.label_source:
+                sources.append(frozen(rng.integers(0, self.classes, shape[0])))
+            else:
+                sources.append(frozen(ops.asarray(blob(shape, rng).astype(dtype))))
+        params = [
+            rng.uniform(0.3, 1.0, spec.shape) * (1 if "vari" in spec.role else sign(rng)) for spec in layer.params
+        ]
+        return [frozen(ops.asarray(param.astype(dtype))) for param in params], sources
+
+
+def sign(rng: np.random.Generator) -> int:
+    return rng.choice([-1, 1])
+
+
+def blob(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Numbers far from each other and from 0, so that no kink is within a small step; images are channels-last."""
+    numbers = rng.permutation(np.linspace(-1.93, 2.011, math.prod(shape))).reshape(shape)
+    assert np.abs(numbers).min() > 1e-4
+    return np.asarray(numbers.transpose(0, 2, 3, 1), order="C").transpose(0, 3, 1, 2) if len(shape) == 4 else numbers
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    array = array.view()
+    array.flags.writeable = False
+    return array
+
+
+def context(
+    ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, total: Callable | None = None, step: int = 3
+) -> Context:
+    """A context of the whole batch, unless ``rows`` says otherwise."""
+    ctx = Context(ops, phase, rows or Rows(0, BATCH, BATCH), seed=7, step=step)
+    return ctx if total is None else Context(ops, phase, ctx.rows, seed=7, step=step, total=total)
+
+
+def parts_of(layer: Layer, output: Output) -> list[np.ndarray]:
+    """The arrays of a feature: one, or one for each destination."""
+    return list(output.feature) if layer.hands_parts else [output.feature]
+
+
+def source_needs(layer: Layer) -> list[bool]:
+    return [index != layer.label_source for index in range(len(layer.source_shapes))]
+
+
+CASES: list[Case] = []
+
+
+def case(kinds: str, what: str, conf: dict[str, Any], *shapes: tuple[int, ...], **more: Any) -> None:
+    CASES.extend(Case(kind, what, conf, shapes, **more) for kind in kinds.split())
+
+
+RECORD = RecordInfo((3, 7, 6), BATCH)
+case("kRecordInput", "image", {"store_conf": {"std_value": 255}}, info=RECORD)
+case("kRecordInput", "reshaped", {"store_conf": {"mean_value": 127.5, "shape": [126]}}, info=RECORD)
+case("kRecordInput", "mean", {}, info=RecordInfo((12,), BATCH, mean=np.arange(12.0), std=np.arange(1.0, 13)))
+case("kCSVInput", "", {"store_conf": {}}, info=RecordInfo((12,), BATCH, has_labels=False))
+case("kLMDBData", "", {"lmdbdata_conf": {"path": "x", "batchsize": BATCH}}, info=RECORD)
+case("kShardData", "", {"sharddata_conf": {"path": "x", "batchsize": BATCH}}, info=RECORD)
+case(
+    "kImagePreprocess kRGBImage", "crop", {"rgbimage_conf": {"cropsize": 4, "mirror": True}}, IMAGES, phases_differ=True
+)
+case("kRGBImage", "scale", {"rgbimage_conf": {"scale": 0.5}}, IMAGES)
+case("kImagePreprocess", "gray", {"rgbimage_conf": {"cropsize": 5}}, (BATCH, 8, 8), phases_differ=True)
+case("kMnist", "", {"mnist_conf": {"norm_a": 127.5, "norm_b": 1}}, (BATCH, 1, 6, 6))
+case("kLabel", "", {}, ROWS, classes=10)
+case("kDummy", "input", {"dummy_conf": {"input": True, "shape": [BATCH, 2, 3, 3]}})
+case("kDummy", "through", {}, IMAGES)
+case("kDummy", "output", {"dummy_conf": {"output": True}}, ROWS)
+
+case("kInnerProduct", "", {"innerproduct_conf": {"num_output": 4}}, ROWS)
+case("kInnerProduct", "image", {"innerproduct_conf": {"num_output": 4}}, (BATCH, 2, 3, 2))
+case("kInnerProduct", "transposed", {"innerproduct_conf": {"num_output": 4, "transpose": True}}, (BATCH, 2, 5))
+case("kInnerProduct", "unbiased", {"innerproduct_conf": {"num_output": 3, "bias_term": False}}, ROWS)
+CONVOLUTIONS = "kConvolution kCConvolution kCudnnConv"
+case(CONVOLUTIONS, "", {"convolution_conf": {"num_filters": 4, "pad": 1}}, (BATCH, 2, 4, 5))
+case("kConvolution", "stride", {"convolution_conf": {"num_filters": 2, "kernel": 2, "stride": 2}}, (BATCH, 3, 5, 4))
+case("kConvolution", "oblong", {"convolution_conf": {"num_filters": 3, "kernel_x": 1, "pad_y": 2}}, (BATCH, 2, 3, 4))
+case("kConvolution", "gray", {"convolution_conf": {"num_filters": 3}}, (BATCH, 5, 4))
+POOLINGS = "kPooling kCPooling kCudnnPool"
+case(POOLINGS, "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)
+case(POOLINGS, "avg", {"pooling_conf": {"pool": "AVG", "pad": 1}}, IMAGES)
+case("kPooling", "padded", {"pooling_conf": {"kernel": 2, "stride": 3, "pad": 1}}, IMAGES)
+case("kPooling", "gray", {}, (BATCH, 5, 6))
+case("kLRN kCudnnLRN", "", {"lrn_conf": {"local_size": 3, "alpha": 0.5}}, (BATCH, 5, 3, 2))
+case("kLRN", "wide", {"lrn_conf": {"local_size": 7, "alpha": 2, "beta": 0.6, "knorm": 2}}, (BATCH, 4, 2, 2))
+case("kDropout", "", {}, ROWS, phases_differ=True)
+case("kDropout", "image", {"dropout_conf": {"dropout_ratio": 0.3}}, IMAGES, phases_differ=True)
+case("kDropout", "none", {"dropout_conf": {"dropout_ratio": 0.0}}, ROWS)
+case("kReLU", "", {}, IMAGES)
+case("kReLU", "leaky", {"relu_conf": {"negative_slope": 0.1}}, ROWS)
+case("kSigmoid kSTanh", "", {}, ROWS)
+for name in ("RELU", "SIGMOID", "TANH", "STANH"):
+    case("kActivation", name, {"activation_conf": {"type": name}}, IMAGES)
+case("kCudnnActivation", "", {}, ROWS)
+case("kSoftmax kCudnnSoftmax", "", {}, ROWS)
+case("kSoftmax", "parts", {"softmax_conf": {"num_softmax_per_instance": 3}}, ROWS)
+case("kSoftmax", "image", {}, (BATCH, 3, 2, 2))
+case("kBM kCudnnBM", "image", {}, (BATCH, 3, 3, 2), phases_differ=True)
+case("kBM", "rows", {}, ROWS, phases_differ=True)
+
+LOSSES = "kSoftmaxLoss kCudnnSoftmaxLoss"
+case(LOSSES, "", {}, ROWS, (BATCH, 3, 7, 7), classes=12)
+case("kSoftmaxLoss", "scaled", {"softmaxloss_conf": {"topk": 3, "scale": 2.5}}, (BATCH, 4, 1, 2), ROWS, classes=8)
+case("kEuclideanLoss", "", {}, ROWS, ROWS)
+case("kEuclideanLoss", "image", {}, ROWS, (BATCH, 3, 2, 2))
+case("kAccuracy", "", {}, ROWS, ROWS, classes=12)
+case("kAccuracy", "top3", {"argsort_conf": {"topk": 3}}, ROWS, ROWS, classes=12)
+case("kArgSort", "", {"argsort_conf": {"topk": 4}}, ROWS)
+case("kCSVOutput kRecordOutput", "", {"store_conf": {"path": "out"}}, IMAGES)
+case("kSplit", "", {"split_conf": {"num_splits": 3}}, IMAGES)
+case("kSlice", "rows", {"slice_conf": {"slice_dim": 0, "num_slices": 3}}, ROWS)
+case("kSlice", "columns", {"slice_conf": {"slice_dim": 1, "num_slices": 5}}, ROWS)
+case("kSlice", "channels", {"slice_conf": {"slice_dim": 1, "num_slices": 2}}, IMAGES)
+case("kConcate", "columns", {"concate_conf": {"concate_dim": 1, "num_concates": 3}}, ROWS, (BATCH, 1), (BATCH, 4))
+case("kConcate", "channels", {"concate_conf": {"concate_dim": 1}}, IMAGES, (BATCH, 1, 7, 6))
+case("kConcate", "rows", {}, ROWS, ROWS, joins_rows=True)
