@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-# Read by OpenMP and OpenBLAS when they are loaded: as many kernel threads as cores, times pytest's workers, only thrash.
+# Read by OpenMP and OpenBLAS when they are loaded. Tests run workers in threads: more threads in kernels only thrash.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
