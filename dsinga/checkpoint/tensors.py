@@ -69,7 +69,10 @@ def read_safetensors(path: Path, written: Fingerprint | None = None) -> Arrays:
 def read_npz(path: Path) -> Arrays:
     """Return the arrays of a numpy ``.npz`` file by name; raise UserError, naming the file, if it cannot be read."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file:  # numpy leaves it open if it is no archive
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it holds an array without a name")
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} cannot be read as npz: {error}") from error

@@ -1,0 +1,118 @@
+"""Params of one net for another: by name, later paths win, misfits and strangers named."""
+
+import logging
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from dsinga.checkpoint import export_safetensors, port, read_checkpoint, read_params, write_checkpoint
+from dsinga.errors import RunError, UserError
+
+ONE, TWO = np.full((2, 3), 1, np.float32), np.full((2, 3), 2, np.float32)
+SHAPES = {"w": (2, 3), "b": (3,), "fresh": (4,)}
+
+
+def test_params_go_by_name_and_later_paths_win(tmp_path):
+    write_checkpoint(tmp_path / "old", 1, {"w": ONE, "b": np.ones(3, np.float32)}, {}, {})
+    write_checkpoint(tmp_path / "new", 2, {"w": TWO}, {}, {})
+    found = port(SHAPES, [tmp_path / "old" / "step1", tmp_path / "new" / "step2"], report=pytest.fail)
+    assert found.keys() == {"w", "b"}  # "fresh" keeps its initial value
+    np.testing.assert_array_equal(found["w"], TWO)
+    np.testing.assert_array_equal(port(SHAPES, [tmp_path / "new", tmp_path / "old"])["w"], ONE)
+
+
+@pytest.mark.parametrize("place", ["folder", "folder/checkpoint", "folder/checkpoint/step20"])
+def test_a_folder_means_the_latest_checkpoint_in_it(tmp_path, monkeypatch, place):
+    for step, array in ((3, ONE), (20, TWO)):
+        write_checkpoint(tmp_path / "folder" / "checkpoint", step, {"w": array}, {}, {})
+    monkeypatch.chdir(tmp_path)
+    np.testing.assert_array_equal(read_params(place)["w"], TWO)
+    monkeypatch.chdir(tmp_path / "folder")
+    np.testing.assert_array_equal(read_params(place, roots=["/nowhere", tmp_path])["w"], TWO)
+
+
+def test_the_working_directory_comes_before_the_roots(tmp_path, monkeypatch):
+    for name, array in (("here", ONE), ("there", TWO)):
+        write_checkpoint(tmp_path / name / "checkpoint", 1, {"w": array}, {}, {})
+    monkeypatch.chdir(tmp_path / "here")
+    np.testing.assert_array_equal(read_params("checkpoint", [tmp_path / "there"])["w"], ONE)
+
+
+@pytest.mark.parametrize("name", ["step6000-worker0", "step6000-worker0.bin"])
+def test_the_name_that_singa_gives_a_checkpoint_finds_the_one_written_here(tmp_path, name):
+    write_checkpoint(tmp_path, 6000, {"w": TWO}, {}, {})
+    write_checkpoint(tmp_path, 7000, {"w": ONE}, {}, {})
+    np.testing.assert_array_equal(port(SHAPES, [name], roots=[tmp_path])["w"], TWO)
+
+
+@pytest.mark.parametrize("save", [safetensors.numpy.save_file, lambda arrays, path: np.savez(path, **arrays)])
+def test_bare_files_can_be_read(tmp_path, save):
+    path = tmp_path / ("w.npz" if save is not safetensors.numpy.save_file else "w.safetensors")
+    save({"w": ONE.astype(np.float16)}, path)
+    found = port(SHAPES, [path])["w"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, ONE)
+
+
+def test_a_misfit_names_the_param_both_shapes_and_the_file(tmp_path):
+    path = write_checkpoint(tmp_path, 1, {"w": ONE.T}, {}, {})
+    with pytest.raises(UserError, match=r"'w' has the shape \(2, 3\) in this net, but \(3, 2\) in .*/step1: "):
+        port(SHAPES, [path])
+
+
+def test_params_that_the_net_does_not_have_are_reported(tmp_path, caplog):
+    path = write_checkpoint(tmp_path, 1, {"w": ONE, "z": ONE, "y": ONE}, {}, {})
+    said = []
+    assert port(SHAPES, [path], report=said.append).keys() == {"w"}
+    assert said == [f"the net has no params y, z of {path}: they are left out"]
+    with caplog.at_level(logging.WARNING):
+        port(SHAPES, [path])
+    assert caplog.messages == said
+
+
+def test_what_is_not_there_says_where_it_was_looked_for(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=rf"no checkpoint 'empty' \(looked for .*/empty, {tmp_path}/empty\)"):
+        port(SHAPES, ["empty"], roots=[tmp_path])
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+@pytest.mark.parametrize("data", [b"", b"not tensors at all", b"\xff" * 100, b"PK\x03\x04" + b"\0" * 40])
+def test_files_of_another_kind_are_named(tmp_path, suffix, data):
+    path = tmp_path / f"w{suffix}"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=f"{path} cannot be read as {suffix[1:]}"):
+        read_params(path)
+
+
+def test_an_array_without_a_name_is_refused(tmp_path):
+    with open(tmp_path / "w.npz", "wb") as file:
+        np.save(file, ONE)
+    with pytest.raises(UserError, match=r"w\.npz cannot be read as npz: it holds an array without a name"):
+        read_params(tmp_path / "w.npz")
+
+
+def test_npz_with_objects_is_not_unpickled(tmp_path):
+    np.savez(tmp_path / "w.npz", w=np.array([{}], object))
+    with pytest.raises(UserError, match=r"w\.npz cannot be read as npz"):
+        read_params(tmp_path / "w.npz")
+
+
+def test_export_writes_what_others_can_read(tmp_path):
+    params = {"w": ONE, "b": np.zeros(3, np.float32)}
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, 4, params, {"w": {"h": ONE}}, {}))
+    path = tmp_path / "out.safetensors"
+    path.write_text("something older")
+    export_safetensors(checkpoint, path)
+    found = safetensors.numpy.load_file(path)
+    assert found.keys() == params.keys()
+    for name, array in params.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out.safetensors", "step4"]
+
+
+def test_export_into_a_folder_that_is_not_there_says_so(tmp_path):
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, 4, {"w": ONE}, {}, {}))
+    with pytest.raises(RunError, match=r"nowhere/out\.safetensors cannot be written"):
+        export_safetensors(checkpoint, tmp_path / "nowhere" / "out.safetensors")
