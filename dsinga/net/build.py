@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 
 import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
+from dsinga.job.checknet import check_net, sources
 from dsinga.layers.base import Layer, RecordInfo, Shape
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.sharing import name_params
 from dsinga.net.splits import insert_splits
-from dsinga.registry import lookup, nearest
+from dsinga.registry import lookup
 
 
 def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -> NeuralNet:
@@ -24,47 +26,34 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -
     Raises UserError, with file and line, for whatever cannot be built: an unknown type or source, a cycle, a name
     used twice, sources a layer cannot take, a param shared from nowhere or from another shape.
     """
-    confs = sort_layers(filter_layers(conf, phase), phase)
+    check_net(conf, [phase])
+    confs = filter_layers(conf, phase)
+    classes = {layer.name: layer_class(layer) for layer in confs}
+    check_unrolling(conf, confs)
+    confs = sort_layers(confs)
     position = {layer.name: k for k, layer in enumerate(confs)}
     layers: list[Layer] = []
     handed = [0] * len(confs)  # parts already taken from layers that hand them out
     for layer in confs:
-        cls = layer_class(layer)
-        into = [position[source] for source in layer.srclayers]
+        cls = classes[layer.name]
         check_records(layer, cls, records)
-        check_ends(layer, cls, [layers[source] for source in into])
+        into = [position[source] for source in layer.srclayers]
         shapes = [
             layers[source].shape if k == cls.label_source else handed_shape(layers[source], handed, source)
             for k, source in enumerate(into)
         ]
         layers.append(cls(layer, shapes, records.get(layer.name)))
+        check_ends(layers[-1], [layers[source] for source in into])
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
-    sources = [tuple(position[source] for source in layer.srclayers) for layer in confs]
-    nodes = [Node(*node) for node in zip(layers, sources, names, strict=True)]
+    joined = [tuple(position[source] for source in layer.srclayers) for layer in confs]
+    nodes = [Node(*node) for node in zip(layers, joined, names, strict=True)]
     return NeuralNet(insert_splits(nodes), params, phase)
 
 
 def filter_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
-    """Return the layers of ``phase``, by their ``include`` or ``exclude``; raise JobError for a name used twice."""
-    seen: dict[str, LayerConf] = {}
-    for layer in conf.layer:
-        if layer.include and layer.exclude:
-            raise layer.error(f"layer {layer.name!r} has both include and exclude; keep one of them", "exclude")
-        if layer.include and phase not in layer.include or phase in layer.exclude:
-            continue
-        if layer.name in seen:
-            first = seen[layer.name].where()
-            raise layer.error(
-                f"two layers are named {layer.name!r} in phase {phase.name}"
-                + (f", the first at {first}" if first else "")
-                + "; rename one, or give them include or exclude of different phases",
-                "name",
-            )
-        seen[layer.name] = layer
-    if not seen:
-        raise conf.error(f"the net has no layers in phase {phase.name}")
-    return list(seen.values())
+    """Return the layers of ``phase``, by their ``include`` or ``exclude``."""
+    return [layer for layer in conf.layer if layer.in_phase(phase)]
 
 
 def input_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
@@ -95,15 +84,22 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
         raise layer.error(f"layer {layer.name!r} takes labels from {labelled!r}, whose records have none", "srclayers")
 
 
-def check_ends(layer: LayerConf, cls: type[Layer], sources: Sequence[Layer]) -> None:
+def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
     """Raise JobError where a layer that is no output layer follows one."""
     for source in sources:
-        if source.is_output and not cls.is_output:
-            raise layer.error(
-                f"layer {layer.name!r} cannot follow {source.name!r}, an output layer ({source.conf.type_name}); "
-                "take what that one takes",
-                "srclayers",
-            )
+        if source.is_output and not layer.is_output:
+            message = f"cannot follow {source.name!r}, an output layer ({source.conf.type_name}); take what that takes"
+            raise layer.fail(message, field="srclayers")
+
+
+def check_unrolling(conf: NetConf, confs: Sequence[LayerConf]) -> None:
+    """Raise JobError where the job wants layers unrolled over time steps."""
+    if conf.unroll_len > 1:
+        raise conf.error("unrolling is not available yet; leave unroll_len out", "unroll_len")
+    for layer in confs:
+        field = "unroll_len" if layer.unroll_len > 1 else "shift" if any(layer.shift) else None
+        if field:
+            raise layer.error(f"layer {layer.name!r}: unrolling is not available yet; leave {field} out", field)
 
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
@@ -122,48 +118,18 @@ def check_parts(layers: Sequence[Layer], handed: Sequence[int]) -> None:
             raise layer.fail(f"hands out {len(layer.part_shapes)} parts, but is the source of {taken} layers")
 
 
-def sort_layers(confs: Sequence[LayerConf], phase: Phase) -> list[LayerConf]:
-    """Return the layers so that sources come first, in the job's order where that leaves a choice.
-
-    Raises JobError for a source that is not there and for a cycle, spelling it out.
-    """
+def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
+    """Return the layers so that sources come first, in the job's order where that leaves a choice."""
+    named = {layer.name: layer for layer in confs}
     position = {layer.name: k for k, layer in enumerate(confs)}
-    for layer in confs:
-        for source in layer.srclayers:
-            if source not in position:
-                raise layer.error(
-                    f"layer {layer.name!r} has the source {source!r}, but there is no such layer in phase "
-                    f"{phase.name}{nearest(source, position)}",
-                    "srclayers",
-                )
-    missing = [len(layer.srclayers) for layer in confs]
-    destinations: list[list[int]] = [[] for _ in confs]
-    for k, layer in enumerate(confs):
-        for source in layer.srclayers:
-            destinations[position[source]].append(k)
-    ready = [k for k, count in enumerate(missing) if not count]
+    sorter = TopologicalSorter({position[name]: [position[s] for s in sources(named[name], named)] for name in named})
+    sorter.prepare()
+    ready: list[int] = []
     ordered: list[LayerConf] = []
-    while ready:
-        k = heapq.heappop(ready)
-        ordered.append(confs[k])
-        for destination in destinations[k]:
-            missing[destination] -= 1
-            if not missing[destination]:
-                heapq.heappush(ready, destination)
-    if len(ordered) < len(confs):
-        cycle = find_cycle({layer.name: layer for k, layer in enumerate(confs) if missing[k]})
-        raise cycle[0].error(
-            "these layers feed each other in a circle: " + " -> ".join(repr(layer.name) for layer in cycle), "srclayers"
-        )
+    while sorter.is_active():
+        for k in sorter.get_ready():
+            heapq.heappush(ready, k)
+        first = heapq.heappop(ready)
+        ordered.append(confs[first])
+        sorter.done(first)
     return ordered
-
-
-def find_cycle(stuck: Mapping[str, LayerConf]) -> list[LayerConf]:
-    """Return a cycle, its first layer again at the end, among layers each of which waits for another of them."""
-    path: dict[str, LayerConf] = {}
-    layer = next(iter(stuck.values()))
-    while layer.name not in path:
-        path[layer.name] = layer
-        layer = stuck[next(source for source in layer.srclayers if source in stuck)]
-    against = [*list(path.values())[list(path).index(layer.name) :], layer]
-    return against[::-1]
