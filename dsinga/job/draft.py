@@ -45,19 +45,21 @@ class Draft:
         try:
             name = field_name(self.cls, spelled)
         except JobError as error:
-            raise self.fault(f"{error}{self.misplaced(spelled)}", where) from None
+            elsewhere = self.elsewhere(spelled)
+            text = f"{self.cls.__name__} has no field {spelled!r}{elsewhere}" if elsewhere else str(error)
+            raise self.fault(text, where) from None
         return (name, *item_type(field_types(self.cls)[name]))
 
-    def misplaced(self, spelled: str) -> str:
-        """Return where a field might belong that this message has not: within one of its blocks, or around it."""
-        for name, hint in field_types(self.cls).items():
-            kind, _ = item_type(hint)
-            if is_message(kind) and spelled in field_types(kind):
-                return f" (or does it belong in {name} {{ ... }}?)"
+    def elsewhere(self, spelled: str) -> str:
+        """Return where a field belongs that this message has not: within some of its blocks, or in one around it."""
+        kinds = {name: item_type(hint)[0] for name, hint in field_types(self.cls).items()}
+        blocks = [name for name, kind in kinds.items() if is_message(kind) and spelled in field_types(kind)]
+        if blocks:
+            return f"; it belongs in {' or '.join(blocks)}"
         around = self.outer
         while around and spelled not in field_types(around.cls):
             around = around.outer
-        return f" ({around.cls.__name__} has one: is a '}}' missing before it?)" if around else ""
+        return f", but {around.cls.__name__} has: is a '}}' missing before it?" if around else ""
 
     def add(self, spelled: str, value: Any, where: Where) -> None:
         """Give the field ``spelled`` a value as the parser has it, one more if it is repeated."""

@@ -12,7 +12,7 @@ from dsinga.job.message import JobError, Where, is_message, member
 from dsinga.job.textformat import Word, parse_value
 from dsinga.registry import nearest
 
-STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|=|$)")
+STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|\s*=|$)")
 
 
 class Step(NamedTuple):
@@ -50,11 +50,11 @@ def override(job: Draft, text: str) -> None:
 
 def split(text: str, where: Where) -> tuple[list[Step], str]:
     """Return the steps of the path and the text of the value."""
-    steps, position = [], 0
+    steps, position = [], len(text) - len(text.lstrip())
     while match := STEP.match(text, position):
         steps.append(Step(match[1], match[2]))
         position = match.end()
-        if match[3] == "=":
+        if match[3].endswith("="):
             return steps, text[position:].strip()
         if not match[3]:
             break

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsinga.job.message import JobError, Message, set_fields
 from dsinga.job.schema import Job
+
+NAME = re.compile(r"[A-Za-z_]\w*|\[[A-Za-z_][\w./-]*\]")
 
 
 def to_text(job: Job) -> str:
@@ -32,6 +35,8 @@ def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
 def lines(fields: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Yield the lines of a block, without its braces."""
     for name, value in fields:
+        if not NAME.fullmatch(name):
+            raise JobError(f"a job in text format cannot hold a field called {name!r}")
         if isinstance(value, (Message, Mapping)):
             inner = [*lines(message_fields(value) if isinstance(value, Message) else value.items())]
             yield f"{name} {{" if inner else f"{name} {{ }}"

@@ -1,0 +1,231 @@
+"""What :func:`dsinga.job.check` says of a job before shapes are known."""
+
+import re
+
+import pytest
+
+from dsinga.job import Job, JobError, Phase, check, loads
+from dsinga.job.limits import LIMITS
+from dsinga.job.message import field_types, item_type
+
+JOB = """train_steps: 10
+TOP
+net {
+  NET
+  layer { name: "data" type: kRecordInput include: kTrain store_conf { path: "a" batchsize: 4 } }
+  layer { name: "data" type: kRecordInput include: kTest store_conf { path: "b" batchsize: 4 } }
+  layer {
+    name: "ip1"
+    type: kInnerProduct
+    srclayers: "data"
+    innerproduct_conf { num_output: 3 }
+    IP1
+  }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip1" srclayers: "data" }
+}
+"""
+TOP, NET, IP1 = 2, 4, 12  # their lines
+
+
+def job(top="", net="", ip1=""):
+    return loads(JOB.replace("TOP", top).replace("NET", net).replace("IP1", ip1), "job.conf")
+
+
+def complaint(of: Job, phases=None) -> str:
+    with pytest.raises(JobError) as caught:
+        check(of, phases)
+    return str(caught.value)
+
+
+def test_a_sound_job_passes():
+    check(job())
+    check(job("test_steps: 3"))
+    check(job("updater { type: kSGD learning_rate { type: kFixedStep fixedstep_conf { step: 0 step_lr: 1 } } }"))
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        ("disp_freq: -1", "disp_freq must be at least 0, not -1"),
+        ("seed: -1", "seed must be at least 0, not -1"),
+        ("gpu: [0, -1]", "gpu must be at least 0, not -1"),
+        ("updater { momentum: 0.9 }", "UpdaterConf needs its type (kSGD, kAdaGrad, kRMSProp, ...) or a user_type"),
+        ("updater { type: kRMSProp }", "type kRMSProp needs rmsprop_conf { ... }"),
+        ("updater { type: kSGD momentum: 1 }", "momentum must be in [0, 1), not 1.0"),
+        ("updater { type: kSGD momentum: nan }", "momentum must be in [0, 1), not nan"),
+        ("updater { type: kSGD learning_rate { base_lr: 1 } }", "LRGenConf needs its type (kFixed, "),
+        ("updater { type: kSGD learning_rate { type: kFixed base_lr: -1 } }", "base_lr must be at least 0, not -1.0"),
+        ("updater { type: kSGD learning_rate { type: kStep } }", "type kStep needs step_conf { ... }"),
+        ("updater { type: kSGD learning_rate { type: kLinear } }", "type kLinear needs linear_conf { ... }"),
+        ("updater { type: kSGD learning_rate { type: kInverse } }", "type kInverse needs inverse_conf { ... }"),
+        ("updater { type: kSGD learning_rate { type: kInverseT } }", "type kInverseT needs inverset_conf { ... }"),
+        ("updater { type: kSGD learning_rate { type: kExponential } }", "needs exponential_conf { ... }"),
+        ("updater { type: kSGD learning_rate { type: kFixedStep } }", "type kFixedStep needs fixedstep_conf { ... }"),
+        (
+            "updater { type: kSGD learning_rate { type: kStep step_conf { change_freq: 0 } } }",
+            "change_freq must be at least 1, not 0",
+        ),
+        (
+            "updater { type: kSGD learning_rate { type: kInverseT inverset_conf { final_lr: 0 } } }",
+            "final_lr must be above 0, not 0.0",
+        ),
+        (
+            "updater { type: kSGD learning_rate { type: kFixedStep fixedstep_conf { step: [0, 9] step_lr: 1 } } }",
+            "fixedstep_conf needs as many step as step_lr, at least one of each; it has 2 step and 1 step_lr",
+        ),
+        (
+            "updater { type: kSGD learning_rate { type: kFixedStep fixedstep_conf { } } }",
+            "at least one of each; it has 0 step and 0 step_lr",
+        ),
+        (
+            "updater { type: kSGD learning_rate { type: kFixedStep fixedstep_conf { step: [9, 9] step_lr: [1, 2] } } }",
+            "the steps of fixedstep_conf must rise; 9 follows 9",
+        ),
+        ("train_one_batch { }", "AlgConf needs its alg (kBP, kCD, kBPTT, ...) or a user_alg"),
+        ("cluster { nworkers_per_group: 0 }", "nworkers_per_group must be at least 1, not 0"),
+        ("cluster { nservers_per_procs: -2 }", "nservers_per_procs must be at least 1, not -2"),
+        (
+            "cluster { nworker_groups: 3 nserver_groups: 2 }",
+            "nserver_groups: 2 must divide nworker_groups: 3; a server group serves equally many",
+        ),
+        ("cluster { nserver_groups: 2 }", "nserver_groups: 2 must divide nworker_groups: 1"),
+    ],
+)
+def test_a_mistake_outside_the_net_is_told_with_its_line(top, said):
+    assert complaint(job(top=top)).startswith(f"job.conf:{TOP}: ")
+    assert said in complaint(job(top=top))
+
+
+@pytest.mark.parametrize(
+    ("ip1", "said"),
+    [
+        ("dropout_conf { dropout_ratio: 1 }", "dropout_ratio must be in [0, 1), not 1.0"),
+        ("dropout_conf { dropout_ratio: -0.1 }", "dropout_ratio must be in [0, 1), not -0.1"),
+        ("convolution_conf { num_filters: 0 }", "num_filters must be at least 1, not 0"),
+        ("convolution_conf { num_filters: 1 kernel: 0 }", "kernel must be at least 1, not 0"),
+        ("pooling_conf { pad: -1 }", "pad must be at least 0, not -1"),
+        ("pooling_conf { stride_x: 0 }", "stride_x must be at least 1, not 0"),
+        ("dummy_conf { shape: [3, 0] }", "shape must be at least 1, not 0"),
+        ("lrn_conf { local_size: 4 }", "local_size must be odd, not 4"),
+        ("partition_dim: 7", "partition_dim must be in [-1, 3], not 7"),
+        ("store_conf { batchsize: 3 }", 'store_conf needs a path: "..."'),
+        ('store_conf { path: "a" std_value: 0 }', "std_value divides the records and must not be 0"),
+        ("param { init { } }", "ParamGenConf needs its type (kConstant, kGaussian, kUniform, ...) or a user_type"),
+        ("param { init { type: kUniform low: 1 high: 0 } }", "low: 1.0 is above high: 0.0"),
+        ("param { init { type: kGaussian std: -1 } }", "std must be at least 0, not -1.0"),
+        ("param { type: kUser }", 'type kUser needs user_type: "..."'),
+        ("shift: [1, 1]", "shift has 2 values for 1 srclayers"),
+        ("include: kTrain exclude: kTest", "has both include and exclude; keep include"),
+    ],
+)
+def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, said):
+    assert complaint(job(ip1=ip1)).startswith(f"job.conf:{IP1}: layer 'ip1': ")
+    assert said in complaint(job(ip1=ip1))
+
+
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        (
+            'layer { name: "x" }',
+            "LayerConf needs its type (kCSVInput, kImagePreprocess, kRecordInput, ...) or a user_type",
+        ),
+        ('layer { name: "x" type: kConvolution }', "type kConvolution needs convolution_conf { ... }"),
+        ('layer { name: "x" type: kInnerProduct }', "type kInnerProduct needs innerproduct_conf { ... }"),
+        ('layer { name: "x" type: kCSVInput }', "type kCSVInput needs store_conf { ... }"),
+        ('layer { name: "x" type: kRecordInput store_conf { path: "a" } }', "store_conf needs a batchsize, as in"),
+        (
+            'layer { name: "x" type: kReLU srclayers: "dta" }',
+            "phase kTrain has no layer 'dta' for its srclayers; did you mean",
+        ),
+        (
+            'layer { name: "x" type: kReLU srclayers: "qqq" }',
+            "has no layer 'qqq' for its srclayers; its layers are x, data, ip1",
+        ),
+        ('layer { name: "x" type: kReLU srclayers: "x" }', "its srclayers lead back to it in phase kTrain: x <- x"),
+        (
+            'layer { name: "x" type: kReLU } layer { name: "x" type: kReLU }',
+            f"is in phase kTrain twice, first on line {NET}",
+        ),
+        (
+            'layer { name: "x" type: kReLU srclayers: "y" } layer { name: "y" type: kReLU srclayers: "x" }',
+            "its srclayers lead back to it in phase kTrain: x <- y <- x",
+        ),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_told_with_its_line(net, said):
+    assert complaint(job(net=net)).startswith(f"job.conf:{NET}: layer 'x'")
+    assert said in complaint(job(net=net))
+
+
+def test_each_value_of_a_list_has_its_own_line():
+    text = "net { layer { name: 'b' type: kReLU } layer { name: 'a' type: kReLU\n srclayers: 'b'\n srclayers: 'c' } }"
+    assert complaint(loads(f"train_steps: 1 {text}", "f")).startswith("f:3: layer 'a': phase kTrain has no layer 'c'")
+
+
+def test_a_source_of_another_phase_is_shown_where_it_is():
+    said = "layer 'ip1': phase kVal has no layer 'data' for its srclayers; the one of line 5 has another include"
+    assert complaint(job("validate_steps: 3")) == f"job.conf:10: {said}"
+    check(job("validate_steps: 3"), [Phase.kTrain, Phase.kTest])
+
+
+def test_a_name_may_be_used_again_in_another_phase_only():
+    both = "layer { name: 'x' type: kReLU exclude: kTest } layer { name: 'x' type: kReLU include: kTest }"
+    check(job("test_steps: 1", both))
+    assert "layer 'x' is in phase kTest twice" in complaint(
+        job("test_steps: 1", both.replace("exclude", "include: kTrain include"))
+    )
+
+
+def test_the_two_cycle_of_a_boltzmann_machine_is_no_mistake():
+    vis = "layer { name: 'vis' type: kRBMVis srclayers: 'data' srclayers: 'hid' rbm_conf { hdim: 3 } }"
+    hid = "layer { name: 'hid' type: kRBMHid srclayers: 'vis' rbm_conf { hdim: 3 } }"
+    check(job(net=vis + hid))
+    assert "lead back" in complaint(job(net=vis.replace("kRBMVis", "kReLU") + hid))
+
+
+def test_a_source_of_an_earlier_step_is_no_cycle():
+    loop = "layer { name: 'a' type: kReLU srclayers: 'b' shift: 1 } layer { name: 'b' type: kReLU srclayers: 'a' }"
+    check(job(net=loop))
+    assert "lead back" in complaint(job(net=loop.replace("shift: 1", "shift: 0")))
+
+
+def test_a_deep_net_is_walked_without_recursion():
+    deep = "".join(f"layer {{ name: 'x{i}' type: kReLU srclayers: 'x{i + 1}' }}" for i in range(2000))
+    check(job(net=f"{deep} layer {{ name: 'x2000' type: kReLU }}"))
+
+
+def test_a_layer_is_placed_on_a_worker_of_the_group():
+    check(job("cluster { nworkers_per_group: 2 }", ip1="location: 1"))
+    said = complaint(job("cluster { nworkers_per_group: 2 }", ip1="location: 2"))
+    assert said == f"job.conf:{IP1}: layer 'ip1': location must be one of the group's workers, 0 to 1"
+
+
+def test_training_needs_steps_and_testing_does_not():
+    rest = JOB.replace("TOP", "").replace("NET", "").replace("IP1", "").replace("train_steps: 10", "")
+    assert complaint(loads(rest, "f")) == "f:1: the job has nothing to do: give it train_steps, as in train_steps: 1000"
+    check(loads(rest), [Phase.kTest])
+    assert complaint(loads("train_steps: -3", "f")) == "f:1: train_steps must be at least 0, not -3"
+
+
+def test_a_job_without_layers_is_refused():
+    assert "no layers" in complaint(loads("train_steps: 1"))
+    only_test = loads("train_steps: 1 net { layer { name: 'a' type: kReLU include: kTest } }", "f")
+    assert complaint(only_test) == "f:1: no layer is in phase kTrain"
+
+
+def test_a_job_made_in_python_is_checked_without_places():
+    made = Job(train_steps=1, net={"layer": [{"name": "a", "type": "kReLU", "srclayers": "b"}]})
+    assert complaint(made).startswith("layer 'a': phase kTrain has no layer 'b'")
+    twice = {"name": "a", "type": "kReLU"}
+    assert complaint(Job(train_steps=1, net={"layer": [twice, twice]})).startswith(
+        "layer 'a' is in phase kTrain twice; "
+    )
+
+
+def test_the_table_of_limits_is_about_numbers_that_exist():
+    for cls, limits in LIMITS.items():
+        for field, allowed in limits.items():
+            kind, _ = item_type(field_types(cls)[field])
+            assert kind in (int, float), f"{cls.__name__}.{field}"
+            assert re.fullmatch(r"(at least|above) \d+|in [(\[]-?\d+, \d+[)\]]", str(allowed))

@@ -1,0 +1,42 @@
+"""The picture of a job in a notebook."""
+
+from xml.etree import ElementTree
+
+from dsinga.job import loads
+
+JOB = """name: "<b>&"
+train_steps: 10
+cluster { nworkers_per_group: 2 }
+net {
+  layer { name: "data" type: kRecordInput include: kTrain store_conf { path: "a<b" shape: [1, 8, 8] batchsize: 4 } }
+  layer {
+    name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 3 }
+    param { name: "w" init { type: kGaussian std: 0.1 } } param { name: "b" share_from: "c" } param { name: "d" }
+  }
+  layer { name: "mine" user_type: "kMine" srclayers: "conv" srclayers: "data" exclude: kTest bm_conf { } [x] { y: 1 } }
+}
+"""
+
+
+def picture(text):
+    # Well-formed by construction: a parser that forgives nothing reads it.
+    return ElementTree.fromstring(f"<body>{loads(text)._repr_html_()}</body>")
+
+
+def test_there_is_a_row_for_each_layer():
+    rows = [["".join(cell.itertext()) for cell in row] for row in picture(JOB).iter("tr")]
+    assert rows == [
+        ["layer", "type", "sources", "configuration", "params", "phases"],
+        ["data", "kRecordInput", "", "path a<b, batchsize 4, shape 1×8×8", "", "kTrain"],
+        ["conv", "kConvolution", "data", "num_filters 3", "w (kGaussian), b = c, d", ""],
+        ["mine", "kMine", "conv, data", "bm_conf, y 1", "", "not kTest"],
+    ]
+
+
+def test_the_head_says_how_it_is_trained():
+    head = "".join(picture(JOB).find("div").itertext())
+    assert head == "<b>&: 10 steps of kBP, kSGD at 0.01 (kFixed), 1 × 2 workers"
+
+
+def test_an_empty_job_has_a_picture_too():
+    assert len(list(picture("").iter("tr"))) == 1

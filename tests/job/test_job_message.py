@@ -1,0 +1,140 @@
+"""The schema from Python: messages convert and check what they are given."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.job import (
+    InnerProductConf,
+    Job,
+    JobError,
+    LayerConf,
+    LayerType,
+    NetConf,
+    Phase,
+    PoolingConf,
+    StoreConf,
+    UpdaterConf,
+    loads,
+)
+from dsinga.job.message import Where
+
+
+def test_values_are_converted_to_the_types_of_the_fields():
+    layer = LayerConf(
+        name="a",
+        type="kInnerProduct",
+        srclayers="data",
+        include=("kTrain", 4),
+        innerproduct_conf={"num_output": np.int64(3)},
+        store_conf=StoreConf(shape=np.array([1, 28, 28]), batchsize=8, std_value=255),
+    )
+    assert layer.type is LayerType.kInnerProduct
+    assert layer.srclayers == ["data"]
+    assert layer.include == [Phase.kTrain, Phase.kTest]
+    assert layer.innerproduct_conf == InnerProductConf(num_output=3)
+    assert (layer.store_conf.shape, layer.store_conf.batchsize) == ([1, 28, 28], [8])
+    assert type(layer.store_conf.std_value) is float
+    assert layer.replace(include=Phase.kTrain | Phase.kTest) == layer
+
+
+def test_net_is_the_short_name_of_neuralnet():
+    job = Job(net=NetConf(layer=[LayerConf(name="a")]))
+    assert job.net is job.neuralnet
+    job.net = {"layer": [{"name": "b"}]}
+    assert job.neuralnet == NetConf(layer=[LayerConf(name="b")])
+
+
+def test_assignment_converts_and_checks_too():
+    job = Job()
+    job.updater.type = "kAdam"
+    assert job.updater == UpdaterConf(type="kAdam", learning_rate={"type": "kFixed"})
+    with pytest.raises(JobError, match="'train_step'; did you mean 'train_steps'"):
+        job.train_step = 5
+    with pytest.raises(JobError, match="Job.train_steps takes a whole number, not 0.5"):
+        job.train_steps = 0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Job(nett=3), "Job has no field 'nett'; did you mean 'net'?"),
+        (lambda: LayerConf(type="kReLU"), "LayerConf needs the field 'name'"),
+        (
+            lambda: LayerConf(name="a", type="kRelu"),
+            "LayerConf.type: there is no LayerType 'kRelu'; did you mean 'kReLU'?",
+        ),
+        (lambda: LayerConf(name="a", type=True), "there is no LayerType True"),
+        (lambda: LayerConf(name="a", include=[Phase.kTrain | Phase.kTest]), "there is no Phase"),
+        (lambda: LayerConf(name=3), "LayerConf.name takes a string, not 3"),
+        (
+            lambda: LayerConf(name="a", innerproduct_conf={"num_outputs": 3}),
+            "InnerProductConf has no field 'num_outputs'",
+        ),
+        (lambda: LayerConf(name="a", innerproduct_conf=3), "takes a InnerProductConf, not 3"),
+        (lambda: LayerConf(name="a", extensions=3), "LayerConf.extensions takes a mapping, not 3"),
+        (lambda: InnerProductConf(num_output=True), "takes a whole number, not True"),
+        (lambda: InnerProductConf(num_output=None), "takes a whole number, not None"),
+        (lambda: InnerProductConf(num_output=3, bias_term=1), "takes true or false, not 1"),
+        (lambda: PoolingConf(kernel=[3]), "takes a whole number, not [3]"),
+    ],
+)
+def test_a_mistake_names_the_field_and_the_nearest_valid_name(make, said):
+    with pytest.raises(UserError) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+def test_optional_fields_may_be_none():
+    assert PoolingConf(kernel=None).kernel is None
+    assert LayerConf(name="a", store_conf=None) == LayerConf(name="a")
+
+
+def test_the_repr_is_the_python_that_makes_the_message():
+    layer = LayerConf(name="a", type="kReLU", include=["kTrain"], innerproduct_conf={"num_output": 3})
+    assert repr(layer) == (
+        "LayerConf(name='a', type='kReLU', include=['kTrain'], innerproduct_conf=InnerProductConf(num_output=3))"
+    )
+    assert eval(repr(layer)) == layer
+
+
+def test_a_message_survives_pickling_copying_and_replacing_with_its_place():
+    layer = loads("\nnet { layer { name: 'a'\n partition_dim: 1 } }", "job.conf").net.layer[0]
+    for same in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer), layer.replace()):
+        assert same == layer
+        assert same.where() == Where("job.conf", 2)
+        assert same.where("partition_dim") == Where("job.conf", 3)
+    other = layer.replace(name="0#a", srclayer="b")
+    assert (other.name, other.srclayers, other.where()) == ("0#a", ["b"], layer.where())
+    assert (layer.name, layer.srclayers) == ("a", [])
+
+
+def test_defaults_are_not_shared():
+    Job().neuralnet.layer.append(LayerConf(name="a"))
+    Job().updater.momentum = 0.5
+    assert Job().neuralnet.layer == []
+    assert Job().updater.momentum == 0.0
+
+
+def test_window_gives_one_value_for_both_directions_or_one_each():
+    assert PoolingConf(kernel=3).pair("kernel", 9) == (3, 3)
+    assert PoolingConf(kernel_x=3, kernel_y=5).pair("kernel", 9) == (5, 3)
+    assert PoolingConf(kernel_x=3).pair("kernel", 9) == (9, 3)
+    assert PoolingConf().pair("stride", 2) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "phases"),
+    [
+        ([], [], "kTrain kVal kTest"),
+        (["kTrain"], [], "kTrain"),
+        (["kVal", "kTest"], [], "kVal kTest"),
+        ([], ["kTrain"], "kVal kTest"),
+    ],
+)
+def test_a_layer_belongs_to_all_phases_unless_it_says_otherwise(include, exclude, phases):
+    layer = LayerConf(name="a", include=include, exclude=exclude)
+    assert [phase.name for phase in (Phase.kTrain, Phase.kVal, Phase.kTest) if layer.in_phase(phase)] == phases.split()

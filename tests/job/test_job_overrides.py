@@ -1,0 +1,145 @@
+"""``--set path=value``."""
+
+import pytest
+
+from dsinga.job import ChangeMethod, JobError, LayerType, PoolMethod, UpdaterType, loads
+
+JOB = """name: "small"
+train_steps: 10
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "a" shape: [1, 8, 8] batchsize: 4 } include: kTrain }
+  layer { name: "data" type: kRecordInput store_conf { path: "b" shape: [1, 8, 8] batchsize: 4 } exclude: kTrain }
+  layer { name: "pool.1" type: kPooling srclayers: "data" }
+  layer {
+    name: "ip1" type: kInnerProduct srclayers: "pool.1" innerproduct_conf { num_output: 3 }
+    param { name: "w1" } param { name: "b1" init { type: kConstant } }
+  }
+  layer { name: "mine" user_type: "kMine" srclayers: "ip1" [conf] { path: "old" deep { k: 1 } } }
+}
+"""
+
+
+def changed(*overrides):
+    return loads(JOB, "job.conf", overrides)
+
+
+def layer(job, position):
+    return job.neuralnet.layer[position]
+
+
+@pytest.mark.parametrize(
+    ("override", "of", "value"),
+    [
+        ("train_steps=5", lambda job: job.train_steps, 5),
+        ("train_steps = 0x10 ", lambda job: job.train_steps, 16),
+        ("debug=true", lambda job: job.debug, True),
+        ("name=new name", lambda job: job.name, "new name"),
+        ("name='it''s'", lambda job: job.name, "its"),
+        ("name=5", lambda job: job.name, "5"),
+        ("name=", lambda job: job.name, ""),
+        ("name=a=b", lambda job: job.name, "a=b"),
+        ("updater.momentum=.5", lambda job: job.updater.momentum, 0.5),
+        ("cluster.workspace=/tmp/x", lambda job: job.cluster.workspace, "/tmp/x"),
+        ("gpu=[0, 1]", lambda job: job.gpu, [0, 1]),
+        ("gpu=2", lambda job: job.gpu, [2]),
+        ("checkpoint_path=a,b", lambda job: job.checkpoint_path, ["a,b"]),
+        ("checkpoint_path=['a', \"b\"]", lambda job: job.checkpoint_path, ["a", "b"]),
+        ("net.layer[2].pooling_conf.pool=AVG", lambda job: layer(job, 2).pooling_conf.pool, PoolMethod.AVG),
+        ("net.layer[pool.1].pooling_conf.kernel=2", lambda job: layer(job, 2).pooling_conf.kernel, 2),
+        (
+            "neuralnet.layer[ip1].innerproduct_conf.num_output=7",
+            lambda job: layer(job, 3).innerproduct_conf.num_output,
+            7,
+        ),
+        ("net.layer[ip1].type=kReLU", lambda job: layer(job, 3).type, LayerType.kReLU),
+        ("net.layer[ip1].srclayer=data", lambda job: layer(job, 3).srclayers, ["data"]),
+        ("net.layer[ip1].param[1].lr_scale=2", lambda job: layer(job, 3).param[1].lr_scale, 2.0),
+        ("net.layer[ip1].param[w1].init.std=3", lambda job: layer(job, 3).param[0].init.std, 3.0),
+        ("net.layer[ip1].param[w1]={name: 'w'}", lambda job: layer(job, 3).param[0].name, "w"),
+        ("net.layer[data,kTrain].store_conf.path=x/y.zarr", lambda job: layer(job, 0).store_conf.path, "x/y.zarr"),
+        ("net.layer[data, kTest].store_conf.path=x", lambda job: layer(job, 1).store_conf.path, "x"),
+        ("net.layer[data,kVal].store_conf.shape[1]=4", lambda job: layer(job, 1).store_conf.shape, [1, 4, 8]),
+        ("net.layer[data,kTrain].store_conf.shape=64", lambda job: layer(job, 0).store_conf.shape, [64]),
+        ("net.layer[mine].extensions.conf.path=a/b", lambda job: layer(job, 4).extensions["conf"]["path"], "a/b"),
+        ("net.layer[mine].extensions.conf.deep.k=2", lambda job: layer(job, 4).extensions["conf"]["deep"], {"k": 2}),
+        ("extensions.mine.on=true", lambda job: job.extensions, {"mine": {"on": True}}),
+    ],
+)
+def test_a_field_is_found_by_its_path(override, of, value):
+    job = changed(override)
+    assert job != loads(JOB)
+    got = of(job)
+    assert got == value
+    assert type(got) is type(value)
+
+
+def test_nothing_else_changes():
+    assert changed("seed=3") == loads(f"{JOB} seed: 3")
+    assert changed() == loads(JOB)
+
+
+def test_messages_on_the_way_begin_as_the_job_would_have_them():
+    updater = changed("updater.learning_rate.base_lr=0.5").updater
+    assert (updater.type, updater.learning_rate.type) == (UpdaterType.kSGD, ChangeMethod.kFixed)
+    assert updater.learning_rate.base_lr == 0.5
+    assert loads(JOB).updater.learning_rate.base_lr == 0.01
+
+
+def test_several_overrides_supply_what_the_text_lacks():
+    rate = "updater.learning_rate"
+    job = changed(f"{rate}.type=kLinear", f"{rate}.linear_conf.change_freq=3", f"{rate}.linear_conf.final_lr=0.1")
+    assert job.updater.learning_rate.linear_conf.final_lr == 0.1
+    assert loads("net { layer { type: kReLU } }", "f", ["net.layer[0].name=a"]).net.layer[0].name == "a"
+
+
+def test_the_later_override_of_a_field_wins():
+    assert changed("seed=1", "seed=2").seed == 2
+
+
+def test_later_messages_name_the_override_as_the_place():
+    job = changed("train_steps=-5", "net.layer[ip1].srclayers=dta")
+    assert str(job.error("wrong", "train_steps")) == "--set train_steps=-5: wrong"
+    assert str(layer(job, 3).error("wrong", "srclayers")) == "--set net.layer[ip1].srclayers=dta: wrong"
+    assert str(layer(job, 3).error("wrong", "type")).startswith("job.conf:8: ")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train_step=5", "Job has no field 'train_step'; did you mean 'train_steps'?"),
+        ("updater.learning_rat.base_lr=1", "UpdaterConf has no field 'learning_rat'; did you mean 'learning_rate'?"),
+        ("updater.learning_rate.base_lr=fast", "LRGenConf.base_lr takes a number, not 'fast'"),
+        ("updater.learning_rate=0.1", "UpdaterConf.learning_rate takes a block learning_rate { ... }, not 0.1"),
+        ("updater.type=kAdamm", "there is no UpdaterType 'kAdamm'; did you mean 'kAdam'?"),
+        ("train_steps=1 2", "expected nothing more, found '2'"),
+        ("train_steps=", "expected a value, found the end of the text"),
+        ("train_steps", "expected path=value, as in updater.learning_rate.base_lr=0.1"),
+        ("=3", "expected path=value"),
+        ("updater.=3", "expected path=value"),
+        ("updater..type=3", "expected path=value"),
+        ("train_steps[0]=3", "Job.train_steps is not repeated: leave out [0]"),
+        ("updater[0].type=kSGD", "Job.updater is not repeated: leave out [0]"),
+        ("train_steps.x=3", "Job.train_steps has no fields of its own"),
+        ("net.layer.name=x", "NetConf.layer is repeated: say which one, as layer[0] or layer[data]"),
+        ("net.layer[9].name=x", "there is no layer[9]; NetConf.layer has 5 values, counted from 0"),
+        ("net.layer[ip2].name=x", "there is no layer[ip2]; did you mean 'ip1'?"),
+        ("net.layer[data].name=x", "2 values are called layer[data]: say [data,kTrain], or another phase"),
+        ("net.layer[data,kTrian].name=x", "there is no Phase 'kTrian'; did you mean 'kTrain'?"),
+        ("net.layer[ip1].innerproduct_conf.num_out=3", "layer 'ip1': InnerProductConf has no field 'num_out'"),
+        ("net.layer[ip1].param[w1,kTrain].name=x", "only layers have phases: leave out 'kTrain'"),
+        ("gpu[0]=1", "there is no gpu[0]; Job.gpu has 0 values"),
+        ("extensions=3", "extensions are written by name"),
+        ("net.layer[mine].extensions.conf.path.x=1", "the extension's field 'path' has no fields of its own"),
+        ("updater.rmsprop_conf={ }", "RMSPropConf needs the field 'rho'"),
+    ],
+)
+def test_a_mistake_names_the_path_and_the_nearest_field(override, said):
+    with pytest.raises(JobError) as caught:
+        changed(override)
+    assert str(caught.value).startswith(f"--set {override}: ")
+    assert said in str(caught.value)
+
+
+def test_a_layer_of_no_such_phase_is_told():
+    with pytest.raises(JobError, match=r"layer\[ip1\] is not in phase kVal"):
+        loads("net { layer { name: 'ip1' include: kTrain } }", "f", ["net.layer[ip1,kVal].name=x"])

@@ -1,0 +1,110 @@
+"""What is written is read back equal, whatever the job."""
+
+import enum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.job import Job, JobError, LayerConf, LayerType, Message, loads, to_text
+from dsinga.job.message import defaults, field_types, is_message, item_type
+
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+FLOATS = st.floats(allow_nan=False)
+PLAIN = st.booleans() | st.integers() | FLOATS | st.text()
+
+
+def repeatable(value):
+    """Values of an extension's field: lists too, but not of lists, which the format does not have."""
+    return value | st.lists(value, max_size=3)
+
+
+EXTENSION = st.recursive(
+    repeatable(PLAIN), lambda inner: repeatable(st.dictionaries(NAMES, inner, max_size=3)), max_leaves=6
+)
+SCALARS = {bool: st.booleans(), int: st.integers(), float: FLOATS, str: st.text()}
+SCALARS[dict] = st.dictionaries(NAMES, EXTENSION, max_size=2)
+
+
+def value_of(hint, depth: int):
+    """Return a strategy for the values of one field of the schema."""
+    kind, repeated = item_type(hint)
+    if is_message(kind):
+        one = message_of(kind, depth - 1)
+    elif issubclass(kind, enum.Enum):
+        one = st.sampled_from(list(kind.__members__.values()))
+    else:
+        one = SCALARS[kind]
+    return st.lists(one, max_size=2) if repeated else one
+
+
+def message_of(cls: type[Message], depth: int):
+    """Return a strategy for messages of a class with some of their fields set, nested to ``depth``."""
+    types = {name: hint for name, hint in field_types(cls).items() if depth > 0 or not is_message(item_type(hint)[0])}
+    required = {name: value_of(hint, depth) for name, hint in types.items() if name not in defaults(cls)}
+
+    @st.composite
+    def message(draw):
+        optional = sorted(types.keys() - required.keys())
+        chosen = draw(st.lists(st.sampled_from(optional), max_size=4, unique=True)) if optional else []
+        values = {name: draw(value_of(types[name], depth)) for name in chosen}
+        return cls(**values, **{name: draw(strategy) for name, strategy in required.items()})
+
+    return message()
+
+
+@given(message_of(Job, 4))
+def test_every_job_is_read_back_equal(job):
+    assert loads(to_text(job)) == job
+
+
+@given(st.lists(message_of(LayerConf, 2), max_size=3))
+def test_every_net_is_read_back_equal(layers):
+    job = Job(net={"layer": layers})
+    assert loads(to_text(job)) == job
+
+
+@given(st.text())
+def test_every_string_is_read_back_equal(text):
+    assert loads(to_text(Job(name=text))).name == text
+
+
+def test_only_what_differs_from_the_defaults_is_written():
+    assert to_text(Job()) == ""
+    assert to_text(Job(train_steps=5, debug=False, disp_freq=0)) == "train_steps: 5\n"
+
+
+def test_the_text_is_what_a_person_would_write():
+    layer = LayerConf(
+        name="a", type="kPooling", srclayers=["b"], pooling_conf={"kernel": 2}, bm_conf={}, include=["kTrain", "kTest"]
+    )
+    job = Job(name='"q"\n', net={"layer": [layer, {"name": "u", "user_type": "k", "extensions": {"x": {"y": [1, 2]}}}]})
+    assert to_text(job).splitlines() == [
+        r'name: "\"q\"\n"',
+        "neuralnet {",
+        "  layer {",
+        '    name: "a"',
+        "    type: kPooling",
+        '    srclayers: "b"',
+        "    include: [kTrain, kTest]",
+        "    pooling_conf {",
+        "      kernel: 2",
+        "    }",
+        "    bm_conf { }",
+        "  }",
+        "  layer {",
+        '    name: "u"',
+        '    user_type: "k"',
+        "    [x] {",
+        "      y: [1, 2]",
+        "    }",
+        "  }",
+        "}",
+    ]
+    assert job.neuralnet.layer[0].type is LayerType.kPooling
+
+
+@pytest.mark.parametrize("value", [[[1]], None, {"a": object()}, {"not a name": 1}])
+def test_an_extension_that_the_format_cannot_express_is_refused(value):
+    with pytest.raises(JobError, match="cannot hold"):
+        to_text(Job(extensions={"mine": value}))
