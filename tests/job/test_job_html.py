@@ -38,5 +38,11 @@ def test_the_head_says_how_it_is_trained():
     assert head == "<b>&: 10 steps of kBP, kSGD at 0.01 (kFixed), 1 × 2 workers"
 
 
+def test_rates_in_steps_are_all_shown():
+    rate = "learning_rate { type: kFixedStep fixedstep_conf { step: [0, 9] step_lr: [0.1, 1e-5] } }"
+    head = "".join(picture(f"updater {{ type: kSGD {rate} }}").find("div").itertext())
+    assert head == "job: 0 steps of kBP, kSGD at 0.1, 1e-05 (kFixedStep)"
+
+
 def test_an_empty_job_has_a_picture_too():
     assert len(list(picture("").iter("tr"))) == 1
