@@ -30,10 +30,10 @@ def job_html(job: Job) -> str:
 def training(job: Job) -> str:
     """Return what the job does, in one line: steps, algorithm, updater, workers."""
     alg, updater, rate = job.train_one_batch, job.updater, job.updater.learning_rate
-    steps = rate.fixedstep_conf.step_lr if rate.fixedstep_conf else [rate.base_lr]
+    rates = ", ".join(f"{one:g}" for one in (rate.fixedstep_conf.step_lr if rate.fixedstep_conf else [rate.base_lr]))
     parts = [
         f"{job.train_steps} steps of {alg.user_alg or alg.alg.name}",
-        f"{updater.user_type or updater.type.name} at {', '.join(map('{:g}'.format, steps))} ({rate.user_type or rate.type.name})",
+        f"{updater.user_type or updater.type.name} at {rates} ({rate.user_type or rate.type.name})",
     ]
     if job.cluster is not None:
         parts.append(f"{job.cluster.nworker_groups} × {job.cluster.nworkers_per_group} workers")
