@@ -35,8 +35,8 @@ def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str,
     """
     wishes = [list_wishes(layer) for layer in layers]
     named = index_wishes([wish for own in wishes for wish in own])
-    elsewhere = {param.name: param for layer in conf.layer for param in layer.param if param.name not in named}
-    elsewhere.pop("", None)
+    others = [param for layer in conf.layer for param in layer.param if own_name(param)]
+    elsewhere = {param.name: param for param in others if param.name not in named}
     params: dict[str, Param] = {}
     for wish in (wish for own in wishes for wish in own):
         owner = find_owner(wish, named, elsewhere)

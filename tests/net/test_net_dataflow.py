@@ -1,0 +1,161 @@
+"""Who gets a gradient, where kSplit layers go, and until when a feature is needed."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from netcases import FLAT, build, dense, layer, names, sources
+
+from dsinga.job import NetConf, Phase
+from dsinga.net import create_net, cut_rows
+
+DATA = layer("data", "kCSVInput")
+
+
+def test_a_net_without_branches_stays_as_it_is():
+    net = build(DATA, dense("a", "data"), layer("loss", "kSoftmaxLoss", "a", "data"))
+    assert names(net) == ["data", "a", "loss"]
+
+
+def test_a_split_is_put_where_gradients_meet():
+    net = build(
+        DATA,
+        dense("a", "data"),
+        layer("left", "kReLU", "a"),
+        layer("right", "kSigmoid", "a"),
+        layer("loss", "kEuclideanLoss", "left", "right"),
+    )
+    assert names(net) == ["data", "a", "split(a)", "left", "right", "loss"]
+    assert sources(net, "left") == sources(net, "right") == ["split(a)"]
+    assert net.layer("split(a)").part_shapes == ((4, 3), (4, 3))
+
+
+def test_a_layer_that_takes_one_source_twice_gets_two_parts():
+    net = build(DATA, dense("a", "data"), layer("join", "kConcate", "a", "a", concate_conf={"concate_dim": 1}))
+    assert sources(net, "join") == ["split(a)", "split(a)"]
+    assert [edge.part for edge in net.stages[-1].edges] == [0, 1]
+
+
+def test_inputs_output_layers_and_takers_of_labels_need_no_split():
+    net = build(
+        DATA,
+        layer("plain", "kSTanh", "data"),  # nothing to train below: no gradient, however many destinations
+        dense("a", "plain"),
+        dense("b", "plain"),
+        layer("la", "kSoftmaxLoss", "a", "data"),
+        layer("lb", "kSoftmaxLoss", "b", "data"),
+        layer("top", "kArgSort", "a"),
+        layer("hits", "kAccuracy", "a", "data"),
+    )
+    assert not [name for name in names(net) if name.startswith("split")]
+
+
+def test_an_output_layer_beside_a_split_reads_the_layer_itself():
+    net = build(
+        DATA,
+        dense("a", "data"),
+        layer("top", "kArgSort", "a"),
+        dense("b", "a"),
+        dense("c", "a"),
+        layer("lb", "kSoftmaxLoss", "b", "data"),
+        layer("lc", "kSoftmaxLoss", "c", "data"),
+    )
+    assert sources(net, "top") == ["a"]
+    assert sources(net, "b") == sources(net, "c") == ["split(a)"]
+
+
+def test_gradients_flow_only_from_losses_to_what_can_be_trained():
+    net = build(
+        DATA,
+        layer("norm", "kSTanh", "data"),
+        dense("a", "norm"),
+        layer("relu", "kReLU", "a"),
+        dense("unused", "norm"),
+        layer("loss", "kSoftmaxLoss", "relu", "data"),
+        layer("top", "kArgSort", "relu"),
+    )
+    stages = {stage.layer.name: stage for stage in net.stages}
+    assert [name for name, stage in stages.items() if stage.backward] == ["a", "relu", "loss"]
+    assert stages["a"].needs == (False,)
+    assert stages["relu"].needs == (True,)
+    assert stages["loss"].needs == (True, False)
+    assert net.losses == ("loss",)
+
+
+def test_a_net_with_nothing_to_train_has_no_backward():
+    net = build(DATA, layer("loss", "kSoftmaxLoss", "data", "data"))
+    assert not any(stage.backward for stage in net.stages)
+
+
+def test_a_shared_param_is_complete_at_its_lowest_layer():
+    net = build(
+        DATA,
+        dense("a", "data", 6, param=[{"name": "w"}, {"name": "b"}]),
+        dense("b", "a", 6, param=[{"share_from": "w"}, {"name": "c"}]),
+    )
+    assert [stage.completes for stage in net.stages] == [(), ("w", "b"), ("c",)]
+
+
+def test_state_is_known_by_role():
+    net = build(DATA, layer("bn", "kBM", "data"))
+    assert net.stages[1].state == (("mean", "bn_mean"), ("variance", "bn_variance"))
+
+
+@st.composite
+def nets(draw):
+    """A random net of concatenations, activations and inner products."""
+    layers, count = [DATA], draw(st.integers(1, 10))
+    for k in range(count):
+        earlier = [one.name for one in layers]
+        into = draw(st.lists(st.sampled_from(earlier), min_size=1, max_size=3))
+        kind = draw(st.sampled_from(["kConcate", "kReLU", "kInnerProduct"]))
+        if kind == "kConcate":
+            layers.append(layer(f"n{k}", kind, *into, concate_conf={"concate_dim": 1}))
+        else:
+            layers.append(layer(f"n{k}", kind, into[0]) if kind == "kReLU" else dense(f"n{k}", into[0]))
+    layers.append(layer("loss", "kSoftmaxLoss", f"n{count - 1}", "data"))
+    return create_net(NetConf(layer=layers), Phase.kTrain, {"data": FLAT})
+
+
+@given(nets())
+def test_features_are_released_once_and_never_too_early(net):
+    released = [node for stage in net.stages for node in stage.releases]
+    assert sorted(released) == list(range(len(net.nodes)))
+    alive = set()
+    for position, stage in enumerate(net.stages):
+        assert all(edge.node in alive for edge in stage.edges)
+        alive = (alive | {position}) - set(stage.releases)
+    assert not alive
+
+
+@given(nets())
+def test_whoever_is_needed_by_a_loss_and_can_be_trained_gets_one_gradient_path_per_destination(net):
+    """Against the definition: backward runs where a path leads up to a loss and one down to something trainable."""
+    above: list[set[int]] = [set() for _ in net.nodes]
+    for position, stage in enumerate(net.stages):
+        for edge in stage.edges:
+            if not edge.labels:
+                above[edge.node].add(position)
+
+    def reaches_loss(position):
+        return net.nodes[position].layer.is_loss or any(map(reaches_loss, above[position]))
+
+    def trains(position):
+        node = net.nodes[position]
+        return bool(node.layer.params) or any(
+            trains(edge.node) for edge in net.stages[position].edges if not edge.labels
+        )
+
+    for position, stage in enumerate(net.stages):
+        assert stage.backward == (reaches_loss(position) and trains(position))
+        if stage.backward and not stage.layer.is_loss and not stage.layer.hands_parts:
+            senders = [other for other in net.stages for _, edge in other.feeds if edge.node == position]
+            assert len(senders) == 1  # a kSplit stands between wherever there are more
+
+
+@given(st.integers(0, 200), st.integers(1, 20))
+def test_cut_rows_is_the_rule_of_array_split(total, parts):
+    cut = cut_rows(total, parts)
+    assert [list(range(rows.start, rows.stop)) for rows in cut] == [
+        list(part) for part in np.array_split(np.arange(total), parts)
+    ]
+    assert all(rows.total == total for rows in cut)
