@@ -1,0 +1,102 @@
+"""Connection layers: SINGA's own figures (N=10, M=20, K=5), uneven cuts, and what goes forth comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from layer_cases import context
+
+from dsinga.job import LayerConf
+from dsinga.layers import Layer, Rows
+from dsinga.ops import BACKENDS
+from dsinga.registry import lookup
+
+N, M, K = 10, 20, 5
+OPS = BACKENDS["numpy"]()
+WHOLE = context(OPS, rows=Rows(0, N, N))
+BLOB = np.arange(N * M, dtype=np.float32).reshape(N, M)
+
+
+def make(kind: str, *shapes: tuple[int, ...], **conf: Any) -> Layer:
+    return lookup("layer", kind)(LayerConf(name="layer", type=kind, **conf), shapes)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_slices_are_equal_parts_and_their_gradients_make_the_whole(axis: int):
+    layer = make("kSlice", (N, M), slice_conf={"slice_dim": axis, "num_slices": K})
+    output = layer.compute_feature([], [BLOB], WHOLE)
+    for part, expected in zip(output.feature, np.split(BLOB, K, axis), strict=True):
+        assert np.array_equal(part, expected)
+        assert np.shares_memory(part, BLOB)
+    (grad,), _ = layer.compute_gradient([], [BLOB], output, output.feature, [True], WHOLE)
+    assert np.array_equal(grad, BLOB)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_concatenating_undoes_slicing(axis: int):
+    parts = np.split(BLOB, K, axis)
+    layer = make("kConcate", *(part.shape for part in parts), concate_conf={"concate_dim": axis, "num_concates": K})
+    output = layer.compute_feature([], parts, WHOLE)
+    assert layer.shape == (N, M)
+    assert np.array_equal(output.feature, BLOB)
+    needs = [index != 2 for index in range(K)]
+    grads, _ = layer.compute_gradient([], parts, output, BLOB, needs, WHOLE)
+    for grad, expected, need in zip(grads, parts, needs, strict=True):
+        assert np.array_equal(grad, expected) if need else grad is None
+
+
+def test_split_hands_on_the_same_array_and_sums_gradients():
+    layer = make("kSplit", (N, M), split_conf={"num_splits": K})
+    output = layer.compute_feature([], [BLOB], WHOLE)
+    assert all(part is BLOB for part in output.feature)
+    assert layer.part_shapes == ((N, M),) * K
+    grads = [BLOB * factor for factor in range(K)]
+    (grad,), _ = layer.compute_gradient([], [BLOB], output, grads, [True], WHOLE)
+    assert np.array_equal(grad, BLOB * 10)
+
+
+def test_a_destination_without_a_gradient_counts_as_zero():
+    split = make("kSplit", (N, M), split_conf={"num_splits": 3})
+    output = split.compute_feature([], [BLOB], WHOLE)
+    (grad,), _ = split.compute_gradient([], [BLOB], output, [None, BLOB, None], [True], WHOLE)
+    assert np.array_equal(grad, BLOB)
+    cut = make("kSlice", (N, M), slice_conf={"slice_dim": 1, "num_slices": 2})
+    output = cut.compute_feature([], [BLOB], WHOLE)
+    (grad,), _ = cut.compute_gradient([], [BLOB], output, [None, output.feature[1]], [True], WHOLE)
+    assert np.array_equal(grad, np.where(np.arange(M) < 10, 0, BLOB))
+
+
+@given(length=st.integers(1, 40), data=st.data())
+def test_uneven_slices_follow_array_split(length: int, data: st.DataObject):
+    parts = data.draw(st.integers(1, length))
+    layer = make("kSlice", (2, length, 3), slice_conf={"slice_dim": 1, "num_slices": parts})
+    blob = np.arange(2 * length * 3).reshape(2, length, 3)
+    expected = np.array_split(blob, parts, axis=1)
+    assert list(layer.part_shapes) == [part.shape for part in expected]
+    feature = layer.compute_feature([], [blob], context(OPS)).feature
+    assert all(np.array_equal(part, other) for part, other in zip(feature, expected, strict=True))
+
+
+@given(batch=st.integers(1, 20), data=st.data())
+def test_slices_of_the_batch_are_those_of_the_whole_whoever_has_the_rows(batch: int, data: st.DataObject):
+    parts, cut = data.draw(st.integers(1, batch)), data.draw(st.integers(0, batch))
+    layer = make("kSlice", (batch, 2), slice_conf={"slice_dim": 0, "num_slices": parts})
+    blob = np.arange(batch * 2).reshape(batch, 2)
+    halves = [
+        layer.compute_feature([], [blob[start:stop]], context(OPS, rows=Rows(start, stop, batch))).feature
+        for start, stop in ((0, cut), (cut, batch))
+    ]
+    for expected, *pieces in zip(np.array_split(blob, parts), *halves, strict=True):
+        assert np.array_equal(np.concatenate(pieces), expected)
+
+
+def test_joined_channels_keep_the_layout_of_images():
+    images = [np.zeros((2, 4, 4, channels), np.float32).transpose(0, 3, 1, 2) for channels in (3, 5)]
+    layer = make("kConcate", *(image.shape for image in images), concate_conf={"concate_dim": 1})
+    joined = layer.compute_feature([], images, WHOLE).feature
+    assert joined.shape == (2, 8, 4, 4)
+    assert joined.transpose(0, 2, 3, 1).flags.c_contiguous

@@ -1,0 +1,89 @@
+"""Losses, accuracy and sorting: figures worked out by hand, limits, ties, labels that are none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from layer_cases import context
+
+from dsinga.job import LayerConf
+from dsinga.layers import Layer
+from dsinga.layers.label import count_hits
+from dsinga.ops import BACKENDS
+from dsinga.registry import lookup
+
+CONTEXT = context(BACKENDS["numpy"]())
+
+
+def make(kind: str, *shapes: tuple[int, ...], **conf: Any) -> Layer:
+    conf = {"name": "loss", "srclayers": ["ip", "data"][: len(shapes)], **conf}
+    return lookup("layer", kind)(LayerConf(type=kind, **conf), shapes)
+
+
+def test_the_loss_of_equal_scores_is_the_logarithm_of_the_number_of_classes():
+    layer = make("kSoftmaxLoss", (5, 10), (5, 10), softmaxloss_conf={"scale": 3, "topk": 2})
+    labels = np.array([0, 1, 2, 3, 9])
+    output = layer.compute_feature([], [np.zeros((5, 10), np.float32), labels], CONTEXT)
+    assert output.metrics["loss"] == (pytest.approx(3 * 5 * math.log(10)), 5)
+    assert output.metrics["accuracy"] == (2, 5)  # ties go by index: 0 and 1 are the top two
+    (grad, nothing), _ = layer.compute_gradient([], [output.feature, labels], output, None, [True, False], CONTEXT)
+    assert nothing is None
+    np.testing.assert_allclose(grad, (np.full((5, 10), 0.1) - np.eye(10)[labels]) * 3 / 5, rtol=1e-5)
+
+
+def test_a_hopeless_probability_costs_no_more_than_that_of_the_smallest_float():
+    layer = make("kSoftmaxLoss", (1, 2), (1, 2))
+    output = layer.compute_feature([], [np.array([[0, 1000]], np.float32), np.array([0])], CONTEXT)
+    assert output.metrics["loss"][0] == pytest.approx(-math.log(1.1754943508e-38))
+
+
+@pytest.mark.parametrize("label", [-1, 4, 10**9])
+@pytest.mark.parametrize("kind", ["kSoftmaxLoss", "kAccuracy"])
+def test_a_label_that_is_no_class_is_named(kind: str, label: int):
+    layer = make(kind, (3, 4), (3, 4))
+    with pytest.raises(ValueError, match=f"layer 'loss': label {label} is none of its 4 classes") as raised:
+        layer.compute_feature([], [np.zeros((3, 4), np.float32), np.array([0, label, 3])], CONTEXT)
+    assert "0 to 3" in str(raised.value)
+
+
+def test_the_euclidean_loss_has_no_half_and_its_gradient_a_two():
+    layer = make("kEuclideanLoss", (5, 2), (5, 1, 2))
+    first, second = np.full((5, 2), 3.0, np.float32), np.full((5, 1, 2), 1.0, np.float32)
+    output = layer.compute_feature([], [first, second], CONTEXT)
+    assert output.metrics["loss"] == (5 * 2 * 4, 5)
+    (dx, dy), _ = layer.compute_gradient([], [first, second], output, None, [True, True], CONTEXT)
+    assert np.array_equal(dx, np.full((5, 2), np.float32(2 / 5) * 2))
+    assert np.array_equal(dy, -np.full((5, 1, 2), np.float32(2 / 5) * 2))
+
+
+def test_sorting_is_descending_with_ties_by_index():
+    scores = np.array([[0.1, 0.5, 0.5, 0.3], [2, 2, 2, 2], [4, 3, 2, 1]], np.float32)
+    for topk, expected in ((1, [[1], [0], [0]]), (3, [[1, 2, 3], [0, 1, 2], [0, 1, 2]])):
+        layer = make("kArgSort", (3, 4), argsort_conf={"topk": topk})
+        assert layer.compute_feature([], [scores], CONTEXT).feature.tolist() == expected
+
+
+few = st.sampled_from([-1.0, 0.0, 0.5, 0.5, 2.0])  # so that ties are frequent
+
+
+@given(
+    scores=arrays(np.float32, (6, 5), elements=few),
+    labels=arrays(int, 6, elements=st.integers(0, 4)),
+    topk=st.integers(1, 5),
+)
+def test_a_hit_is_a_label_among_the_sorted_indices(scores: np.ndarray, labels: np.ndarray, topk: int):
+    layer = make("kAccuracy", (6, 5), (6, 5), argsort_conf={"topk": topk})
+    output = layer.compute_feature([], [scores, labels], CONTEXT)
+    hits = (output.feature == labels[:, None]).any(axis=1).sum()
+    assert output.metrics["accuracy"] == (hits, 6)
+
+
+def test_a_row_that_is_not_a_number_is_no_hit():
+    scores = np.full((2, 3), np.nan, np.float32)
+    assert count_hits(scores, np.array([0, 2]), 1) == 0

@@ -1,0 +1,82 @@
+"""Batch normalisation's lasting state, and dropout's share: what the contract does not see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from layer_cases import context
+
+from dsinga.job import LayerConf, Phase
+from dsinga.layers import Layer, Rows
+from dsinga.ops import BACKENDS
+from dsinga.registry import lookup
+
+OPS = BACKENDS["numpy"]()
+ROWS = 64
+
+
+def make(kind: str, shape: tuple[int, ...], **conf: object) -> Layer:
+    return lookup("layer", kind)(LayerConf(name="layer", type=kind, **conf), [shape])
+
+
+def batches(count: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(3, 2, (count, ROWS, 4)).astype(np.float32)
+
+
+def run(layer: Layer, data: np.ndarray, fill: float) -> list[np.ndarray]:
+    """Train on each batch in turn; return the params, whose state was ``fill`` at first."""
+    params = [np.full(spec.shape, spec.initial if spec.trainable else fill, np.float32) for spec in layer.params]
+    for step, batch in enumerate(data):
+        ctx = context(OPS, rows=Rows(0, ROWS, ROWS), step=step)
+        state = layer.compute_feature(params, [batch], ctx).state
+        params = params[:2] + [state["mean"], state["variance"]]
+    return params
+
+
+def test_the_first_ten_batches_are_averaged_whatever_the_state_was():
+    layer, data = make("kBM", (ROWS, 4)), batches(10)
+    _, _, mean, variance = run(layer, data, fill=-50)
+    np.testing.assert_allclose(mean, data.mean(axis=(0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(variance, data.var(axis=1, ddof=1).mean(axis=0), rtol=1e-5)
+
+
+def test_later_batches_count_a_tenth():
+    layer, data = make("kBM", (ROWS, 4)), batches(12)
+    before, after = run(layer, data[:11], fill=0), run(layer, data, fill=0)
+    np.testing.assert_allclose(after[2], 0.9 * before[2] + 0.1 * data[11].mean(axis=0), rtol=1e-5)
+
+
+def test_the_running_statistics_are_used_outside_training():
+    layer, data = make("kBM", (ROWS, 4)), batches(100)
+    params = run(layer, data, fill=0)
+    feature = layer.compute_feature(params, [data[0]], context(OPS, Phase.kTest, Rows(0, ROWS, ROWS))).feature
+    np.testing.assert_allclose(feature, (data[0] - params[2]) / np.sqrt(params[3] + 1e-5), rtol=1e-4, atol=1e-5)
+    assert abs(feature.mean()) < 0.2
+    assert feature.std() == pytest.approx(1, abs=0.2)
+
+
+def test_a_mean_far_from_zero_does_not_spoil_the_variance():
+    data = (1000 + 0.5 * np.random.default_rng(0).normal(size=(ROWS, 4))).astype(np.float32)
+    layer = make("kBM", (ROWS, 4))
+    state = layer.compute_feature([np.ones(4)] * 4, [data], context(OPS, rows=Rows(0, ROWS, ROWS), step=0)).state
+    np.testing.assert_allclose(state["variance"], data.astype(float).var(axis=0, ddof=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_mean(ratio: float):
+    layer = make("kDropout", (200, 100), dropout_conf={"dropout_ratio": ratio})
+    ctx = context(OPS, rows=Rows(0, 200, 200))
+    feature = layer.compute_feature([], [np.ones((200, 100), np.float32)], ctx).feature
+    assert (feature == 0).mean() == pytest.approx(ratio, abs=0.02)
+    np.testing.assert_allclose(np.unique(feature), [0, 1 / (1 - ratio)], rtol=1e-6)
+    other = layer.compute_feature([], [np.ones((200, 100), np.float32)], replace(ctx, step=4)).feature
+    assert not np.array_equal(feature, other)
+
+
+def test_dropout_hands_on_the_very_array_where_it_has_nothing_to_do():
+    x = np.ones((5, 3), np.float32)
+    assert make("kDropout", x.shape).compute_feature([], [x], context(OPS, Phase.kTest)).feature is x
+    layer = make("kDropout", x.shape, dropout_conf={"dropout_ratio": 0.0})
+    assert layer.compute_feature([], [x], context(OPS)).feature is x

@@ -1,0 +1,114 @@
+"""What a layer refuses where it is made: each message names the layer, the fault and a remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf
+from dsinga.layers import RecordInfo
+from dsinga.registry import lookup
+
+ROWS, IMAGES = (6, 12), (6, 3, 8, 8)
+INFO = RecordInfo((1, 28, 28), 64)
+
+# type, configuration, shapes of sources, parts of the message.
+REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
+    # Numbers of sources.
+    ("kReLU", {}, [], ["takes 1 source layer, not 0", "srclayers"]),
+    ("kInnerProduct", {"innerproduct_conf": {"num_output": 2}}, [ROWS, ROWS], ["takes 1 source layer, not 2"]),
+    ("kSoftmaxLoss", {}, [ROWS], ["takes 2 source layers, not 1"]),
+    ("kEuclideanLoss", {}, [ROWS], ["takes 2 source layers, not 1"]),
+    ("kConcate", {}, [], ["at least 1 source layer"]),
+    ("kDummy", {}, [], ["takes 1 source layer, not 0"]),
+    ("kDummy", {"dummy_conf": {"input": True, "shape": [6, 2]}}, [ROWS], ["takes no source layer, not 1"]),
+    # Configurations that are missing or cannot be meant.
+    ("kConvolution", {}, [IMAGES], ["needs convolution_conf { num_filters"]),
+    ("kInnerProduct", {}, [ROWS], ["needs innerproduct_conf { num_output"]),
+    ("kCSVOutput", {}, [ROWS], ["needs store_conf { path"]),
+    ("kRecordOutput", {"store_conf": {"backend": "kvfile"}}, [ROWS], ["needs store_conf { path"]),
+    ("kDummy", {"dummy_conf": {"input": True}}, [], ["needs dummy_conf { shape"]),
+    ("kInnerProduct", {"innerproduct_conf": {"num_output": 0}}, [ROWS], ["num_output is 0", "give the number"]),
+    ("kConvolution", {"convolution_conf": {"num_filters": 0}}, [IMAGES], ["num_filters is 0", "give the number"]),
+    ("kDropout", {"dropout_conf": {"dropout_ratio": 1.0}}, [ROWS], ["dropout_ratio is 1.0", "below 1"]),
+    ("kReLU", {"relu_conf": {"negative_slope": -0.1}}, [ROWS], ["negative_slope is -0.1", "0 or more"]),
+    ("kMnist", {"mnist_conf": {"norm_a": 0.0}}, [ROWS], ["norm_a", "another number"]),
+    ("kLRN", {"lrn_conf": {"local_size": 4}}, [IMAGES], ["local_size is 4", "odd"]),
+    ("kLRN", {"lrn_conf": {"knorm": 0.0}}, [IMAGES], ["knorm 0.0 must be above 0"]),
+    ("kSplit", {"split_conf": {"num_splits": 0}}, [ROWS], ["num_splits", "number of destinations"]),
+    # Ranks and windows.
+    ("kConvolution", {"convolution_conf": {"num_filters": 2}}, [ROWS], ["takes images", "'data' gives 6 x 12"]),
+    ("kPooling", {}, [ROWS], ["takes images (batch, channels, height, width)", "store_conf"]),
+    ("kLRN", {}, [ROWS], ["takes images", "6 x 12"]),
+    ("kBM", {}, [(6,)], ["takes (batch, channels, ...)"]),
+    ("kRGBImage", {}, [ROWS], ["takes images"]),
+    (
+        "kConvolution",
+        {"convolution_conf": {"num_filters": 2, "kernel": 13, "pad": 2}},
+        [IMAGES],
+        ["a kernel of 13 x 13 does not fit images of 8 x 8 padded by 2 x 2", "pad larger"],
+    ),
+    ("kPooling", {"pooling_conf": {"kernel_x": 9}}, [IMAGES], ["kernel of 3 x 9 does not fit", "kernel smaller"]),
+    ("kPooling", {"pooling_conf": {"kernel": 2, "pad": 2}}, [IMAGES], ["wholly in a padding", "pad smaller"]),
+    ("kPooling", {"pooling_conf": {"stride": 0}}, [IMAGES], ["stride 0 x 0", "at least 1"]),
+    ("kConvolution", {"convolution_conf": {"num_filters": 2, "pad": -1}}, [IMAGES], ["pad -1 x -1", "at least 0"]),
+    ("kImagePreprocess", {"rgbimage_conf": {"cropsize": 9}}, [IMAGES], ["cannot cut 9 x 9 out of images of 8 x 8"]),
+    ("kRGBImage", {"rgbimage_conf": {"cropsize": -1}}, [IMAGES], ["cannot cut -1 x -1", "0 for the whole"]),
+    ("kRGBImage", {"rgbimage_conf": {"meanfile": "m.bin"}}, [IMAGES], ['mean_file: "m.bin"', "input layer"]),
+    # Shapes that do not go together.
+    ("kSoftmaxLoss", {}, [ROWS, (5, 12)], ["'data' gives 6 rows", "'more' 5 labels", "same batchsize"]),
+    ("kAccuracy", {}, [ROWS, (7, 12)], ["6 rows", "7 labels"]),
+    ("kEuclideanLoss", {}, [ROWS, (6, 11)], ["compares 'data', 6 x 12, with 'more', 6 x 11", "rows as long"]),
+    ("kEuclideanLoss", {}, [ROWS, (12, 6)], ["6 x 12", "12 x 6", "as many rows"]),
+    ("kSoftmax", {"softmax_conf": {"num_softmax_per_instance": 5}}, [ROWS], ["rows of 12 into 5", "divides 12"]),
+    ("kSoftmaxLoss", {"softmaxloss_conf": {"topk": 13}}, [ROWS, ROWS], ["topk is 13", "12 classes", "1 to 12"]),
+    ("kArgSort", {"argsort_conf": {"topk": 0}}, [ROWS], ["topk is 0", "1 to 12"]),
+    ("kSlice", {"slice_conf": {"slice_dim": 2}}, [ROWS], ["slice_dim is 2", "'data' gives 6 x 12", "0 to 1"]),
+    ("kSlice", {"slice_conf": {"slice_dim": 1, "num_slices": 13}}, [ROWS], ["12 into 13 parts", "1 to 12"]),
+    ("kConcate", {"concate_conf": {"concate_dim": -1}}, [ROWS, ROWS], ["concate_dim is -1", "0 to 1"]),
+    ("kConcate", {"concate_conf": {"num_concates": 3}}, [ROWS, ROWS], ["num_concates is 3", "2 sources", "leave"]),
+    ("kConcate", {"concate_conf": {"concate_dim": 1}}, [ROWS, (5, 12)], ["'data', 6 x 12", "'more', 5 x 12", "equal"]),
+    ("kConcate", {"concate_conf": {"concate_dim": 1}}, [ROWS, IMAGES], ["cannot join", "6 x 3 x 8 x 8"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "conf", "shapes", "parts"), REFUSED)
+def test_a_fault_is_refused_where_the_layer_is_made(
+    kind: str, conf: dict[str, Any], shapes: list[tuple[int, ...]], parts: list[str]
+):
+    layer = LayerConf(name="it", type=kind, srclayers=["data", "more"][: len(shapes)], **conf)
+    with pytest.raises(UserError) as raised:
+        lookup("layer", kind)(layer, shapes)
+    for part in ("layer 'it': ", *parts):
+        assert part in str(raised.value)
+
+
+RECORDS: list[tuple[RecordInfo, dict[str, Any], list[str]]] = [
+    (
+        INFO,
+        {"shape": [3, 32, 32]},
+        ["shape 3 x 32 x 32 (3072 numbers)", "1 x 28 x 28 (784 numbers)", "leave shape out"],
+    ),
+    (INFO, {"shape": [-28, -28]}, ["-28 x -28"]),
+    (INFO, {"std_value": 0.0}, ["std_value is 0", "above 0"]),
+    (RecordInfo((4,), 2, std=np.array([1, 0, 1, 1])), {}, ["std_file has zeros"]),
+    (RecordInfo((4,), 2, mean=np.zeros(3)), {}, ["the mean has the shape 3, a record 4", "mean_file"]),
+    (RecordInfo((2, 4), 2, std=np.ones((3, 2, 4))), {}, ["the std has the shape 3 x 2 x 4", "std_file"]),
+]
+
+
+@pytest.mark.parametrize(("info", "store", "parts"), RECORDS)
+def test_records_that_do_not_fit_the_job_are_refused(info: RecordInfo, store: dict[str, Any], parts: list[str]):
+    with pytest.raises(UserError) as raised:
+        lookup("layer", "kRecordInput")(LayerConf(name="data", type="kRecordInput", store_conf=store), [], info)
+    for part in ("layer 'data': ", *parts):
+        assert part in str(raised.value)
+
+
+def test_an_image_mean_of_another_size_is_refused():
+    conf = LayerConf(name="image", type="kRGBImage", srclayers=["data"])
+    with pytest.raises(UserError, match="the mean has the shape 3 x 4 x 4, an image 3 x 8 x 8"):
+        lookup("layer", "kRGBImage")(conf, [IMAGES], RecordInfo(IMAGES[1:], 6, mean=np.zeros((3, 4, 4))))

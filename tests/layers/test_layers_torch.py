@@ -1,0 +1,144 @@
+"""Layers against PyTorch, forward and backward, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from layer_cases import BATCH, IMAGES, ROWS, Case, context, parts_of
+
+from dsinga.layers import RecordInfo, Records
+from dsinga.ops import BACKENDS
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+NUMPY = BACKENDS["numpy"]()
+
+
+def against_torch(case: Case, peer: Callable[..., Any]) -> None:
+    """Compare the feature and all gradients of a layer with those of ``peer(params, sources)``, which is torch's."""
+    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
+    tensors = [torch.tensor(array, requires_grad=array.dtype == np.float64) for array in (*params, *sources)]
+    theirs = peer(tensors[: len(params)], tensors[len(params) :])
+    output = layer.compute_feature(params, sources, context(NUMPY))
+    if layer.is_loss:
+        total, rows = output.metrics["loss"]
+        assert total / rows == pytest.approx(float(theirs.detach()), rel=1e-12)
+        grad = None
+        theirs.backward()
+    else:
+        np.testing.assert_allclose(parts_of(layer, output)[0], theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
+        grad = np.random.default_rng(0).normal(size=layer.shape)
+        theirs.backward(torch.tensor(grad))
+    needs = [index != layer.label_source for index in range(len(sources))]
+    for_sources, for_params = layer.compute_gradient(params, sources, output, grad, needs, context(NUMPY))
+    for tensor, gradient in zip(tensors, (*for_params, *for_sources), strict=True):
+        if gradient is None:
+            assert tensor.grad is None
+        else:
+            np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad"), [((3, 3), (1, 1), (1, 1)), ((2, 3), (2, 1), (0, 2)), ((5, 4), (3, 3), (2, 0))]
+)
+def test_convolution(kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int]):
+    conf = dict(
+        zip(("kernel_y", "kernel_x", "stride_y", "stride_x", "pad_y", "pad_x"), kernel + stride + pad, strict=True)
+    )
+    case = Case("kConvolution", "", {"convolution_conf": {"num_filters": 4, **conf}}, (IMAGES,))
+    against_torch(
+        case,
+        lambda params, sources: functional.conv2d(
+            sources[0], params[0].reshape(4, 3, *kernel), params[1], stride=stride, padding=pad
+        ),
+    )
+
+
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(2, 2, 0), (3, 2, 0), (3, 2, 1), (4, 3, 2)])
+def test_pooling_rounds_down_and_counts_padding(kernel: int, stride: int, pad: int):
+    conf = {"kernel": kernel, "stride": stride, "pad": pad}
+    against_torch(
+        Case("kPooling", "", {"pooling_conf": {"pool": "MAX", **conf}}, (IMAGES,)),
+        lambda _, sources: functional.max_pool2d(sources[0], kernel, stride, pad),
+    )
+    against_torch(
+        Case("kPooling", "", {"pooling_conf": {"pool": "AVG", **conf}}, (IMAGES,)),
+        lambda _, sources: functional.avg_pool2d(sources[0], kernel, stride, pad, count_include_pad=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "alpha", "beta", "k"), [(3, 5e-5, 0.75, 1.0), (5, 2.0, 0.5, 2.0), (9, 1.0, 0.75, 1.0)]
+)
+def test_lrn(size: int, alpha: float, beta: float, k: float):
+    conf = {"local_size": size, "alpha": alpha, "beta": beta, "knorm": k}
+    against_torch(
+        Case("kLRN", "", {"lrn_conf": conf}, ((BATCH, 6, 3, 2),)),
+        lambda _, sources: functional.local_response_norm(sources[0], size, alpha, beta, k),
+    )
+
+
+@pytest.mark.parametrize("shape", [IMAGES, ROWS])
+def test_batch_norm_in_training(shape: tuple[int, ...]):
+    case = Case("kBM", "", {}, (shape,))
+    state: dict[str, Any] = {}
+
+    def peer(params: Any, sources: Any) -> Any:
+        state["mean"], state["variance"] = params[2].detach().clone(), params[3].detach().clone()
+        return functional.batch_norm(
+            sources[0], state["mean"], state["variance"], params[0], params[1], training=True, momentum=0.25, eps=1e-5
+        )
+
+    against_torch(case, peer)
+    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
+    output = layer.compute_feature(params, sources, context(NUMPY, step=3))  # the fourth batch: a share of 1/4
+    for role, value in output.state.items():
+        np.testing.assert_allclose(value, state[role].numpy(), rtol=1e-12)
+
+
+def test_softmax():
+    against_torch(Case("kSoftmax", "", {}, (ROWS,)), lambda _, sources: sources[0].softmax(1))
+
+
+def test_softmax_loss():
+    against_torch(
+        Case("kSoftmaxLoss", "", {"softmaxloss_conf": {"scale": 0.5}}, (ROWS, ROWS), classes=12),
+        lambda _, sources: functional.cross_entropy(sources[0], sources[1]) * 0.5,
+    )
+
+
+def test_euclidean_loss():
+    against_torch(
+        Case("kEuclideanLoss", "", {}, (ROWS, ROWS)),
+        lambda _, sources: (sources[0] - sources[1]).square().sum() / BATCH,
+    )
+
+
+def test_top_k_is_torchs():
+    case = Case("kArgSort", "", {"argsort_conf": {"topk": 5}}, (ROWS,))
+    _, sources = case.inputs(NUMPY, np.float32)
+    feature = case.layer().compute_feature([], sources, context(NUMPY)).feature
+    assert feature.tolist() == torch.tensor(np.array(sources[0])).topk(5).indices.tolist()
+
+
+def test_a_net_of_layers_is_torchs():
+    """Convolution, pooling, normalisation and an inner product in a row: flattening keeps torch's order of weights."""
+    shapes = [(BATCH, 3, 9, 8), (BATCH, 4, 9, 8), (BATCH, 4, 4, 3)]
+    cases = [
+        Case("kConvolution", "", {"convolution_conf": {"num_filters": 4, "pad": 1}}, (shapes[0],)),
+        Case("kPooling", "", {}, (shapes[1],)),
+        Case("kInnerProduct", "", {"innerproduct_conf": {"num_output": 3}}, (shapes[2],)),
+    ]
+    pixels = np.random.default_rng(2).integers(0, 256, shapes[0]).astype(np.uint8)
+    data = Case("kRecordInput", "", {"store_conf": {"std_value": 255}}, (), RecordInfo((3, 9, 8), BATCH))
+    mine = data.layer().compute_feature([], [Records(pixels)], context(NUMPY)).feature
+    params = [case.inputs(NUMPY, np.float32)[0] for case in cases]
+    for case, values in zip(cases, params, strict=True):
+        mine = case.layer().compute_feature(values, [mine], context(NUMPY)).feature
+    (w1, b1), _, (w2, b2) = ([torch.tensor(np.array(value)) for value in values] for values in params)
+    theirs = functional.conv2d(torch.tensor(pixels) / 255, w1.reshape(4, 3, 3, 3), b1, padding=1)
+    theirs = functional.max_pool2d(theirs, 3, 2).reshape(BATCH, -1) @ w2.T + b2
+    np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-5, atol=1e-5)
