@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from dsinga.checkpoint import export_safetensors, port, read_checkpoint, read_params, write_checkpoint
+from dsinga.checkpoint import Checkpoint, export_safetensors, port, read_checkpoint, read_params, write_checkpoint
 from dsinga.errors import RunError, UserError
 
 ONE, TWO = np.full((2, 3), 1, np.float32), np.full((2, 3), 2, np.float32)
@@ -110,6 +110,15 @@ def test_export_writes_what_others_can_read(tmp_path):
     for name, array in params.items():
         np.testing.assert_array_equal(found[name], array)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out.safetensors", "step4"]
+
+
+def test_an_export_that_fails_leaves_what_was_there(tmp_path, small_disk):
+    path = tmp_path / "out.safetensors"
+    path.write_text("something older")
+    with pytest.raises(RunError, match="cannot be written"):
+        export_safetensors(Checkpoint(1, {"w": np.zeros(1 << 20, np.float32)}, {}, {}), path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_text() == "something older"
 
 
 def test_export_into_a_folder_that_is_not_there_says_so(tmp_path):

@@ -149,12 +149,14 @@ def test_gradients_that_cannot_be_written_are_left_alone():
 
 
 def test_a_slice_that_is_not_trainable_is_replaced_by_the_sum():
-    all_specs = specs({"b1": 7}, trainable=False)
-    shard = make_shard(all_specs, 2)
+    given_away = np.zeros(7, np.float32)
+    shard = Shard(specs({"b1": 7}, trainable=False), make_updater(), 2)
+    shard.put({0: given_away})
     for partition in (1, 0):
         shard.push(Push(0, 0, 0, partition), {0: gradient("b1", 0, partition)})
     found = shard.pull([0], 1).result(WAIT)[0]
     np.testing.assert_array_equal(found, gradient("b1", 0, 0) + gradient("b1", 0, 1))
+    assert np.shares_memory(found, given_away)  # which may be a part of the whole param, see Slot.put
     assert shard.snapshot(1, WAIT).state == {0: {}}
 
 
@@ -168,7 +170,8 @@ def test_a_pull_waits_for_every_slice_that_it_asks_for():
     assert one.done()
     assert not all_of_them.done()
     shard.push(Push(0, 0, 0, 0), ready)
-    assert list(all_of_them.result(0)) != []
+    assert sorted(all_of_them.result(0)) == ids
+    assert shard.pending() == "nothing is waited for"
     assert shard.pull([], 7).result(0) == {}
 
 
@@ -255,6 +258,10 @@ def test_a_wait_for_a_partition_that_never_comes_ends_at_its_timeout():
         shard.pull(ids_of(all_specs), 1).result(0.01)
     with pytest.raises(RunError, match=r"no snapshot of version 1 within 0.01 s: slice w1.*partition 1 has come, 0 is"):
         shard.snapshot(1, 0.01)
+    shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
+    with pytest.raises(RunError):
+        shard.snapshot(2, 0.01)
+    assert shard.pending() == "nothing is waited for"
 
 
 def test_many_slices_are_said_in_few_words():

@@ -23,6 +23,12 @@ def test_slice_params_cuts_where_singa_does(num, cuts):
     assert slice_params(ALEX, num) == {name: cuts if name == "d" else [size] for name, size in ALEX.items()}
 
 
+def test_slice_params_overfills_a_box_by_a_tenth_in_all():
+    small = {f"p{i}": 10 for i in range(200)}
+    # 110 small params in the first box of 1000, 90 in the second; SINGA would put all 200 into the first.
+    assert slice_params({**small, "w": 2000}, 4)["w"] == [100, 1000, 900]
+
+
 @pytest.mark.parametrize(("num", "boxes"), [(1, "00000000"), (2, "00001111"), (4, "00112233"), (8, "01234567")])
 def test_partition_slices_fills_boxes_as_singa_does(num, boxes):
     assert partition_slices(EIGHT, num) == [int(box) for box in boxes]
