@@ -3,6 +3,19 @@
 from dsinga.cluster.driver import Layout, Observer, Outcome, build_net, lay_out, train
 from dsinga.cluster.embedded import connect
 from dsinga.cluster.inference import evaluate, predict
+from dsinga.cluster.placement import workers_at_hand
 from dsinga.cluster.session import Arrays
 
-__all__ = ["Arrays", "Layout", "Observer", "Outcome", "build_net", "connect", "evaluate", "lay_out", "predict", "train"]
+__all__ = [
+    "Arrays",
+    "Layout",
+    "Observer",
+    "Outcome",
+    "build_net",
+    "connect",
+    "evaluate",
+    "lay_out",
+    "predict",
+    "train",
+    "workers_at_hand",
+]

@@ -20,12 +20,12 @@ def connect(
     scheduler_file: str | None = None,
     workers: int | None = None,
     separate_processes: bool = False,
-    dashboard: str | None = None,
 ) -> Iterator[Client]:
     """Yield a client of the scheduler at that address or file, or else of a cluster that lives as long as the block.
 
     The embedded cluster has ``workers`` workers (one a core by default) that share the cores of this machine, as
-    threads of this process unless ``separate_processes``. ``dashboard`` is the address to serve Dask's dashboard at.
+    threads of this process unless ``separate_processes``; its dashboard is at ``client.dashboard_link``.
+
     Raises UserError where no scheduler answers within 20 seconds.
     """
     if scheduler or scheduler_file:
@@ -38,7 +38,7 @@ def connect(
             n_workers=count,
             threads_per_worker=max(1, CPU_COUNT // count),
             processes=separate_processes,
-            dashboard_address=dashboard,
+            dashboard_address=":0",  # any free port: a second run must not complain about the first
             memory_limit=0,  # a round holds its task for a second and more: pausing it would stop the whole group
         ) as cluster,
         Client(cluster, set_as_default=False) as client,

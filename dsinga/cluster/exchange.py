@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.cluster.roads import Answer, Road
-from dsinga.errors import RunError
+from dsinga.cluster.roads import Answer, Road, wait_for
 from dsinga.ops import Array
 from dsinga.server import Push, Slice
 
@@ -18,8 +17,6 @@ Shape = tuple[int, ...]
 # Gradients for one server travel together until there are this many bytes: below it a message costs more than what
 # it carries, above it the update of the upper layers no longer overlaps the backward pass of the lower ones.
 BUCKET_BYTES = 1 << 20
-# How often a wait looks whether the run has been aborted, in seconds.
-GLANCE = 0.5
 
 
 class Exchange(Mapping[str, Array]):
@@ -141,19 +138,7 @@ class Exchange(Mapping[str, Array]):
         return self._pieces[piece.id]
 
     def _wait(self, answer: Answer, what: str) -> Any:
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                return answer.result(timeout=GLANCE)
-            except TimeoutError:
-                if self.aborted:
-                    raise RunError(self.aborted) from None
-                if time.monotonic() > deadline:
-                    raise RunError(f"waited {self._timeout:g} s for {what}") from None
-            except RunError:
-                raise
-            except (OSError, RuntimeError) as lost:  # the two ways in which Dask reports an Actor that is gone
-                raise RunError(f"a server was lost while waiting for {what}: {lost}") from lost
+        return wait_for(answer, self._timeout, what, lambda: self.aborted)
 
 
 def _fill_buckets(slices: Mapping[str, Sequence[Slice]], limit: int) -> list[tuple[int, list[Slice]]]:

@@ -6,11 +6,16 @@ Both take gradients by slice id and answer with values by slice id. What they re
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.server import Push, Shard
+
+# How often a wait looks whether the run has been aborted, in seconds.
+GLANCE = 0.5
 
 
 class Answer(Protocol):
@@ -70,3 +75,25 @@ class ActorRoad:
     def total(self, key: str, partition: int, array: Array) -> Answer:
         """See :class:`Road`."""
         return self._actor.total(key, partition, array)
+
+
+def wait_for(answer: Answer, timeout: float, what: str, aborted: Callable[[], str | None] = lambda: None) -> Any:
+    """Return the outcome of ``answer``.
+
+    Raises RunError, saying ``what`` was waited for, after ``timeout`` seconds and where the server is gone, and soon
+    after ``aborted`` gives a reason.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return answer.result(timeout=GLANCE)
+        except TimeoutError:
+            reason = aborted()
+            if reason:
+                raise RunError(reason) from None
+            if time.monotonic() > deadline:
+                raise RunError(f"waited {timeout:g} s for {what}") from None
+        except RunError:
+            raise
+        except (OSError, RuntimeError) as lost:  # the two ways in which Dask reports an Actor that is gone
+            raise RunError(f"a server was lost while waiting for {what}: {lost}") from lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from distributed import Client, Future
 from dsinga.cluster import partition as tasks
 from dsinga.cluster.partition import PartitionKey, RoundReport, Setup
 from dsinga.cluster.placement import Placement
+from dsinga.cluster.roads import wait_for
 from dsinga.cluster.server import ServerActor, ServerKey
 from dsinga.cluster.watch import gather
 from dsinga.job import Phase
@@ -22,6 +24,9 @@ from dsinga.server import SliceSpec
 from dsinga.train import Metrics, Updater
 
 Arrays = dict[str, np.ndarray]
+
+# Seconds in which Dask workers must hear that a run has ended.
+FAREWELL = 3
 
 
 def new_run() -> str:
@@ -77,14 +82,14 @@ class Session:
                 )
             )
         self._actors = self._gather(self._actor_futures)
-        for actor, specs in zip(self._actors, per_server, strict=True):
+        for server, specs in enumerate(per_server):
             mine = {spec.slice.id: _piece(values[spec.slice.param], spec) for spec in specs}
             history = {
                 spec.slice.id: {slot: _piece(array, spec) for slot, array in state[spec.slice.param].items()}
                 for spec in specs
                 if spec.slice.param in state
             }
-            actor.put(mine, history or None).result(timeout=self._setup.timeout)
+            self._ask(server, "put", mine, history or None)()
         self._tokens = [
             self._submit(tasks.create, p, "setup", self._setup, self._actors, threads, step)
             for p, threads in enumerate(self._placement.threads)
@@ -116,8 +121,8 @@ class Session:
         """Return the params and the updater's state after ``step`` steps, each in its full shape."""
         pieces: dict[int, np.ndarray] = {}
         history: dict[int, Arrays] = {}
-        for answer in [actor.snapshot(step) for actor in self._actors]:
-            values, slots = answer.result(timeout=self._setup.timeout)
+        for answer in [self._ask(server, "snapshot", step) for server in range(len(self._actors))]:
+            values, slots = answer()
             pieces.update(values)
             history.update(slots)
         params = {name: np.empty(param.shape, np.float32) for name, param in self._params.items()}
@@ -134,8 +139,16 @@ class Session:
         """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
         there = set(self._client.scheduler_info()["workers"])
         addresses = sorted(self._placement.addresses & there)
-        if addresses:
-            self._client.run(tasks.abandon, self._setup.run, message, workers=addresses, on_error="ignore")
+        # A worker that has just died may still be listed; nobody should wait while Dask tries to reach it.
+        with contextlib.suppress(TimeoutError):
+            self._client.run(
+                tasks.abandon,
+                self._setup.run,
+                message,
+                workers=addresses,
+                on_error="ignore",
+                callback_timeout=FAREWELL,
+            )
         # Dropping the last reference to a future lets the scheduler forget the task, and an actor with it.
         self._tokens, self._actors, self._actor_futures = [], [], []
 
@@ -164,6 +177,13 @@ class Session:
                 pure=False,
                 key=f"{task.__name__}-{what}-partition-{partition}-{self._setup.run}",
             )
+
+    def _ask(self, server: int, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Call a method of a server; return what waits for the answer."""
+        what = f"{method} by server {server} on {self._placement.servers[server]}"
+        with self._client.as_current():  # an Actor outside a task finds its way by the current client
+            answer = getattr(self._actors[server], method)(*arguments)
+        return lambda: wait_for(answer, self._setup.timeout, what)
 
     def _gather(self, futures: Sequence[Future], look: Callable[[], None] = lambda: None) -> list[Any]:
         return gather(self._client, futures, self._placement.addresses, look)

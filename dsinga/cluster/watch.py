@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from distributed import Client, Future, wait
 
-from dsinga.errors import RunError
+from dsinga.errors import RunError, UserError
 
 # How long to wait for tasks before looking whether all workers are still there, in seconds.
 LOOK = 0.5
+# How much later than a task that failed for it the loss of a worker may show, in seconds.
+GRACE = 1.0
 
 
 def lost_workers(client: Client, addresses: Iterable[str]) -> list[str]:
@@ -34,19 +38,28 @@ def gather(
                 done, remaining = wait(remaining, timeout=LOOK, return_when="FIRST_COMPLETED")
         except TimeoutError:
             done = set()
-        failed = [future for future in done if future.status != "finished"]
-        if failed or not done:
-            lost = lost_workers(client, addresses)
-            if lost:
-                raise RunError(f"the Dask worker {', '.join(lost)} was lost")
-        for future in failed:
-            _raise(future)
+        if not done:
+            _check(client, addresses)
+        for future in done:
+            if future.status != "finished":
+                _raise(client, addresses, future)
         look()
     return [future.result(timeout=30) for future in futures]
 
 
-def _raise(future: Future) -> None:
+def _check(client: Client, addresses: Iterable[str]) -> None:
+    lost = lost_workers(client, addresses)
+    if lost:
+        raise RunError(f"the Dask worker {', '.join(lost)} was lost")
+
+
+def _raise(client: Client, addresses: Iterable[str], future: Future) -> None:
+    """Raise what the task raised; but where a worker was lost, that comes first, for it is the cause."""
     error = future.exception(timeout=30)
-    if error is None:
-        raise RunError(f"the task {future.key} ended as {future.status}")
-    raise error
+    if isinstance(error, UserError):
+        raise error
+    deadline = time.monotonic() + GRACE
+    while time.monotonic() < deadline:
+        _check(client, addresses)
+        threading.Event().wait(GRACE / 10)
+    raise error or RunError(f"the task {future.key} ended as {future.status}")

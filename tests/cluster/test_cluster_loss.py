@@ -1,0 +1,83 @@
+"""A Dask worker that dies ends the run with a clear error within seconds, and the run can be resumed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import assert_same, with_topology
+
+from dsinga import RunError, cluster
+from dsinga.api import keep_place, roots, train
+from dsinga.cluster import connect
+from dsinga.job import Job
+
+pytestmark = pytest.mark.process
+
+
+class KillAt:
+    """An observer that kills a process once ``step`` steps are done."""
+
+    def __init__(self, pid: int, step: int):
+        self._pid, self._step = pid, step
+        self.killed = 0.0
+
+    def begin(self, step: int) -> None:
+        pass
+
+    def record(self, row: dict[str, Any]) -> None:
+        if row["step"] >= self._step and not self.killed:
+            self.killed = time.monotonic()
+            os.kill(self._pid, signal.SIGKILL)
+
+    def progress(self, row: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["the one with the server", "one without a server"])
+def test_a_killed_worker_ends_the_run(job: Job, tmp_path: Path, victim: int) -> None:
+    job = keep_place(job, replace(with_topology(job, 2), train_steps=100_000, checkpoint_freq=20))
+    with connect(workers=2, separate_processes=True) as client:
+        workers = cluster.workers_at_hand(client)
+        address = list(workers)[victim]
+        observer = KillAt(client.run(os.getpid)[address], 50)
+        with pytest.raises(RunError) as raised:
+            cluster.train(job, client, observer, workspace=tmp_path, roots=roots(job, None))
+        assert time.monotonic() - observer.killed < 10
+        assert address in str(raised.value)
+        assert re.search(r"steps were done; go on from .*/checkpoint/step[46]0 with --resume", str(raised.value))
+
+
+def test_what_was_cut_by_a_kill_resumes_to_the_same_bits(job: Job, tmp_path: Path) -> None:
+    job = keep_place(job, replace(with_topology(job, 2), train_steps=60, checkpoint_freq=20))
+    with connect(workers=2) as client:
+        whole = train(job, client, progress=False)
+    with connect(workers=2, separate_processes=True) as client:
+        pid = next(iter(client.run(os.getpid).values()))
+        endless = keep_place(job, replace(job, train_steps=100_000))
+        with pytest.raises(RunError):
+            cluster.train(endless, client, KillAt(pid, 40), workspace=tmp_path, roots=roots(job, None))
+    for late in tmp_path.glob("checkpoint/step*"):
+        if int(late.name[4:]) > 40:
+            late.rename(tmp_path / late.name)
+    with connect(workers=2) as client:
+        resumed = train(job, client, workspace=tmp_path, resume=True, progress=False)
+    assert_same(resumed.params, whole.params)
+
+
+def test_no_thread_is_left_behind(job: Job) -> None:
+    with connect(workers=2) as client:
+        before = threading.active_count()
+        train(with_topology(job, 2), client, progress=False)
+        deadline = time.monotonic() + 10
+        while any(thread.name == "dsinga-prefetch" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline, "the prefetch threads outlive the run"
+            threading.Event().wait(0.01)
+        assert threading.active_count() <= before + 4  # Dask's pools may have grown

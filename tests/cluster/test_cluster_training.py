@@ -1,0 +1,67 @@
+"""What must hold of synchronous training, whatever the topology and whichever road the exchange takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import assert_close, assert_same, with_topology
+from distributed import Client
+
+from dsinga.api import Result, keep_place, train
+from dsinga.job import Job, SlicingMethod
+
+
+@pytest.fixture(scope="session")
+def single(stores: Path, threads: Client) -> Result:
+    """The small job trained by one worker."""
+    from conftest import JOB
+
+    from dsinga.job import loads
+
+    return train(with_topology(loads(JOB, str(stores / "small.conf")), 1), threads, progress=False)
+
+
+@pytest.mark.parametrize(("workers", "servers"), [(2, 1), (3, 1), (3, 3)])
+def test_more_workers_change_nothing_but_rounding(
+    job: Job, client: Client, single: Result, workers: int, servers: int
+) -> None:
+    result = train(with_topology(job, workers, servers), client, progress=False)
+    assert_close(result.params, single.params, 1e-5)
+
+
+def test_training_learns(single: Result) -> None:
+    losses = single.history.phase("train")[:, "loss"]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_two_runs_are_the_same_bits(job: Job, client: Client) -> None:
+    job = with_topology(job, 3, 2)
+    assert_same(train(job, client, progress=False).params, train(job, client, progress=False).params)
+
+
+def test_both_roads_give_the_same_bits(job: Job, threads: Client, processes: Client) -> None:
+    job = with_topology(job, 3, 2)
+    assert_same(train(job, threads, progress=False).params, train(job, processes, progress=False).params)
+
+
+def test_a_run_cut_and_resumed_is_the_same_bits(job: Job, client: Client, tmp_path: Path) -> None:
+    job = with_topology(job, 2, 1)
+    whole = train(job, client, workspace=tmp_path / "whole", progress=False)
+    train(keep_place(job, replace(job, train_steps=30)), client, workspace=tmp_path / "cut", progress=False)
+    resumed = train(job, client, workspace=tmp_path / "cut", resume=True, progress=False)
+    assert_same(resumed.params, whole.params)
+    assert [row["step"] for row in resumed.history] == [row["step"] for row in whole.history]
+
+
+def test_block_slicing_trains_to_the_same_params(job: Job, threads: Client, single: Result) -> None:
+    job = with_topology(job, 2, 2)
+    assert job.cluster is not None
+    job = keep_place(job, replace(job, cluster=replace(job.cluster, slicing=SlicingMethod.kBlock)))
+    assert_close(train(job, threads, progress=False).params, single.params, 1e-5)
+
+
+def test_uneven_batch_sizes_a_worker(job: Job, threads: Client, single: Result) -> None:
+    job.neuralnet.layer[0].store_conf.batchsize = [50, 20, 30]  # type: ignore[union-attr]
+    assert_close(train(with_topology(job, 3), threads, progress=False).params, single.params, 1e-5)
