@@ -57,7 +57,7 @@ def trace(net: NeuralNet) -> tuple[Stage, ...]:
     needs: list[tuple[bool, ...]] = [()] * len(nodes)
     for position in reversed(range(len(nodes))):
         layer = nodes[position].layer
-        backward[position] = wanting[position] and not layer.is_output and (layer.is_loss or backward[position])
+        backward[position] = (layer.is_loss or backward[position]) and can_use(nodes[position], wanting)
         needs[position] = tuple(
             backward[position] and wanting[edge.node] and not edge.labels for edge in edges[position]
         )
@@ -100,12 +100,16 @@ def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]
 
 
 def wants_gradient(nodes: Sequence[Node]) -> list[bool]:
-    """Return for each node whether a gradient for its feature is of use: it, or a source of it, has params to train."""
+    """Return for each node whether a gradient for its feature is of use. None passes through a loss layer."""
     wanting: list[bool] = []
     for node in nodes:
-        trains = any(spec.trainable for spec in node.layer.params)
-        wanting.append(not node.layer.is_input and (trains or any(wanting[source] for source in node.sources)))
+        wanting.append(not node.layer.is_input and not node.layer.is_loss and can_use(node, wanting))
     return wanting
+
+
+def can_use(node: Node, wanting: Sequence[bool]) -> bool:
+    """Whether backward at ``node`` is of use: it has params to train, or a source wants a gradient."""
+    return any(spec.trainable for spec in node.layer.params) or any(wanting[source] for source in node.sources)
 
 
 def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:

@@ -26,7 +26,7 @@ class Node(NamedTuple):
     params: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NeuralNet:
     """A net, ready to run and never changed: ``nodes`` in topological order, ``params`` (owners) by first use."""
 
@@ -58,6 +58,10 @@ class NeuralNet:
         if name not in self.positions:
             raise UserError(f"the net has no layer {name!r} in phase {self.phase.name}{nearest(name, self.positions)}")
         return self.positions[name]
+
+    def __repr__(self) -> str:
+        size = sum(param.size for param in self.params.values())
+        return f"NeuralNet({self.phase.name}: {len(self.nodes)} layers, {size:,} numbers in {len(self.params)} params)"
 
     def _repr_html_(self) -> str:
         from dsinga.net.draw import to_svg

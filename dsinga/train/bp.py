@@ -172,6 +172,6 @@ def merge_metrics(reports: Sequence[tuple[str, Mapping[str, tuple[float, float]]
     """
     merged: Metrics = {}
     for layer, metrics in reversed(reports):
-        for name, value in metrics.items():
+        for name, value in reversed(metrics.items()):
             merged[f"{layer}/{name}" if name in merged else name] = value
     return dict(reversed(merged.items()))

@@ -1,0 +1,374 @@
+"""kBP: right gradients, handed over in the right order, and nothing held longer than it must be."""
+
+import weakref
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traincases import build, context, conv, dense, gradients, layer, records_of, values_of
+
+from dsinga.errors import UserError
+from dsinga.job import ParamConf
+from dsinga.layers import Layer, Output, Records, Rows
+from dsinga.registry import register
+from dsinga.train import bp, forward
+
+LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
+
+
+def convnet():
+    pool = {"pooling_conf": {"kernel": 3, "stride": 2, "pool": "AVG"}}
+    return build(
+        conv("conv1", "data", 3),
+        layer("tanh", "kSTanh", "conv1"),
+        layer("norm", "kLRN", "tanh", lrn_conf={"local_size": 3}),
+        layer("pool", "kPooling", "norm", **pool),
+        conv("conv2", "pool", 2),
+        layer("sigmoid", "kSigmoid", "conv2"),
+        dense("top", "sigmoid"),
+        LOSS,
+        shape=(2, 7, 6),
+    )
+
+
+def numerical_gradients(net, values, records, ctx, step=1e-6):
+    """Central differences of the total loss, in float64."""
+
+    def loss():
+        _, metrics = forward(net, values, records, ctx)
+        return sum(total / ctx.rows.total for name, (total, _) in metrics.items() if name.endswith("loss"))
+
+    found = {}
+    for name, value in values.items():
+        found[name] = np.zeros_like(value)
+        for index in np.ndindex(value.shape):
+            kept = value[index]
+            value[index] = kept + step
+            above = loss()
+            value[index] = kept - step
+            found[name][index] = (above - loss()) / (2 * step)
+            value[index] = kept
+    return found
+
+
+def assert_same_gradients(found, expected, atol=1e-8):
+    assert set(found) == set(expected)
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=atol, err_msg=name)
+
+
+def test_gradients_of_a_convnet_are_the_slopes_of_its_loss():
+    net = convnet()
+    values, records = values_of(net), records_of(net)
+    found, _ = gradients(net, values, records)
+    assert_same_gradients(found, numerical_gradients(net, values, records, context(net)))
+
+
+def test_gradients_of_a_convnet_are_those_of_torch():
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    net = convnet()
+    values, records = values_of(net), records_of(net)
+    found, metrics = gradients(net, values, records)
+    p = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
+    x = torch.tensor(records["data"].data)
+    x = functional.conv2d(x, p["conv1_weight"].reshape(3, 2, 3, 3), p["conv1_bias"], padding=1)
+    x = functional.local_response_norm(1.7159047 * torch.tanh(0.66666667 * x), 3, alpha=1.0, beta=0.75, k=1.0)
+    x = functional.conv2d(
+        functional.avg_pool2d(x, 3, 2), p["conv2_weight"].reshape(2, 3, 3, 3), p["conv2_bias"], padding=1
+    )
+    x = torch.sigmoid(x).flatten(1) @ p["top_weight"].T + p["top_bias"]
+    loss = functional.cross_entropy(x, torch.tensor(records["data"].labels))
+    loss.backward()
+    assert metrics["loss"] == (pytest.approx(loss.item() * 4), 4)
+    assert_same_gradients(found, {name: tensor.grad.numpy() for name, tensor in p.items()})
+
+
+@st.composite
+def random_nets(draw):
+    """Branches, joins, slices, shared params, several losses."""
+    layers, outputs = [], {"data": 6}
+    for k in range(draw(st.integers(1, 5))):
+        name, earlier = f"n{k}", sorted(outputs)
+        kind = draw(st.sampled_from(["dense", "shared", "kSTanh", "kConcate", "kSlice", "loss"]))
+        source = draw(st.sampled_from(earlier))
+        if kind == "dense" or kind == "loss":
+            layers.append(dense(name, source, draw(st.integers(2, 4)) if kind == "dense" else 3))
+            outputs[name] = layers[-1].innerproduct_conf.num_output
+            if kind == "loss":
+                layers.append(layer(f"{name}_loss", "kSoftmaxLoss", name, "data"))
+        elif kind == "shared":
+            first, second = dense(f"{name}a", source, outputs[source]), dense(name, f"{name}a", outputs[source])
+            second.param = [ParamConf(share_from=f"{name}a_weight")]
+            layers += [first, second]
+            outputs[name] = outputs[f"{name}a"] = outputs[source]
+        elif kind == "kSTanh":
+            layers.append(layer(name, kind, source))
+            outputs[name] = outputs[source]
+        elif kind == "kConcate":
+            sources = [source, *draw(st.lists(st.sampled_from(earlier), min_size=1, max_size=2))]
+            layers.append(layer(name, kind, *sources, concate_conf={"concate_dim": 1}))
+            outputs[name] = sum(outputs[one] for one in sources)
+        else:
+            layers.append(layer(f"{name}cut", kind, source, slice_conf={"slice_dim": 1, "num_slices": 2}))
+            layers += [layer(f"{name}left", "kSTanh", f"{name}cut"), layer(name, "kSTanh", f"{name}cut")]
+            outputs[name] = outputs[source] // 2
+    layers += [dense("top", name), LOSS]
+    return build(*layers, shape=(6,))
+
+
+def test_no_gradient_passes_through_a_loss():
+    """A layer may look at what a loss makes, and be trained by another loss, but does not train what lies below."""
+    aux = layer("aux", "kSoftmaxLoss", "a", "data")
+    net = build(dense("a", "data"), aux, dense("top", "aux"), LOSS)
+    alone = build(dense("a", "data"), aux)
+    values, records = values_of(net), records_of(net)
+    found, _ = gradients(net, values, records)
+    assert found["top_weight"].any()
+    np.testing.assert_array_equal(found["a_weight"], gradients(alone, values, records)[0]["a_weight"])
+
+
+@settings(max_examples=25)
+@given(random_nets())
+def test_gradients_of_random_nets_are_the_slopes_of_their_losses(net):
+    values, records = values_of(net), records_of(net)
+    found, _ = gradients(net, values, records)
+    assert_same_gradients(found, numerical_gradients(net, values, records, context(net)))
+
+
+def test_a_shared_param_gets_the_sum_of_what_separate_ones_would_get():
+    first, second = (
+        dense("a", "data", 5, {"name": "w"}, {"name": "b"}),
+        dense("b", "a", 5, {"name": "v"}, {"name": "c"}),
+    )
+    separate = build(first, second, dense("top", "b"), LOSS)
+    tied = build(first, dense("b", "a", 5, {"name": "v", "share_from": "w"}, {"name": "c"}), dense("top", "b"), LOSS)
+    values = values_of(tied)
+    found, _ = gradients(tied, values, records_of(tied))
+    apart, _ = gradients(separate, {**values, "v": values["w"]}, records_of(tied))
+    np.testing.assert_allclose(found["w"], apart["w"] + apart["v"], rtol=1e-12)
+    assert list(found) == ["top_weight", "top_bias", "c", "w", "b"]  # w waits for the lowest layer that uses it
+
+
+def test_tied_transposed_weights_get_one_gradient():
+    net = build(
+        dense("code", "data", 2, {"name": "w"}),
+        dense("out", "code", 5, {"share_from": "w"}, transpose=True),
+        layer("loss", "kEuclideanLoss", "out", "data"),
+    )
+    values, records = values_of(net), records_of(net)
+    found, _ = gradients(net, values, records)
+    assert_same_gradients(found, numerical_gradients(net, values, records, context(net)))
+
+
+class Watched(Mapping):
+    """A mapping that tells when it is asked."""
+
+    def __init__(self, inner, log):
+        self.inner, self.log = inner, log
+
+    def __getitem__(self, name):
+        self.log.append(("value", name))
+        return self.inner[name]
+
+    def __iter__(self):
+        raise AssertionError("values may block: nobody asks for all of them")
+
+    __len__ = __iter__
+
+
+def test_values_are_asked_for_bottom_first_and_gradients_pushed_top_first():
+    """A value is awaited only at the layer that needs it, and a gradient leaves before the next layer's backward."""
+    net = build(dense("a", "data"), layer("spy", "Spy", "a"), dense("top", "spy"), LOSS)
+    log = net.layer("spy").log = []
+    bp(
+        net, Watched(values_of(net), log), records_of(net), context(net),
+        lambda name, _: log.append(("push", name)),
+    )  # fmt: skip
+    assert log == [
+        ("value", "a_weight"), ("value", "a_bias"), "forward", ("value", "top_weight"), ("value", "top_bias"),
+        ("push", "top_weight"), ("push", "top_bias"), "backward", ("push", "a_weight"), ("push", "a_bias"),
+    ]  # fmt: skip
+
+
+@register("layer", "Spy")
+class Spy(Layer):
+    """The identity; writes down when it is called, and what it made and saw."""
+
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.shape, self.log, self.alive = self.source_shapes[0], [], []
+
+    def compute_feature(self, params, sources, ctx):
+        self.log.append("forward")
+        return Output(self._made(sources[0].copy()), saved=self._made(np.ones(3)))
+
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        self.log.append("backward")
+        return (self._made(grad.copy()),), ()
+
+    def _made(self, array):
+        self.alive.append(weakref.ref(array))
+        return array
+
+
+def alive(net):
+    return [sum(ref() is not None for ref in node.layer.alive) for node in net.nodes if isinstance(node.layer, Spy)]
+
+
+def spies(count):
+    names = ["a", *(f"s{k}" for k in range(count))]
+    chain = [layer(name, "Spy", below) for below, name in zip(names, names[1:], strict=False)]
+    return build(dense("a", "data"), *chain, dense("top", names[-1]), LOSS)
+
+
+def test_forward_frees_each_feature_as_soon_as_the_next_is_there():
+    net, seen = spies(4), []
+    below = [net.layer(f"s{k}") for k in range(4)]
+    for k in (1, 2, 3):
+        original = below[k].compute_feature
+
+        def watched(params, sources, ctx, k=k, original=original):
+            seen.append([sum(ref() is not None for ref in spy.alive) for spy in below[:k]])
+            return original(params, sources, ctx)
+
+        below[k].compute_feature = watched
+    forward(net, values_of(net), records_of(net), context(net))
+    assert [counts[:-1] for counts in seen] == [[], [0], [0, 0]]  # only the layer right below still lives
+    assert alive(net) == [0, 0, 0, 0]
+
+
+def test_forward_keeps_what_it_is_asked_for():
+    net = spies(2)
+    outputs, metrics = forward(net, values_of(net), records_of(net), context(net), keep=["s0", "loss"])
+    assert list(outputs) == ["s0", "loss"]
+    assert outputs["loss"].feature.shape == (4, 3)
+    np.testing.assert_allclose(outputs["loss"].feature.sum(axis=1), 1)
+    assert list(metrics) == ["loss", "accuracy"]
+    with pytest.raises(UserError, match="did you mean 's0'"):
+        forward(net, values_of(net), records_of(net), context(net), keep=["s00"])
+
+
+def test_backward_frees_features_and_gradients_on_its_way_down():
+    net = spies(3)
+    counts = []
+    bp(net, values_of(net), records_of(net), context(net), lambda name, _: counts.append((name, alive(net))))
+    # At the top layer's push all features live, and its own gradient besides; at the bottom only the last gradient.
+    assert counts[0] == ("top_weight", [2, 2, 2])
+    assert counts[-1][0] == "a_bias"
+    assert counts[-1][1][1:] == [0, 0]
+    assert alive(net) == [0, 0, 0]
+
+
+def test_pushed_gradients_are_given_away():
+    """Whoever takes a gradient may write into it without disturbing anything else."""
+    net = convnet()
+    values, records = values_of(net), records_of(net)
+    expected, _ = gradients(net, values, records)
+    kept = {name: gradient.copy() for name, gradient in expected.items()}
+
+    def spoil(name, gradient):
+        np.testing.assert_array_equal(gradient, kept[name])
+        gradient[...] = np.nan
+
+    bp(net, values, records, context(net), spoil)
+
+
+def test_the_parts_of_a_batch_add_up_to_the_whole():
+    """Gradients, lasting state and metrics of uneven parts sum to those of the whole batch."""
+    net = build(dense("a", "data"), layer("mean", "Average", "a"), dense("top", "mean"), LOSS, rows=7)
+    values, records = values_of(net), records_of(net)
+    whole, metrics = gradients(net, values, records)
+    data, labels = records["data"]
+    total, sums = dict.fromkeys(whole, 0.0), {}
+    for start, stop in ((0, 1), (1, 5), (5, 7)):
+        part = {"data": Records(data[start:stop], labels[start:stop])}
+        found, some = gradients(net, values, part, context(net, Rows(start, stop, 7)))
+        for name in whole:
+            total[name] = total[name] + found[name]
+        for name, (value, count) in some.items():
+            sums[name] = (sums.get(name, (0, 0))[0] + value, sums.get(name, (0, 0))[1] + count)
+    assert_same_gradients(total, whole)
+    assert sums["loss"] == (pytest.approx(metrics["loss"][0]), 7)
+    assert sums["accuracy"] == metrics["accuracy"]
+
+
+def test_the_new_state_is_pushed_in_place_of_a_gradient():
+    net = build(layer("mean", "Average", "data"), dense("top", "mean"), LOSS)
+    records = records_of(net)
+    found, _ = gradients(net, values_of(net), records)
+    assert list(found) == ["top_weight", "top_bias", "mean_scale", "mean_mean"]
+    np.testing.assert_allclose(found["mean_mean"], records["data"].data.mean(axis=0))
+
+
+def test_state_that_stays_is_pushed_as_it_is_but_as_a_copy():
+    net = build(layer("still", "Average", "data"), dense("top", "still"), LOSS)
+    values = values_of(net)
+    found, _ = gradients(net, values, records_of(net))
+    np.testing.assert_array_equal(found["still_mean"], values["still_mean"])
+    assert not np.shares_memory(found["still_mean"], values["still_mean"])
+
+
+def test_params_that_no_loss_depends_on_get_zeros():
+    """Servers wait for every param of the net: each is pushed every time."""
+    net = build(
+        dense("a", "data"), dense("unused", "a", 2), layer("sort", "kArgSort", "unused"), dense("top", "a"), LOSS
+    )
+    found, _ = gradients(net, values_of(net), records_of(net))
+    assert set(found) == set(net.params)
+    assert not found["unused_weight"].any()
+    assert found["unused_weight"].shape == (2, 3)
+    assert found["a_weight"].any()
+
+
+def test_metrics_of_auxiliary_losses_bear_their_names():
+    net = build(
+        dense("a", "data"), layer("aux", "kSoftmaxLoss", "a", "data"), dense("top", "a"),
+        layer("loss", "kEuclideanLoss", "top", "a"),
+    )  # fmt: skip
+    _, metrics = gradients(net, values_of(net), records_of(net))
+    assert list(metrics) == ["aux/loss", "accuracy", "loss"]
+
+
+def test_a_net_without_a_loss_is_refused():
+    net = build(dense("a", "data"))
+    with pytest.raises(UserError, match="no loss layer in phase kTrain"):
+        gradients(net, values_of(net), records_of(net))
+
+
+def test_an_error_in_a_layer_names_it():
+    net = build(dense("a", "data"), layer("spy", "Spy", "a"), dense("top", "spy"), LOSS)
+
+    def fail(*_):
+        raise ZeroDivisionError("of the user's own")
+
+    net.layer("spy").compute_gradient = fail
+    with pytest.raises(ZeroDivisionError) as caught:
+        gradients(net, values_of(net), records_of(net))
+    assert caught.value.__notes__ == ["in compute_gradient of layer 'spy'"]
+    net.layer("spy").compute_feature = fail
+    with pytest.raises(ZeroDivisionError) as caught:
+        forward(net, values_of(net), records_of(net), context(net))
+    assert caught.value.__notes__ == ["in compute_feature of layer 'spy'"]
+
+
+def test_no_gradient_is_asked_for_records():
+    net = build(dense("top", "data"), LOSS)
+    asked = []
+    original = net.layer("top").compute_gradient
+
+    def watched(params, sources, output, grad, needs, ctx):
+        asked.append(needs)
+        return original(params, sources, output, grad, needs, ctx)
+
+    net.layer("top").compute_gradient = watched
+    gradients(net, values_of(net), records_of(net))
+    assert asked == [(False,)]
+
+
+def test_labels_pass_through_layers_that_make_none():
+    net = build(layer("relu", "kReLU", "data"), dense("top", "relu"), layer("loss", "kSoftmaxLoss", "top", "relu"))
+    _, metrics = gradients(net, values_of(net), records_of(net))
+    assert metrics["loss"][1] == 4
