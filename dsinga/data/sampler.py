@@ -111,7 +111,8 @@ def _permutation(count: int, seed: int, epoch: int, stream: int, index: int = 0)
 
     It sorts the raw output of Philox, which numpy promises never to change, unlike ``Generator.permutation``.
     """
-    bits = np.random.Philox(key=[seed & 0xFFFF_FFFF_FFFF_FFFF, epoch], counter=[0, 0, index, stream])
+    key = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF, epoch], np.uint64)  # a list of such numbers becomes float64
+    bits = np.random.Philox(key=key, counter=[0, 0, index, stream])
     return np.argsort(bits.random_raw(count), kind="stable")
 
 

@@ -86,8 +86,9 @@ class Context:
         Philox, keyed by (seed, layer), counter by (global row, step): a row gets the same numbers whoever computes it.
         """
         width = -(-columns // 8)  # one Philox counter gives four 64-bit words, eight float32
-        key = int.from_bytes(hashlib.blake2b(layer.encode(), digest_size=8).digest(), "little")
-        bits = np.random.Philox(key=[self.seed, key], counter=[self.rows.start * width, 0, self.step, 0])
+        name = int.from_bytes(hashlib.blake2b(layer.encode(), digest_size=8).digest(), "little")
+        key = np.array([self.seed & 0xFFFF_FFFF_FFFF_FFFF, name], np.uint64)  # a list of such numbers becomes float64
+        bits = np.random.Philox(key=key, counter=[self.rows.start * width, 0, self.step, 0])
         count = self.rows.stop - self.rows.start
         return np.random.Generator(bits).random((count, width * 8), dtype=np.float32)[:, :columns]
 
