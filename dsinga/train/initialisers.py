@@ -16,7 +16,6 @@ from dsinga.registry import register
 from dsinga.train.chosen import chosen
 
 Initialiser = Callable[[Shape, ParamGenConf, np.random.Generator], Any]
-SEED_MASK = 2**64 - 1
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
@@ -36,8 +35,9 @@ def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarr
 
 def param_rng(seed: int, name: str) -> np.random.Generator:
     """Return the random numbers that belong to a param: Philox, keyed by the job's seed and the param's name."""
-    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-    return np.random.Generator(np.random.Philox(key=[seed & SEED_MASK, key]))
+    own = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    key = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF, own], np.uint64)  # a list of such numbers becomes float64
+    return np.random.Generator(np.random.Philox(key=key))
 
 
 def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:

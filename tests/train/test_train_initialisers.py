@@ -1,0 +1,125 @@
+"""Initial values: the stated distributions, the same for the same seed and name, whatever else the net has."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from traincases import build, dense, layer
+
+from dsinga.errors import UserError
+from dsinga.job import InitMethod, ParamGenConf, loads
+from dsinga.registry import register
+from dsinga.train import initial_values, initialise
+from dsinga.train.initialisers import param_rng
+
+SHAPE = (200, 300)
+CASES = [  # method, settings, the distribution that scipy knows
+    ("kGaussian", {"mean": 2, "std": 0.5}, stats.norm(2, 0.5)),
+    ("kGaussian", {"mean": 2, "std": 0.5, "value": 3}, stats.norm(6, 1.5)),
+    ("kUniform", {"low": -0.05, "high": 0.05}, stats.uniform(-0.05, 0.1)),
+    ("kUniform", {"value": 4}, stats.uniform(-4, 8)),
+    ("kGaussianSqrtFanIn", {"std": 2}, stats.norm(0, 2 / 300**0.5)),
+    ("kUniformSqrtFanIn", {}, stats.uniform(-0.1, 0.2)),  # √(3 / 300) = 0.1
+    ("kUniformSqrtFanInOut", {}, stats.uniform(-(500**-0.5), 2 * 500**-0.5)),
+    ("kUniformFanInOut", {}, stats.uniform(-((6 / 500) ** 0.5), 2 * (6 / 500) ** 0.5)),
+    ("kUniformFanInOut", {"value": 2, "low": 0}, stats.uniform(0, 2 * (6 / 500) ** 0.5)),
+]
+
+
+@pytest.mark.parametrize(("method", "settings", "distribution"), CASES)
+def test_values_have_the_stated_distribution(method, settings, distribution):
+    values = initialise(SHAPE, ParamGenConf(type=method, **settings), param_rng(1, "w"))
+    assert values.shape == SHAPE
+    assert values.dtype == np.float32
+    assert stats.kstest(values.ravel(), distribution.cdf).pvalue > 1e-3
+    assert abs(values.mean() - distribution.mean()) < 5 * distribution.std() / values.size**0.5
+    assert stats.pearsonr(values.ravel()[:-1], values.ravel()[1:]).pvalue > 1e-3
+
+
+def test_every_method_is_tested():
+    tested = {method for method, _, _ in CASES} | {"kConstant", "kUserInit"}
+    assert tested == {method.name for method in InitMethod}
+
+
+@pytest.mark.parametrize("name", ["kConstant", "kConst"])
+def test_a_constant(name):
+    values = initialise((3,), ParamGenConf(type=name, value=0.25), param_rng(0, "b"))
+    assert values.tolist() == [0.25, 0.25, 0.25]
+
+
+def test_convolution_weights_count_all_inputs_of_a_filter_as_columns():
+    conf = ParamGenConf(type="kUniformSqrtFanIn")
+    flat = initialise((8, 75), conf, param_rng(1, "w"))
+    np.testing.assert_array_equal(initialise((8, 3, 5, 5), conf, param_rng(1, "w")).reshape(8, 75), flat)
+
+
+def net(*names):
+    init = {"init": {"type": "kUniform"}}
+    layers = [dense(f"ip{k}", f"ip{k - 1}" if k else "data", 5, {"name": name, **init}) for k, name in enumerate(names)]
+    return build(*layers)
+
+
+@given(st.integers(-(2**40), 2**70), st.text(max_size=8))
+def test_values_depend_on_seed_and_name_alone(seed, name):
+    one, same = param_rng(seed, name).random(4), param_rng(seed, name).random(4)
+    np.testing.assert_array_equal(one, same)
+    assert (one != param_rng(seed + 1, name).random(4)).any()
+    assert (one != param_rng(seed, name + "'").random(4)).any()
+
+
+def test_another_layer_does_not_change_a_params_values():
+    alone, among = initial_values(net("w").params, 5), initial_values(net("v", "w").params, 5)
+    np.testing.assert_array_equal(alone["w"], among["w"])
+    assert (among["v"] != among["w"]).any()
+
+
+def test_values_stay_those_of_earlier_releases():
+    """A resumed or compared run must not depend on the version: these are the numbers of the first one."""
+    uniform = initialise((2, 2), ParamGenConf(type="kUniform", low=0, high=1), param_rng(7, "w1"))
+    gaussian = initialise((2, 2), ParamGenConf(type="kGaussian"), param_rng(7, "w1"))
+    assert uniform.ravel().tolist() == pytest.approx([0.95592552, 0.08856338, 0.10445118, 0.31450033], abs=1e-7)
+    assert gaussian.ravel().tolist() == pytest.approx([-0.76849628, -0.05973595, 0.14774215, 0.93677175], abs=1e-7)
+
+
+def test_a_param_without_init_gets_what_its_layer_prefers():
+    params = build(layer("bn", "kBM", "data")).params
+    values = initial_values(params, 0)
+    assert {name: set(value.tolist()) for name, value in values.items()} == {
+        "bn_scale": {1.0}, "bn_bias": {0.0}, "bn_mean": {0.0}, "bn_variance": {1.0},
+    }  # fmt: skip
+    assert all(value.dtype == np.float32 for value in values.values())
+
+
+def test_a_users_own_initialiser_is_found_by_name():
+    @register("initialiser", "Eye")
+    def eye(shape, conf, rng):
+        return np.eye(*shape) * conf.value
+
+    values = initialise((2, 2), ParamGenConf(type="kUserInit", user_type="Eye", value=3), param_rng(0, "w"))
+    assert values.tolist() == [[3, 0], [0, 3]]
+    assert values.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("init", "message"),
+    [
+        (
+            "type: kGaussianSqrtFanIn",
+            r"job.conf:2: kGaussianSqrtFanIn fills params with rows and columns, not .*\(4,\)",
+        ),
+        ("type: kUniform low: 2\nhigh: 1", "job.conf:3: high 1.0 is less than low 2.0"),
+        ("type: kUserInit", "job.conf:2: type kUserInit wants user_type"),
+        ('type: kUserInit\nuser_type: "Eyes"', "job.conf:3: no initialiser is registered as 'Eyes'"),
+        (
+            'type: kUserInit\nuser_type: "Short"',
+            r"job.conf:3: initialiser 'Short' returned the shape \(1,\), not \(4,\)",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_job_is_said_with_its_place(init, message):
+    register("initialiser", "Short")(lambda shape, conf, rng: np.zeros(1))
+    text = f'neuralnet {{ layer {{ name: "a" param {{ init {{\n{init} }} }} }} }}'
+    conf = loads(text, "job.conf").neuralnet.layer[0].param[0].init
+    with pytest.raises(UserError, match=message):
+        initialise((4,), conf, param_rng(0, "b"))

@@ -1,0 +1,82 @@
+"""Learning rates, against the table of SINGA's page, by hand."""
+
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.job import LRGenConf, loads
+from dsinga.registry import register
+from dsinga.train import schedule
+
+
+@pytest.mark.parametrize(
+    ("conf", "rates"),
+    [
+        ({"type": "kFixed"}, {0: 0.4, 7: 0.4, 10**6: 0.4}),
+        ({"type": "kInverseT", "inverset_conf": {"final_lr": 100}}, {0: 0.4, 50: 0.4 / 1.5, 300: 0.1}),
+        ({"type": "kInverse", "inverse_conf": {"gamma": 0.01, "pow": 2}}, {0: 0.4, 100: 0.1, 300: 0.025}),
+        ({"type": "kInverse", "inverse_conf": {}}, {0: 0.4, 9: 0.4}),
+        (
+            {"type": "kExponential", "exponential_conf": {"change_freq": 10}},
+            {0: 0.4, 5: 0.4 / 2**0.5, 10: 0.2, 30: 0.05},
+        ),
+        (
+            {"type": "kLinear", "linear_conf": {"change_freq": 100, "final_lr": 0.2}},
+            {0: 0.4, 25: 0.35, 100: 0.2, 300: -0.2},
+        ),
+        (
+            {"type": "kStep", "step_conf": {"gamma": 0.5, "change_freq": 60}},
+            {0: 0.4, 59: 0.4, 60: 0.2, 119: 0.2, 180: 0.05},
+        ),
+        (
+            {"type": "kFixedStep", "fixedstep_conf": {"step": [0, 60, 65], "step_lr": [3, 2, 1]}},
+            {0: 3, 59: 3, 60: 2, 64: 2, 65: 1, 10**6: 1},
+        ),
+        ({"type": "kFixedStep", "fixedstep_conf": {"step": [10, 20], "step_lr": [3, 2]}}, {0: 3, 10: 3, 20: 2}),
+    ],
+)
+def test_every_schedule_gives_the_rates_of_the_table(conf, rates):
+    rate = schedule(LRGenConf(base_lr=0.4, **conf))
+    for step, expected in rates.items():
+        assert rate(step) == pytest.approx(expected, rel=1e-12), step
+
+
+def test_a_users_own_schedule_may_be_a_function_or_a_class():
+    @register("schedule", "Half")
+    def half(conf):
+        return lambda step: conf.base_lr / 2
+
+    @register("schedule", "Twice")
+    class Twice:
+        def __init__(self, conf):
+            self.base = conf.base_lr
+
+        def __call__(self, step):
+            return self.base * 2
+
+    rates = [schedule(LRGenConf(type="kUserChange", user_type=name, base_lr=0.5))(3) for name in ("Half", "Twice")]
+    assert rates == [0.25, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("type: kStep", "job.conf:2: learning rate kStep wants step_conf"),
+        ("type: kStep step_conf {\nchange_freq: 0 }", "job.conf:3: change_freq must be greater than 0, not 0"),
+        ("type: kInverseT inverset_conf {\nfinal_lr: 0 }", "job.conf:3: final_lr must be greater than 0"),
+        ("type: kInverse inverse_conf {\ngamma: -1 }", "job.conf:3: gamma must be 0 or more, not -1"),
+        (
+            "type: kFixedStep fixedstep_conf { step: 0 step: 5\nstep_lr: 1 }",
+            "job.conf:3: wants as many step_lr as step",
+        ),
+        (
+            "type: kFixedStep fixedstep_conf {\nstep: [5, 5] step_lr: [1, 2] }",
+            r"job.conf:3: the steps must rise, not \[5, 5\]",
+        ),
+        ("type: kUserChange", "job.conf:2: type kUserChange wants user_type"),
+        ('type: kUserChange\nuser_type: "Hal"', "job.conf:3: no schedule is registered as 'Hal'"),
+    ],
+)
+def test_what_is_wrong_in_a_job_is_said_with_its_place(text, message):
+    conf = loads(f"updater {{ type: kSGD learning_rate {{\n{text} }} }}", "job.conf").updater.learning_rate
+    with pytest.raises(UserError, match=message):
+        schedule(conf)

@@ -1,0 +1,215 @@
+"""Updaters: SINGA's formulas, written again in float64; torch where the formulas coincide; slices like wholes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.errors import UserError
+from dsinga.job import UpdaterConf, UpdaterType
+from dsinga.registry import register
+from dsinga.train import Updater, create_updater
+from dsinga.train import updaters as module
+
+BUILT_IN = [kind.name for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
+RATE = {"type": "kStep", "base_lr": 0.1, "step_conf": {"gamma": 0.5, "change_freq": 2}}
+BETAS = {"beta1": 0.8, "beta2": 0.95}
+OPTIONS = {
+    "kRMSProp": {"rmsprop_conf": {"rho": 0.8}},
+    "kAdaDelta": {"adadelta_conf": {"rho": 0.7}},
+    "kAdam": {"adam_conf": BETAS},
+    "kAdamMax": {"adammax_conf": BETAS},
+}
+
+
+def updater(kind, **more):
+    return create_updater(UpdaterConf(**{"type": kind, "learning_rate": RATE, **OPTIONS.get(kind, {}), **more}))
+
+
+class Reference:
+    """Section by section the formulas of SINGA's page, over whole float64 arrays."""
+
+    def __init__(self, conf, value):
+        self.conf, self.w = conf, value.astype(np.float64)
+        self.h = self.u = 0.0
+
+    def step(self, step, g, lr_scale, wd_scale):
+        c = self.conf
+        if c.clip_high > c.clip_low:
+            g = np.clip(g, c.clip_low, c.clip_high)
+        g = g + self.w * c.weight_decay * wd_scale
+        lr = 0.1 * 0.5 ** (step // 2) * lr_scale
+        getattr(self, c.type.name)(lr, g)
+
+    def kSGD(self, lr, g):
+        self.h = self.conf.momentum * self.h - lr * g
+        self.w = self.w + self.h
+
+    def kNesterov(self, lr, g):
+        m, before = self.conf.momentum, self.h
+        self.h = m * self.h + lr * g
+        self.w = self.w - ((1 + m) * self.h - m * before)
+
+    def kAdaGrad(self, lr, g):
+        self.h = self.h + g**2
+        self.w = self.w - lr * g / np.sqrt(self.h + self.conf.delta)
+
+    def kRMSProp(self, lr, g):
+        self.h = 0.8 * self.h + (1 - 0.8) * g**2
+        self.w = self.w - lr * g / np.sqrt(self.h + self.conf.delta)
+
+    def kAdaDelta(self, lr, g):
+        self.h = 0.7 * self.h + (1 - 0.7) * g**2
+        t = g * np.sqrt(self.u + self.conf.delta) / np.sqrt(self.h + self.conf.delta)
+        self.u = 0.7 * self.u + (1 - 0.7) * t**2
+        self.w = self.w - lr * t
+
+    def kAdam(self, lr, g):
+        self.h = 0.8 * self.h + (1 - 0.8) * g
+        self.u = 0.95 * self.u + (1 - 0.95) * g**2
+        self.w = self.w - lr * self.h / np.sqrt(self.u + self.conf.delta)
+
+    def kAdamMax(self, lr, g):
+        self.h = 0.8 * self.h + (1 - 0.8) * g
+        self.u = np.maximum(0.95 * self.u, np.abs(g)) + self.conf.delta
+        self.w = self.w - lr * self.h / self.u
+
+
+def numbers(seed, size):
+    return np.random.default_rng(seed).normal(size=size).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+@pytest.mark.parametrize("clip", [{}, {"clip_low": -0.5, "clip_high": 0.7}])
+@pytest.mark.parametrize(("decay", "momentum"), [(0.0, 0.0), (0.02, 0.9)])
+def test_every_updater_follows_its_formula(kind, clip, decay, momentum):
+    """Six steps with a falling rate, scales, clipping or not, decay or not, and a delta large enough to matter."""
+    one = updater(kind, **clip, weight_decay=decay, momentum=momentum, delta=1e-3)
+    value = numbers(0, 500)
+    reference, state = Reference(one.conf, value), one.create_state(500)
+    for step in range(6):
+        gradient = numbers(step + 1, 500)
+        reference.step(step, gradient.astype(np.float64), 2.0, 3.0)
+        one.update(step, value, gradient.copy(), state, lr_scale=2.0, wd_scale=3.0)
+        np.testing.assert_allclose(value, reference.w, rtol=2e-4, atol=2e-5)
+    assert value.dtype == np.float32
+    assert all(array.dtype == np.float32 and array.shape == (500,) for array in state.values())
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_clipping_and_delta_reach_every_updater(kind):
+    """SINGA's AdaDelta, Adam and AdamMax never clip, and its AdaGrad ignores the configured delta."""
+
+    def updated(gradient, **options):
+        one, value = updater(kind, **options), np.ones(3, np.float32)
+        one.update(0, value, np.full(3, gradient, np.float32), one.create_state(3))
+        return value
+
+    clip = {"clip_low": -1.0, "clip_high": 1.0, "delta": 0.1}
+    np.testing.assert_array_equal(updated(50.0, **clip), updated(1.0, **clip))
+    if kind not in ("kSGD", "kNesterov"):
+        assert (updated(0.5, delta=1e-8) != updated(0.5, delta=0.5)).all()
+
+
+@given(st.sampled_from(BUILT_IN), st.integers(1, 400), st.data())
+def test_slices_updated_alone_have_the_bits_of_the_whole(kind, size, data):
+    """What lets servers cut params anywhere, whatever the size of a block and the alignment of a slice."""
+    one = updater(kind, weight_decay=0.01, momentum=0.9, clip_low=-1, clip_high=1)
+    cuts = sorted(data.draw(st.sets(st.integers(1, size), max_size=4)) | {0, size})
+    whole, parts = numbers(1, size), numbers(1, size)
+    state = one.create_state(size)
+    states = [one.create_state(stop - start) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    block = module.BLOCK
+    for step in range(3):
+        gradient = numbers(step + 7, size)
+        module.BLOCK = data.draw(st.sampled_from([7, 64, block]))
+        try:
+            one.update(step, whole, gradient.copy(), state)
+        finally:
+            module.BLOCK = block
+        for (start, stop), own in zip(zip(cuts, cuts[1:], strict=False), states, strict=True):
+            one.update(step, parts[start:stop], gradient[start:stop].copy(), own)
+    np.testing.assert_array_equal(whole, parts)
+    for slot, array in state.items():
+        np.testing.assert_array_equal(array, np.concatenate([own[slot] for own in states]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "make"),
+    [
+        ("kSGD", {"weight_decay": 0.05}, lambda o, p: o.SGD(p, lr=0.1, weight_decay=0.05)),
+        ("kSGD", {"momentum": 0.9, "weight_decay": 0.05}, lambda o, p: o.SGD(p, 0.1, momentum=0.9, weight_decay=0.05)),
+        ("kNesterov", {"momentum": 0.9}, lambda o, p: o.SGD(p, lr=0.1, momentum=0.9, nesterov=True)),
+        ("kAdaGrad", {"delta": 1e-20}, lambda o, p: o.Adagrad(p, lr=0.1, eps=1e-10)),
+        ("kRMSProp", {"delta": 1e-20}, lambda o, p: o.RMSprop(p, lr=0.1, alpha=0.8, eps=1e-10)),
+        ("kAdaDelta", {"delta": 1e-6}, lambda o, p: o.Adadelta(p, lr=0.1, rho=0.7, eps=1e-6)),
+    ],
+)
+def test_updaters_agree_with_torch_where_the_formulas_coincide(kind, options, make):
+    """At a constant rate: torch scales the momentum by the newest rate, SINGA by each step's own."""
+    torch = pytest.importorskip("torch")
+    one, value = updater(kind, **options, learning_rate={"type": "kFixed", "base_lr": 0.1}), numbers(0, 50)
+    tensor = torch.nn.Parameter(torch.tensor(value))
+    other, state = make(torch.optim, [tensor]), one.create_state(50)
+    for step in range(5):
+        gradient = numbers(step + 1, 50)
+        tensor.grad = torch.tensor(gradient)
+        other.step()
+        one.update(step, value, gradient, state)
+        np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=2e-5, atol=2e-6)
+
+
+def test_plain_sgd_keeps_no_state():
+    assert updater("kSGD").create_state(10) == {}
+    assert list(updater("kSGD", momentum=0.5).create_state(10)) == ["history"]
+
+
+def test_a_gradient_may_be_read_only():
+    gradient = numbers(1, 10)
+    gradient.flags.writeable = False
+    one = updater("kAdam", weight_decay=0.1, clip_low=-1, clip_high=1)
+    one.update(0, numbers(0, 10), gradient, one.create_state(10))
+
+
+def test_nothing_to_update_is_no_error():
+    one = updater("kAdam")
+    one.update(0, np.empty(0, np.float32), np.empty(0, np.float32), one.create_state(0))
+
+
+def test_a_users_own_updater_is_found_by_name():
+    @register("updater", "SignSGD")
+    class SignSGD(Updater):
+        slots = ("seen",)
+
+        def change(self, lr, w, g, slots, t, s):
+            slots[0] += 1
+            w -= lr * np.sign(g)
+
+    @register("schedule", "Doubling")
+    def doubling(conf):
+        return lambda step: np.float64(conf.base_lr * 2**step)  # a numpy number must not widen float32 arrays
+
+    conf = UpdaterConf(
+        type="kUserUpdater",
+        user_type="SignSGD",
+        learning_rate={"type": "kUserChange", "user_type": "Doubling", "base_lr": 0.5},
+    )
+    one, value = create_updater(conf), np.zeros(2, np.float32)
+    state = one.create_state(2)
+    for step in range(2):
+        one.update(step, value, np.array([3, -4], np.float32), state)
+    assert value.tolist() == [-1.5, 1.5]
+    assert state["seen"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ({"type": "kUserUpdater"}, "wants user_type: the name of a registered updater"),
+        ({"type": "kUserUpdater", "user_type": "SignSGDD"}, "no updater is registered as 'SignSGDD'"),
+        ({"type": "kRMSProp"}, "updater kRMSProp wants rmsprop_conf"),
+    ],
+)
+def test_what_no_updater_can_be_made_of_is_refused(conf, message):
+    with pytest.raises(UserError, match=message):
+        create_updater(UpdaterConf(**conf))
