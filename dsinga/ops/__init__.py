@@ -38,9 +38,11 @@ def get_ops(name: str | None = None) -> Ops:
     The environment variable ``DSINGA_OPS`` wins over ``name``. Without either, the best backend that loads.
     Raises UserError if the name is unknown, or if the backend asked for cannot load.
     """
-    wanted = os.environ.get("DSINGA_OPS") or name
-    if wanted:
-        return _load(wanted)
+    variable = os.environ.get("DSINGA_OPS")
+    if variable:
+        return _load(variable, " (from $DSINGA_OPS)")
+    if name:
+        return _load(name)
     for candidate in BACKENDS:
         try:
             return _load(candidate)
@@ -49,10 +51,10 @@ def get_ops(name: str | None = None) -> Ops:
     raise AssertionError("the numpy backend always loads")
 
 
-def _load(name: str) -> Ops:
+def _load(name: str, origin: str = "") -> Ops:
     if name not in BACKENDS:
         known = ", ".join(sorted(BACKENDS))
-        raise UserError(f"there is no kernel backend {name!r}{nearest(name, BACKENDS)} (known: {known})")
+        raise UserError(f"there is no kernel backend {name!r}{origin}{nearest(name, BACKENDS)} (known: {known})")
     with _lock:
         if name not in _loaded:
             _loaded[name] = BACKENDS[name]()

@@ -41,18 +41,18 @@ UNSUPPORTED = (2, 3)  # "invalid arguments" also means a case that a primitive d
 
 
 def _candidates() -> Iterator[str]:
-    """Where the library may be: the PyPI wheel, the loader's path, the conda environment."""
+    """Where the library may be: in the PyPI wheel, in the conda environment, on the loader's path."""
     try:
         for file in metadata.files("onednn-cpu-gomp") or ():
             if file.name == "libdnnl.so.3":
                 yield str(Path(str(file.locate())).resolve())
     except metadata.PackageNotFoundError:
         pass
-    found = ctypes.util.find_library("dnnl")
-    if found:
-        yield found
     for name in ("libdnnl.so.3", "libdnnl.3.dylib"):
         yield str(Path(sys.prefix, "lib", name))
+    found = ctypes.util.find_library("dnnl")  # last: it starts a process
+    if found:
+        yield found
 
 
 def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:

@@ -33,8 +33,8 @@ Shape = tuple[int, ...]
 
 class _Forward:
     def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float, train: bool):
-        if size % 2 == 0:
-            raise Unsupported("the library's windows of even size lie otherwise than SINGA's")
+        if size == 1 or size % 2 == 0:
+            raise Unsupported("windows of even size lie otherwise than SINGA's; size 1 ends oneDNN 3.2 by a fault")
         self.shape = x
         self.normalise = Primitive(
             "lrn_forward",

@@ -1,0 +1,61 @@
+"""Which backend a name, or no name, gives."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.ops import BACKENDS, Ops, get_ops
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch):
+    monkeypatch.delenv("DSINGA_OPS", raising=False)
+
+
+@pytest.fixture
+def unloadable(monkeypatch):
+    """A backend "best" that is the first choice and cannot load."""
+
+    def refuse() -> Ops:
+        raise UserError("the kernel backend 'best' needs luck")
+
+    others = dict(BACKENDS)
+    BACKENDS.clear()
+    BACKENDS.update(best=refuse, **others)
+    yield
+    del BACKENDS["best"]
+
+
+def test_one_instance_for_all_threads():
+    with ThreadPoolExecutor(4) as pool:
+        instances = set(pool.map(lambda _: get_ops("numpy"), range(16)))
+    assert instances == {get_ops("numpy")}
+    assert get_ops("numpy").name == "numpy"
+
+
+def test_the_environment_wins(monkeypatch):
+    monkeypatch.setenv("DSINGA_OPS", "numpy")
+    assert get_ops().name == "numpy"
+    assert get_ops("onednn").name == "numpy"
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(monkeypatch):
+    with pytest.raises(UserError, match=r"no kernel backend 'onednm'; did you mean 'onednn'\?.*numpy"):
+        get_ops("onednm")
+    monkeypatch.setenv("DSINGA_OPS", "nunpy")
+    with pytest.raises(UserError, match=r"\$DSINGA_OPS.*did you mean 'numpy'"):
+        get_ops()
+
+
+def test_what_cannot_load_is_passed_over_unless_asked_for(unloadable):
+    assert get_ops().name in BACKENDS
+    with pytest.raises(UserError, match="needs luck"):
+        get_ops("best")
+
+
+def test_backends_travel_to_other_processes():
+    assert pickle.loads(pickle.dumps(get_ops())).name == get_ops().name

@@ -1,0 +1,90 @@
+"""What is oneDNN's own: that the library does the work, and what happens where it is missing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.ops.numpy_ops import NumpyOps
+
+try:
+    from dsinga.ops.onednn import convolution, library, normalisation, pooling, thread
+    from dsinga.ops.onednn.onednn_ops import OnednnOps
+except UserError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+onednn = OnednnOps()
+
+IN, OUT = (64, 3, 32, 32), (64, 32, 32, 32)
+
+
+@pytest.fixture
+def own_thread():
+    """A thread of its own, with no kernels made yet."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda *call: pool.submit(*call).result(60)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (convolution._Forward, (IN, (32, 3, 5, 5), True, (1, 1), (2, 2))),
+        (convolution._BackwardWeights, (IN, (32, 3, 5, 5), (1, 1), (2, 2))),
+        (convolution._BackwardData, (OUT, (64, 32, 5, 5), (1, 1), (2, 2))),
+        (pooling._Forward, (library.MAX_POOLING, OUT, (3, 3), (2, 2), (0, 0), True)),
+        (pooling._Backward, (library.AVG_POOLING, OUT, (3, 3), (2, 2), (0, 0))),
+        (normalisation._Forward, (OUT, 3, 5e-5, 0.75, 1.0, True)),
+        (normalisation._Backward, (OUT, 5, 1e-4, 0.75, 1.0)),
+    ],
+)
+def test_the_library_has_the_kernels_of_image_nets(make, arguments):
+    assert thread.get_kernel(make, *arguments) is not None
+    assert thread.get_kernel(make, *arguments) is thread.get_kernel(make, *arguments)
+
+
+def test_what_the_library_lacks_is_left_to_numpy():
+    x = np.ones((2, 3, 4, 4), np.float32)
+    _, workspace = onednn.lrn(x, 4, 1.0, 0.75, 1.0, True)
+    assert isinstance(workspace, np.ndarray)
+    assert onednn.convolution(x.astype(np.float64), np.ones((1, 3, 1, 1)), None, (1, 1), (0, 0)).dtype == np.float64
+    assert isinstance(onednn, NumpyOps)
+
+
+def test_a_thread_keeps_a_bounded_number_of_kernels(own_thread, monkeypatch):
+    monkeypatch.setattr(thread, "KERNELS", 3)
+
+    def many() -> tuple[int, list[np.ndarray]]:
+        results = [onednn.relu(np.full(size, 2.0, np.float32)) for size in range(1, 10)]
+        return len(thread.this.kernels), results
+
+    kept, results = own_thread(many)
+    assert kept == 3
+    assert all((result == 2).all() for result in results)
+
+
+def test_kernels_are_made_anew_for_another_number_of_cores(own_thread):
+    def counts() -> list[int]:
+        found = []
+        for cores in (1, 1, 2):
+            onednn.set_threads(cores)
+            found.append(len(thread.this.kernels))
+            onednn.relu(np.ones(3, np.float32))
+        return found
+
+    assert own_thread(counts) == [0, 1, 0]
+
+
+def test_the_number_of_cores_is_the_calling_threads_own(own_thread):
+    here = library.get_omp_threads()
+    own_thread(onednn.set_threads, here + 1)
+    assert own_thread(library.get_omp_threads) == here + 1
+    assert library.get_omp_threads() == here
+
+
+def test_a_missing_library_is_one_clear_sentence(monkeypatch):
+    monkeypatch.setattr(library, "_candidates", lambda: iter(["/nowhere/libdnnl.so.3"]))
+    with pytest.raises(UserError, match="'onednn' needs oneDNN 3.*pip install onednn-cpu-gomp"):
+        library._load()

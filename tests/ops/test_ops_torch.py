@@ -1,0 +1,60 @@
+"""PyTorch's kernels as a peer, at the sizes of a real net, where PyTorch is installed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ops_backends import Backend
+from ops_oracles import assert_close
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def leaf(values: np.ndarray):
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize(("channels", "size", "filters"), [(3, 32, 32), (32, 15, 32), (32, 7, 64), (20, 12, 50)])
+def test_convolutions_of_image_nets(backend: Backend, channels, size, filters):
+    x, w, b = normal(1, 8, channels, size, size), normal(2, filters, channels, 5, 5), normal(3, filters)
+    leaves = leaf(x), leaf(w), leaf(b)
+    expected = F.conv2d(*leaves, stride=1, padding=2)
+    x_placed = backend.place(x, "channels last")
+    # Sums of n products of values about 1: their rounding grows as n while the sum grows as its root.
+    y = backend.run("convolution", x_placed, w, b, (1, 1), (2, 2))
+    assert_close(y, expected.detach().numpy(), backend.dtype)
+    dy = normal(4, *y.shape)
+    expected.backward(torch.tensor(dy))
+    grads = backend.run("convolution_grad", x_placed, w, backend.place(dy, "channels last"), (1, 1), (2, 2), True, True)
+    for grad, peer in zip(grads, leaves, strict=True):
+        assert_close(grad, peer.grad.numpy(), backend.dtype, scale=2 * np.abs(peer.grad.numpy()).max())
+
+
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(3, 2, 0), (2, 2, 0), (3, 1, 1)])
+def test_pooling_and_normalisation_of_image_nets(backend: Backend, kernel, stride, pad):
+    x = normal(1, 4, 32, 15, 15).astype(np.float32).astype(np.float64)  # the same maxima in both precisions
+    window = (kernel, kernel), (stride, stride), (pad, pad)
+    x_placed = backend.place(x, "channels last")
+    peaks, winners = backend.run("max_pool", x_placed, *window, True)
+    means = backend.run("avg_pool", x_placed, *window)
+    normed, norms = backend.run("lrn", x_placed, 5, 0.1, 0.75, 2.0, True)
+    dy = normal(2, *peaks.shape)
+    for result, gradient, peer in [
+        (peaks, backend.run("max_pool_grad", x_placed, winners, dy, *window), lambda x: F.max_pool2d(x, *window)),
+        (means, backend.run("avg_pool_grad", x_placed, dy, *window), lambda x: F.avg_pool2d(x, *window)),
+        (
+            normed,
+            backend.run("lrn_grad", x_placed, norms, x, 5, 0.1, 0.75, 2.0),
+            lambda x: F.local_response_norm(x, 5, 0.1, 0.75, 2.0),
+        ),
+    ]:
+        at = leaf(x)
+        expected = peer(at)
+        assert_close(result, expected.detach().numpy(), backend.dtype)
+        expected.backward(torch.tensor(x if result is normed else dy))
+        assert_close(gradient, at.grad.numpy(), backend.dtype)
