@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import uuid
@@ -86,22 +87,27 @@ def _rename(staging: str, destination: str, allowed: Callable[[], bool]) -> None
     """Move a complete store to its place; where several processes try, one wins and the others ask ``allowed``."""
     old = f"{staging}.old"
     try:
-        while True:
-            check_destination(destination, allowed)
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(destination, old)
-            try:
-                os.rename(staging, destination)
-                break
-            except OSError:
-                if not exists(destination):
-                    raise
-                remove(old)  # another process has put its own there meanwhile: ask again
-    except BaseException:
-        if exists(old) and not exists(destination):
-            os.rename(old, destination)
-        raise
-    remove(old)
+        while not _moved(staging, destination):
+            remove(old)  # left of a turn that another process won
+            if not allowed():
+                raise DestinationExists(f"{destination} exists; --overwrite replaces it")
+            if _moved(destination, old) and not is_store(old):  # looked at when no other process can change it
+                raise DestinationExists(f"{destination} exists and is no store of records; choose another destination")
+    finally:
+        if not _moved(old, destination):  # what was taken goes back, unless something came in its place
+            remove(old)
+
+
+def _moved(source: str, destination: str) -> bool:
+    """Rename a folder; False if the destination is taken, or the source is gone."""
+    try:
+        os.rename(source, destination)
+    except OSError as error:
+        gone = isinstance(error, FileNotFoundError) and os.path.isdir(os.path.dirname(destination))
+        if not gone and error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        return False
+    return True
 
 
 def _write(location: str, batches: Iterator[Sequence[Any]], classes: Sequence[str]) -> int:

@@ -117,9 +117,9 @@ def _read(files: list[_File]) -> Generator[Batch]:
                 if len(block) % ROW:
                     raise UserError(f"{path} is truncated: it ends within row {row + len(block) // ROW}")
                 rows = np.frombuffer(block, np.uint8).reshape(-1, ROW)
-                if (worst := rows[:, 0].max()) > 9:
-                    row += int(rows[:, 0].argmax())
-                    raise UserError(f"{path} is no CIFAR-10: row {row} has label {worst}, which is beyond 9")
+                if len(bad := np.flatnonzero(rows[:, 0] > 9)):
+                    label = rows[bad[0], 0]
+                    raise UserError(f"{path} is no CIFAR-10: row {row + bad[0]} has label {label}, which is beyond 9")
                 yield Batch(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], before + tell())
                 row += len(rows)
         before += size

@@ -1,0 +1,91 @@
+"""The cache of decoded chunks: bounded, shared by threads, each chunk loaded once."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from dsinga.data import cache as cache_module
+from dsinga.data.cache import ChunkCache
+from dsinga.errors import RunError
+
+
+def kilobyte(value: int) -> np.ndarray:
+    return np.full(1024, value, np.uint8)
+
+
+def test_it_keeps_what_was_used_last() -> None:
+    cache = ChunkCache(limit=3 << 10)
+    loads: list[int] = []
+
+    def get(key: int) -> np.ndarray:
+        return cache.get(key, lambda: loads.append(key) or kilobyte(key))
+
+    for key in (0, 1, 2, 0, 3):  # 3 drives out 1, since 0 was used again
+        assert (get(key) == key).all()
+    assert loads == [0, 1, 2, 3]
+    get(0), get(2), get(1)
+    assert loads == [0, 1, 2, 3, 1]
+
+
+def test_a_chunk_beyond_the_limit_is_served_but_not_kept() -> None:
+    cache = ChunkCache(limit=1000)
+    loads: list[int] = []
+    for _ in range(2):
+        assert (cache.get("x", lambda: loads.append(1) or kilobyte(1)) == 1).all()
+    assert loads == [1, 1]
+
+
+def test_chunks_are_read_only() -> None:
+    chunk = ChunkCache().get("x", lambda: kilobyte(1))
+    with pytest.raises(ValueError, match="read-only"):
+        chunk[0] = 2
+
+
+def test_an_error_reaches_all_who_wait_and_is_forgotten() -> None:
+    cache = ChunkCache()
+    started, go = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def fail() -> np.ndarray:
+        started.set()
+        assert go.wait(10)
+        raise OSError("disk")
+
+    def ask() -> None:
+        try:
+            cache.get("x", fail)
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    threads[0].start()
+    assert started.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(errors) == 3
+    assert (cache.get("x", lambda: kilobyte(5)) == 5).all()
+
+
+def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "TIMEOUT", 0.05)
+    cache = ChunkCache()
+    started, go = threading.Event(), threading.Event()
+
+    def slow() -> np.ndarray:
+        started.set()
+        assert go.wait(10)
+        return kilobyte(1)
+
+    thread = threading.Thread(target=lambda: cache.get("x", slow), daemon=True)
+    thread.start()
+    assert started.wait(10)
+    with pytest.raises(RunError, match="waited 0 s for another thread to read chunk x"):
+        cache.get("x", slow)
+    go.set()
+    thread.join(10)

@@ -1,0 +1,174 @@
+"""Sources with a fault: one message that names the file and the place in it, and no store."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from data_sources import cifar_rows, idx, pair, pixels, records
+
+from dsinga.data import import_records
+from dsinga.data.importers.protos import RecordProto
+from dsinga.errors import UserError
+
+Fault = Callable[[Path], Path]
+
+
+def _mnist(folder: Path, images: bytes, labels: bytes | None = None, suffix: str = "") -> Path:
+    data, good_labels = records(10, (28, 28))
+    for prefix in ("train", "t10k"):
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(idx(data))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(good_labels))
+    (folder / "train-images-idx3-ubyte").unlink()
+    (folder / f"train-images-idx3-ubyte{suffix}").write_bytes(images)
+    if labels is not None:
+        (folder / "train-labels-idx1-ubyte").write_bytes(labels)
+    return folder
+
+
+def _file(folder: Path, name: str, content: bytes) -> Path:
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+def _cifar(folder: Path, train: bytes) -> Path:
+    (folder / "data_batch_1.bin").write_bytes(train)
+    (folder / "test_batch.bin").write_bytes(cifar_rows(*records(3, (3, 32, 32))))
+    return folder
+
+
+def _npz(folder: Path, **arrays: np.ndarray) -> Path:
+    np.savez(folder / "a.npz", **arrays)
+    return folder / "a.npz"
+
+
+def _lmdb(folder: Path, value: bytes) -> Path:
+    with lmdb.open(str(folder / "db"), map_size=1 << 20) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"k7", value)
+    return folder / "db"
+
+
+IMAGES = idx(records(10, (28, 28))[0])
+ROWS = cifar_rows(*records(5, (3, 32, 32)))
+PAIRS = [pair(b"%d" % row, pixels(np.full((4, 4), row, np.uint8), row)) for row in range(3)]
+
+FAULTS: dict[str, tuple[str, Fault, str]] = {
+    "no file": ("mnist", lambda at: at, "has no file train-images-idx3-ubyte"),
+    "no such source": ("mnist", lambda at: at / "nowhere", "there is no .*nowhere to import"),
+    "idx truncated": (
+        "mnist",
+        lambda at: _mnist(at, IMAGES[:-800]),
+        "train-images.* is truncated: it ends in row 8 of 10",
+    ),
+    "idx too long": ("mnist", lambda at: _mnist(at, IMAGES + b"x"), "goes on after the 10 rows"),
+    "idx header": ("mnist", lambda at: _mnist(at, IMAGES[:9]), "is truncated: it ends in its header"),
+    "idx magic": ("mnist", lambda at: _mnist(at, b"\x7fELF" + IMAGES), "starts with 2051, this one with b'.x7fELF'"),
+    "idx counts": ("mnist", lambda at: _mnist(at, IMAGES, idx(np.arange(9))), "10 images but .* has 9 labels"),
+    "gzip truncated": (
+        "mnist",
+        lambda at: _mnist(at, gzip.compress(IMAGES)[:-30], suffix=".gz"),
+        "gz is truncated: its comp",
+    ),
+    "gzip damaged": (
+        "mnist",
+        lambda at: _mnist(at, IMAGES, suffix=".gz"),
+        "gz cannot be decompressed: Not a gzipped file",
+    ),
+    "xz damaged": ("mnist", lambda at: _mnist(at, IMAGES, suffix=".xz"), "xz cannot be decompressed"),
+    "cifar truncated": (
+        "cifar10",
+        lambda at: _cifar(at, ROWS[:-1]),
+        "data_batch_1.bin is truncated: it ends within row 4",
+    ),
+    "cifar label": ("cifar10", lambda at: _cifar(at, ROWS + b"M" + ROWS[1:]), "is no CIFAR-10: row 5 has label 77"),
+    "cifar none": ("cifar10", lambda at: at, "has no data_batch_1.bin"),
+    "cifar tar": ("cifar10", lambda at: _file(at, "x.tar.gz", b"nonsense"), "cannot be read as a tar archive"),
+    "csv word": (
+        "csv",
+        lambda at: _file(at, "x.csv", b"1,2,3\n\n4,5,six\n"),
+        "x.csv:3: value 3, 'six', is not a number",
+    ),
+    "csv header": (
+        "csv",
+        lambda at: _file(at, "x.csv", b"label,a\n1,2\n"),
+        "x.csv:1: value 1, 'label', is not a number",
+    ),
+    "csv columns": (
+        "csv",
+        lambda at: _file(at, "x.csv", b"1,2,3\n4,5\n"),
+        "x.csv:2: 2 values where the lines before have 3",
+    ),
+    "csv late": ("csv", lambda at: _file(at, "x.csv", b"1,2,3\n" * 300_000 + b"4,5\n"), "x.csv:300001: 2 values where"),
+    "csv label": ("csv", lambda at: _file(at, "x.csv", b"1,2\n\n1.5,2\n"), "x.csv:3: label 1.5 is not an integer"),
+    "csv no data": ("csv", lambda at: _file(at, "x.csv", b"1\n2\n"), "x.csv:1: one value a line"),
+    "csv empty": ("csv", lambda at: _file(at, "x.csv", b"\n"), "there are no records to write"),
+    "kvfile truncated": (
+        "kvfile",
+        lambda at: _file(at, "x.bin", b"".join(PAIRS)[:-5]),
+        "record 2 at byte 82: its value ends",
+    ),
+    "kvfile not one": ("kvfile", lambda at: _file(at, "x.bin", b"some text, not pairs"), "is no kvfile, or truncated"),
+    "kvfile no message": ("kvfile", lambda at: _file(at, "x.bin", pair(b"", b"\xff\xff")), "is no RecordProto message"),
+    "kvfile empty record": (
+        "kvfile",
+        lambda at: _file(at, "x.bin", pair(b"", b"")),
+        "record 0 at byte 0: 0 values where",
+    ),
+    "kvfile mixed": (
+        "kvfile",
+        lambda at: _file(at, "x.bin", PAIRS[0] + pair(b"", pixels(np.zeros((2, 4), np.uint8), 1))),
+        r"record 1 at byte 41: uint8 of shape \(2, 4\), where the first record \(.*\) is uint8 of shape \(4, 4\)",
+    ),
+    "kvfile some labels": (
+        "kvfile",
+        lambda at: _file(
+            at, "x.bin", PAIRS[0] + pair(b"", RecordProto(shape=[4, 4], pixel=bytes(16)).SerializeToString())
+        ),
+        "record 1 at byte 41: no label, where the first record .* has one",
+    ),
+    "kvfile shape": (
+        "kvfile",
+        lambda at: _file(at, "x.bin", pair(b"", RecordProto(shape=[4, 5], pixel=bytes(16)).SerializeToString())),
+        r"record 0 at byte 0: 16 values where its shape \(4, 5\) wants 20",
+    ),
+    "lmdb record": ("lmdb", lambda at: _lmdb(at, b"\xff\xff"), "record 'k7' is no CaffeDatum message"),
+    "lmdb none": ("lmdb", lambda at: _file(at, "x.mdb", b"x"), "cannot be opened as an LMDB database"),
+    "npz none": ("npz", lambda at: _file(at, "x.npz", b"x"), "cannot be read as an npz file"),
+    "npz names": (
+        "npz",
+        lambda at: _npz(at, train=np.zeros(3)),
+        "none of its arrays is named data, x, images; it has train",
+    ),
+    "npz rows": ("npz", lambda at: _npz(at, x=np.zeros((3, 2)), y=np.zeros(2)), r"'y' has shape \(2,\), where 'x' has"),
+    "npz objects": ("npz", lambda at: _npz(at, x=np.array([None])), "array 'x' is object"),
+    "image": ("imagefolder", lambda at: _file(at, "list", b"list 3"), "list is no image that can be read"),
+    "image missing": ("imagefolder", lambda at: _file(at, "list", b"a.png 3"), "a.png cannot be read: No such file"),
+    "image list": ("imagefolder", lambda at: _file(at, "list", b"a.png 3\nb.png"), "list:2: a line is 'path label'"),
+    "image folder": ("imagefolder", lambda at: at, "has no images"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_source_is_named_and_leaves_no_store(fault: str, tmp_path: Path) -> None:
+    kind, make, message = FAULTS[fault]
+    (tmp_path / "source").mkdir()
+    source = make(tmp_path / "source")
+    with pytest.raises(UserError, match=message):
+        import_records(kind, source, tmp_path / "out" / "x.zarr")
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.name == "zarr.json"]
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no import of kind 'minst'; did you mean 'mnist'"):
+        import_records("minst", tmp_path, tmp_path / "x")
+
+
+def test_a_size_that_is_beyond_the_file_is_not_allocated(tmp_path: Path) -> None:
+    source = _file(tmp_path, "x.bin", struct.pack("=Q", 1 << 62))
+    with pytest.raises(UserError, match="its key ends beyond the file's 8 bytes"):
+        import_records("kvfile", source, tmp_path / "x.zarr")

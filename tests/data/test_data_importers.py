@@ -1,0 +1,153 @@
+"""What every importer owes: complete stores of exactly the source's records, and nothing where it did not finish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_sources import SOURCES, Source, records
+from PIL import Image
+
+from dsinga.data import RecordStore, import_records
+from dsinga.data.importers import KINDS
+from dsinga.errors import UserError
+
+
+@pytest.fixture(params=SOURCES)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    return SOURCES[request.param](folder)
+
+
+@pytest.fixture
+def destination(tmp_path: Path) -> Path:
+    return tmp_path / "made" / "out"
+
+
+def all_files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_kind_is_tested() -> None:
+    tested = set(SOURCES) | {"textfile", "lmdb"}
+    assert set(KINDS) <= tested
+
+
+class TestImporter:
+    def test_stores_hold_the_records_of_the_source(self, source: Source, destination: Path) -> None:
+        counts = import_records(source.kind, source.path, destination, **source.options)
+        assert set(counts) == {str(destination / name) for name in source.expected}
+        for name, (data, labels) in source.expected.items():
+            store = RecordStore(destination / name)
+            found, found_labels = store.read(range(len(store)))
+            assert counts[store.location] == len(store) == len(data)
+            assert store.dtype == data.dtype
+            np.testing.assert_array_equal(found, data)
+            if labels is None:
+                assert found_labels is None
+                assert not store.has_labels
+            else:
+                np.testing.assert_array_equal(found_labels, labels)
+                assert found_labels.dtype == np.int64
+
+    def test_progress_rises_to_its_end(self, source: Source, destination: Path) -> None:
+        seen: list[tuple[int, int]] = []
+        import_records(source.kind, source.path, destination, lambda *now: seen.append(now), **source.options)
+        done = [now for now, _ in seen]
+        assert done == sorted(done)
+        assert len({total for _, total in seen}) == 1
+        assert seen[-1][0] == seen[-1][1]
+
+    def test_the_same_source_gives_the_same_bytes(self, source: Source, tmp_path: Path) -> None:
+        for name in ("one", "two"):
+            import_records(source.kind, source.path, tmp_path / name / "out", **source.options)
+        assert all_files(tmp_path / "one") == all_files(tmp_path / "two")
+
+    def test_an_interruption_leaves_nothing(self, source: Source, destination: Path) -> None:
+        def interrupt(done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            import_records(source.kind, source.path, destination, interrupt, **source.options)
+        assert not all_files(destination.parent)
+
+    def test_what_is_there_is_refused_then_replaced(self, source: Source, destination: Path) -> None:
+        import_records(source.kind, source.path, destination, **source.options)
+        before = all_files(destination)
+        with pytest.raises(UserError, match="exists; --overwrite replaces it"):
+            import_records(source.kind, source.path, destination, **source.options)
+        assert all_files(destination) == before
+        import_records(source.kind, source.path, destination, overwrite=True, **source.options)
+        assert all_files(destination.parent) == {f"out/{name}": content for name, content in before.items()}
+
+    def test_an_interrupted_overwrite_leaves_the_old_store(self, source: Source, destination: Path) -> None:
+        def interrupt(done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+        import_records(source.kind, source.path, destination, **source.options)
+        before = all_files(destination.parent)
+        with pytest.raises(KeyboardInterrupt):
+            import_records(source.kind, source.path, destination, interrupt, overwrite=True, **source.options)
+        assert all_files(destination.parent) == before
+
+    def test_it_writes_to_urls(self, source: Source) -> None:
+        root = f"memory://importers/{source.kind}-{id(source)}"
+        import_records(source.kind, source.path, root, **source.options)
+        for name, (data, _) in source.expected.items():
+            store = RecordStore(f"{root}/{name}".rstrip("/"))
+            np.testing.assert_array_equal(store.read([len(data) - 1, 0])[0], data[[-1, 0]])
+
+    def test_an_unknown_option_is_refused(self, source: Source, destination: Path) -> None:
+        with pytest.raises(UserError, match=f"import of {source.kind} has no option 'colour'"):
+            import_records(source.kind, source.path, destination, colour=True)
+
+
+def image_classes(folder: Path, size: tuple[int, int] = (6, 5)) -> None:
+    for label, name in enumerate(("cat", "ant", "bee")):
+        (folder / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = np.full((*size, 3), 100 * label + number, np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+class TestImageFolder:
+    def test_sub_folders_are_classes_and_are_mixed(self, tmp_path: Path) -> None:
+        image_classes(tmp_path / "images")
+        import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr")
+        store = RecordStore(tmp_path / "out.zarr")
+        data, labels = store.read(range(60))
+        assert store.classes == ("ant", "bee", "cat")
+        assert np.bincount(labels).tolist() == [20, 20, 20]
+        colour = np.array([100, 200, 0])  # of ant, bee and cat, which were drawn as labels 1, 2, 0
+        assert (data[:, 0, 0, 0] - colour[labels] < 20).all()
+        assert len(set(labels[:12])) == 3
+
+    def test_images_are_resized_when_asked(self, tmp_path: Path) -> None:
+        image_classes(tmp_path / "images")
+        Image.new("L", (40, 30), 77).save(tmp_path / "images" / "cat" / "grey.jpg")
+        with pytest.raises(UserError, match=r"uint8 of shape \(3, 30, 40\), where the first record|\(3, 6, 5\)"):
+            import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr")
+        import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr", size=(8, 9))
+        assert RecordStore(tmp_path / "out.zarr").shape == (3, 8, 9)
+
+
+class TestMissingExtra:
+    @pytest.mark.parametrize(("module", "made"), [("lmdb", "lmdb_datum"), ("PIL", "imagefolder")])
+    def test_one_sentence_says_what_to_install(
+        self, module: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = SOURCES[made](tmp_path)
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+        with pytest.raises(UserError, match=r"^reading .* needs .*: pip install \w+$"):
+            import_records(source.kind, source.path, tmp_path / "out")
+
+
+def test_a_store_is_made_of_many_chunks(tmp_path: Path) -> None:
+    data, labels = records(2500, (28, 28))
+    np.savez(tmp_path / "x.npz", data=data, labels=labels)
+    import_records("npz", tmp_path / "x.npz", tmp_path / "x.zarr")
+    store = RecordStore(tmp_path / "x.zarr")
+    assert store.chunk == (1 << 20) // 784
+    assert len(list((tmp_path / "x.zarr" / "data" / "c").iterdir())) == 2

@@ -1,0 +1,126 @@
+"""Imports in a process of their own: killed midway, or given more than memory should hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_sources import SOURCES, idx, pair, pixels
+
+from dsinga.data import RecordStore, import_records
+from dsinga.errors import UserError
+
+WAITING = """
+import sys
+from dsinga.data import import_records
+
+def stop_midway(done, total):
+    print("midway", flush=True)
+    sys.stdin.read()
+
+import_records(sys.argv[1], sys.argv[2], sys.argv[3], stop_midway)
+"""
+
+MEASURED = """
+import sys
+import dsinga.data
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) // 1024
+
+before = peak()
+dsinga.data.import_records(sys.argv[1], sys.argv[2], sys.argv[3])
+print(peak() - before)
+"""
+
+MB = 1_000_000
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+@pytest.mark.parametrize("kind", ["kvfile", "csv"])
+def test_a_killed_import_leaves_nothing_that_opens(kind: str, tmp_path: Path) -> None:
+    source = SOURCES[kind](tmp_path)
+    destination = tmp_path / "out" / "x.zarr"
+    with start(WAITING, kind, source.path, destination) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "midway\n"
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(30) == -signal.SIGKILL
+    left = list(destination.parent.iterdir())
+    assert left, "the import had begun to write"
+    assert destination not in left
+    for path in (*left, destination):
+        with pytest.raises(UserError, match="no store at|is not complete"):
+            RecordStore(path)
+    import_records(kind, source.path, destination)
+    np.testing.assert_array_equal(RecordStore(destination).read([0, 5])[0], source.expected[""][0][[0, 5]])
+
+
+def large_idx(folder: Path) -> Path:
+    rows = 300 * MB // 784
+    tile = np.random.default_rng(0).integers(0, 256, MB, np.uint8).tobytes()
+    for prefix in ("train", "t10k"):
+        count = rows if prefix == "train" else 1
+        with (folder / f"{prefix}-images-idx3-ubyte").open("wb") as file:
+            file.write(struct.pack(">4I", 2051, count, 28, 28))
+            for start_byte in range(0, count * 784, MB):
+                file.write(tile[: count * 784 - start_byte])
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(np.zeros(count, np.uint8)))
+    return folder
+
+
+def large_kvfile(folder: Path) -> Path:
+    image = np.random.default_rng(0).integers(0, 256, (3, 100, 100), np.uint8)
+    block = b"".join(pair(b"%06d" % number, pixels(image, number)) for number in range(100))
+    with (folder / "x.bin").open("wb") as file:
+        for _ in range(300 * MB // len(block)):
+            file.write(block)
+    return folder / "x.bin"
+
+
+def large_npz(folder: Path) -> Path:
+    path = folder / "x.npz"
+    np.savez(path, data=np.zeros((3000, 100_000), np.uint8), labels=np.zeros(3000, np.int64))
+    return path
+
+
+def large_csv(folder: Path) -> Path:
+    block = "1,0.5,0.25,3e-5,17,0\n" * 5000
+    with (folder / "x.csv").open("w") as file:
+        for _ in range(300 * MB // len(block) // 6):  # parsing text is slow: 50 MB are enough to see that it streams
+            file.write(block)
+    return folder / "x.csv"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("mnist", large_idx),
+        ("kvfile", large_kvfile),
+        ("npz", large_npz),
+        pytest.param("csv", large_csv, marks=pytest.mark.slow),
+    ],
+)
+def test_memory_is_bounded(kind: str, make: Callable[[Path], Path], tmp_path: Path) -> None:
+    with start(MEASURED, kind, make(tmp_path), tmp_path / "out") as process:
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0
+    assert int(output) < 150

@@ -1,0 +1,314 @@
+"""A store holds what was written, wherever it lies, and says what is wrong when it cannot be read."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.data import RecordStore, describe, write_store
+from dsinga.data import store as store_module
+from dsinga.data.cache import ChunkCache
+from dsinga.data.layout import LABEL_ROWS, chunk_rows
+from dsinga.errors import UserError
+
+ROWS = 1000
+
+
+def contents(
+    rows: int = ROWS, shape: tuple[int, ...] = (3, 16, 16), dtype: str = "uint8"
+) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(rows)
+    return rng.integers(0, 256, (rows, *shape)).astype(dtype), rng.integers(-5, 1 << 20, rows)
+
+
+def in_batches(data: np.ndarray, labels: np.ndarray | None, size: int) -> Any:
+    for start in range(0, len(data), size):
+        yield data[start : start + size], None if labels is None else labels[start : start + size]
+
+
+class StoreContract:
+    """What holds wherever a store lies."""
+
+    def location(self, tmp_path: Path) -> str:
+        raise NotImplementedError
+
+    @pytest.mark.parametrize("dtype", ["uint8", "float32"])
+    @pytest.mark.parametrize("size", [1, 37, 341, 1000])
+    def test_it_holds_what_was_written(self, tmp_path: Path, dtype: str, size: int) -> None:
+        data, labels = contents(dtype=dtype)
+        location = self.location(tmp_path)
+        assert write_store(location, in_batches(data, labels, size), classes=["a", "b"]) == ROWS
+        store = RecordStore(location)
+        assert (len(store), store.shape, store.dtype, store.has_labels) == (ROWS, (3, 16, 16), np.dtype(dtype), True)
+        assert store.chunk == chunk_rows(data[0].nbytes)
+        assert store.classes == ("a", "b")
+        found, found_labels = store.read(np.arange(ROWS))
+        np.testing.assert_array_equal(found, data)
+        np.testing.assert_array_equal(found_labels, labels)
+        assert (found.dtype, found_labels.dtype) == (np.dtype(dtype), np.dtype("int64"))
+
+    def test_rows_come_in_the_order_asked(self, tmp_path: Path) -> None:
+        data, labels = contents(dtype="float32")
+        location = self.location(tmp_path)
+        write_store(location, [(data, labels)])
+        store = RecordStore(location)
+        for rows in ([999, 0, 341, 340, 0], [5], [], np.random.default_rng(0).permutation(ROWS)[:64], range(700, 710)):
+            found, found_labels = store.read(rows)
+            np.testing.assert_array_equal(found, data[np.asarray(rows, int)])
+            np.testing.assert_array_equal(found_labels, labels[np.asarray(rows, int)])
+
+    def test_what_is_read_is_the_callers_own(self, tmp_path: Path) -> None:
+        data, labels = contents()
+        location = self.location(tmp_path)
+        write_store(location, [(data, labels)])
+        store = RecordStore(location)
+        found, found_labels = store.read([1, 2, 3])
+        found[:] = 0
+        found_labels[:] = 0
+        np.testing.assert_array_equal(store.read([1, 2, 3])[0], data[1:4])
+
+    def test_without_labels(self, tmp_path: Path) -> None:
+        data, _ = contents()
+        location = self.location(tmp_path)
+        write_store(location, [(data, None)])
+        store = RecordStore(location)
+        assert not store.has_labels
+        assert store.read([0])[1] is None
+        assert store.read_labels([0]) is None
+
+    def test_a_pickle_holds_the_location_only(self, tmp_path: Path) -> None:
+        data, labels = contents()
+        location = self.location(tmp_path)
+        write_store(location, [(data, labels)])
+        store = RecordStore(location)
+        store.read([0])
+        sent = pickle.dumps(store)
+        assert len(sent) < 300
+        np.testing.assert_array_equal(pickle.loads(sent).read([7])[0], data[[7]])
+
+    @pytest.mark.parametrize("rows", [[-1], [ROWS], [0, 5000]])
+    def test_rows_outside_are_refused(self, tmp_path: Path, rows: list[int]) -> None:
+        location = self.location(tmp_path)
+        write_store(location, [contents()])
+        with pytest.raises(IndexError, match=f"asked of the {ROWS} records"):
+            RecordStore(location).read(rows)
+
+    def test_an_error_midway_leaves_nothing_that_opens(self, tmp_path: Path) -> None:
+        def broken() -> Any:
+            yield contents()
+            raise ZeroDivisionError
+
+        location = self.location(tmp_path)
+        with pytest.raises(ZeroDivisionError):
+            write_store(location, broken())
+        with pytest.raises(UserError, match="no store at"):
+            RecordStore(location)
+
+    def test_it_is_replaced_only_when_asked(self, tmp_path: Path) -> None:
+        location = self.location(tmp_path)
+        write_store(location, [contents()])
+        with pytest.raises(UserError, match="exists; --overwrite replaces it"):
+            write_store(location, [contents(10)])
+        assert len(RecordStore(location)) == ROWS
+        old = RecordStore(location)
+        old.read([0])
+        write_store(location, [contents(10)], overwrite=True)
+        np.testing.assert_array_equal(RecordStore(location).read(range(10))[0], contents(10)[0])
+
+    def test_a_missing_chunk_is_named_not_read_as_zeros(self, tmp_path: Path) -> None:
+        location = self.location(tmp_path)
+        write_store(location, [contents(shape=(30, len(location)))])  # records of its own: equal ones may be in memory
+        self.remove(location, "data/c/0/0/0")
+        store = RecordStore(location)
+        with pytest.raises(UserError, match="is damaged: chunk data/c/0/0/0 is missing; import it again"):
+            store.read([3])
+
+    def remove(self, location: str, key: str) -> None:
+        (Path(location.removeprefix("file://")) / key).unlink()
+
+    def test_it_is_described(self, tmp_path: Path) -> None:
+        data = np.arange(ROWS * 100, dtype=np.float32).reshape(ROWS, 100)
+        location = self.location(tmp_path)
+        write_store(location, [(data, np.arange(ROWS) % 3)], classes=["cat", "dog"])
+        facts = describe(RecordStore(location))
+        assert facts["labels"] == {"cat": 334, "dog": 333, "2": 333}
+        assert (facts["records"], facts["shape"], facts["dtype"], facts["chunks"]) == (ROWS, (100,), "float32", 1)
+        assert facts["raw_bytes"] == ROWS * 404
+        assert 0 < facts["stored_bytes"] < facts["raw_bytes"]
+        assert facts["sample"] == {"rows": ROWS, "min": 0.0, "max": 99999.0, "mean": 49999.5}
+
+
+class TestLocal(StoreContract):
+    def location(self, tmp_path: Path) -> str:
+        return str(tmp_path / "a" / "x.zarr")
+
+    def test_nothing_but_the_store_is_left(self, tmp_path: Path) -> None:
+        write_store(self.location(tmp_path), [contents()])
+        write_store(self.location(tmp_path), [contents(20)], overwrite=True)
+        assert [path.name for path in (tmp_path / "a").iterdir()] == ["x.zarr"]
+
+    def test_a_relative_path_is_sent_as_an_absolute_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        write_store("x.zarr", [contents()])
+        sent = pickle.dumps(RecordStore("x.zarr"))
+        monkeypatch.chdir("/")
+        assert len(pickle.loads(sent)) == ROWS
+
+
+class TestFileUrl(StoreContract):
+    def location(self, tmp_path: Path) -> str:
+        return f"file://{tmp_path}/a b/x.zarr"
+
+
+class TestMemory(StoreContract):
+    def location(self, tmp_path: Path) -> str:
+        return f"memory://{tmp_path.name}/{id(tmp_path)}/x.zarr"
+
+    def remove(self, location: str, key: str) -> None:
+        import fsspec
+
+        fsspec.filesystem("memory").rm(f"{location.removeprefix('memory:/')}/{key}")
+
+
+class TestRefusals:
+    """What is no complete store of this layout."""
+
+    @pytest.fixture
+    def good(self, tmp_path: Path) -> Path:
+        write_store(tmp_path / "x.zarr", [contents()])
+        return tmp_path / "x.zarr"
+
+    @pytest.mark.parametrize(
+        ("attributes", "message"),
+        [
+            ({}, "not a store of records .it lacks the attribute 'dsinga'"),
+            ({"dsinga": 2, "complete": True}, "has store layout 2, this dsinga reads layout 1"),
+            ({"dsinga": 1}, "is not complete: its import was interrupted; import it again"),
+            ({"dsinga": 1, "complete": False}, "is not complete"),
+        ],
+    )
+    def test_attributes(self, good: Path, attributes: dict[str, Any], message: str) -> None:
+        metadata = json.loads((good / "zarr.json").read_text())
+        metadata["attributes"] = attributes
+        (good / "zarr.json").write_text(json.dumps(metadata))
+        with pytest.raises(UserError, match=f"{good}.*{message}"):
+            RecordStore(good)
+
+    def test_no_data(self, good: Path) -> None:
+        shutil.rmtree(good / "data")
+        with pytest.raises(UserError, match="is damaged: it has no array 'data'"):
+            RecordStore(good)
+
+    def test_labels_of_another_length(self, good: Path) -> None:
+        zarr.open_group(good, mode="r+")["labels"].resize((7,))
+        with pytest.raises(UserError, match=r"1000 records but labels of shape \(7,\)"):
+            RecordStore(good)
+
+    @pytest.mark.parametrize(
+        ("array", "message"),
+        [
+            ({"chunks": (10, 4), "dtype": "float64"}, "data are float64; a store holds uint8 or float32"),
+            ({"chunks": (10, 2), "dtype": "uint8"}, "to be cut along axis 0 only"),
+        ],
+    )
+    def test_another_array(self, good: Path, array: dict[str, Any], message: str) -> None:
+        zarr.open_group(good, mode="r+").create_array("data", shape=(ROWS, 4), overwrite=True, **array)
+        with pytest.raises(UserError, match=message):
+            RecordStore(good)
+
+    def test_damaged_chunk(self, good: Path) -> None:
+        write_store(good, [contents(77)], overwrite=True)  # records of its own: equal ones may be in memory
+        (good / "data/c/0/0/0/0").write_bytes(b"nonsense" * 10)
+        with pytest.raises(UserError, match="chunk data/c/0/0/0/0 cannot be decoded"):
+            RecordStore(good).read([0])
+
+    def test_things_that_are_no_stores(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "zarr.json").write_text("{nonsense")
+        zarr.create_array(tmp_path / "array", shape=(3,), dtype="uint8")
+        for name in ("file", "folder", "array"):
+            with pytest.raises(UserError, match=f"{name} is no zarr v3 group"):
+                RecordStore(tmp_path / name)
+        with pytest.raises(UserError, match="no store at .*nothing; make one with: dsinga data import"):
+            RecordStore(tmp_path / "nothing")
+
+    @pytest.mark.parametrize(("url", "message"), [("nope://x", "Protocol not known: nope"), ("hdfs://x/y", "pyarrow")])
+    def test_urls_that_cannot_be_opened(self, url: str, message: str) -> None:
+        with pytest.raises(UserError, match=f"{url} cannot be opened: .*{message}"):
+            RecordStore(url)
+
+
+class TestReading:
+    """Only what is needed is decoded, and once."""
+
+    @pytest.fixture
+    def decoded(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The chunks decoded since the test began, with an empty cache."""
+        seen: list[int] = []
+        load = RecordStore._load
+
+        def watched(store: RecordStore, array: zarr.Array, index: int) -> np.ndarray:
+            if array.basename == "data":
+                seen.append(index)
+            return load(store, array, index)
+
+        monkeypatch.setattr(RecordStore, "_load", watched)
+        monkeypatch.setattr(store_module, "_cache", ChunkCache())
+        return seen
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> RecordStore:
+        write_store(tmp_path / "x.zarr", [contents(1000, (1 << 14,))])
+        store = RecordStore(tmp_path / "x.zarr")
+        assert store.chunk == 64
+        return store
+
+    def test_only_the_chunks_of_the_rows(self, store: RecordStore, decoded: list[int]) -> None:
+        store.read([130, 999, 128])
+        assert decoded == [2, 15]
+        store.read([129, 990])
+        assert decoded == [2, 15]
+        pickle.loads(pickle.dumps(store)).read([131])
+        assert decoded == [2, 15]
+
+    def test_once_though_many_threads_ask(self, store: RecordStore, decoded: list[int]) -> None:
+        barrier = threading.Barrier(8)
+        found: list[np.ndarray] = []
+
+        def ask() -> None:
+            barrier.wait(10)
+            found.append(store.read(np.arange(0, 1000, 7))[0])
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert sorted(decoded) == list(range(16))
+        assert len(found) == 8
+        for one in found:
+            np.testing.assert_array_equal(one, contents(1000, (1 << 14,))[0][::7])
+
+    def test_a_store_written_anew_is_not_taken_for_the_old(self, tmp_path: Path) -> None:
+        for value in (1, 2):
+            write_store(tmp_path / "x.zarr", [(np.full((5, 3), value, np.uint8), None)], overwrite=True)
+            assert (RecordStore(tmp_path / "x.zarr").read([0, 4])[0] == value).all()
+
+
+@given(record_bytes=st.integers(0, 1 << 30))
+def test_chunks_are_neither_tiny_nor_huge(record_bytes: int) -> None:
+    rows = chunk_rows(record_bytes)
+    assert 1 <= rows <= LABEL_ROWS
+    assert rows == 1 or rows * record_bytes <= 8 << 20
+    assert rows == LABEL_ROWS or 2 * rows * record_bytes > 1 << 20

@@ -1,0 +1,144 @@
+"""Writing stores: what is refused, and what is left when it does not finish."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.data import RecordStore, write_store
+from dsinga.errors import UserError
+
+ONES = np.ones((4, 2), np.float32)
+
+
+@given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=12), width=st.integers(1, 3))
+def test_batches_of_any_sizes_give_the_same_store(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], width: int
+) -> None:
+    # Records of 16 to 48 KiB: 65 to 21 a chunk, so that batches end before, at and after the ends of chunks.
+    total = sum(sizes)
+    data = np.arange(total, dtype=np.uint32).view(np.uint8).reshape(total, 4, 1, 1)
+    data = np.broadcast_to(data, (total, 4, 4096, width))
+    ends = np.cumsum([0, *sizes])
+    batches = [(data[a:b], np.arange(a, b)) for a, b in zip(ends, ends[1:], strict=False)]
+    path = tmp_path_factory.mktemp("sizes") / "x.zarr"
+    if not total:
+        with pytest.raises(UserError, match="there are no records to write"):
+            write_store(path, batches)
+        return
+    assert write_store(path, batches) == total
+    store = RecordStore(path)
+    found, labels = store.read(range(total))
+    np.testing.assert_array_equal(found, data)
+    np.testing.assert_array_equal(labels, np.arange(total))
+    assert len(list((path / "data" / "c").iterdir())) == -(-total // store.chunk)
+
+
+@pytest.mark.parametrize(
+    ("given_dtype", "kept"),
+    [
+        ("uint8", "uint8"),
+        ("bool", "uint8"),
+        ("int64", "float32"),
+        ("float64", "float32"),
+        (">f4", "float32"),
+        ("int8", "float32"),
+    ],
+)
+def test_bytes_stay_bytes_and_other_numbers_become_float32(tmp_path: Path, given_dtype: str, kept: str) -> None:
+    write_store(tmp_path / "x.zarr", [(np.ones((2, 3), given_dtype), None)])
+    store = RecordStore(tmp_path / "x.zarr")
+    assert store.dtype == kept
+    assert (store.read([0, 1])[0] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "there are no records"),
+        ([(ONES, None), (ONES[:, :1], None)], r"record 4: float32 \(1,\) where the records before are float32 \(2,\)"),
+        ([(ONES, None), (ONES.astype(np.uint8), None)], "record 4: uint8"),
+        ([(ONES, None), (ONES, [1, 2, 3, 4])], "record 4: some records have a label and some have none"),
+        ([(ONES, [1, 2, 3, 4]), (ONES, None)], "record 4: some records have a label and some have none"),
+        ([(ONES, [1, 2, 3])], r"labels are one integer a record, not int64 \(3,\) for 4 records"),
+        ([(ONES, [0.5] * 4)], "labels are one integer a record, not float64"),
+        ([(ONES, [1, -(2**40), 3, 4])], "label 1099511627776 does not fit|label -1099511627776 does not fit"),
+        ([(np.array([["a"]]), None)], "records are numbers, not <U1"),
+    ],
+)
+def test_batches_that_do_not_fit_are_refused(tmp_path: Path, batches: list[Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        write_store(tmp_path / "x.zarr", batches)
+    assert not list(tmp_path.iterdir())
+
+
+class TestDestination:
+    def test_what_is_no_store_is_never_replaced(self, tmp_path: Path) -> None:
+        (tmp_path / "precious").write_text("data")
+        for destination in (tmp_path, tmp_path / "precious"):
+            with pytest.raises(UserError, match="exists and is no store of records; choose another destination"):
+                write_store(destination, [(ONES, None)], overwrite=True)
+        assert (tmp_path / "precious").read_text() == "data"
+
+    def test_an_empty_folder_is_as_good_as_none(self, tmp_path: Path) -> None:
+        (tmp_path / "x.zarr").mkdir()
+        write_store(tmp_path / "x.zarr", [(ONES, None)])
+        assert len(RecordStore(tmp_path / "x.zarr")) == 4
+
+    def test_a_place_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(UserError, match=r"file/x.zarr cannot be written: .*file"):
+            write_store(tmp_path / "file" / "x.zarr", [(ONES, None)])
+
+    def test_one_of_many_writers_wins(self, tmp_path: Path) -> None:
+        barrier = threading.Barrier(6)
+        outcomes: list[str] = []
+
+        def batches(value: int) -> Iterator[tuple[np.ndarray, None]]:
+            barrier.wait(10)  # all have seen that nothing is there
+            yield np.full((3, 2), value, np.uint8), None
+
+        def write(value: int) -> None:
+            try:
+                write_store(tmp_path / "x.zarr", batches(value))
+                outcomes.append(f"wrote {value}")
+            except UserError as error:
+                outcomes.append(str(error))
+
+        threads = [threading.Thread(target=write, args=(value,)) for value in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        wrote = [outcome for outcome in outcomes if outcome.startswith("wrote")]
+        assert len(wrote) == 1
+        assert sum("exists; --overwrite replaces it" in outcome for outcome in outcomes) == 5
+        assert (RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0] == int(wrote[0].split()[1])).all()
+        assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+    def test_many_may_replace_one_at_once(self, tmp_path: Path) -> None:
+        write_store(tmp_path / "x.zarr", [(ONES, None)])
+        barrier = threading.Barrier(6)
+
+        def write(value: int) -> None:
+            def batches() -> Iterator[tuple[np.ndarray, None]]:
+                barrier.wait(10)
+                yield np.full((3, 2), value, np.uint8), None
+
+            write_store(tmp_path / "x.zarr", batches(), overwrite=True)
+
+        threads = [threading.Thread(target=write, args=(value,)) for value in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        found = RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0]
+        assert len(np.unique(found)) == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
