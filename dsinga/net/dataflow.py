@@ -26,26 +26,20 @@ class Edge(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What an iteration does at one node.
-
-    ``plain``: every source is a whole feature, so no edge needs a second look. ``needs[i]``: source i wants a
-    gradient; ``feeds`` holds those (i, edge) again. ``backward``: the gradient of a loss arrives here and is of use.
-    ``completes``: params whose gradient is complete after this node's backward. ``state``: (role, name) of the params
-    that are not trainable. ``releases``: nodes whose features nobody needs once this node's feature is there.
-    """
+    """What an iteration does at one node, worked out beforehand."""
 
     position: int
     layer: Layer
     edges: tuple[Edge, ...]
-    plain: bool
+    plain: bool  # every source is a whole feature: no edge needs a second look
     params: tuple[str, ...]
-    needs: tuple[bool, ...]
-    feeds: tuple[tuple[int, Edge], ...]
-    parts: int
-    backward: bool
-    completes: tuple[str, ...]
-    state: tuple[tuple[str, str], ...]
-    releases: tuple[int, ...]
+    needs: tuple[bool, ...]  # for each source, whether it wants a gradient
+    feeds: tuple[tuple[int, Edge], ...]  # those that do, as (index, edge)
+    parts: int  # how many parts the layer hands out, 0 if its feature is one array
+    backward: bool  # the gradient of a loss arrives here and is of use
+    completes: tuple[str, ...]  # params whose gradient is complete after this node's backward
+    state: tuple[tuple[int, str, str], ...]  # params that are not trainable, as (index, role, name)
+    releases: tuple[int, ...]  # nodes whose features nobody needs once this node's feature is there
 
 
 def trace(net: NeuralNet) -> tuple[Stage, ...]:
@@ -76,7 +70,7 @@ def trace(net: NeuralNet) -> tuple[Stage, ...]:
             parts[position],
             backward[position],
             completes[position],
-            tuple((s.role, name) for s, name in zip(node.layer.params, node.params, strict=True) if not s.trainable),
+            tuple((k, spec.role, node.params[k]) for k, spec in enumerate(node.layer.params) if not spec.trainable),
             releases[position],
         )
         for position, node in enumerate(nodes)

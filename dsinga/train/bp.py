@@ -65,7 +65,10 @@ def bp(
     """
     if not net.losses:
         raise UserError(f"the net has no loss layer in phase {net.phase.name}: kBP has no gradient to follow")
-    tape = list(visit_layers(net, values, records, ctx))
+    tape: list[Visit] = []
+    for visit in visit_layers(net, values, records, ctx):
+        tape.append(visit if visit.stage.backward else without_features(visit))
+        del visit  # or it would keep features alive that the tape has dropped
     metrics = merge_metrics([(visit.stage.layer.name, visit.output.metrics) for visit in tape])
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
@@ -80,9 +83,9 @@ def bp(
             except Exception as error:
                 error.add_note(f"in compute_gradient of layer {stage.layer.name!r}")
                 raise
-        for role, name in stage.state:
+        for k, role, name in stage.state:
             if name not in sums:  # of several uses of one state, the last in the forward pass holds
-                sums[name] = new_state(output.state.get(role), values[name], ctx)
+                sums[name] = new_state(output.state.get(role), params[k], ctx)
         for name in stage.completes:
             push(name, sums.pop(name) if name in sums else zeros(net, name, ctx))
     return metrics
@@ -97,8 +100,10 @@ def visit_layers(
     held: dict[str, Array] = {}
     for stage in net.stages:
         layer, edges = stage.layer, stage.edges
-        if stage.plain:
-            sources = [features[edge.node] for edge in edges] if edges else [records.get(layer.name)]
+        if layer.is_input:
+            sources = [records[layer.name]]
+        elif stage.plain:
+            sources = [features[edge.node] for edge in edges]
         else:
             sources = [labels[edge.node] if edge.labels else part_of(features, edge) for edge in edges]
         for name in stage.params:
@@ -118,6 +123,11 @@ def visit_layers(
             features[node] = None
         yield Visit(stage, params, sources, output)
         del sources, output  # or they would live while the next layer computes
+
+
+def without_features(visit: Visit) -> Visit:
+    """Return what backward needs of a layer that no gradient reaches: its metrics and state, no big arrays."""
+    return visit._replace(sources=[], output=visit.output._replace(feature=None, saved=None))
 
 
 def part_of(features: list[Any], edge: Edge) -> Any:
@@ -172,6 +182,6 @@ def merge_metrics(reports: Sequence[tuple[str, Mapping[str, tuple[float, float]]
     """
     merged: Metrics = {}
     for layer, metrics in reversed(reports):
-        for name, value in reversed(metrics.items()):
+        for name, value in list(metrics.items())[::-1]:
             merged[f"{layer}/{name}" if name in merged else name] = value
     return dict(reversed(merged.items()))

@@ -97,7 +97,7 @@ def test_a_shared_param_is_complete_at_its_lowest_layer():
 
 def test_state_is_known_by_role():
     net = build(DATA, layer("bn", "kBM", "data"))
-    assert net.stages[1].state == (("mean", "bn_mean"), ("variance", "bn_variance"))
+    assert net.stages[1].state == ((2, "mean", "bn_mean"), (3, "variance", "bn_variance"))
 
 
 @st.composite

@@ -262,6 +262,14 @@ def test_backward_frees_features_and_gradients_on_its_way_down():
     assert alive(net) == [0, 0, 0]
 
 
+def test_features_below_all_params_do_not_wait_for_backward():
+    """Whole images before a crop, say: only the crop is needed once more, by the first layer with params."""
+    net = build(layer("image", "Spy", "data"), layer("crop", "Spy", "image"), dense("top", "crop"), LOSS)
+    counts = []
+    bp(net, values_of(net), records_of(net), context(net), lambda name, _: counts.append(alive(net)))
+    assert counts[0] == [0, 1]
+
+
 def test_pushed_gradients_are_given_away():
     """Whoever takes a gradient may write into it without disturbing anything else."""
     net = convnet()
