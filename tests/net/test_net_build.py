@@ -1,5 +1,7 @@
 """From a job to the net of a phase: which layers, in which order, with which shapes, and what is refused."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +62,15 @@ def test_layers_may_be_written_in_any_order():
 def test_an_unknown_layer_name_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="no layer 'pol' in phase kTrain; did you mean 'pool'?"):
         net_of(CONVNET).layer("pol")
+
+
+def test_a_net_travels_to_other_processes():
+    net = net_of(CONVNET)
+    assert net.stages[1].layer is net.nodes[1].layer
+    copy = pickle.loads(pickle.dumps(net))
+    assert repr(copy) == repr(net) == "NeuralNet(kTrain: 5 layers, 350 numbers in 4 params)"
+    assert [node[1:] for node in copy.nodes] == [node[1:] for node in net.nodes]
+    assert copy.stages[1].layer is copy.nodes[1].layer
 
 
 DATA = 'layer { name: "data" type: kRecordInput }\n'
