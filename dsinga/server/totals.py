@@ -52,7 +52,8 @@ class Totals:
                 return total.future
             total.parts[partition] = array
             total.missing -= 1
-        if total.missing == 0:  # true in one call only: the last part comes once
+            complete = total.missing == 0  # looked at under the lock, so that it is true in one call only
+        if complete:
             _resolve(total)
         return total.future
 

@@ -94,7 +94,7 @@ def test_any_order_of_arrival_gives_the_bits_of_a_sequential_run(data, partition
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 5])
 @pytest.mark.parametrize("servers", [1, 2])
-def test_threads_give_the_bits_of_a_sequential_run(partitions, servers):
+def test_threads_give_the_bits_of_a_sequential_run(partitions, servers, restless_threads):
     per_server = [specs(server=server, servers=servers) for server in range(servers)]
     shards = [make_shard(mine, partitions) for mine in per_server]
 
@@ -113,6 +113,30 @@ def test_threads_give_the_bits_of_a_sequential_run(partitions, servers):
         list(pool.map(work, range(partitions)))
     for shard, mine in zip(shards, per_server, strict=True):
         assert_same(shard.pull(ids_of(mine), STEPS).result(WAIT), mine, sequential(partitions, STEPS)[0])
+
+
+def test_every_pull_is_answered_once_whoever_completes_it(restless_threads):
+    partitions, steps = 3, 30
+    all_specs = specs({f"p{i}": 3 for i in range(8)})
+    ids = ids_of(all_specs)
+    shard = Shard(all_specs, make_updater(), partitions)
+    shard.put({id: np.zeros(3, np.float32) for id in ids})
+
+    def work(partition):
+        draw = random.Random(partition)
+        for step in range(steps):
+            shard.pull(ids, step).result(WAIT)
+            answers = []
+            for id in draw.sample(ids, len(ids)):
+                shard.push(Push(0, 0, step, partition), {id: np.ones(3, np.float32)})
+                wanted = draw.sample(ids, 3)
+                answers.append((wanted, shard.pull(wanted, step + 1)))
+            for wanted, answer in answers:
+                assert answer.result(WAIT).keys() == set(wanted)
+
+    with ThreadPoolExecutor(partitions) as pool:
+        list(pool.map(work, range(partitions)))
+    assert shard.pending() == "nothing is waited for"
 
 
 def test_repeated_pushes_are_dropped():

@@ -25,7 +25,7 @@ def test_the_sum_is_in_the_order_of_the_partitions(order):
     assert TOTAL[0] != PARTS[0][0] + (PARTS[1][0] + PARTS[2][0])  # or the order would not show
 
 
-def test_threads_get_every_sum():
+def test_threads_get_every_sum(restless_threads):
     totals = Totals(3)
 
     def work(partition):

@@ -1,0 +1,28 @@
+"""Threads that pause at random lines of the server's code, so that a race shows in a short test."""
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import dsinga.server
+
+SERVER = str(Path(dsinga.server.__file__).parent)
+
+
+@pytest.fixture
+def restless_threads():
+    draw = random.Random(0)
+
+    def trace(frame, event, arg):
+        if not frame.f_code.co_filename.startswith(SERVER):
+            return None
+        if draw.random() < 0.1:
+            time.sleep(1e-4)  # long enough for another thread to run through the same lines
+        return trace
+
+    threading.settrace(trace)
+    yield
+    threading.settrace(None)
