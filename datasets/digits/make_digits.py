@@ -1,0 +1,29 @@
+"""Make train_data.zarr and test_data.zarr, beside this file, from the digits that come with scikit-learn.
+
+The stores are in the repository, so nobody has to run this; it says what is in them.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from dsinga.data import write_store
+
+TRAINING_RECORDS = 1437  # of 1797; the other 360 are for testing
+
+
+def main() -> None:
+    digits = load_digits()
+    images = digits.images.astype(np.uint8)[:, None]  # (1797, 1, 8, 8), values 0 to 16
+    # Shuffled, since neighbours in the set tend to be by one writer: its end is no fair sample of the whole.
+    order = np.random.Generator(np.random.PCG64(0)).permutation(len(images))
+    parts = {"train_data.zarr": order[:TRAINING_RECORDS], "test_data.zarr": order[TRAINING_RECORDS:]}
+    for name, rows in parts.items():
+        path = Path(__file__).parent / name
+        count = write_store(path, [(images[rows], digits.target[rows])], classes="0123456789", overwrite=True)
+        print(f"{path}: {count} records")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The job files and the data that come with the repository."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga.data import RecordStore
+from dsinga.job import Phase, check, load, loads, to_text
+
+FOLDER = Path(__file__).parents[2] / "datasets"
+JOBS = sorted(FOLDER.glob("*/*.conf"))
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_job_is_sound_in_every_phase(path):
+    job = load(path)
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+    assert job.seed
+    assert min(job.disp_freq, job.test_freq, job.test_steps) > 0
+    assert loads(to_text(job)) == job
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_job_looks_for_its_data_beside_itself(path):
+    stores = [layer.store_conf for layer in load(path).neuralnet.layer if layer.store_conf]
+    assert [store.path for store in stores] == ["train_data.zarr", "test_data.zarr"]
+    assert {store.backend for store in stores} == {None}
+
+
+def test_the_digits_are_scikit_learns_each_once():
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    found = []
+    for name, count in (("train_data.zarr", 1437), ("test_data.zarr", 360)):
+        store = RecordStore(FOLDER / "digits" / name)
+        data, labels = store.read(np.arange(len(store)))
+        assert (len(store), store.shape, store.dtype) == (count, (1, 8, 8), np.uint8)
+        assert store.classes == tuple("0123456789")
+        assert np.bincount(labels, minlength=10).min() > count / 15  # all classes are there
+        found += pairs(data, labels)
+    assert sorted(found) == sorted(pairs(digits.images.astype(np.uint8), digits.target))
+
+
+def pairs(images, labels):
+    return [(image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True)]
+
+
+def test_the_digits_job_learns_what_its_page_promises():
+    result = dsinga.train(FOLDER / "digits" / "job.conf", workers=1, progress=False)
+    last = [row for row in result.history if row["phase"] == "test"][-1]
+    assert last["step"] == 600
+    assert last["accuracy"] >= 0.97
+    assert sum(value.size for value in result.params.values()) == 6090
