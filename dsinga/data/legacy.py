@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.data.importers import KINDS, import_records
-from dsinga.data.location import is_url
+from dsinga.data.location import exists, is_url, join
 from dsinga.data.paths import imported_name, resolve
 from dsinga.data.store import RecordStore, is_complete
 from dsinga.data.writer import DestinationExists
@@ -65,7 +65,7 @@ def _kind(location: str, backend: str | None) -> str | None:
         raise UserError(f"{location}: backend 'hdfsfile' is not read; copy the file here and name it a 'kvfile'")
     if backend and backend not in (*BACKENDS, "zarr"):
         raise UserError(f"{location}: no backend {backend!r}{nearest(backend, BACKENDS)}")
-    if location.endswith(".zarr") or os.path.exists(os.path.join(location, "zarr.json")) or backend == "zarr":
+    if location.endswith(".zarr") or exists(join(location, "zarr.json")) or backend == "zarr":
         return None
     if is_url(location):
         if backend:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -25,16 +26,18 @@ def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.nda
     location = resolve(path, roots)
     if location.endswith(".zarr"):
         store = RecordStore(location)
-        return _only(location, [*store.read(np.arange(min(len(store), 2)))[0]])
+        return _only(location, (store.read([row])[0][0] for row in range(len(store))))
     if location.endswith(".npy"):
         try:
             return np.load(location).astype(np.float32)
         except (OSError, ValueError) as error:
             raise UserError(f"{location} cannot be read as a numpy file: {error}") from None
-    return _only(location, [record.data for record in read_kvfile(location)])
+    return _only(location, (record.data for record in read_kvfile(location)))
 
 
-def _only(location: str, records: Sequence[np.ndarray]) -> np.ndarray:
-    if len(records) != 1:
-        raise UserError(f"{location} holds {len(records)} records; a mean or deviation file holds one")
-    return np.asarray(records[0], np.float32)
+def _only(location: str, records: Iterable[np.ndarray]) -> np.ndarray:
+    found = list(itertools.islice(records, 2))
+    if len(found) != 1:
+        count = "more than one record" if found else "no record"
+        raise UserError(f"{location} holds {count}; a mean or deviation file holds one")
+    return np.asarray(found[0], np.float32)

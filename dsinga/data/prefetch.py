@@ -54,8 +54,8 @@ class Prefetch(Generic[T], Iterator[T]):
 
     def close(self) -> None:
         """End the thread, dropping what was read ahead; a ``read`` in progress is waited for at most a second."""
-        self._finalizer()
-        if threading.current_thread() is not self._thread:
+        if self._finalizer.alive:
+            self._finalizer()
             self._thread.join(timeout=1.0)
 
     def __enter__(self) -> Prefetch[T]:
@@ -77,7 +77,8 @@ class _Queue(Generic[T]):
 
     def put(self, item: T) -> None:
         with self._changed:
-            self._items.append(item)
+            if not self._closed:
+                self._items.append(item)
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:

@@ -1,0 +1,255 @@
+"""Finding what a job's path means, old formats included, and mean files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import lmdb
+import numpy as np
+import pytest
+from data_sources import SOURCES, Source, pair, pixels
+
+from dsinga.data import RecordStore, Sampler, open_store, read_mean, resolve, write_store
+from dsinga.data.importers.protos import RecordProto
+from dsinga.errors import UserError
+
+ONES = np.ones((4, 2), np.float32)
+
+
+class TestResolve:
+    @pytest.fixture(autouse=True)
+    def here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        return tmp_path / "here"
+
+    def test_the_working_directory_comes_first_then_the_roots(self, tmp_path: Path) -> None:
+        roots = [str(tmp_path / "beside"), str(tmp_path / "root")]
+        for folder in ("root", "beside", "here"):
+            (tmp_path / folder / "a").mkdir(parents=True)
+            (tmp_path / folder / "a" / "x.bin").write_bytes(b"")
+            assert resolve("a/x.bin", roots) == str(tmp_path / folder / "a" / "x.bin")
+
+    def test_an_import_stands_for_what_it_was_made_of(self, tmp_path: Path) -> None:
+        (tmp_path / "root" / "train_data.zarr").mkdir(parents=True)
+        assert resolve("train_data.bin", [str(tmp_path / "root")]) == str(tmp_path / "root" / "train_data.zarr")
+        (tmp_path / "root" / "train_data.bin").write_bytes(b"")
+        assert resolve("train_data.bin", [str(tmp_path / "root")]) == str(tmp_path / "root" / "train_data.bin")
+
+    def test_absolute_paths_and_urls_need_no_root(self, tmp_path: Path) -> None:
+        write_store("memory://resolve/x.zarr", [(ONES, None)])
+        write_store(tmp_path / "x.zarr", [(ONES, None)])
+        assert resolve("memory://resolve/x.bin") == "memory://resolve/x.zarr"
+        assert resolve(f"file://{tmp_path}/x.zarr") == resolve(tmp_path / "x.zarr") == str(tmp_path / "x.zarr")
+
+    def test_a_root_may_be_a_url(self) -> None:
+        write_store("memory://roots/a/x.zarr", [(ONES, None)])
+        assert resolve("a/x.bin", ["memory://roots"]) == "memory://roots/a/x.zarr"
+
+    def test_the_message_lists_where_it_looked(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError) as caught:
+            resolve("a/x.bin", [str(tmp_path / "root"), str(tmp_path / "root")])
+        lines = str(caught.value).splitlines()
+        assert lines[0] == "a/x.bin was not found (nor x.zarr beside it); looked for"
+        assert lines[1:3] == [f"  {tmp_path}/here/a/x.bin", f"  {tmp_path}/root/a/x.bin"]
+        assert "--data-root" in lines[3]
+
+
+def old_kinds(folder: Path) -> dict[str, tuple[str | None, Source]]:
+    made = {}
+    for name in ("kvfile", "csv", "lmdb_record", "imagefolder"):
+        (folder / name).mkdir()
+        made[name] = SOURCES[name](folder / name)
+    return {
+        "kvfile": ("kvfile", made["kvfile"]),
+        "kvfile by suffix": (None, made["kvfile"]),
+        "textfile": ("textfile", made["csv"]),
+        "textfile by suffix": ("", made["csv"]),
+        "lmdb": ("lmdb", made["lmdb_record"]),
+        "lmdb by its look": (None, made["lmdb_record"]),
+        "imagefolder": ("imagefolder", made["imagefolder"]),
+    }
+
+
+KINDS = ["kvfile", "kvfile by suffix", "textfile", "textfile by suffix", "lmdb", "lmdb by its look", "imagefolder"]
+
+
+class TestOldFormats:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_they_are_imported_once_beside_themselves(self, kind: str, tmp_path: Path) -> None:
+        backend, source = old_kinds(tmp_path)[kind]
+        store = open_store(source.path, backend)
+        data, labels = source.expected[""]
+        found, found_labels = store.read(range(len(data)))
+        np.testing.assert_array_equal(found, data)
+        np.testing.assert_array_equal(found_labels, labels)
+        assert store.location == str(source.path.with_suffix(".zarr"))
+        written = os.stat(Path(store.location) / "zarr.json").st_mtime_ns
+        assert open_store(source.path, backend).digest == store.digest
+        assert os.stat(Path(store.location) / "zarr.json").st_mtime_ns == written
+
+    @pytest.mark.parametrize("kind", KINDS[:4])
+    def test_the_import_alone_will_do(self, kind: str, tmp_path: Path) -> None:
+        backend, source = old_kinds(tmp_path)[kind]
+        store = open_store(source.path, backend)
+        source.path.unlink()
+        assert open_store(source.path, backend).location == store.location
+
+    def test_a_newer_source_is_imported_again(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.bin"
+        for value in (1, 2):
+            path.write_bytes(pair(b"", pixels(np.full((2, 2), value, np.uint8), 0)))
+            later = (tmp_path / "x.zarr" / "zarr.json") if value == 2 else None
+            if later:  # whatever the resolution of the clock
+                os.utime(path, ns=(later.stat().st_mtime_ns + 1,) * 2)
+            assert (open_store(path).read([0])[0] == value).all()
+
+    def test_an_interrupted_store_beside_it_is_replaced(self, tmp_path: Path) -> None:
+        source = SOURCES["kvfile"](tmp_path)
+        store = Path(open_store(source.path).location)
+        metadata = (store / "zarr.json").read_text()
+        (store / "zarr.json").write_text(metadata.replace('"complete": true', '"complete": false'))
+        assert len(open_store(source.path)) == 900
+
+    def test_what_is_no_store_beside_it_is_left_alone(self, tmp_path: Path) -> None:
+        source = SOURCES["kvfile"](tmp_path)
+        (tmp_path / "train_data.zarr").mkdir()
+        (tmp_path / "train_data.zarr" / "precious").write_text("x")
+        with pytest.raises(UserError, match="train_data.zarr exists and is no store of records"):
+            open_store(source.path)
+        assert (tmp_path / "train_data.zarr" / "precious").exists()
+
+    def test_lines_without_labels_are_another_store(self, tmp_path: Path) -> None:
+        (tmp_path / "x.csv").write_text("1;2;3\n4;5;6\n")
+        labelled = open_store(tmp_path / "x.csv", "textfile", separator=";")
+        plain = open_store(tmp_path / "x.csv", "textfile", separator=";", has_label=False)
+        assert (labelled.shape, plain.shape) == ((2,), (3,))
+        assert (labelled.has_labels, plain.has_labels) == (True, False)
+        assert plain.read([1])[0].tolist() == [[4, 5, 6]]
+
+    def test_images_are_resized_to_the_shape_of_the_job(self, tmp_path: Path) -> None:
+        source = SOURCES["imagefolder"](tmp_path)
+        assert open_store(source.path, "imagefolder", shape=(3, 10, 12)).shape == (3, 10, 12)
+
+    def test_encoded_pixels_are_decoded(self, tmp_path: Path) -> None:
+        (tmp_path / "images").mkdir()
+        images = SOURCES["imagefolder"](tmp_path / "images")
+        encoded = (tmp_path / "images" / "image 3.png").read_bytes()
+        (tmp_path / "x.bin").write_bytes(pair(b"", RecordProto(label=4, pixel=encoded).SerializeToString()))
+        data, labels = open_store(tmp_path / "x.bin", encoded=True).read([0])
+        np.testing.assert_array_equal(data, images.expected[""][0][[3]])
+        assert labels.tolist() == [4]
+
+    def test_processes_that_import_at_once_agree(self, tmp_path: Path) -> None:
+        source = SOURCES["kvfile"](tmp_path)
+        script = (
+            "import sys; from dsinga.data import open_store; print('ready', flush=True); sys.stdin.readline(); "
+            "store = open_store(sys.argv[1]); print(store.digest, int(store.read(range(len(store)))[0].sum()))"
+        )
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", script, str(source.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+            for _ in range(3)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        outputs = {process.communicate(timeout=60)[0] for process in processes}
+        assert len(outputs) == 1
+        assert outputs.pop().split()[1] == str(source.expected[""][0].sum(dtype=np.int64))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["train_data.bin", "train_data.zarr"]
+
+    def test_rows_wrap_as_in_singa(self, tmp_path: Path) -> None:
+        # The example of SINGA's own test of its CSV layer: labels 12, 2 in the first batch of two, then 1 and again 12.
+        (tmp_path / "x.csv").write_text("12,3.2,1,14.1\n2,0.2,0,1.1\n1,2.2,1,4.1\n")
+        store = open_store(tmp_path / "x.csv")
+        sampler = Sampler(len(store), 2, 0, store.chunk, shuffle=False)
+        data, labels = store.read(sampler.rows(0))
+        np.testing.assert_array_equal(data, np.array([[3.2, 1, 14.1], [0.2, 0, 1.1]], np.float32))
+        assert labels.tolist() == [12, 2]
+        assert store.read(sampler.rows(1))[1].tolist() == [1, 12]
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("backend", "message"),
+        [
+            ("kvfiel", "no backend 'kvfiel'; did you mean 'kvfile'"),
+            ("hdfsfile", "backend 'hdfsfile' is not read; copy the file here"),
+            (None, "does not show what it is; name its backend, one of kvfile, textfile"),
+            ("zarr", "is no zarr v3 group"),
+        ],
+    )
+    def test_backends(self, tmp_path: Path, backend: str | None, message: str) -> None:
+        (tmp_path / "x").write_text("x")
+        with pytest.raises(UserError, match=message):
+            open_store(tmp_path / "x", backend)
+
+    def test_an_old_file_at_a_url(self) -> None:
+        fsspec.filesystem("memory").pipe_file("/old/x.bin", b"x")
+        with pytest.raises(UserError, match="memory://old/x.bin: a kvfile at a URL is not read; copy it here"):
+            open_store("memory://old/x.bin", "kvfile")
+        write_store("memory://old/x.zarr", [(ONES, None)])
+        assert len(open_store("memory://old/x.zarr", "kvfile")) == 4
+
+    def test_a_folder_that_is_no_database(self, tmp_path: Path) -> None:
+        with lmdb.open(str(tmp_path / "db"), map_size=1 << 20):
+            pass
+        with pytest.raises(UserError, match="there are no records to write"):
+            open_store(tmp_path / "db", "lmdb")
+
+
+class TestMean:
+    MEAN = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+
+    def test_singas_kvfile(self, tmp_path: Path) -> None:
+        record = RecordProto(shape=[3, 4, 5], data=self.MEAN.ravel()).SerializeToString()
+        (tmp_path / "image_mean.bin").write_bytes(pair(b"mean", record))
+        np.testing.assert_array_equal(read_mean("image_mean.bin", [str(tmp_path)]), self.MEAN)
+        assert not (tmp_path / "image_mean.zarr").exists()
+
+    def test_a_store_beside_it(self, tmp_path: Path) -> None:
+        write_store(tmp_path / "image_mean.zarr", [(self.MEAN[None], None)])
+        for name in ("image_mean.bin", "image_mean.zarr"):
+            np.testing.assert_array_equal(read_mean(name, [str(tmp_path)]), self.MEAN)
+
+    def test_a_numpy_file(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "std.npy", self.MEAN.astype(np.float64))
+        found = read_mean(tmp_path / "std.npy")
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, self.MEAN)
+
+    def test_more_than_one_record_is_refused(self, tmp_path: Path) -> None:
+        write_store(tmp_path / "m.zarr", [(ONES, None)])
+        value = RecordProto(data=[1.0]).SerializeToString()
+        (tmp_path / "m2.bin").write_bytes(pair(b"", value) * 3)
+        (tmp_path / "m5.bin").write_bytes(b"")
+        (tmp_path / "m3.npy").write_bytes(b"nonsense")
+        for name, message in {
+            "m.zarr": "holds more than one record",
+            "m2.bin": "holds more than one record",
+            "m3.npy": "cannot be read as a numpy file",
+            "m4.bin": "was not found",
+            "m5.bin": "holds no record",
+        }.items():
+            with pytest.raises(UserError, match=f"{name}.* {message}"):
+                read_mean(tmp_path / name)
+
+
+def test_a_store_opens_by_its_own_path(tmp_path: Path) -> None:
+    write_store(tmp_path / "plain", [(ONES, None)])
+    assert isinstance(open_store(tmp_path / "plain"), RecordStore)
+    assert len(open_store(tmp_path / "plain", backend="kvfile")) == 4  # as a job that was moved to zarr may still say

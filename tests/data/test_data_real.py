@@ -1,0 +1,79 @@
+"""The published files of MNIST and CIFAR-10, through the importers and the reader; see the marker ``data``."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga.data import Prefetch, RecordStore, Sampler, describe, import_records, read_mean
+
+pytestmark = pytest.mark.data
+
+
+@pytest.fixture(scope="module")
+def stores(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("real")
+    for kind in ("mnist", "cifar10"):
+        import_records(kind, real_data / kind, folder / kind)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "prefix", "count"), [("train", "train", 60000), ("test", "t10k", 10000)])
+def test_mnist_is_the_published_bytes(stores: Path, real_data: Path, name: str, prefix: str, count: int) -> None:
+    store = RecordStore(stores / "mnist" / f"{name}_data.zarr")
+    data, labels = store.read(range(count))
+    assert (len(store), store.shape, store.dtype) == (count, (28, 28), np.uint8)
+    assert data.tobytes() == gzip.decompress((real_data / f"mnist/{prefix}-images-idx3-ubyte.gz").read_bytes())[16:]
+    raw = gzip.decompress((real_data / f"mnist/{prefix}-labels-idx1-ubyte.gz").read_bytes())[8:]
+    np.testing.assert_array_equal(labels, np.frombuffer(raw, np.uint8))
+
+
+def test_mnist_labels_are_those_everybody_knows(stores: Path) -> None:
+    labels = RecordStore(stores / "mnist" / "train_data.zarr").read_labels(range(10))
+    assert labels.tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert RecordStore(stores / "mnist" / "test_data.zarr").read_labels(range(4)).tolist() == [7, 2, 1, 0]
+
+
+def test_cifar10_is_the_published_bytes(stores: Path, real_data: Path) -> None:
+    store = RecordStore(stores / "cifar10" / "train_data.zarr")
+    files = sorted((real_data / "cifar10").glob("data_batch_*.bin.xz"))
+    assert len(store) == 10000 * len(files)
+    assert store.classes[:3] == ("airplane", "automobile", "bird")
+    for number, file in enumerate(files):
+        raw = np.frombuffer(lzma.decompress(file.read_bytes()), np.uint8).reshape(-1, 3073)
+        data, labels = store.read(range(10000 * number, 10000 * (number + 1)))
+        np.testing.assert_array_equal(labels, raw[:, 0])
+        assert data.tobytes() == raw[:, 1:].tobytes()
+
+
+def test_cifar10_labels_are_those_everybody_knows(stores: Path) -> None:
+    store = RecordStore(stores / "cifar10" / "train_data.zarr")
+    names = [store.classes[label] for label in store.read_labels(range(5))]
+    assert names == ["frog", "truck", "truck", "deer", "automobile"]
+    test = RecordStore(stores / "cifar10" / "test_data.zarr")
+    assert [store.classes[label] for label in test.read_labels(range(4))] == ["cat", "ship", "ship", "airplane"]
+
+
+def test_cifar10_mean_is_that_of_the_training_images(stores: Path) -> None:
+    store = RecordStore(stores / "cifar10" / "train_data.zarr")
+    data, _ = store.read(range(len(store)))
+    expected = data.mean(axis=0, dtype=np.float64).astype(np.float32)
+    np.testing.assert_array_equal(read_mean(stores / "cifar10" / "image_mean.bin"), expected)
+
+
+def test_an_epoch_read_ahead_is_the_whole_of_the_store(stores: Path) -> None:
+    store = RecordStore(stores / "cifar10" / "train_data.zarr")
+    sampler = Sampler(len(store), 100, seed=1, chunk=store.chunk)
+    counts = np.zeros(10, int)
+    total = 0
+    with Prefetch(lambda step: store.read(sampler.rows(step)), 0, len(store) // 100) as batches:
+        for data, labels in batches:
+            counts += np.bincount(labels, minlength=10)
+            total += int(data.sum(dtype=np.int64))
+    facts = describe(store)
+    assert dict(zip(store.classes, counts.tolist(), strict=True)) == facts["labels"]
+    assert total == int(store.read(range(len(store)))[0].sum(dtype=np.int64))
