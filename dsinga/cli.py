@@ -12,7 +12,6 @@ from typing import Any
 import click
 import rich.box
 import rich.console
-import rich.progress
 import rich.table
 
 import dsinga
@@ -153,16 +152,10 @@ def data() -> None:
 def import_(kind: str, source: str, destination: str, overwrite: bool) -> None:
     """Import SOURCE, of a KIND such as mnist, cifar10, csv, kvfile, npz or imagefolder, to DESTINATION."""
     from dsinga.data import import_records
+    from dsinga.monitor import show_import
 
-    with rich.progress.Progress(console=rich.console.Console(stderr=True)) as bar:
-        task = bar.add_task(f"importing {kind}", total=None)
-        stores = import_records(
-            kind,
-            source,
-            destination,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-            overwrite=overwrite,
-        )
+    with show_import(f"importing {kind}") as progress:
+        stores = import_records(kind, source, destination, progress=progress, overwrite=overwrite)
     for location, count in stores.items():
         click.echo(f"{location}: {count} records")
 
