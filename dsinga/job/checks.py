@@ -49,11 +49,12 @@ NEEDS: dict[object, tuple[str, ...]] = {
 def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
     """Raise JobError for the first mistake in ``job``.
 
-    ``phases`` are those that will run; by default kTrain, and kVal and kTest if the job has steps for them.
+    ``phases`` are those that will run; by default those of training: kTrain, and kVal and kTest if the job has both
+    frequency and steps for them.
     """
     if phases is None:
-        steps = {Phase.kVal: job.validate_steps, Phase.kTest: job.test_steps}
-        phases = [Phase.kTrain, *(phase for phase, count in steps.items() if count)]
+        runs = {Phase.kVal: job.validate_freq and job.validate_steps, Phase.kTest: job.test_freq and job.test_steps}
+        phases = [Phase.kTrain, *(phase for phase, wanted in runs.items() if wanted)]
     for layer, message in walk(job):
         check_numbers(layer, message)
         check_type(layer, message)
