@@ -116,7 +116,7 @@ def large_csv(folder: Path) -> Path:
         ("mnist", large_idx),
         ("kvfile", large_kvfile),
         ("npz", large_npz),
-        pytest.param("csv", large_csv, marks=pytest.mark.slow),
+        ("csv", large_csv),
     ],
 )
 def test_memory_is_bounded(kind: str, make: Callable[[Path], Path], tmp_path: Path) -> None:

@@ -243,10 +243,9 @@ class TestRefusals:
         with pytest.raises(UserError, match="no store at .*nothing; make one with: dsinga data import"):
             RecordStore(tmp_path / "nothing")
 
-    @pytest.mark.parametrize(("url", "message"), [("nope://x", "Protocol not known: nope"), ("hdfs://x/y", "pyarrow")])
-    def test_urls_that_cannot_be_opened(self, url: str, message: str) -> None:
-        with pytest.raises(UserError, match=f"{url} cannot be opened: .*{message}"):
-            RecordStore(url)
+    def test_a_url_that_cannot_be_opened(self) -> None:
+        with pytest.raises(UserError, match="nope://x cannot be opened: Protocol not known: nope"):
+            RecordStore("nope://x")
 
 
 class TestReading:
