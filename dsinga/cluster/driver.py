@@ -101,7 +101,7 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
 
 def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
     """Return the net of a phase as one worker has it. Raises UserError for what is wrong with the job or its stores."""
-    check(job)
+    check(job, [phase])
     return create_net(job.neuralnet, phase, open_feed(job, phase, 1, roots).infos)
 
 
@@ -130,12 +130,12 @@ def train(
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way.
     """
     layout = lay_out(job, client, roots)
-    begin = _resumed(job, layout, workspace) if resume else _fresh(job, layout, roots)
+    begin = _resumed(layout, workspace) if resume else _fresh(job, layout, roots)
     observer.begin(begin.step)
     session = Session(client, layout.setup, layout.placement, layout.net.params)
     course = _Course(layout, session, observer, workspace)
     try:
-        session.start(create_updater(job.updater), begin.params, begin.state, begin.step)
+        session.start(create_updater(job.updater), begin.params, begin.state if resume else None, begin.step)
         params = course.run(begin)
     except RunError as error:
         session.close(str(error))
@@ -154,7 +154,7 @@ def _fresh(job: Job, layout: Layout, roots: Sequence[str]) -> Checkpoint:
     return Checkpoint(0, values, {}, {})
 
 
-def _resumed(job: Job, layout: Layout, workspace: Path | None) -> Checkpoint:
+def _resumed(layout: Layout, workspace: Path | None) -> Checkpoint:
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None:
         raise UserError(f"there is no checkpoint to resume from in {workspace}; train without --resume first")

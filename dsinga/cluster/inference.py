@@ -45,7 +45,7 @@ def predict(
 
 
 def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tuple[NeuralNet, Feed]:
-    check(job)
+    check(job, [phase])
     feed = open_feed(job, phase, 1, roots)
     net = create_net(job.neuralnet, phase, feed.infos)
     for name, param in net.params.items():
