@@ -10,7 +10,7 @@ from distributed import Client, LocalCluster
 
 from dsinga.errors import UserError
 
-CONNECT_SECONDS = 20
+CONNECT_SECONDS = 10
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def connect(
     The embedded cluster has ``workers`` workers (one a core by default) that share the cores of this machine, as
     threads of this process unless ``separate_processes``; its dashboard is at ``client.dashboard_link``.
 
-    Raises UserError where no scheduler answers within 20 seconds.
+    Raises UserError where no scheduler answers within 10 seconds.
     """
     if scheduler or scheduler_file:
         with _existing(scheduler, scheduler_file) as client:

@@ -102,16 +102,19 @@ def _alike(first: LayerConf, other: LayerConf, what: str, one: int, two: int) ->
 def _cut(layer: LayerConf, batchsize: int, workers: int) -> tuple[Rows, ...]:
     """Cut the batch evenly, or as SINGA's repeated ``batchsize`` says, one size a partition."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
+    where = layer.store_conf or layer
     if len(sizes) == 1:
         if batchsize < workers:
-            raise layer.error(
+            raise where.error(
                 f"layer {layer.name!r}: a batch of {batchsize} cannot be cut over {workers} workers; "
-                f"use at most {batchsize} workers or a larger batchsize"
+                f"use at most {batchsize} workers or a larger batchsize",
+                "batchsize",
             )
         return tuple(cut_rows(batchsize, workers))
     if len(sizes) != workers:
-        raise layer.error(
-            f"layer {layer.name!r} gives {len(sizes)} batch sizes for {workers} workers; give one, or one a worker"
+        raise where.error(
+            f"layer {layer.name!r} gives {len(sizes)} batch sizes for {workers} workers; give one, or one a worker",
+            "batchsize",
         )
     starts = [sum(sizes[:part]) for part in range(workers)]
     return tuple(Rows(start, start + size, batchsize) for start, size in zip(starts, sizes, strict=True))

@@ -65,7 +65,6 @@ class ServerActor:
 
     async def push_pull(self, push: Push, gradients: Mapping[int, Array]) -> dict[int, Array]:
         """Take gradients; return the values of these slices once every partition has given its own."""
-        gradients = {key: _writable(gradient) for key, gradient in gradients.items()}
         if sum(gradient.nbytes for gradient in gradients.values()) > INLINE_BYTES:
             await asyncio.to_thread(self._shard.push, push, gradients)
         else:
@@ -85,8 +84,3 @@ class ServerActor:
             return await asyncio.wait_for(asyncio.wrap_future(future), self._timeout)
         except TimeoutError:
             raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
-
-
-def _writable(gradient: Array) -> Array:
-    """Return the gradient, copied if it came through TCP into read-only memory (the shard adds into it)."""
-    return gradient if gradient.flags.writeable else gradient.copy()

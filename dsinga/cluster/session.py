@@ -59,8 +59,11 @@ class Session:
         self._actor_futures: list[Future] = []
         self._tokens: list[Future] = []
 
-    def start(self, updater: Updater, values: Arrays, state: Mapping[str, Arrays], step: int) -> None:
-        """Make the servers with these values and this updater state, then the partitions, ready for ``step``."""
+    def start(self, updater: Updater, values: Arrays, state: Mapping[str, Arrays] | None, step: int) -> None:
+        """Make the servers with these values, then the partitions, ready for ``step``.
+
+        ``state`` is the updater's, by param and slot; None where it begins anew.
+        """
         per_server = [
             [spec for spec in self._specs() if spec.slice.server == server]
             for server in range(len(self._placement.servers))
@@ -84,12 +87,8 @@ class Session:
         self._actors = self._gather(self._actor_futures)
         for server, specs in enumerate(per_server):
             mine = {spec.slice.id: _piece(values[spec.slice.param], spec) for spec in specs}
-            history = {
-                spec.slice.id: {slot: _piece(array, spec) for slot, array in state[spec.slice.param].items()}
-                for spec in specs
-                if spec.slice.param in state
-            }
-            self._ask(server, "put", mine, history or None)()
+            history = None if state is None else {spec.slice.id: _pieces(state, spec) for spec in specs}
+            self._ask(server, "put", mine, history)()
         self._tokens = [
             self._submit(tasks.create, p, "setup", self._setup, self._actors, threads, step)
             for p, threads in enumerate(self._placement.threads)
@@ -191,3 +190,7 @@ class Session:
 
 def _piece(array: np.ndarray, spec: SliceSpec) -> np.ndarray:
     return array.reshape(-1)[spec.slice.start : spec.slice.stop]
+
+
+def _pieces(state: Mapping[str, Arrays], spec: SliceSpec) -> Arrays:
+    return {slot: _piece(array, spec) for slot, array in state.get(spec.slice.param, {}).items()}

@@ -9,6 +9,7 @@ import pytest
 from conftest import assert_close, assert_same, with_topology
 from distributed import Client
 
+from dsinga import UserError
 from dsinga.api import Result, keep_place, train
 from dsinga.job import Job, SlicingMethod
 
@@ -65,3 +66,11 @@ def test_block_slicing_trains_to_the_same_params(job: Job, threads: Client, sing
 def test_uneven_batch_sizes_a_worker(job: Job, threads: Client, single: Result) -> None:
     job.neuralnet.layer[0].store_conf.batchsize = [50, 20, 30]  # type: ignore[union-attr]
     assert_close(train(with_topology(job, 3), threads, progress=False).params, single.params, 1e-5)
+
+
+def test_another_updater_cannot_resume(job: Job, threads: Client, tmp_path: Path) -> None:
+    job = with_topology(keep_place(job, replace(job, train_steps=5)), 1)
+    train(job, threads, workspace=tmp_path, progress=False)
+    other = keep_place(job, replace(job, train_steps=10, updater=replace(job.updater, type="kAdaGrad")))
+    with pytest.raises(UserError, match="resume with the updater that wrote it"):
+        train(other, threads, workspace=tmp_path, resume=True, progress=False)

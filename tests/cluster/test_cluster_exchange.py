@@ -1,0 +1,189 @@
+"""The exchange of params, and the contract of both roads that it takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from dsinga import RunError
+from dsinga.cluster.exchange import Exchange
+from dsinga.cluster.roads import ActorRoad, DirectRoad, Road, wait_for
+from dsinga.cluster.server import ServerActor, ServerKey, close_shards, local_shard
+from dsinga.job import UpdaterConf
+from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
+from dsinga.train import create_updater
+
+SHAPES = {"w1": (4, 3), "b1": (4,), "w2": (2, 4), "b2": (2,)}
+RUN = "roads"
+
+
+def start_values() -> dict[str, np.ndarray]:
+    return {name: np.full(shape, 1.0, np.float32) for name, shape in SHAPES.items()}
+
+
+def cut(servers: int) -> list[Slice]:
+    return slice_for_servers({name: int(np.prod(shape)) for name, shape in SHAPES.items()}, servers)
+
+
+def plain_sgd() -> UpdaterConf:
+    return UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0})
+
+
+@pytest.fixture(params=["direct", "actor"])
+def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, int], list[Road]]:
+    """Make servers for so many contributors; return the road to each, of either kind."""
+    made: list[object] = []
+
+    def make(contributors: int, servers: int = 2) -> list[Road]:
+        slices, values = cut(servers), start_values()
+        found: list[Road] = []
+        for server in range(servers):
+            specs = [SliceSpec(piece) for piece in slices if piece.server == server]
+            mine = {s.slice.id: values[s.slice.param].reshape(-1)[s.slice.start : s.slice.stop].copy() for s in specs}
+            if request.param == "direct":
+                shard = Shard(specs, create_updater(plain_sgd()), contributors)
+                shard.put(mine)
+                found.append(DirectRoad(shard))
+                continue
+            key = ServerKey(RUN, 0, server)
+            future = processes.submit(
+                ServerActor, key, specs, create_updater(plain_sgd()), contributors, 0, 20.0, actor=True, pure=False
+            )
+            made.append(future)
+            with processes.as_current():
+                actor = future.result(timeout=30)
+                actor.put(mine, None).result(timeout=30)
+            found.append(CurrentClient(actor, processes))
+        return found
+
+    yield make
+    processes.run(close_shards, RUN)
+
+
+class CurrentClient(ActorRoad):
+    """An ActorRoad walked outside a task, where an Actor needs a current client."""
+
+    def __init__(self, actor: object, client: Client):
+        super().__init__(actor)
+        self._client = client
+
+    def pull(self, ids, version):
+        with self._client.as_current():
+            return super().pull(ids, version)
+
+    def push_pull(self, push, gradients):
+        with self._client.as_current():
+            return super().push_pull(push, gradients)
+
+    def total(self, key, partition, array):
+        with self._client.as_current():
+            return super().total(key, partition, array)
+
+
+def exchange(roads: list[Road], partition: int = 0, **options: float) -> Exchange:
+    return Exchange(SHAPES, cut(len(roads)), roads, (0, 0, partition), options.get("timeout", 20.0), bucket_bytes=16)
+
+
+class TestRoads:
+    """What the exchange relies on, by either road."""
+
+    def test_values_come_back_in_the_shapes_of_the_params(self, roads) -> None:
+        view = exchange(roads(1))
+        view.begin(0)
+        for name, value in start_values().items():
+            np.testing.assert_array_equal(view[name], value)
+
+    def test_a_pushed_gradient_is_in_the_next_value(self, roads) -> None:
+        view = exchange(roads(1))
+        for step in range(3):
+            view.begin(step)
+            values = {name: np.array(view[name]) for name in view}
+            for name in reversed(list(view)):
+                view.push(name, np.full(SHAPES[name], 0.25, np.float32))
+            view.finish()
+            view.begin(step + 1)
+            for name in view:
+                np.testing.assert_array_equal(view[name], values[name] - 0.25)
+
+    def test_contributions_of_all_partitions_are_summed(self, roads) -> None:
+        ways = roads(2)
+
+        def work(partition: int) -> dict[str, np.ndarray]:
+            view = exchange(ways, partition)
+            view.begin(0)
+            for name in reversed(list(view)):
+                view[name]
+                view.push(name, np.full(SHAPES[name], 0.25 * (partition + 1), np.float32))
+            view.finish()
+            view.begin(1)
+            return {name: np.array(view[name]) for name in view}
+
+        with ThreadPoolExecutor(2) as pool:
+            for values in pool.map(work, range(2)):
+                for value in values.values():
+                    np.testing.assert_array_equal(value, np.full(value.shape, 0.25, np.float32))
+
+    def test_a_param_without_gradient_is_pushed_zeros(self, roads) -> None:
+        view = exchange(roads(1))
+        view.begin(0)
+        view.push("w2", np.ones(SHAPES["w2"], np.float32))
+        view.finish()
+        view.begin(1)
+        np.testing.assert_array_equal(view["w1"], start_values()["w1"])
+        np.testing.assert_array_equal(view["w2"], start_values()["w2"] - 1)
+
+    def test_totals_are_summed_over_partitions(self, roads) -> None:
+        ways = roads(2)
+        with ThreadPoolExecutor(2) as pool:
+            sums = list(pool.map(lambda p: exchange(ways, p).total("mean", np.array([1.0, p])), range(2)))
+        for found in sums:
+            np.testing.assert_array_equal(found, [2.0, 1.0])
+
+    def test_a_wait_ends_and_says_what_it_waited_for(self, roads) -> None:
+        view = exchange(roads(2), timeout=0.6)
+        view.begin(0)
+        for name in reversed(list(view)):
+            view[name]
+            view.push(name, np.zeros(SHAPES[name], np.float32))
+        view.finish()
+        view.begin(1)
+        with pytest.raises(RunError, match=r"waited 0.6 s for the value of 'w1' at step 1 from server 0"):
+            view["w1"]
+
+    def test_an_abort_ends_a_wait(self, roads) -> None:
+        view = exchange(roads(2))
+        view.begin(1)
+        threading.Timer(0.2, lambda: setattr(view, "aborted", "the driver has ended the run")).start()
+        with pytest.raises(RunError, match="the driver has ended the run"):
+            view["b1"]
+
+    def test_a_repeated_push_changes_nothing(self, roads) -> None:
+        (road,) = roads(1, 1)
+        ids = [piece.id for piece in cut(1)]
+        gradients = {piece.id: np.ones(piece.stop - piece.start, np.float32) for piece in cut(1)}
+        once = wait_for(road.push_pull(Push(0, 0, 0, 0), gradients), 20, "")
+        twice = wait_for(road.push_pull(Push(0, 0, 0, 0), {id: np.ones_like(g) for id, g in gradients.items()}), 20, "")
+        for id in ids:
+            np.testing.assert_array_equal(once[id], twice[id])
+
+
+def test_a_server_of_this_process_is_found(processes: Client) -> None:
+    key = ServerKey("here", 0, 0)
+    ServerActor(key, [], create_updater(plain_sgd()), 1, 0, 1.0)
+    assert local_shard(key) is not None
+    close_shards("here")
+    assert local_shard(key) is None
+
+
+def test_a_lost_actor_is_a_lost_server() -> None:
+    class Gone:
+        def result(self, timeout: float | None = None) -> None:
+            raise OSError("Unable to contact Actor's worker")
+
+    with pytest.raises(RunError, match="a server was lost while waiting for the value of 'w'"):
+        wait_for(Gone(), 5, "the value of 'w'")

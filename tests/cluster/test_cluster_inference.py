@@ -1,0 +1,55 @@
+"""Evaluating and predicting: every record once, in order, whatever the cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from dsinga import UserError, cluster
+from dsinga.api import roots
+from dsinga.data import open_store
+from dsinga.job import Job, Phase
+from dsinga.layers import Context, Records, Rows
+from dsinga.ops import get_ops
+from dsinga.train import forward, initial_values
+
+
+@pytest.fixture
+def params(job: Job, stores: Path) -> dict[str, np.ndarray]:
+    return initial_values(cluster.build_net(job, Phase.kTest, roots(job, None)).params, seed=3)
+
+
+@pytest.fixture
+def whole(job: Job, stores: Path, params: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
+    """The feature of ip and the metrics of one forward pass over all 150 test records at once."""
+    net = cluster.build_net(job, Phase.kTest, roots(job, None))
+    store = open_store(str(stores / "test.zarr"))
+    ctx = Context(get_ops(), Phase.kTest, Rows(0, 150, 150))
+    outputs, metrics = forward(net, params, {"data": Records(*store.read(range(150)))}, ctx, ["ip"])
+    return outputs["ip"].feature, metrics
+
+
+def test_evaluate_counts_every_record_once(job: Job, client: Client, params, whole) -> None:
+    found = cluster.evaluate(job, client, params, Phase.kTest, roots(job, None))
+    for name, (total, count) in whole[1].items():
+        assert found[name] == pytest.approx(total / count, rel=1e-5)
+
+
+def test_predict_keeps_the_order_of_the_store_and_the_last_short_batch(job: Job, client: Client, params, whole) -> None:
+    batches = list(cluster.predict(job, client, params, "ip", Phase.kTest, roots(job, None)))
+    assert [len(batch) for batch in batches] == [64, 64, 22]
+    np.testing.assert_allclose(np.concatenate(batches), whole[0], rtol=1e-4, atol=1e-5)
+
+
+def test_an_unknown_layer_is_refused(job: Job, threads: Client, params) -> None:
+    with pytest.raises(UserError, match="no layer 'ip1'.*did you mean 'ip'"):
+        list(cluster.predict(job, threads, params, "ip1", Phase.kTest, roots(job, None)))
+
+
+def test_params_that_do_not_fit_are_refused(job: Job, threads: Client, params) -> None:
+    params["w2"] = params["w2"][:3]
+    with pytest.raises(UserError, match=r"the net wants a param 'w2' of shape \(10, 128\)"):
+        cluster.evaluate(job, threads, params, Phase.kTest, roots(job, None))

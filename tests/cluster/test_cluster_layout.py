@@ -1,0 +1,128 @@
+"""How a job is laid out before it runs: topology, placement, the timetable, the cut of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import with_topology
+from distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga import UserError
+from dsinga.api import keep_place, roots
+from dsinga.cluster import lay_out, timetable
+from dsinga.cluster.feed import open_feed
+from dsinga.cluster.placement import place
+from dsinga.cluster.topology import Topology, topology
+from dsinga.job import ClusterConf, Job, JobError, Phase, SlicingMethod
+
+
+def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:
+    """Return the information of Dask workers with so many threads each, as the scheduler gives it."""
+    kind = "inproc://10.0.0.1/7/" if inproc else "tcp://10.0.0.1:400"
+    return {f"{kind}{number}": {"nthreads": count, "name": number} for number, count in enumerate(threads)}
+
+
+def asked(workers: int, servers: int) -> Topology:
+    return Topology(workers, servers, SlicingMethod.kSinga)
+
+
+def test_partitions_go_to_all_workers_before_any_gets_two() -> None:
+    placement = place(asked(3, 2), dask_workers(2, 2))
+    first, second = dask_workers(2, 2)
+    assert placement.partitions == (first, second, first)
+    assert placement.servers == (first, second)
+
+
+def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
+    assert place(asked(1, 1), dask_workers(8)).threads == (8,)
+    assert place(asked(2, 1), dask_workers(4, 4)).threads == (4, 4)
+    assert place(asked(3, 1), dask_workers(2, 2)).threads == (1, 1, 1)
+    assert place(asked(2, 1), dask_workers(1, 1, 1, 1, inproc=True)).threads == (2, 2)
+
+
+def test_too_few_threads_are_refused() -> None:
+    with pytest.raises(UserError, match="the job wants 3 workers, the Dask cluster has 2 worker threads; start more"):
+        place(asked(3, 1), dask_workers(1, 1))
+
+
+def test_a_cluster_without_workers_is_refused() -> None:
+    with pytest.raises(UserError, match="has no workers; start some with `dask worker"):
+        place(asked(1, 1), {})
+
+
+def test_a_job_without_cluster_takes_the_workers_at_hand(job: Job) -> None:
+    assert topology(job, 3, 3)[:2] == (3, 3)
+    assert topology(job, 3, 1)[:2] == (3, 1)
+    assert topology(job, 1000, 1)[:2] == (64, 1), "never more workers than the smallest batch has rows"
+
+
+@pytest.mark.parametrize("field", ["nworker_groups", "nserver_groups"])
+def test_asynchronous_groups_are_refused(job: Job, field: str) -> None:
+    job = replace(job, cluster=ClusterConf(**{field: 2}))
+    with pytest.raises(JobError, match=f"{field}: 2 asks for asynchronous groups"):
+        topology(job, 4, 1)
+
+
+def test_more_workers_than_rows_are_refused(job: Job, stores: Path) -> None:
+    with pytest.raises(JobError, match=r"small.conf:9: layer 'data': a batch of 100 cannot be cut over 101 workers"):
+        open_feed(job, Phase.kTrain, 101, [str(stores)])
+
+
+def test_batch_sizes_must_be_one_or_one_a_worker(job: Job, stores: Path) -> None:
+    job.neuralnet.layer[0].store_conf.batchsize = [50, 50]  # type: ignore[union-attr]
+    with pytest.raises(JobError, match="gives 2 batch sizes for 3 workers"):
+        open_feed(job, Phase.kTrain, 3, [str(stores)])
+
+
+def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
+    whole = open_feed(job, Phase.kTrain, 1, [str(stores)])
+    parts = open_feed(job, Phase.kTrain, 3, [str(stores)])
+    assert [rows.stop - rows.start for rows in parts.parts] == [34, 33, 33]
+    for step in (0, 7, 9, 10):
+        read = [parts.read(step, rows)["data"] for rows in parts.parts]
+        batch = whole.read(step, whole.parts[0])["data"]
+        np.testing.assert_array_equal(np.concatenate([part.data for part in read]), batch.data)
+        np.testing.assert_array_equal(np.concatenate([part.labels for part in read]), batch.labels)
+
+
+def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) -> None:
+    job.test_freq, job.test_steps = 10, 1
+    test_only = replace(job.neuralnet.layer[-2], name="ip", include=[Phase.kTest], param=[])
+    job.neuralnet.layer[-2].include = [Phase.kTrain]
+    job.neuralnet.layer.insert(-1, keep_place(job.neuralnet.layer[-2], test_only))
+    with pytest.raises(UserError, match="param 'ip_weight' of the kTest net has no counterpart"):
+        lay_out(with_topology(job, 1), threads, roots(job, None))
+
+
+@given(st.integers(1, 40), st.integers(0, 10), st.integers(0, 30))
+def test_every_stop_of_a_run_is_made(steps: int, freq: int, after: int) -> None:
+    job = Job(train_steps=steps, test_freq=freq, test_steps=1, test_after=after, checkpoint_freq=7)
+    stops, step = [], 0
+    while step < steps:
+        step = timetable.next_stop(job, step)
+        stops.append(step)
+    due = {s for s in range(1, steps + 1) if timetable.test_due(job, s) or timetable.checkpoint_due(job, s)}
+    assert stops == sorted(due | {steps})
+
+
+def test_the_now_rule_of_singa() -> None:
+    assert [step for step in range(12) if timetable.due(step, 4, 2)] == [2, 6, 10]
+    assert not timetable.due(4, 0, 0)
+    job = Job(train_steps=10, test_freq=4)
+    assert not timetable.test_due(job, 4), "a test of no steps is no test"
+
+
+def test_rounds_grow_to_a_second() -> None:
+    pace = timetable.Pace()
+    sizes = []
+    for _ in range(5):
+        sizes.append(pace.steps)
+        pace.learn([0.004] * pace.steps)
+    assert sizes == [1, 8, 64, 250, 250]
+    pace.learn([3.0])
+    assert pace.steps == 1

@@ -1,0 +1,226 @@
+"""The command line: what it prints, what it leaves, and how it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga.cli import main
+from dsinga.data import open_store, write_store
+
+JOB = """name: "cli"
+train_steps: 20
+test_freq: 10
+test_steps: 2
+disp_freq: 10
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput include: kTrain
+    store_conf { path: "train.zarr" batchsize: 20 shape: 8 std_value: 255 } }
+  layer { name: "data" type: kRecordInput include: kTest
+    store_conf { path: "test.zarr" batchsize: 20 shape: 8 std_value: 255 } }
+  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 }
+    param { name: "w1" init { type: kUniform low: -0.1 high: 0.1 } }
+    param { name: "b1" init { type: kConstant value: 0 } } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip1" srclayers: "data" }
+}
+cluster { workspace: "work" }
+"""
+
+Dsinga = Callable[..., subprocess.CompletedProcess]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with job.conf and its stores."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 100), ("test", 50)):
+        labels = rng.integers(0, 3, count)
+        data = rng.integers(0, 40, (count, 8)) + 80 * (np.arange(8) % 3 == labels[:, None])
+        write_store(tmp_path / f"{name}.zarr", [(data.astype(np.uint8), labels)])
+    (tmp_path / "job.conf").write_text(JOB)
+    return tmp_path
+
+
+@pytest.fixture
+def dsinga(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dsinga:
+    """Run the command line in the folder, in this process."""
+    monkeypatch.chdir(folder)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        monkeypatch.setattr(sys, "argv", ["dsinga", *arguments])
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(arguments, ended.value.code or 0, out.getvalue(), err.getvalue())
+
+    return run
+
+
+def test_the_module_is_the_command(folder: Path) -> None:
+    command = [sys.executable, "-m", "dsinga", "train", "job.conf"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "after 20 steps" in ended.stdout
+
+
+def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:
+    trained = dsinga("train", "job.conf")
+    assert trained.returncode == 0, trained.stderr
+    assert "test loss" in trained.stdout
+    assert "work" in trained.stdout
+    rows = [json.loads(line) for line in (folder / "work/metrics.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["phase"]) for row in rows] == [
+        (0, "test"), (10, "train"), (10, "test"), (20, "train"), (20, "test"),
+    ]  # fmt: skip
+    assert all({"time", "loss", "accuracy"} <= row.keys() for row in rows)
+    assert (folder / "work/checkpoint/step20").is_dir()
+
+    tested = dsinga("test", "job.conf", "--checkpoint", "work/checkpoint/step20")
+    assert tested.returncode == 0, tested.stderr
+    assert json.loads(tested.stdout)["accuracy"] > 0.5
+
+    out = dsinga("predict", "job.conf", "--checkpoint", "work", "--layer", "ip1", "--out", "ip1.zarr")
+    assert out.returncode == 0, out.stderr
+    assert "50 records" in out.stdout
+    assert (len(open_store(str(folder / "ip1.zarr"))), open_store(str(folder / "ip1.zarr")).shape) == (50, (3,))
+
+
+def test_resume_goes_on_and_a_fresh_run_keeps_the_old_one_aside(dsinga: Dsinga, folder: Path) -> None:
+    assert dsinga("train", "job.conf").returncode == 0
+    resumed = dsinga("train", "job.conf", "--resume", "--set", "train_steps=30")
+    assert resumed.returncode == 0, resumed.stderr
+    assert (folder / "work/checkpoint/step30").is_dir()
+    assert dsinga("train", "job.conf").returncode == 0
+    assert not (folder / "work/checkpoint/step30").exists()
+    assert (folder / "work/checkpoint.old/step30").is_dir()
+
+
+def test_show_prints_and_draws(dsinga: Dsinga, folder: Path) -> None:
+    shown = dsinga("show", "job.conf")
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"ip1 +kInnerProduct +data +20 x 3 +w1 b1 +27", shown.stdout)
+    assert "27 values in params" in shown.stdout
+    assert (folder / "cli.svg").read_text().lstrip().startswith("<svg")
+
+
+def test_bench_needs_no_data(dsinga: Dsinga, folder: Path) -> None:
+    job = JOB.replace("train.zarr", "nowhere.zarr")
+    (folder / "job.conf").write_text(job)
+    measured = dsinga("bench", "job.conf", "--workers", "2", "--steps", "5", "--synthetic", "--json")
+    assert measured.returncode == 0, measured.stderr
+    assert json.loads(measured.stdout).keys() == {
+        "ms_per_iteration", "samples_per_second", "compute_ms", "exchange_ms", "data_ms", "peak_rss_mb",
+    }  # fmt: skip
+
+
+def test_data_import_and_info(dsinga: Dsinga, folder: Path) -> None:
+    (folder / "rows.csv").write_text("1,0.5,2\n0,1.5,3\n1,2.5,4\n")
+    imported = dsinga("data", "import", "csv", "rows.csv", "rows.zarr")
+    assert imported.returncode == 0, imported.stderr
+    assert "3 records" in imported.stdout
+    described = dsinga("data", "info", "rows.zarr")
+    assert re.search(r"records +3\n", described.stdout)
+    again = dsinga("data", "import", "csv", "rows.csv", "rows.zarr")
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+
+
+BAD_JOBS = {
+    "unknown field": ("train_steps: 20", "train_step: 20", r"job.conf:2: .*'train_step'.*did you mean 'train_steps'"),
+    "unknown layer type": ("kInnerProduct", "kInnerproduct", r"job.conf:12: .*ip1.*did you mean 'kInnerProduct'"),
+    "wrong type": ("num_output: 3", 'num_output: "three"', r"job.conf:12: .*num_output.*whole number"),
+    "missing required field": ("num_output: 3", "", r"job.conf:12: .*ip1.*num_output"),
+    "duplicate name": ('name: "ip1"', 'name: "data"', r"job.conf:12: .*'data'"),
+    "unknown srclayer": ('srclayers: "ip1"', 'srclayers: "ip"', r"job.conf:15: .*'loss'.*'ip'.*did you mean 'ip1'"),
+    "cycle": ('srclayers: "data" inner', 'srclayers: "ip1" inner', r"job.conf:12: .*ip1"),
+    "wrong shape": (
+        "batchsize: 20 shape: 8",
+        "batchsize: 20 shape: 9",
+        r"job.conf:9: .*'data'.*the shape 9.*records of 8",
+    ),
+    "missing store": ("train.zarr", "trian.zarr", r"trian.zarr was not found"),
+    "syntax": ("updater {", "updater ((", r"job.conf:6:"),
+    "too many rows": ('workspace: "work"', "nworkers_per_group: 21", r"job.conf:9: .*batch of 20.*21 workers"),
+}
+
+
+@pytest.mark.parametrize("mistake", BAD_JOBS)
+def test_a_bad_job_is_one_message_and_status_2(dsinga: Dsinga, folder: Path, mistake: str) -> None:
+    right, wrong, message = BAD_JOBS[mistake]
+    (folder / "job.conf").write_text(JOB.replace(right, wrong, 1))
+    refused = dsinga("train", "job.conf")
+    assert refused.returncode == 2, refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert re.search(message, refused.stderr), refused.stderr
+    assert refused.stderr.startswith("dsinga: ")
+    assert not (folder / "work").exists(), "nothing is written for a job that is refused"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "nowhere.conf"], "nowhere.conf"),
+        (["train", "job.conf", "--resume"], "no checkpoint to resume from"),
+        (["train", "job.conf", "--workers", "0"], "at least 1 worker"),
+        (["train", "job.conf", "--set", "train_stepz=3"], "did you mean 'train_steps'"),
+        (["test", "job.conf", "--checkpoint", "nowhere"], "no checkpoint 'nowhere'"),
+        (["test", "job.conf", "--checkpoint", "train.zarr"], "train.zarr"),
+        (["predict", "job.conf", "--checkpoint", "x", "--layer", "ip1", "--out", "o.zarr"], "no checkpoint 'x'"),
+        (["show", "job.conf", "--phase", "tset"], "the phases are train, val, test"),
+        (["data", "import", "minst", "a", "b"], "did you mean 'mnist'"),
+        (["data", "info", "nowhere.zarr"], "nowhere.zarr was not found"),
+        (["train", "job.conf", "--scheduler", "127.0.0.1:1"], "no Dask scheduler answers at 127.0.0.1:1"),
+    ],
+)
+def test_bad_arguments_are_one_message_and_status_2(dsinga: Dsinga, arguments: list[str], message: str) -> None:
+    refused = dsinga(*arguments)
+    assert refused.returncode == 2, refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert message in refused.stderr
+
+
+@pytest.mark.process
+def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path) -> None:
+    """``dask scheduler`` and two ``dask worker --nthreads 1``, as on a cluster."""
+    file = folder / "scheduler.json"
+    dask = [sys.executable, "-m", "dask"]
+    common = ["--dashboard-address", ":0", "--scheduler-file", str(file)]
+    commands = [["scheduler", "--port", "0"], ["worker", "--nthreads", "1"], ["worker", "--nthreads", "1"]]
+    started = [
+        subprocess.Popen([*dask, *command, *common], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+        for command in commands
+    ]
+    try:
+        from distributed import Client
+
+        deadline = time.monotonic() + 30
+        while not file.exists():
+            assert started[0].poll() is None, "the scheduler ended"
+            assert time.monotonic() < deadline, "the scheduler wrote no file"
+        with Client(scheduler_file=str(file), timeout=30, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=30)
+        trained = dsinga("train", "job.conf", "--scheduler-file", "scheduler.json", "--workers", "2")
+        assert trained.returncode == 0, trained.stderr
+        alone = dsinga("train", "job.conf", "--workers", "1", "--workspace", "alone")
+        assert alone.returncode == 0, alone.stderr
+        from dsinga.checkpoint import read_params
+
+        one, two = read_params(folder / "alone"), read_params(folder / "work")
+        for name in one:
+            np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5 * np.abs(one[name]).max())
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(timeout=20)
