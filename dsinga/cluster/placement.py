@@ -27,8 +27,12 @@ class Placement(NamedTuple):
 
 
 def workers_at_hand(client: Client) -> dict[str, dict[str, Any]]:
-    """Return address -> information of the Dask workers, in a fixed order."""
-    workers = client.scheduler_info()["workers"]
+    """Return address -> information of the Dask workers, in a fixed order.
+
+    Not by ``client.scheduler_info()``: that answers from a cache, which now and then another thread has just refreshed
+    with totals alone, and every worker seems to be gone.
+    """
+    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 
 

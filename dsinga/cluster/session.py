@@ -14,7 +14,7 @@ from distributed import Client, Future
 
 from dsinga.cluster import partition as tasks
 from dsinga.cluster.partition import PartitionKey, RoundReport, Setup
-from dsinga.cluster.placement import Placement
+from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.roads import wait_for
 from dsinga.cluster.server import ServerActor, ServerKey
 from dsinga.cluster.watch import gather
@@ -136,8 +136,7 @@ class Session:
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
-        there = set(self._client.scheduler_info()["workers"])
-        addresses = sorted(self._placement.addresses & there)
+        addresses = sorted(self._placement.addresses & workers_at_hand(self._client).keys())
         # A worker that has just died may still be listed; nobody should wait while Dask tries to reach it.
         with contextlib.suppress(TimeoutError):
             self._client.run(

@@ -9,6 +9,7 @@ from typing import Any
 
 from distributed import Client, Future, wait
 
+from dsinga.cluster.placement import workers_at_hand
 from dsinga.errors import RunError, UserError
 
 # How long to wait for tasks before looking whether all workers are still there, in seconds.
@@ -19,7 +20,7 @@ GRACE = 1.0
 
 def lost_workers(client: Client, addresses: Iterable[str]) -> list[str]:
     """Return those of the ``addresses`` that the scheduler no longer knows."""
-    known = client.scheduler_info()["workers"]
+    known = workers_at_hand(client)
     return [address for address in addresses if address not in known]
 
 
