@@ -53,6 +53,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ),
     ("kPooling", {"pooling_conf": {"kernel_x": 9}}, [IMAGES], ["kernel of 3 x 9 does not fit", "kernel smaller"]),
     ("kPooling", {"pooling_conf": {"kernel": 2, "pad": 2}}, [IMAGES], ["wholly in a padding", "pad smaller"]),
+    ("kPooling", {"pooling_conf": {"kernel_x": 2, "pad_x": 2}}, [IMAGES], ["3 x 2 would stand", "padding of 0 x 2"]),
     ("kPooling", {"pooling_conf": {"stride": 0}}, [IMAGES], ["stride 0 x 0", "at least 1"]),
     ("kConvolution", {"convolution_conf": {"num_filters": 2, "pad": -1}}, [IMAGES], ["pad -1 x -1", "at least 0"]),
     ("kImagePreprocess", {"rgbimage_conf": {"cropsize": 9}}, [IMAGES], ["cannot cut 9 x 9 out of images of 8 x 8"]),
