@@ -129,7 +129,7 @@ def _apply(kernel: Any, *arrays: Array) -> Array:
 
 
 class OnednnElementwise(NumpyElementwise):
-    """Activations, sums, products and softmax by the library."""
+    """Activations, sums, products and softmax by the library. Its relu of NaN is 0, where numpy's is NaN."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
         kernel = get_kernel(_Function, x.size, RELU, slope) if suits(x) else None
