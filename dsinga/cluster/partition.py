@@ -83,7 +83,9 @@ class Partition:
 
     def _road(self, server: int, actor: Any) -> Road:
         shard = local_shard(ServerKey(self._setup.run, self._setup.generation, server))
-        return ActorRoad(actor) if shard is None else DirectRoad(shard)
+        if shard is not None:
+            return DirectRoad(shard)
+        return ActorRoad(actor, {piece.id: piece.size for piece in self._setup.slices if piece.server == server})
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""

@@ -6,9 +6,12 @@ Both take gradients by slice id and answer with values by slice id. What they re
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.ops import Array
@@ -59,22 +62,50 @@ class DirectRoad:
 
 
 class ActorRoad:
-    """The server lives in another process: one message there, one back."""
+    """The server lives in another process: one message there, one back, each with one array.
 
-    def __init__(self, actor: Any):
+    Dask serialises every value of a dict by itself, 0.1 ms each way; joining small slices and cutting them again costs
+    a tenth of that. ``sizes`` are the numbers of values by slice id.
+    """
+
+    def __init__(self, actor: Any, sizes: Mapping[int, int]):
         self._actor = actor
+        self._sizes = sizes
 
     def pull(self, ids: Sequence[int], version: int) -> Answer:
         """See :class:`Road`."""
-        return self._actor.pull(ids, version)
+        return _Joined(self._actor.pull(list(ids), version), ids, self._sizes)
 
     def push_pull(self, push: Push, gradients: Mapping[int, Array]) -> Answer:
         """See :class:`Road`."""
-        return self._actor.push_pull(push, gradients)
+        ids = list(gradients)
+        return _Joined(self._actor.push_pull(push, ids, join(gradients, ids)), ids, self._sizes)
 
     def total(self, key: str, partition: int, array: Array) -> Answer:
         """See :class:`Road`."""
         return self._actor.total(key, partition, array)
+
+
+class _Joined:
+    """The answer of an Actor that will be one array, to be cut into slices."""
+
+    def __init__(self, answer: Answer, ids: Sequence[int], sizes: Mapping[int, int]):
+        self._answer, self._ids, self._sizes = answer, ids, sizes
+
+    def result(self, timeout: float | None = None) -> dict[int, Array]:
+        return cut(self._answer.result(timeout), self._ids, self._sizes)
+
+
+def join(slices: Mapping[int, Array], ids: Sequence[int]) -> Array:
+    """Return the slices ``ids`` one behind the other, as one array; a single one as it is."""
+    arrays = [slices[id] for id in ids]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def cut(joined: Array, ids: Sequence[int], sizes: Mapping[int, int]) -> dict[int, Array]:
+    """Return what :func:`join` joined, as views."""
+    ends = list(itertools.accumulate(sizes[id] for id in ids))
+    return {id: joined[end - sizes[id] : end] for id, end in zip(ids, ends, strict=True)}
 
 
 def wait_for(answer: Answer, timeout: float, what: str, aborted: Callable[[], str | None] = lambda: None) -> Any:

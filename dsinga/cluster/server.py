@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dsinga.cluster.roads import cut, join
 from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.server import Push, Shard, SliceSpec
@@ -52,6 +53,7 @@ class ServerActor:
         timeout: float,
     ):
         self._timeout = timeout
+        self._sizes = {spec.slice.id: spec.slice.size for spec in slices}
         self._shard = Shard(slices, updater, contributors, key.generation, start)
         _shards[key] = self._shard
 
@@ -59,17 +61,18 @@ class ServerActor:
         """Set the values, and the updater's state where a run is resumed."""
         self._shard.put(values, state)
 
-    async def pull(self, ids: Sequence[int], version: int) -> dict[int, Array]:
-        """Return the values of slices ``ids`` as soon as they have reached ``version``."""
-        return await self._wait(self._shard.pull(ids, version))
+    async def pull(self, ids: Sequence[int], version: int) -> Array:
+        """Return the values of slices ``ids``, joined, as soon as they have reached ``version``."""
+        return join(await self._wait(self._shard.pull(ids, version)), ids)
 
-    async def push_pull(self, push: Push, gradients: Mapping[int, Array]) -> dict[int, Array]:
-        """Take gradients; return the values of these slices once every partition has given its own."""
-        if sum(gradient.nbytes for gradient in gradients.values()) > INLINE_BYTES:
+    async def push_pull(self, push: Push, ids: Sequence[int], joined: Array) -> Array:
+        """Take the gradients of slices ``ids``, joined; return their values once every partition has given its own."""
+        gradients = cut(joined, ids, self._sizes)
+        if joined.nbytes > INLINE_BYTES:
             await asyncio.to_thread(self._shard.push, push, gradients)
         else:
             self._shard.push(push, gradients)
-        return await self._wait(self._shard.pull(list(gradients), push.step + 1))
+        return await self.pull(ids, push.step + 1)
 
     async def total(self, key: str, partition: int, array: Array) -> Array:
         """Return the sum of the partitions' arrays, in the order of the partitions."""

@@ -58,7 +58,7 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
             with processes.as_current():
                 actor = future.result(timeout=30)
                 actor.put(mine, None).result(timeout=30)
-            found.append(CurrentClient(actor, processes))
+            found.append(CurrentClient(actor, {s.slice.id: s.slice.size for s in specs}, processes))
         return found
 
     yield make
@@ -68,8 +68,8 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
 class CurrentClient(ActorRoad):
     """An ActorRoad walked outside a task, where an Actor needs a current client."""
 
-    def __init__(self, actor: object, client: Client):
-        super().__init__(actor)
+    def __init__(self, actor: object, sizes: dict[int, int], client: Client):
+        super().__init__(actor, sizes)
         self._client = client
 
     def pull(self, ids, version):
