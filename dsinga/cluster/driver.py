@@ -23,7 +23,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.job import Job, Phase, check, to_text
 from dsinga.net import NeuralNet, create_net
 from dsinga.server import slice_for_servers
-from dsinga.train import Metrics, algorithm, create_updater, initial_values
+from dsinga.training import Metrics, algorithm, create_updater, initial_values
 
 Row = dict[str, Any]
 

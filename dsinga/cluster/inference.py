@@ -19,7 +19,7 @@ from dsinga.layers import Context, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.registry import nearest
-from dsinga.train import Metrics, forward
+from dsinga.training import Metrics, forward
 
 # Batches that are computed or waiting to be taken, for each Dask worker: enough to keep it busy, little enough to hold.
 AHEAD = 3

@@ -21,7 +21,7 @@ from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import get_ops
 from dsinga.server import Slice
-from dsinga.train import Algorithm, Metrics, forward
+from dsinga.training import Algorithm, Metrics, forward
 
 
 @dataclass(frozen=True)

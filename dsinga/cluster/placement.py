@@ -32,7 +32,9 @@ def workers_at_hand(client: Client) -> dict[str, dict[str, Any]]:
     Not by ``client.scheduler_info()``: that answers from a cache, which now and then another thread has just refreshed
     with totals alone, and every worker seems to be gone.
     """
-    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    scheduler = client.scheduler
+    assert scheduler is not None, "the client is connected"
+    workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 
 

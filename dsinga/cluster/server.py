@@ -10,7 +10,7 @@ from dsinga.cluster.roads import cut, join
 from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.server import Push, Shard, SliceSpec
-from dsinga.train import Updater
+from dsinga.training import Updater
 
 # Up to this many bytes of gradients the sum and the update are quicker than handing them to a thread; above it they
 # would keep the event loop, and so the worker's heartbeat, waiting.

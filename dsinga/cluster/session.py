@@ -21,7 +21,7 @@ from dsinga.cluster.watch import gather
 from dsinga.job import Phase
 from dsinga.net import Param
 from dsinga.server import SliceSpec
-from dsinga.train import Metrics, Updater
+from dsinga.training import Metrics, Updater
 
 Arrays = dict[str, np.ndarray]
 

@@ -161,7 +161,7 @@ class _Column:
         self.count = 0
         self._buffer = np.empty((rows, *first.shape[1:]), first.dtype)
         self._filled = 0
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._hash = hashlib.blake2b(f"{first.dtype.name} {first.shape[1:]}".encode(), digest_size=16)
         # Bytes of images hardly shrink by shuffling and decode twice as slowly; four-byte numbers gain from it.
         shuffle: Literal["noshuffle", "shuffle"] = "noshuffle" if first.dtype.itemsize == 1 else "shuffle"
         self._array = group.create_array(

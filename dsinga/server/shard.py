@@ -18,7 +18,7 @@ import numpy as np
 from dsinga.errors import RunError
 from dsinga.server.slot import SliceSpec, Slot
 from dsinga.server.totals import Totals
-from dsinga.train import Updater
+from dsinga.training import Updater
 
 
 class Push(NamedTuple):

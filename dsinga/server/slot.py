@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.server.slicing import Slice
-from dsinga.train import Updater
+from dsinga.training import Updater
 
 
 class SliceSpec(NamedTuple):

@@ -16,7 +16,7 @@ from dsinga.cluster.roads import ActorRoad, DirectRoad, Road, wait_for
 from dsinga.cluster.server import ServerActor, ServerKey, close_shards, local_shard
 from dsinga.job import UpdaterConf
 from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
-from dsinga.train import create_updater
+from dsinga.training import create_updater
 
 SHAPES = {"w1": (4, 3), "b1": (4,), "w2": (2, 4), "b2": (2,)}
 RUN = "roads"

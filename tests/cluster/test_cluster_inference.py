@@ -14,7 +14,7 @@ from dsinga.data import open_store
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
-from dsinga.train import forward, initial_values
+from dsinga.training import forward, initial_values
 
 
 @pytest.fixture

@@ -92,8 +92,8 @@ class TestImporter:
             import_records(source.kind, source.path, destination, interrupt, overwrite=True, **source.options)
         assert all_files(destination.parent) == before
 
-    def test_it_writes_to_urls(self, source: Source) -> None:
-        root = f"memory://importers/{source.kind}-{id(source)}"
+    def test_it_writes_to_urls(self, source: Source, tmp_path: Path) -> None:
+        root = f"memory:/{tmp_path}"
         import_records(source.kind, source.path, root, **source.options)
         for name, (data, _) in source.expected.items():
             store = RecordStore(f"{root}/{name}".rstrip("/"))

@@ -172,7 +172,7 @@ class TestFileUrl(StoreContract):
 
 class TestMemory(StoreContract):
     def location(self, tmp_path: Path) -> str:
-        return f"memory://{tmp_path.name}/{id(tmp_path)}/x.zarr"
+        return f"memory:/{tmp_path}/x.zarr"
 
     def remove(self, location: str, key: str) -> None:
         import fsspec
@@ -298,6 +298,13 @@ class TestReading:
         assert len(found) == 8
         for one in found:
             np.testing.assert_array_equal(one, contents(1000, (1 << 14,))[0][::7])
+
+    def test_the_same_bytes_in_another_shape_are_not_the_same_records(self, tmp_path: Path) -> None:
+        data = np.arange(6, dtype=np.uint8)
+        for shape in ((2, 3), (3, 2), (6, 1)):
+            write_store(tmp_path / f"{shape}.zarr", [(data.reshape(shape), None)])
+            store = RecordStore(tmp_path / f"{shape}.zarr")
+            np.testing.assert_array_equal(store.read(range(len(store)))[0], data.reshape(shape))
 
     def test_a_store_written_anew_is_not_taken_for_the_old(self, tmp_path: Path) -> None:
         for value in (1, 2):

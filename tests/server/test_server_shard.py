@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dsinga.errors import RunError, UserError
 from dsinga.job import SlicingMethod, UpdaterConf
 from dsinga.server import Push, Shard, SliceSpec, slice_for_servers
-from dsinga.train import create_updater
+from dsinga.training import create_updater
 
 SIZES = {"w1": 2500, "b1": 7, "w2": 300}
 WAIT = 10.0  # seconds; only a test that fails waits so long

@@ -1,10 +1,10 @@
 """The mathematics of training: back-propagation, updaters, learning rates, initial values."""
 
-from dsinga.train.algorithms import Algorithm, algorithm
-from dsinga.train.bp import Metrics, Push, bp, forward
-from dsinga.train.initialisers import initial_values, initialise
-from dsinga.train.schedules import Schedule, schedule
-from dsinga.train.updaters import Updater, create_updater
+from dsinga.training.algorithms import Algorithm, algorithm
+from dsinga.training.bp import Metrics, Push, bp, forward
+from dsinga.training.initialisers import initial_values, initialise
+from dsinga.training.schedules import Schedule, schedule
+from dsinga.training.updaters import Updater, create_updater
 
 __all__ = [
     "Algorithm",

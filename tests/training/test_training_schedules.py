@@ -5,7 +5,7 @@ import pytest
 from dsinga.errors import UserError
 from dsinga.job import LRGenConf, loads
 from dsinga.registry import register
-from dsinga.train import schedule
+from dsinga.training import schedule
 
 
 @pytest.mark.parametrize(

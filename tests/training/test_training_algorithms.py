@@ -5,7 +5,7 @@ import pytest
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, loads
 from dsinga.registry import register
-from dsinga.train import algorithm, bp
+from dsinga.training import algorithm, bp
 
 
 def test_back_propagation_is_kbp():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import dsinga.train.bp  # noqa: F401  registers kBP
+import dsinga.training.bp  # noqa: F401  registers kBP
 from dsinga.job import AlgConf
 from dsinga.layers.base import Array, Context, Records
 from dsinga.net import NeuralNet
-from dsinga.train.bp import Metrics, Push
-from dsinga.train.chosen import chosen
+from dsinga.training.bp import Metrics, Push
+from dsinga.training.chosen import chosen
 
 Algorithm = Callable[[NeuralNet, Mapping[str, Array], Mapping[str, Records], Context, Push], Metrics]
 
@@ -17,7 +17,7 @@ Algorithm = Callable[[NeuralNet, Mapping[str, Array], Mapping[str, Records], Con
 def algorithm(conf: AlgConf) -> Algorithm:
     """Return the algorithm that the job asks for.
 
-    A user's own is registered as ``@register("algorithm", "name")``: a function like :func:`dsinga.train.bp`, or a
+    A user's own is registered as ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a
     class that is made from the AlgConf and called like it. Raises JobError for one that is not registered.
     """
     entry = chosen("algorithm", conf, "alg", "user_alg")

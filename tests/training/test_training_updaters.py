@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from dsinga.errors import UserError
 from dsinga.job import UpdaterConf, UpdaterType
 from dsinga.registry import register
-from dsinga.train import Updater, create_updater
-from dsinga.train import updaters as module
+from dsinga.training import Updater, create_updater
+from dsinga.training import updaters as module
 
 BUILT_IN = [kind.name for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
 RATE = {"type": "kStep", "base_lr": 0.1, "step_conf": {"gamma": 0.5, "change_freq": 2}}

@@ -15,8 +15,8 @@ import numpy as np
 
 from dsinga.job import AdaDeltaConf, AdamConf, AdamMaxConf, UpdaterConf
 from dsinga.registry import register
-from dsinga.train.chosen import chosen
-from dsinga.train.schedules import schedule
+from dsinga.training.chosen import chosen
+from dsinga.training.schedules import schedule
 
 Block = np.ndarray
 BLOCK = 65536  # elements; value, gradient, state and scratch of a block stay in the L2 cache over its passes

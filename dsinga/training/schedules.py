@@ -8,7 +8,7 @@ from typing import Any
 
 from dsinga.job import LRGenConf, Message
 from dsinga.registry import register
-from dsinga.train.chosen import chosen
+from dsinga.training.chosen import chosen
 
 Schedule = Callable[[int], float]
 

@@ -12,7 +12,7 @@ from dsinga.layers import Context, Layer, Output, ParamSpec, RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.registry import register
-from dsinga.train import bp
+from dsinga.training import bp
 
 NUMPY = get_ops("numpy")
 

@@ -13,7 +13,7 @@ from dsinga.job import ParamGenConf
 from dsinga.layers.base import Shape
 from dsinga.net import Param
 from dsinga.registry import register
-from dsinga.train.chosen import chosen
+from dsinga.training.chosen import chosen
 
 Initialiser = Callable[[Shape, ParamGenConf, np.random.Generator], Any]
 

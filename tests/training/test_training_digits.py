@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from traincases import layer
+from trainingcases import layer
 
 from dsinga.job import NetConf, Phase, UpdaterConf
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import get_ops
-from dsinga.train import bp, create_updater, forward, initial_values
+from dsinga.training import bp, create_updater, forward, initial_values
 
 STEPS, BATCH = 200, 50
 

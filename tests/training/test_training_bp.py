@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traincases import build, context, conv, dense, gradients, layer, records_of, values_of
+from trainingcases import build, context, conv, dense, gradients, layer, records_of, values_of
 
 from dsinga.errors import UserError
 from dsinga.job import ParamConf
 from dsinga.layers import Layer, Output, Records, Rows
 from dsinga.registry import register
-from dsinga.train import bp, forward
+from dsinga.training import bp, forward
 
 LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
 
