@@ -10,6 +10,7 @@ import numpy as np
 from distributed import Client
 
 from dsinga.cluster.feed import Feed, open_feed
+from dsinga.cluster.outputs import OUTPUTS, write_output
 from dsinga.cluster.placement import workers_at_hand
 from dsinga.cluster.session import Arrays, add_metrics, new_run
 from dsinga.cluster.watch import gather
@@ -26,9 +27,16 @@ AHEAD = 3
 
 
 def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequence[str] = ()) -> dict[str, float]:
-    """Return the mean metrics of ``params`` over every record of the stores of ``phase``, each record once."""
+    """Return the mean metrics of ``params`` over every record of the stores of ``phase``, each record once.
+
+    The job's output layers of that phase write their files.
+    """
     net, feed = _prepare(job, params, phase, roots)
     parts = [metrics for _, metrics in _batches(client, net, feed, params, job.seed, ())]
+    for conf in (node.layer.conf for node in net.nodes):
+        if conf.type in OUTPUTS:  # a pass for each: a job has one, if any, and seldom a loss beside it
+            batches = _batches(client, net, feed, params, job.seed, (conf.name,))
+            write_output(conf, (features[conf.name] for features, _ in batches))
     return {name: total / count for name, (total, count) in add_metrics(parts).items() if count}
 
 
@@ -88,6 +96,7 @@ def _forward_range(
     """Task: one forward pass over the records ``start`` to ``stop`` - 1."""
     net, feed, params = shared
     ops = get_ops()
+    ops.set_threads(1)  # as many of these tasks run at once as there are threads
     records = feed.read_range(start, stop)
     rows = min(stop, len(feed)) - start
     ctx = Context(ops, net.phase, Rows(0, rows, rows), seed)

@@ -11,7 +11,7 @@ from distributed import Client
 from dsinga import UserError, cluster
 from dsinga.api import roots
 from dsinga.data import open_store
-from dsinga.job import Job, Phase
+from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.training import forward, initial_values
@@ -53,3 +53,18 @@ def test_params_that_do_not_fit_are_refused(job: Job, threads: Client, params) -
     params["w2"] = params["w2"][:3]
     with pytest.raises(UserError, match=r"the net wants a param 'w2' of shape \(10, 128\)"):
         cluster.evaluate(job, threads, params, Phase.kTest, roots(job, None))
+
+
+def test_output_layers_write_their_files(job: Job, client: Client, params, whole, tmp_path: Path) -> None:
+    layers = f"""
+      layer {{ name: "top" type: kArgSort srclayers: "ip" include: kTest argsort_conf {{ topk: 3 }} }}
+      layer {{ name: "text" type: kCSVOutput srclayers: "top" include: kTest
+        store_conf {{ path: "{tmp_path}/o.csv" }} }}
+      layer {{ name: "records" type: kRecordOutput srclayers: "ip" include: kTest
+        store_conf {{ path: "{tmp_path}/o.zarr" }} }}"""
+    job.neuralnet.layer.extend(loads(f"neuralnet {{ {layers} }}").neuralnet.layer)
+    for _ in range(2):  # a second time replaces the first
+        assert cluster.evaluate(job, client, params, Phase.kTest, roots(job, None))["accuracy"] <= 1
+    best = np.loadtxt(tmp_path / "o.csv", delimiter=",", dtype=int)
+    np.testing.assert_array_equal(best, np.argsort(-whole[0], axis=1)[:, :3])
+    np.testing.assert_allclose(open_store(str(tmp_path / "o.zarr")).read(range(150))[0], whole[0], rtol=1e-4, atol=1e-5)

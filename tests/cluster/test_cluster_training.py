@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import assert_close, assert_same, with_topology
 from distributed import Client
 
 from dsinga import UserError
 from dsinga.api import Result, keep_place, train
-from dsinga.job import Job, SlicingMethod
+from dsinga.job import Job, SlicingMethod, UpdaterConf, loads
+from dsinga.layers import Layer, Output
+from dsinga.registry import register
+from dsinga.training import Updater
 
 
 @pytest.fixture(scope="session")
 def single(stores: Path, threads: Client) -> Result:
     """The small job trained by one worker."""
     from conftest import JOB
-
-    from dsinga.job import loads
 
     return train(with_topology(loads(JOB, str(stores / "small.conf")), 1), threads, progress=False)
 
@@ -74,3 +76,36 @@ def test_another_updater_cannot_resume(job: Job, threads: Client, tmp_path: Path
     other = keep_place(job, replace(job, train_steps=10, updater=replace(job.updater, type="kAdaGrad")))
     with pytest.raises(UserError, match="resume with the updater that wrote it"):
         train(other, threads, workspace=tmp_path, resume=True, progress=False)
+
+
+def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes: Client, threads: Client) -> None:
+    """Defined here, as in a script or a notebook cell: no worker process could import them."""
+
+    @register("layer", "Twice")
+    class Twice(Layer):
+        def __init__(self, conf, source_shapes, info=None):
+            super().__init__(conf, source_shapes, info)
+            self.shape = self.source_shapes[0]
+
+        def compute_feature(self, params, sources, ctx):
+            return Output(2 * sources[0])
+
+        def compute_gradient(self, params, sources, output, grad, needs, ctx):
+            return [2 * grad], []
+
+    @register("updater", "SignSGD")
+    class SignSGD(Updater):
+        def create_state(self, size):
+            return {}
+
+        def update(self, step, value, gradient, state, lr_scale, wd_scale):
+            value -= 0.001 * lr_scale * np.sign(gradient)
+
+    own = loads('neuralnet { layer { name: "twice" user_type: "Twice" srclayers: "pool" } }').neuralnet.layer[0]
+    job.neuralnet.layer.insert(6, own)
+    job.neuralnet.layer[7].srclayers = ["twice"]
+    job = keep_place(job, replace(job, updater=UpdaterConf(user_type="SignSGD")))
+    one = train(with_topology(job, 2), processes, progress=False)
+    assert_same(one.params, train(with_topology(job, 2), threads, progress=False).params)
+    losses = one.history.phase("train")[:, "loss"]
+    assert losses[-1] < 0.5 * losses[0]
