@@ -6,7 +6,7 @@ costs as much to open as one of a megabyte. The group's attributes are
 
 - ``dsinga``: the version of this layout, 1;
 - ``complete``: true, written after everything else; anything before that is an interrupted import;
-- ``digest``: hash of all records and labels, their shape and dtype, so that equal data are known to be equal wherever they lie;
+- ``digest``: hash of all records and labels, their shape and dtype, so that equal data are known to be equal;
 - ``classes``: names of the labels 0, 1, ..., where they are known.
 """
 
