@@ -23,7 +23,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.job import Job, Phase, check, to_text
 from dsinga.net import NeuralNet, create_net
 from dsinga.server import slice_for_servers
-from dsinga.training import Metrics, algorithm, create_updater, initial_values
+from dsinga.training import Metrics, Updater, algorithm, create_updater, initial_values
 
 Row = dict[str, Any]
 
@@ -63,6 +63,7 @@ class Layout:
     topology: Topology
     placement: Placement
     setup: Setup
+    updater: Updater
 
     @property
     def net(self) -> NeuralNet:
@@ -96,7 +97,7 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         slices=slice_for_servers(sizes, wanted.servers, wanted.slicing),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
     )
-    return Layout(job, wanted, placement, setup)
+    return Layout(job, wanted, placement, setup, create_updater(job.updater))
 
 
 def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
@@ -135,7 +136,7 @@ def train(
     session = Session(client, layout.setup, layout.placement, layout.net.params)
     course = _Course(layout, session, observer, workspace)
     try:
-        session.start(create_updater(job.updater), begin.params, begin.state if resume else None, begin.step)
+        session.start(layout.updater, begin.params, begin.state if resume else None, begin.step)
         params = course.run(begin)
     except RunError as error:
         session.close(str(error))

@@ -95,11 +95,8 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
 
     @register("updater", "SignSGD")
     class SignSGD(Updater):
-        def create_state(self, size):
-            return {}
-
-        def update(self, step, value, gradient, state, lr_scale, wd_scale):
-            value -= 0.001 * lr_scale * np.sign(gradient)
+        def change(self, lr, w, g, slots, t, s):
+            w -= 0.001 * np.sign(g)
 
     own = loads('neuralnet { layer { name: "twice" user_type: "Twice" srclayers: "pool" } }').neuralnet.layer[0]
     job.neuralnet.layer.insert(6, own)
