@@ -149,13 +149,18 @@ def data() -> None:
 @click.argument("source")
 @click.argument("destination")
 @click.option("--overwrite", is_flag=True, help="Replace stores that are there.")
-def import_(kind: str, source: str, destination: str, overwrite: bool) -> None:
+@click.option("--separator", help="csv, textfile: what stands between the numbers of a line [default: a comma].")
+@click.option("--no-label", "has_label", flag_value=False, default=None, help="csv, textfile: no column is a label.")
+@click.option("--encoded", flag_value=True, default=None, help="kvfile, lmdb: pixels are image files such as JPEG.")
+@click.option("--size", type=int, help="imagefolder: scale every image to SIZE x SIZE.")
+def import_(kind: str, source: str, destination: str, overwrite: bool, **options: Any) -> None:
     """Import SOURCE, of a KIND such as mnist, cifar10, csv, kvfile, npz or imagefolder, to DESTINATION."""
     from dsinga.data import import_records
     from dsinga.monitor import show_import
 
+    given = {name: value for name, value in options.items() if value is not None}
     with show_import(f"importing {kind}") as progress:
-        stores = import_records(kind, source, destination, progress=progress, overwrite=overwrite)
+        stores = import_records(kind, source, destination, progress=progress, overwrite=overwrite, **given)
     for location, count in stores.items():
         click.echo(f"{location}: {count} records")
 

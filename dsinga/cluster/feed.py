@@ -85,7 +85,15 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
         raise conf.error(f"layer {layer.name!r}: store_conf needs a path")
     if not conf.batchsize:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
-    store = open_store(conf.path, backend=conf.backend, roots=roots, separator=conf.separator, has_label=conf.has_label)
+    store = open_store(
+        conf.path,
+        backend=conf.backend,
+        roots=roots,
+        separator=conf.separator,
+        has_label=conf.has_label,
+        shape=conf.shape,
+        encoded=conf.encoded,
+    )
     mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
     std = read_mean(conf.std_file, roots) if conf.std_file else None
     return store, RecordInfo(store.shape, sum(conf.batchsize), store.has_labels, mean, std)

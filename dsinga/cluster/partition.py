@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class Partition:
             raise RunError(f"partition {self._index} stands at step {self._step} and was asked to go on from {start}")
         self._ops.set_threads(self._threads)
         if self._prefetch is None:
-            self._prefetch = Prefetch(functools.partial(self._read, Phase.kTrain), start)
+            self._prefetch = Prefetch(self._reader(Phase.kTrain), start)
         report = RoundReport([], [], stop)
         for step in range(start, stop):
             metrics, timing = self._iterate(step)
@@ -120,16 +120,17 @@ class Partition:
         self._ops.set_threads(self._threads)
         self.exchange.begin(version)
         found = []
-        with Prefetch(functools.partial(self._read, phase), 0, batches) as prefetch:
+        with Prefetch(self._reader(phase), 0, batches) as prefetch:
             for step, records in enumerate(prefetch):
                 ctx = self._context(phase, step)
                 _, metrics = forward(self._setup.nets[phase], self.exchange, records, ctx)
                 found.append(metrics)
         return found
 
-    def _read(self, phase: Phase, step: int) -> dict[str, Records]:
+    def _reader(self, phase: Phase) -> Callable[[int], dict[str, Records]]:
+        """Return what reads the records of a step; it does not refer to this object, whose end stops the thread."""
         feed = self._setup.feeds[phase]
-        return feed.read(step, feed.parts[self._index])
+        return functools.partial(feed.read, rows=feed.parts[self._index])
 
     def _context(self, phase: Phase, step: int) -> Context:
         rows = self._setup.feeds[phase].parts[self._index]
