@@ -1,44 +1,18 @@
-"""A small job on made-up images, and the clusters to train it on."""
+"""The small job with its stores, and the clusters to train it on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client
+from smalljob import JOB
 
 from dsinga.cluster import connect
 from dsinga.data import write_store
 from dsinga.job import Job, loads
-
-# Every kind of layer whose part of a batch must not know how the batch was cut: convolution, normalisation over the
-# whole batch, dropout keyed by the global row, a loss that divides by the global batch.
-JOB = """
-name: "small"
-train_steps: 50
-disp_freq: 10
-train_one_batch { alg: kBP }
-updater { type: kSGD momentum: 0.9 weight_decay: 0.001 learning_rate { type: kFixed base_lr: 0.01 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput include: kTrain
-    store_conf { path: "train.zarr" batchsize: 100 shape: 1 shape: 8 shape: 8 std_value: 16 } }
-  layer { name: "data" type: kRecordInput include: kTest
-    store_conf { path: "test.zarr" batchsize: 64 shape: 1 shape: 8 shape: 8 std_value: 16 } }
-  layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 8 kernel: 3 pad: 1 }
-    param { name: "w1" init { type: kUniformSqrtFanIn } } param { name: "b1" init { type: kConstant value: 0 } } }
-  layer { name: "relu" type: kReLU srclayers: "conv" }
-  layer { name: "norm" type: kBM srclayers: "relu" }
-  layer { name: "pool" type: kPooling srclayers: "norm" pooling_conf { kernel: 2 stride: 2 } }
-  layer { name: "drop" type: kDropout srclayers: "pool" dropout_conf { dropout_ratio: 0.2 } }
-  layer { name: "ip" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 10 }
-    param { name: "w2" init { type: kUniformSqrtFanIn } }
-    param { name: "b2" lr_scale: 2 init { type: kConstant value: 0 } } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
-}
-"""
 
 
 @pytest.fixture(scope="session")
@@ -60,17 +34,6 @@ def job(stores: Path) -> Job:
     return loads(JOB, str(stores / "small.conf"))
 
 
-def with_topology(job: Job, workers: int, servers: int = 1) -> Job:
-    """Return the job with one group of so many workers and servers."""
-    from dataclasses import replace
-
-    from dsinga.api import keep_place
-    from dsinga.job import ClusterConf
-
-    cluster = ClusterConf(nworkers_per_group=workers, nservers_per_group=servers)
-    return keep_place(job, replace(job, cluster=cluster))
-
-
 @pytest.fixture(scope="session")
 def threads() -> Iterator[Client]:
     """An in-process cluster of three Dask workers."""
@@ -89,17 +52,3 @@ def processes() -> Iterator[Client]:
 def client(request: pytest.FixtureRequest) -> Client:
     """Each of the two, in turn: the exchange takes another road."""
     return request.getfixturevalue(request.param)
-
-
-def assert_same(one: dict[str, Any], two: dict[str, Any]) -> None:
-    """Assert that two sets of params are the same bits."""
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
-
-
-def assert_close(one: dict[str, Any], two: dict[str, Any], tolerance: float) -> None:
-    """Assert that two sets of params differ by at most ``tolerance`` of the largest value of each param."""
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_allclose(one[name], two[name], rtol=0, atol=tolerance * np.abs(two[name]).max(), err_msg=name)

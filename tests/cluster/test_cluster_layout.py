@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import with_topology
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
+from smalljob import with_topology
 
 from dsinga import UserError
 from dsinga.api import keep_place, roots

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import assert_same, with_topology
+from smalljob import assert_same, with_topology
 
 from dsinga import RunError, cluster
 from dsinga.api import keep_place, roots, train

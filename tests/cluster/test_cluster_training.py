@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same, with_topology
 from distributed import Client
+from smalljob import JOB, assert_close, assert_same, with_topology
 
 from dsinga import UserError
 from dsinga.api import Result, keep_place, train
@@ -21,8 +21,6 @@ from dsinga.training import Updater
 @pytest.fixture(scope="session")
 def single(stores: Path, threads: Client) -> Result:
     """The small job trained by one worker."""
-    from conftest import JOB
-
     return train(with_topology(loads(JOB, str(stores / "small.conf")), 1), threads, progress=False)
 
 
