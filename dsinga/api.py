@@ -7,7 +7,7 @@ import html
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -153,13 +153,7 @@ def with_workers(job: Job, workers: int) -> Job:
     if workers < 1:
         raise UserError(f"a job needs at least 1 worker, not {workers}")
     conf = job.cluster or ClusterConf()
-    return keep_place(job, replace(job, cluster=keep_place(conf, replace(conf, nworkers_per_group=workers))))
-
-
-def keep_place(original: Any, changed: Any) -> Any:
-    """Return ``changed``, said to have been written where ``original`` was."""
-    changed._where, changed._lines = original._where, original._lines
-    return changed
+    return job.replace(cluster=conf.replace(nworkers_per_group=workers))
 
 
 def _wanted(job: Job) -> int | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import statistics
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import numpy as np
 from distributed import Client
 
 from dsinga import cluster
-from dsinga.api import keep_place, roots
+from dsinga.api import roots
 from dsinga.data import write_store
 from dsinga.job import Job, LayerConf, Phase
 from dsinga.net import input_layers
@@ -63,10 +61,7 @@ def _peak_rss_mb() -> float:
 
 def _bare(job: Job, steps: int) -> Job:
     """Return the job without tests, checkpoints and ports of params, for that many steps."""
-    return keep_place(
-        job,
-        replace(job, train_steps=steps, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[]),
-    )
+    return job.replace(train_steps=steps, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[])
 
 
 def _with_synthetic_records(job: Job, folder: Path) -> Job:
@@ -76,7 +71,7 @@ def _with_synthetic_records(job: Job, folder: Path) -> Job:
         made[layer.name] if layer.name in made and Phase.kTest not in layer.include else layer
         for layer in job.neuralnet.layer
     ]
-    return keep_place(job, replace(job, neuralnet=keep_place(job.neuralnet, replace(job.neuralnet, layer=layers))))
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
 def _synthetic(layer: LayerConf, folder: Path) -> LayerConf:
@@ -88,6 +83,5 @@ def _synthetic(layer: LayerConf, folder: Path) -> LayerConf:
     records = rng.integers(0, 256, (count, *conf.shape), dtype=np.uint8)
     path = folder / f"{layer.name}.zarr"
     write_store(str(path), [(records, rng.integers(0, 2, count))])
-    assert math.prod(conf.shape) == records[0].size
-    conf = keep_place(conf, replace(conf, path=str(path), backend=None, mean_file=None, std_file=None))
-    return keep_place(layer, replace(layer, store_conf=conf))
+    conf = conf.replace(path=str(path), backend=None, mean_file=None, std_file=None)
+    return layer.replace(store_conf=conf)

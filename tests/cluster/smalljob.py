@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dsinga.api import keep_place
 from dsinga.job import ClusterConf, Job
 
 # Every kind of layer whose part of a batch must not know how the batch was cut: convolution, normalisation over the
@@ -40,7 +38,7 @@ neuralnet {
 def with_topology(job: Job, workers: int, servers: int = 1) -> Job:
     """Return the job with one group of so many workers and servers."""
     cluster = ClusterConf(nworkers_per_group=workers, nservers_per_group=servers)
-    return keep_place(job, replace(job, cluster=cluster))
+    return job.replace(cluster=cluster)
 
 
 def assert_same(one: dict[str, Any], two: dict[str, Any]) -> None:

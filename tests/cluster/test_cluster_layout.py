@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from smalljob import with_topology
 
 from dsinga import UserError
-from dsinga.api import keep_place, roots
+from dsinga.api import roots
 from dsinga.cluster import lay_out, timetable
 from dsinga.cluster.feed import open_feed
 from dsinga.cluster.placement import place
@@ -63,7 +62,7 @@ def test_a_job_without_cluster_takes_the_workers_at_hand(job: Job) -> None:
 
 @pytest.mark.parametrize("field", ["nworker_groups", "nserver_groups"])
 def test_asynchronous_groups_are_refused(job: Job, field: str) -> None:
-    job = replace(job, cluster=ClusterConf(**{field: 2}))
+    job = job.replace(cluster=ClusterConf(**{field: 2}))
     with pytest.raises(JobError, match=f"{field}: 2 asks for asynchronous groups"):
         topology(job, 4, 1)
 
@@ -92,9 +91,9 @@ def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
 
 def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) -> None:
     job.test_freq, job.test_steps = 10, 1
-    test_only = replace(job.neuralnet.layer[-2], name="ip", include=[Phase.kTest], param=[])
+    test_only = job.neuralnet.layer[-2].replace(name="ip", include=[Phase.kTest], param=[])
     job.neuralnet.layer[-2].include = [Phase.kTrain]
-    job.neuralnet.layer.insert(-1, keep_place(job.neuralnet.layer[-2], test_only))
+    job.neuralnet.layer.insert(-1, test_only)
     with pytest.raises(UserError, match="param 'ip_weight' of the kTest net has no counterpart"):
         lay_out(with_topology(job, 1), threads, roots(job, None))
 

@@ -7,7 +7,6 @@ import re
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from smalljob import assert_same, with_topology
 
 from dsinga import RunError, cluster
-from dsinga.api import keep_place, roots, train
+from dsinga.api import roots, train
 from dsinga.cluster import connect
 from dsinga.job import Job
 
@@ -43,7 +42,7 @@ class KillAt:
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["the one with the server", "one without a server"])
 def test_a_killed_worker_ends_the_run(job: Job, tmp_path: Path, victim: int) -> None:
-    job = keep_place(job, replace(with_topology(job, 2), train_steps=100_000, checkpoint_freq=20))
+    job = with_topology(job, 2).replace(train_steps=100_000, checkpoint_freq=20)
     with connect(workers=2, separate_processes=True) as client:
         workers = cluster.workers_at_hand(client)
         address = list(workers)[victim]
@@ -56,12 +55,12 @@ def test_a_killed_worker_ends_the_run(job: Job, tmp_path: Path, victim: int) -> 
 
 
 def test_what_was_cut_by_a_kill_resumes_to_the_same_bits(job: Job, tmp_path: Path) -> None:
-    job = keep_place(job, replace(with_topology(job, 2), train_steps=60, checkpoint_freq=20))
+    job = with_topology(job, 2).replace(train_steps=60, checkpoint_freq=20)
     with connect(workers=2) as client:
         whole = train(job, client, progress=False)
     with connect(workers=2, separate_processes=True) as client:
         pid = next(iter(client.run(os.getpid).values()))
-        endless = keep_place(job, replace(job, train_steps=100_000))
+        endless = job.replace(train_steps=100_000)
         with pytest.raises(RunError):
             cluster.train(endless, client, KillAt(pid, 40), workspace=tmp_path, roots=roots(job, None))
     for late in tmp_path.glob("checkpoint/step*"):

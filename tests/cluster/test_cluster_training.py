@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from distributed import Client
 from smalljob import JOB, assert_close, assert_same, with_topology
 
 from dsinga import UserError
-from dsinga.api import Result, keep_place, train
+from dsinga.api import Result, train
 from dsinga.job import Job, SlicingMethod, UpdaterConf, loads
 from dsinga.layers import Layer, Output
 from dsinga.registry import register
@@ -50,7 +49,7 @@ def test_both_roads_give_the_same_bits(job: Job, threads: Client, processes: Cli
 def test_a_run_cut_and_resumed_is_the_same_bits(job: Job, client: Client, tmp_path: Path) -> None:
     job = with_topology(job, 2, 1)
     whole = train(job, client, workspace=tmp_path / "whole", progress=False)
-    train(keep_place(job, replace(job, train_steps=30)), client, workspace=tmp_path / "cut", progress=False)
+    train(job.replace(train_steps=30), client, workspace=tmp_path / "cut", progress=False)
     resumed = train(job, client, workspace=tmp_path / "cut", resume=True, progress=False)
     assert_same(resumed.params, whole.params)
     assert [row["step"] for row in resumed.history] == [row["step"] for row in whole.history]
@@ -59,7 +58,7 @@ def test_a_run_cut_and_resumed_is_the_same_bits(job: Job, client: Client, tmp_pa
 def test_block_slicing_trains_to_the_same_params(job: Job, threads: Client, single: Result) -> None:
     job = with_topology(job, 2, 2)
     assert job.cluster is not None
-    job = keep_place(job, replace(job, cluster=replace(job.cluster, slicing=SlicingMethod.kBlock)))
+    job = job.replace(cluster=job.cluster.replace(slicing=SlicingMethod.kBlock))
     assert_close(train(job, threads, progress=False).params, single.params, 1e-5)
 
 
@@ -69,9 +68,9 @@ def test_uneven_batch_sizes_a_worker(job: Job, threads: Client, single: Result) 
 
 
 def test_another_updater_cannot_resume(job: Job, threads: Client, tmp_path: Path) -> None:
-    job = with_topology(keep_place(job, replace(job, train_steps=5)), 1)
+    job = with_topology(job.replace(train_steps=5), 1)
     train(job, threads, workspace=tmp_path, progress=False)
-    other = keep_place(job, replace(job, train_steps=10, updater=replace(job.updater, type="kAdaGrad")))
+    other = job.replace(train_steps=10, updater=job.updater.replace(type="kAdaGrad"))
     with pytest.raises(UserError, match="resume with the updater that wrote it"):
         train(other, threads, workspace=tmp_path, resume=True, progress=False)
 
@@ -99,7 +98,7 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
     own = loads('neuralnet { layer { name: "twice" user_type: "Twice" srclayers: "pool" } }').neuralnet.layer[0]
     job.neuralnet.layer.insert(6, own)
     job.neuralnet.layer[7].srclayers = ["twice"]
-    job = keep_place(job, replace(job, updater=UpdaterConf(user_type="SignSGD")))
+    job = job.replace(updater=UpdaterConf(user_type="SignSGD"))
     one = train(with_topology(job, 2), processes, progress=False)
     assert_same(one.params, train(with_topology(job, 2), threads, progress=False).params)
     losses = one.history.phase("train")[:, "loss"]
