@@ -1,8 +1,9 @@
 """All that touches Dask: topology to workers, servers as Actors, exchange, rounds, the driver."""
 
-from dsinga.cluster.driver import Layout, Observer, Outcome, build_net, lay_out, train
+from dsinga.cluster.driver import Observer, Outcome, train
 from dsinga.cluster.embedded import connect
 from dsinga.cluster.inference import evaluate, predict
+from dsinga.cluster.layout import Layout, build_net, lay_out
 from dsinga.cluster.placement import workers_at_hand
 from dsinga.cluster.session import Arrays
 

@@ -1,0 +1,83 @@
+"""Making a job ready for a cluster: stores opened, nets built, places given; all that can be refused is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import dask.config
+import dask.utils
+from distributed import Client
+
+from dsinga.cluster.feed import open_feed
+from dsinga.cluster.partition import Setup
+from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
+from dsinga.cluster.session import new_run
+from dsinga.cluster.topology import Topology, topology
+from dsinga.errors import UserError
+from dsinga.job import Job, Phase, check
+from dsinga.net import NeuralNet, create_net
+from dsinga.server import slice_for_servers
+from dsinga.training import Updater, algorithm, create_updater
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A job made ready for a cluster: everything that can be refused has been checked."""
+
+    job: Job
+    topology: Topology
+    placement: Placement
+    setup: Setup
+    updater: Updater
+
+    @property
+    def net(self) -> NeuralNet:
+        """The training net."""
+        return self.setup.nets[Phase.kTrain]
+
+
+def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
+    """Check a job, open its stores, build its nets, and place it on the cluster.
+
+    Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
+    """
+    check(job)
+    at_hand = workers_at_hand(client)
+    wanted = topology(job, len(at_hand), processes(at_hand))
+    placement = place(wanted, at_hand)
+    phases = [Phase.kTrain]
+    phases += [Phase.kVal] * bool(job.validate_freq and job.validate_steps)
+    phases += [Phase.kTest] * bool(job.test_freq and job.test_steps)
+    feeds = {phase: open_feed(job, phase, wanted.workers, roots) for phase in phases}
+    nets = {phase: create_net(job.neuralnet, phase, feeds[phase].infos) for phase in phases}
+    _same_params(nets)
+    sizes = {name: param.size for name, param in nets[Phase.kTrain].params.items()}
+    setup = Setup(
+        run=new_run(),
+        generation=0,
+        seed=job.seed,
+        nets=nets,
+        feeds=feeds,
+        algorithm=algorithm(job.train_one_batch),
+        slices=slice_for_servers(sizes, wanted.servers, wanted.slicing),
+        timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
+    )
+    return Layout(job, wanted, placement, setup, create_updater(job.updater))
+
+
+def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
+    """Return the net of a phase as one worker has it. Raises UserError for what is wrong with the job or its stores."""
+    check(job, [phase])
+    return create_net(job.neuralnet, phase, open_feed(job, phase, 1, roots).infos)
+
+
+def _same_params(nets: Mapping[Phase, NeuralNet]) -> None:
+    train = nets[Phase.kTrain].params
+    for phase, net in nets.items():
+        for name, param in net.params.items():
+            if name not in train or train[name].shape != param.shape:
+                raise UserError(
+                    f"param {name!r} of the {phase.name} net has no counterpart of shape {param.shape} in the "
+                    "training net; nets of all phases share their params by name"
+                )
