@@ -92,8 +92,9 @@ def random_nets(draw):
     layers, outputs = [], {"data": 6}
     for k in range(draw(st.integers(1, 5))):
         name, earlier = f"n{k}", sorted(outputs)
-        kind = draw(st.sampled_from(["dense", "shared", "kSTanh", "kConcate", "kSlice", "loss"]))
         source = draw(st.sampled_from(earlier))
+        kinds = ["dense", "shared", "kSTanh", "kConcate", "loss"] + ["kSlice"] * (outputs[source] > 1)
+        kind = draw(st.sampled_from(kinds))
         if kind == "dense" or kind == "loss":
             layers.append(dense(name, source, draw(st.integers(2, 4)) if kind == "dense" else 3))
             outputs[name] = layers[-1].innerproduct_conf.num_output
