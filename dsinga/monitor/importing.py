@@ -18,8 +18,10 @@ def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int,
     Yields the function to call with how much is done and of how much, 0 if unknown; the unit does not matter.
     """
     out = out or sys.stderr
+    if not out.isatty():
+        yield lambda done, total: None
+        return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(file=out), disable=not out.isatty(), redirect_stdout=False)
-    task = bar.add_task(name, total=None)
-    with bar:
+    with Progress(*columns, console=Console(file=out), redirect_stdout=False) as bar:
+        task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
