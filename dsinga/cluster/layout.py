@@ -1,4 +1,4 @@
-"""Making a job ready for a cluster: stores opened, nets built, places given; all that can be refused is refused here."""
+"""Making a job ready for a cluster: stores opened, nets built, places given. What can be refused is refused here."""
 
 from __future__ import annotations
 
