@@ -91,6 +91,23 @@ def test_the_job_in_the_readme_is_a_job():
     dsinga.job.check(dsinga.job.loads(job, "README.md"))
 
 
+def test_the_commands_in_the_readme_have_these_options():
+    import click
+
+    from dsinga.cli import main_group
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = "".join(block.text for block in blocks(text) if block.language == "sh")
+    lines = re.findall(r"^dsinga (.*)$", commands, re.MULTILINE)
+    assert len(lines) > 5
+    for line in lines:
+        command: click.Command = main_group
+        words = shlex.split(line, comments=True)
+        while isinstance(command, click.Group):
+            command = command.commands[words.pop(0)]
+        command.make_context("dsinga", words)  # raises click.UsageError
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
