@@ -14,9 +14,10 @@ from dsinga.server import Push, Slice
 
 Shape = tuple[int, ...]
 
-# Gradients for one server travel together until there are this many bytes: below it a message costs more than what
-# it carries, above it the update of the upper layers no longer overlaps the backward pass of the lower ones.
-BUCKET_BYTES = 1 << 20
+# Gradients for a server travel in about so many buckets, so that most are under way while the lower layers still
+# compute, but in none smaller than so many bytes, for a message costs as much as these.
+BUCKETS = 8
+LEAST_BUCKET_BYTES = 1 << 17
 
 
 class Exchange(Mapping[str, Array]):
@@ -31,7 +32,7 @@ class Exchange(Mapping[str, Array]):
         roads: the road to each server.
         identity: (generation, group, partition), said with every push.
         timeout: seconds that a wait may last.
-        bucket_bytes: see ``BUCKET_BYTES``.
+        bucket_bytes: the size of a bucket; see ``BUCKETS`` for the default.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Exchange(Mapping[str, Array]):
         roads: Sequence[Road],
         identity: tuple[int, int, int],
         timeout: float,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
     ):
         self._shapes = dict(shapes)
         self._roads = roads
@@ -50,7 +51,8 @@ class Exchange(Mapping[str, Array]):
         self._slices: dict[str, list[Slice]] = {name: [] for name in shapes}
         for piece in slices:
             self._slices[piece.param].append(piece)
-        self._buckets = _fill_buckets(self._slices, bucket_bytes)
+        per_server = 4 * sum(piece.size for piece in slices) // (BUCKETS * len(roads))
+        self._buckets = _fill_buckets(self._slices, bucket_bytes or max(LEAST_BUCKET_BYTES, per_server))
         self._bucket_of = {piece.id: number for number, (_, ids) in enumerate(self._buckets) for piece in ids}
         self._values: dict[str, Array] = {}
         self._pieces: dict[int, Array] = {}
@@ -152,5 +154,5 @@ def _fill_buckets(slices: Mapping[str, Sequence[Slice]], limit: int) -> list[tup
                 held, size = [], 0
                 buckets.append((piece.server, held))
             held.append(piece)
-            open_bucket[piece.server] = (held, size + 4 * (piece.stop - piece.start))
+            open_bucket[piece.server] = (held, size + 4 * piece.size)
     return buckets
