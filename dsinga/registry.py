@@ -21,6 +21,8 @@ def register(kind: str, *names: str) -> Callable[[T], T]:
     """
     if kind not in _entries:
         raise UserError(f"nothing can be registered as {kind!r}; the kinds are {', '.join(KINDS)}")
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f'register wants the name that a job will give, as in @register("{kind}", "MyOwn")')
 
     def decorate(entry: T) -> T:
         for name in names:
@@ -35,7 +37,8 @@ def lookup(kind: str, name: str) -> Any:
     try:
         return _entries[kind][name]
     except KeyError:
-        raise UserError(f"no {kind} is registered as {name!r}{nearest(name, _entries[kind])}") from None
+        remedy = nearest(name, _entries[kind]) or f'; decorate it with @dsinga.register("{kind}", "{name}")'
+        raise UserError(f"no {kind} is registered as {name!r}{remedy}") from None
 
 
 def nearest(name: str, known: Any) -> str:

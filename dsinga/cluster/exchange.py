@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.cluster.roads import Answer, Road, wait_for
+from dsinga.errors import UserError
 from dsinga.ops import Array
+from dsinga.registry import nearest
 from dsinga.server import Push, Slice
 
 Shape = tuple[int, ...]
@@ -95,8 +97,13 @@ class Exchange(Mapping[str, Array]):
         return value
 
     def push(self, name: str, gradient: Array) -> None:
-        """Give the gradient of a param away; it is sent when its bucket is complete."""
+        """Give the gradient of a param away; it is sent when its bucket is complete.
+
+        Raises UserError, which an algorithm of the user's has to answer for, unless it is float32 of the param's shape
+        and the first one of this step.
+        """
         started = time.perf_counter()
+        self._check(name, gradient)
         flat = gradient.reshape(-1)
         self._pushed.add(name)
         for piece in self._slices[name]:
@@ -105,6 +112,17 @@ class Exchange(Mapping[str, Array]):
             if len(self._ready[number]) == len(self._buckets[number][1]):
                 self._send(number)
         self.waited += time.perf_counter() - started
+
+    def _check(self, name: str, gradient: Array) -> None:
+        if name not in self._shapes:
+            raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, self)}")
+        if name in self._pushed:
+            raise UserError(f"param {name!r} was pushed twice in step {self._step}; push the sum, once")
+        shape, dtype = getattr(gradient, "shape", None), getattr(gradient, "dtype", None)
+        if shape != self._shapes[name] or dtype != np.float32:
+            given = f"{dtype} of shape {shape}" if dtype else f"a {type(gradient).__name__}"
+            wanted = f"float32 of shape {self._shapes[name]}"
+            raise UserError(f"the gradient that was pushed for param {name!r} must be {wanted}, not {given}")
 
     def finish(self) -> None:
         """End the present step: params that got no gradient are pushed zeros (weight decay still applies to them)."""

@@ -21,7 +21,7 @@ from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import get_ops
 from dsinga.server import Slice
-from dsinga.training import Algorithm, Metrics, forward
+from dsinga.training import Algorithm, Metrics, checked, forward
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Partition:
         self.exchange.waited = 0.0
         self.exchange.begin(step)
         net, ctx = self._setup.nets[Phase.kTrain], self._context(Phase.kTrain, step)
-        metrics = self._setup.algorithm(net, self.exchange, records, ctx, self.exchange.push)
+        metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, self.exchange.push))
         self.exchange.finish()
         return metrics, Timing(time.perf_counter() - started, data, self.exchange.waited)
 

@@ -206,7 +206,7 @@ class Layer(ABC):
         one is wanted.
         """
         if any(needs) or self.params:
-            raise NotImplementedError(f"{type(self).__name__} has no gradient")
+            raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
         return (None,) * len(needs), ()
 
 

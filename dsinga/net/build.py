@@ -11,6 +11,7 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
 from dsinga.job.checknet import check_net, sources
 from dsinga.layers.base import Layer, RecordInfo, Shape
+from dsinga.layers.contract import make_layer
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.sharing import name_params
 from dsinga.net.splits import insert_splits
@@ -42,7 +43,7 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -
             layers[source].shape if k == cls.label_source else handed_shape(layers[source], handed, source)
             for k, source in enumerate(into)
         ]
-        layers.append(cls(layer, shapes, records.get(layer.name)))
+        layers.append(make_layer(cls, layer, shapes, records.get(layer.name)))
         check_ends(layers[-1], [layers[source] for source in into])
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
@@ -66,11 +67,15 @@ def layer_class(conf: LayerConf) -> type[Layer]:
     if conf.type is LayerType.kUserLayer and not conf.user_type:
         raise conf.error(f"layer {conf.name!r} has no type; give it one, or a user_type that is registered")
     try:
-        return lookup("layer", conf.type_name)
+        cls = lookup("layer", conf.type_name)
     except UserError as error:
         if conf.type is LayerType.kUserLayer:
             raise conf.error(f"layer {conf.name!r}: {error}", "user_type") from None
         raise conf.error(f"layer {conf.name!r}: type {conf.type_name} is not available yet", "type") from None
+    if not (isinstance(cls, type) and issubclass(cls, Layer)):
+        where = f"layer {conf.name!r}: what is registered as {conf.type_name!r}"
+        raise conf.error(f"{where} must be a subclass of dsinga.layers.Layer, not {cls!r}", "user_type")
+    return cls
 
 
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:

@@ -115,6 +115,7 @@ class Shard:
             try:
                 slot.update(self._updater)
             except BaseException as error:
+                error.add_note(f"in the update of {slot.spec.slice} at step {push.step}")
                 self.close(RunError(f"updating slice {slot.spec.slice} at step {push.step} failed: {error!r}"))
                 raise
             with self._lock:

@@ -1,6 +1,6 @@
 """The mathematics of training: back-propagation, updaters, learning rates, initial values."""
 
-from dsinga.training.algorithms import Algorithm, algorithm
+from dsinga.training.algorithms import Algorithm, algorithm, checked
 from dsinga.training.bp import Metrics, Push, bp, forward
 from dsinga.training.initialisers import initial_values, initialise
 from dsinga.training.schedules import Schedule, schedule
@@ -14,6 +14,7 @@ __all__ = [
     "Updater",
     "algorithm",
     "bp",
+    "checked",
     "create_updater",
     "forward",
     "initial_values",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import dsinga.training.bp  # noqa: F401  registers kBP
+from dsinga.errors import UserError
 from dsinga.job import AlgConf
 from dsinga.layers.base import Array, Context, Records
+from dsinga.layers.contract import is_metric
 from dsinga.net import NeuralNet
 from dsinga.training.bp import Metrics, Push
 from dsinga.training.chosen import chosen
@@ -21,4 +24,14 @@ def algorithm(conf: AlgConf) -> Algorithm:
     class that is made from the AlgConf and called like it. Raises JobError for one that is not registered.
     """
     entry = chosen("algorithm", conf, "alg", "user_alg")
-    return entry(conf) if isinstance(entry, type) else entry
+    own = entry(conf) if isinstance(entry, type) else entry
+    if not callable(own):
+        raise conf.error(f"algorithm {conf.user_alg!r} must be a function, or a class with __call__", "user_alg")
+    return own
+
+
+def checked(metrics: Any) -> Metrics:
+    """Return what an algorithm returned; raise UserError unless it is metrics: a dict of name to (sum, count)."""
+    if isinstance(metrics, dict) and all(is_metric(metric) for metric in metrics.values()):
+        return metrics
+    raise UserError(f'the algorithm must return metrics, as in {{"loss": (sum, count)}}, not {metrics!r}')

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.layers.base import Array, Context, Output, Records
+from dsinga.layers.contract import blame, check_gradients, check_output
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE
 from dsinga.registry import register
@@ -78,10 +79,11 @@ def bp(
         if stage.backward and (gradient is not None or stage.layer.is_loss):
             try:
                 computed = stage.layer.compute_gradient(params, sources, output, gradient, stage.needs, ctx)
+                check_gradients(stage.layer, params, sources, computed)
                 collect(net, stage, computed, gradients, sums, ctx.ops.add)
                 del computed  # or it would live while the next layer computes
             except Exception as error:
-                error.add_note(f"in compute_gradient of layer {stage.layer.name!r}")
+                blame(error, stage.layer, "compute_gradient")
                 raise
         for k, role, name in stage.state:
             if name not in sums:  # of several uses of one state, the last in the forward pass holds
@@ -112,8 +114,9 @@ def visit_layers(
         params = [held[name] for name in stage.params]
         try:
             output = layer.compute_feature(params, sources, ctx)
+            check_output(layer, params, sources, output)
         except Exception as error:
-            error.add_note(f"in compute_feature of layer {layer.name!r}")
+            blame(error, layer, "compute_feature")
             raise
         features.append(output.feature)
         labels.append(output.labels)

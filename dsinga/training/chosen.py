@@ -1,13 +1,27 @@
-"""From a ``type`` (and ``user_type``) of the job to what is registered for it."""
+"""From a ``type`` (and ``user_type``) of the job to what is registered for it, which may be the user's own code."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Message
 from dsinga.registry import lookup
+
+
+@contextlib.contextmanager
+def noting(where: str) -> Iterator[None]:
+    """Note on what is raised within where it was, for code of the user's runs there; a UserError says so itself."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        error.add_note(where)
+        raise
 
 
 def chosen(kind: str, conf: Message, field: str = "type", user_field: str = "user_type") -> Any:

@@ -13,7 +13,7 @@ from dsinga.job import ParamGenConf
 from dsinga.layers.base import Shape
 from dsinga.net import Param
 from dsinga.registry import register
-from dsinga.training.chosen import chosen
+from dsinga.training.chosen import chosen, noting
 
 Initialiser = Callable[[Shape, ParamGenConf, np.random.Generator], Any]
 
@@ -29,7 +29,8 @@ def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarr
         if param.conf.init is None:
             values[name] = np.full(param.shape, param.spec.initial, np.float32)
         else:
-            values[name] = initialise(param.shape, param.conf.init, param_rng(seed, name))
+            with noting(f"in the initialiser of param {name!r}"):
+                values[name] = initialise(param.shape, param.conf.init, param_rng(seed, name), name)
     return values
 
 
@@ -40,16 +41,22 @@ def param_rng(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key))
 
 
-def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Return a new float32 array of ``shape``, filled as ``conf`` says.
+def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param: str = "") -> np.ndarray:
+    """Return a new float32 array of ``shape``, filled as ``conf`` says; ``param`` is the name that errors give it.
 
     A user's own is registered as ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array.
-    Raises JobError where the method needs rows and columns and ``shape`` has none, or a user's own returns another
-    shape.
+    Raises JobError where the method needs rows and columns and ``shape`` has none, or a user's own returns something
+    else than numbers of that shape.
     """
-    values = np.ascontiguousarray(chosen("initialiser", conf)(shape, conf, rng), np.float32)
-    if values.shape != tuple(shape):
-        raise conf.error(f"initialiser {conf.user_type!r} returned the shape {values.shape}, not {shape}", "user_type")
+    given = chosen("initialiser", conf)(shape, conf, rng)
+    own = f"initialiser {conf.user_type!r}" + (f" of param {param!r}" if param else "")
+    if not isinstance(given, (np.ndarray, np.number, list, tuple, float, int)):
+        raise conf.error(f"{own} must return an array of shape {shape}, not {given!r}", "user_type")
+    if np.shape(given) != tuple(shape):
+        raise conf.error(f"{own} returned the shape {np.shape(given)}, not {shape}", "user_type")
+    values = np.ascontiguousarray(given, np.float32)
+    if conf.user_type and not np.isfinite(values).all():
+        raise conf.error(f"{own} returned numbers that are not finite", "user_type")
     return values
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 from dsinga.job import LRGenConf, Message
 from dsinga.registry import register
-from dsinga.training.chosen import chosen
+from dsinga.training.chosen import chosen, noting
 
 Schedule = Callable[[int], float]
 
@@ -18,9 +20,17 @@ def schedule(conf: LRGenConf) -> Schedule:
 
     A user's own is registered as ``@register("schedule", "name")``: a function (or class) that takes the LRGenConf and
     returns a function (or object to call) of the step. Raises JobError where the configuration of the type is missing
-    or wrong.
+    or wrong, or a user's own does not give a number for step 0.
     """
-    return chosen("schedule", conf)(conf)
+    with noting("in the schedule of the learning rate"):
+        rate: Schedule = chosen("schedule", conf)(conf)
+        if not callable(rate):
+            message = f"schedule {conf.user_type!r} must return a function of the step, not {rate!r}"
+            raise conf.error(message, "user_type")
+        first: Any = rate(0)
+    if not isinstance(first, Real) or not math.isfinite(first):
+        raise conf.error(f"schedule {conf.user_type!r} gives {first!r} at step 0; it must give a number", "user_type")
+    return rate
 
 
 def part(conf: LRGenConf, field: str) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsinga.job import AdaDeltaConf, AdamConf, AdamMaxConf, UpdaterConf
 from dsinga.registry import register
-from dsinga.training.chosen import chosen
+from dsinga.training.chosen import chosen, noting
 from dsinga.training.schedules import schedule
 
 Block = np.ndarray
@@ -25,9 +25,21 @@ BLOCK = 65536  # elements; value, gradient, state and scratch of a block stay in
 def create_updater(conf: UpdaterConf) -> Updater:
     """Return the updater that the job asks for; raise JobError where its configuration is missing or wrong.
 
-    A user's own is a subclass of Updater, registered as ``@register("updater", "name")``.
+    A user's own is a subclass of Updater, registered as ``@register("updater", "name")``. It is tried on three numbers,
+    so that a fault of its own shows before training.
     """
-    return chosen("updater", conf)(conf)
+    cls = chosen("updater", conf)
+    name = conf.user_type or conf.type.name
+    if not (isinstance(cls, type) and issubclass(cls, Updater)):
+        raise conf.error(f"updater {name!r} must be a subclass of dsinga.training.Updater, not {cls!r}", "user_type")
+    if isinstance(cls.slots, str):
+        raise conf.error(f"slots of updater {name!r} must be a tuple, as in ({cls.slots!r},)", "user_type")
+    with noting(f"in updater {name!r}, tried before training"):
+        updater = cls(conf)
+        if not hasattr(updater, "rate"):
+            raise conf.error(f"{cls.__name__}.__init__ must begin with super().__init__(conf)", "user_type")
+        updater.update(0, np.ones(3, np.float32), np.ones(3, np.float32), updater.create_state(3))
+    return updater
 
 
 class Updater(ABC):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import RunError
+from dsinga import RunError, UserError
 from dsinga.cluster.exchange import Exchange
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road, wait_for
 from dsinga.cluster.server import ServerActor, ServerKey, close_shards, local_shard
@@ -109,6 +109,23 @@ class TestRoads:
             view.begin(step + 1)
             for name in view:
                 np.testing.assert_array_equal(view[name], values[name] - 0.25)
+
+    @pytest.mark.parametrize(
+        ("name", "gradient", "message"),
+        [
+            ("w3", np.zeros((4, 3), np.float32), "pushed for 'w3', which is no param of the net; did you mean 'w"),
+            ("w1", np.zeros((3, 4), np.float32), r"'w1' must be float32 of shape \(4, 3\), not float32 of shape \(3, 4\)"),
+            ("w1", np.zeros((4, 3)), "not float64"),
+            ("b2", [0.0, 0.0], "not a list"),
+            ("b1", np.zeros(4, np.float32), "'b1' was pushed twice in step 0"),
+        ],
+    )
+    def test_a_wrong_push_is_refused(self, roads, name, gradient, message) -> None:
+        view = exchange(roads(1))
+        view.begin(0)
+        view.push("b1", np.zeros(4, np.float32))
+        with pytest.raises(UserError, match=message):
+            view.push(name, gradient)
 
     def test_contributions_of_all_partitions_are_summed(self, roads) -> None:
         ways = roads(2)

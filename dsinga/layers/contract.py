@@ -1,0 +1,130 @@
+"""Holding a layer to its word: what it says of itself, the features and the gradients that it returns.
+
+A fault in a user's own layer would otherwise show in another layer or on a server, or train to nothing without a word.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, RecordInfo, Shape, times
+
+
+def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:
+    """Return the layer that ``cls`` makes of its configuration; raise JobError where it does not say its shape."""
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise conf.error(f"layer {conf.name!r}: the class {cls.__name__} does not define {missing}")
+    try:
+        layer = cls(conf, source_shapes, info)
+    except Exception as error:
+        error.add_note(f"in {cls.__name__}(conf, source_shapes, info) of layer {conf.name!r}")
+        raise
+    if not hasattr(layer, "source_shapes"):
+        call = "super().__init__(conf, source_shapes, info)"
+        raise conf.error(f"layer {conf.name!r}: {cls.__name__}.__init__ must begin with {call}")
+    if not is_shape(layer.shape):
+        raise layer.fail(
+            f"{cls.__name__}.__init__ must set self.shape to the shape of the feature, a tuple of whole numbers "
+            f"above 0 with the batch first; it is {layer.shape!r}"
+        )
+    specs: Any = layer.params
+    if not isinstance(specs, (tuple, list)) or not all(isinstance(spec, ParamSpec) for spec in specs):
+        raise layer.fail(f'self.params must be a tuple such as (ParamSpec("weight", (2, 3)),), not {specs!r}')
+    for spec in specs:
+        if not is_shape(spec.shape):
+            raise layer.fail(f"the shape of its param {spec.role!r} must be a tuple such as (2, 3), not {spec.shape!r}")
+    return layer
+
+
+def is_shape(shape: Any) -> bool:
+    """Whether ``shape`` is a tuple of whole numbers above 0, at least one."""
+    return isinstance(shape, tuple) and bool(shape) and all(isinstance(n, (int, np.integer)) and n > 0 for n in shape)
+
+
+def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) -> None:
+    """Raise UserError unless ``output`` is what the layer promised; make its feature read-only for other layers."""
+    if not isinstance(output, Output):
+        raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {kind_of(output)}")
+    feature = output.feature
+    if feature is not None and not layer.hands_parts:
+        if not hasattr(feature, "dtype"):
+            raise layer.fail(f"compute_feature must return an array as its feature, not {kind_of(feature)}")
+        if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
+            raise layer.fail(
+                f"compute_feature returned a feature of {times(feature.shape)}, but self.shape promises rows of "
+                f"{times(layer.shape[1:])}; make them agree"
+            )
+        if feature.dtype == np.float64 and not layer.is_input:
+            if not any(getattr(array, "dtype", None) == np.float64 for array in (*params, *sources)):
+                raise layer.fail("compute_feature made float64 of float32; return feature.astype(numpy.float32)")
+        freeze(feature)
+    for name, metric in output.metrics.items():
+        if not is_metric(metric):
+            raise layer.fail(f"the metric {name!r} must be a pair (sum, count), not {metric!r}")
+
+
+def is_metric(metric: Any) -> bool:
+    """Whether ``metric`` is (sum, count)."""
+    return isinstance(metric, tuple) and len(metric) == 2
+
+
+def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any) -> None:
+    """Raise UserError unless ``computed`` has a gradient (or None) for each source, and one for each trainable param.
+
+    Each is of the shape and dtype of what it is the gradient for. Those for sources become read-only for other layers.
+    """
+    if not isinstance(computed, tuple) or len(computed) != 2:
+        raise layer.fail(
+            "compute_gradient must return (gradients for the sources, gradients for the params), "
+            f"as in (dx,), (dw, db), not {kind_of(computed)}"
+        )
+    for what, given, wanted in (("sources", computed[0], sources), ("params", computed[1], params)):
+        if not isinstance(given, (tuple, list)) or len(given) != len(wanted):
+            count = f"{len(given)}" if isinstance(given, (tuple, list)) else kind_of(given)
+            raise layer.fail(f"compute_gradient must return a sequence of {len(wanted)} for its {what}, not {count}")
+    for index, (gradient, source) in enumerate(zip(computed[0], sources, strict=True)):
+        if gradient is not None:
+            check_gradient(layer, layer.source_name(index), gradient, source)
+            freeze(gradient)
+    for spec, gradient, param in zip(layer.params, computed[1], params, strict=True):
+        if gradient is not None:
+            check_gradient(layer, f"param {spec.role!r}", gradient, param)
+        elif spec.trainable:
+            raise layer.fail(f"compute_gradient returned None for its param {spec.role!r}; return an array")
+
+
+def check_gradient(layer: Layer, what: str, gradient: Any, of: Array) -> None:
+    """Raise UserError unless ``gradient`` is an array of the shape and dtype of ``of``."""
+    if not hasattr(gradient, "dtype"):
+        raise layer.fail(f"the gradient for {what} must be an array, not {kind_of(gradient)}")
+    if gradient.shape != of.shape or gradient.dtype != of.dtype:
+        raise layer.fail(
+            f"the gradient for {what} has the shape {gradient.shape} and is {gradient.dtype}; "
+            f"it must be of shape {of.shape} and {of.dtype}, like what it is the gradient for"
+        )
+
+
+def freeze(array: Array) -> None:
+    """Make a numpy array read-only, so that a layer that changes what it was given is found out."""
+    if type(array) is np.ndarray:
+        array.flags.writeable = False
+
+
+def blame(error: Exception, layer: Layer, method: str) -> None:
+    """Note on ``error``, which ``method`` of ``layer`` has raised, where it comes from and, if known, what to do."""
+    error.add_note(f"in {method} of layer {layer.name!r}")
+    if isinstance(error, ValueError) and "read-only" in str(error):
+        error.add_note("a layer must not change the arrays that it is given; work on a copy")
+
+
+def kind_of(value: Any) -> str:
+    """Return what ``value`` is, in words."""
+    if value is None:
+        return "None"
+    return f"an array of {times(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"

@@ -1,0 +1,222 @@
+"""Faults in a user's own layer, updater, schedule, initialiser or algorithm: found early, named, with a remedy."""
+
+import math
+
+import numpy as np
+import pytest
+from trainingcases import build, dense, layer, records_of
+
+from dsinga.errors import UserError
+from dsinga.job import AlgConf, LRGenConf, ParamGenConf, Phase, UpdaterConf
+from dsinga.layers import Context, Layer, Output, ParamSpec, Records, Rows
+from dsinga.ops import get_ops
+from dsinga.registry import lookup, register
+from dsinga.training import Updater, algorithm, bp, checked, create_updater, initial_values, initialise, schedule
+
+LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
+
+
+class Sound(Layer):
+    """A layer without a fault, for others to have one: its source times a param."""
+
+    source_count = 1
+
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+        self.params = (ParamSpec("scale", self.shape[1:], initial=1.0),)
+
+    def compute_feature(self, params, sources, ctx):
+        return Output(sources[0] * params[0])
+
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        return (grad * params[0] if needs[0] else None,), ((grad * sources[0]).sum(0),)
+
+
+def train_once(own: type) -> None:
+    """Build a net with one layer of the class ``own`` and run one iteration of it in float32."""
+    register("layer", "Own")(own)
+    net = build(dense("low", "data"), layer("own", "Own", "low"), dense("top", "own"), LOSS)
+    data, labels = records_of(net)["data"]
+    records = {"data": Records(data.astype(np.float32), labels)}
+    ctx = Context(get_ops("numpy"), Phase.kTrain, Rows(0, 4, 4))
+    bp(net, initial_values(net.params, 0), records, ctx, lambda name, gradient: None)
+
+
+def sound_with(**methods):
+    return type("Own", (Sound,), methods)
+
+
+def after_init(**attributes):
+    def init(self, conf, source_shapes, info=None):
+        Sound.__init__(self, conf, source_shapes, info)
+        vars(self).update(attributes)
+
+    return sound_with(__init__=init)
+
+
+def gradient(function):
+    return sound_with(compute_gradient=lambda self, p, s, o, grad, needs, ctx: function(grad))
+
+
+def feature(function):
+    return sound_with(compute_feature=lambda self, params, sources, ctx: function(sources[0]))
+
+
+def no_super(self, conf, source_shapes, info=None):
+    self.shape = source_shapes[0]
+
+
+def test_a_layer_without_a_fault_has_none():
+    train_once(Sound)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (int, "must be a subclass of dsinga.layers.Layer"),
+        (lambda *_: None, "must be a subclass of dsinga.layers.Layer"),
+        (type("Own", (Layer,), {}), "the class Own does not define compute_feature"),
+        (sound_with(__init__=no_super), r"must begin with super\(\).__init__\(conf, source_shapes, info\)"),
+        (after_init(shape=()), "must set self.shape"),
+        (after_init(shape=(4, None)), "must set self.shape"),
+        (after_init(params=ParamSpec("scale", (3,))), "self.params must be a tuple"),
+        (after_init(params=(ParamSpec("scale", 3),)), r"the shape of its param 'scale' must be a tuple"),
+        (feature(lambda x: x), r"must return an Output, as in Output\(feature\), not an array of 4 x 3"),
+        (feature(lambda x: None), "must return an Output.*, not None"),
+        (feature(lambda x: Output([1, 2])), "must return an array as its feature, not a list"),
+        (feature(lambda x: Output(x[:, :2])), "feature of 4 x 2, but self.shape promises rows of 3"),
+        (feature(lambda x: Output(x.sum(0))), "feature of 3, but self.shape promises rows of 3"),
+        (feature(lambda x: Output(x.astype(float))), r"made float64 of float32; return feature.astype"),
+        (feature(lambda x: Output(x, metrics={"sum": 1.5})), r"metric 'sum' must be a pair \(sum, count\), not 1.5"),
+        (gradient(lambda grad: grad), "compute_gradient must return .* not an array of 4 x 3"),
+        (gradient(lambda grad: None), "compute_gradient must return .* not None"),
+        (gradient(lambda grad: ((grad,), ())), "a sequence of 1 for its params, not 0"),
+        (gradient(lambda grad: ((), (grad[0],))), "a sequence of 1 for its sources, not 0"),
+        (gradient(lambda grad: (grad, (grad[0],))), "a sequence of 1 for its sources, not an array"),
+        (gradient(lambda grad: ((grad,), (None,))), "returned None for its param 'scale'"),
+        (gradient(lambda grad: ((grad,), (grad,))), r"gradient for param 'scale' has the shape \(4, 3\).*\(3,\)"),
+        (gradient(lambda grad: ((grad[0],), (grad[0],))), r"gradient for 'low' has the shape \(3,\).*\(4, 3\)"),
+        (gradient(lambda grad: ((grad,), (grad[0].astype(float),))), "float64; it must be .* float32"),
+        (gradient(lambda grad: ((grad,), ([0.0, 0.0, 0.0],))), "'scale' must be an array, not a list"),
+    ],
+)
+def test_a_fault_in_a_layer_names_the_layer_and_what_is_right(own, message):
+    with pytest.raises(UserError, match=rf"layer 'own': .*{message}"):
+        train_once(own)
+
+
+@pytest.mark.parametrize("method", ["compute_feature", "compute_gradient"])
+def test_a_layer_cannot_change_what_it_was_given(method):
+    def change(self, params, sources, *_):
+        sources[0][:] = 0
+
+    with pytest.raises(ValueError, match="read-only") as caught:
+        train_once(sound_with(**{method: change}))
+    assert caught.value.__notes__ == [
+        f"in {method} of layer 'own'",
+        "a layer must not change the arrays that it is given; work on a copy",
+    ]
+
+
+def test_what_a_constructor_raises_names_the_layer():
+    with pytest.raises(TypeError) as caught:
+        train_once(sound_with(__init__=lambda self, conf: None))
+    assert caught.value.__notes__ == ["in Own(conf, source_shapes, info) of layer 'own'"]
+
+
+def test_forgetting_the_gradient_names_the_layer():
+    with pytest.raises(NotImplementedError, match="does not define compute_gradient") as caught:
+        train_once(sound_with(compute_gradient=Layer.compute_gradient))
+    assert caught.value.__notes__ == ["in compute_gradient of layer 'own'"]
+
+
+class Plain(Updater):
+    def change(self, lr, w, g, slots, t, s):
+        w -= lr * g
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (lambda conf: None, "updater 'Own' must be a subclass of dsinga.training.Updater"),
+        (type("Own", (Plain,), {"slots": "history"}), r"slots of updater 'Own' must be a tuple, as in \('history',\)"),
+        (type("Own", (Plain,), {"__init__": lambda self, conf: None}), r"must begin with super\(\).__init__\(conf\)"),
+    ],
+)
+def test_a_fault_in_an_updater_is_found_before_training(entry, message):
+    register("updater", "Own")(entry)
+    with pytest.raises(UserError, match=message):
+        create_updater(UpdaterConf(user_type="Own"))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda self, lr, w, g: None, lambda self, lr, w, g, slots, t, s: slots[0], lambda self, *_: 1 / 0]
+)
+def test_what_an_updater_raises_is_raised_before_training_and_names_it(change):
+    register("updater", "Own")(type("Own", (Plain,), {"change": change}))
+    with pytest.raises((TypeError, IndexError, ZeroDivisionError)) as caught:
+        create_updater(UpdaterConf(user_type="Own"))
+    assert caught.value.__notes__ == ["in updater 'Own', tried before training"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (lambda conf: 0.1, "schedule 'Own' must return a function of the step, not 0.1"),
+        (lambda conf: lambda step: None, "schedule 'Own' gives None at step 0"),
+        (lambda conf: lambda step: math.nan, "schedule 'Own' gives nan at step 0"),
+        (lambda conf: lambda step: np.ones(2), "schedule 'Own' gives array"),
+    ],
+)
+def test_a_fault_in_a_schedule_is_found_before_training(entry, message):
+    register("schedule", "Own")(entry)
+    with pytest.raises(UserError, match=message):
+        schedule(LRGenConf(user_type="Own"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, r"of param 'w' must return an array of shape \(2, 3\), not None"),
+        ("zeros", "not 'zeros'"),
+        (np.zeros(3), r"returned the shape \(3,\), not \(2, 3\)"),
+        (np.full((2, 3), np.inf), "not finite"),
+    ],
+)
+def test_a_fault_in_an_initialiser_names_the_param(given, message):
+    register("initialiser", "Own")(lambda shape, conf, rng: given)
+    with pytest.raises(UserError, match=message):
+        initialise((2, 3), ParamGenConf(user_type="Own"), np.random.default_rng(0), "w")
+
+
+def test_what_an_initialiser_raises_names_the_param():
+    register("initialiser", "Own")(lambda shape: np.zeros(shape))
+    net = build(dense("top", "data", 3, {"name": "w", "init": {"user_type": "Own"}}), LOSS)
+    with pytest.raises(TypeError) as caught:
+        initial_values(net.params, 0)
+    assert caught.value.__notes__ == ["in the initialiser of param 'w'"]
+
+
+@pytest.mark.parametrize("metrics", [None, {"loss": 0.5}, [("loss", (1.0, 2))]])
+def test_an_algorithm_must_return_metrics(metrics):
+    with pytest.raises(UserError, match=r"must return metrics, as in \{\"loss\": \(sum, count\)\}"):
+        checked(metrics)
+    assert checked({"loss": (1.0, 4)}) == {"loss": (1.0, 4)}
+
+
+def test_an_algorithm_must_be_callable():
+    register("algorithm", "Own")("bp")
+    with pytest.raises(UserError, match="algorithm 'Own' must be a function"):
+        algorithm(AlgConf(user_alg="Own"))
+
+
+def test_registering_without_a_name_is_refused():
+    for names in ((), (Sound,)):
+        with pytest.raises(UserError, match=r'as in @register\("layer", "MyOwn"\)'):
+            register("layer", *names)
+
+
+def test_what_is_not_registered_is_told_how_to_be():
+    with pytest.raises(UserError, match=r'decorate it with @dsinga.register\("updater", "Xyzzy"\)'):
+        lookup("updater", "Xyzzy")
