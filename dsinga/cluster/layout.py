@@ -14,6 +14,7 @@ from dsinga.cluster.partition import Setup
 from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
 from dsinga.cluster.session import new_run
 from dsinga.cluster.topology import Topology, topology
+from dsinga.cluster.travel import check_travels
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, check
 from dsinga.net import NeuralNet, create_net
@@ -63,7 +64,10 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         slices=slice_for_servers(sizes, wanted.servers, wanted.slicing),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
     )
-    return Layout(job, wanted, placement, setup, create_updater(job.updater))
+    updater = create_updater(job.updater)
+    others = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": setup.algorithm}
+    check_travels(client, placement.addresses, nets.values(), others)
+    return Layout(job, wanted, placement, setup, updater)
 
 
 def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:

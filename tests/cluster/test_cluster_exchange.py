@@ -113,8 +113,8 @@ class TestRoads:
     @pytest.mark.parametrize(
         ("name", "gradient", "message"),
         [
-            ("w3", np.zeros((4, 3), np.float32), "pushed for 'w3', which is no param of the net; did you mean 'w"),
-            ("w1", np.zeros((3, 4), np.float32), r"'w1' must be float32 of shape \(4, 3\), not float32 of shape \(3, 4\)"),
+            ("w11", np.zeros((4, 3), np.float32), "pushed for 'w11', which is no param of the net; did you mean 'w1'"),
+            ("w1", np.zeros((3, 4), np.float32), r"be float32 of shape \(4, 3\), not float32 of shape \(3, 4\)"),
             ("w1", np.zeros((4, 3)), "not float64"),
             ("b2", [0.0, 0.0], "not a list"),
             ("b1", np.zeros(4, np.float32), "'b1' was pushed twice in step 0"),

@@ -1,0 +1,66 @@
+"""A user's own code must be known to the worker processes, and is asked for before training."""
+
+import threading
+
+import pytest
+from distributed import Client
+
+from dsinga import UserError, predict, train
+from dsinga.job import LayerConf
+from dsinga.layers import Layer, Output
+from dsinga.registry import register
+
+MODULE = """
+from dsinga import register
+from dsinga.layers import Layer, Output
+
+@register("layer", "Travelling")
+class Travelling(Layer):
+    source_count = 1
+
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params, sources, ctx):
+        return Output(sources[0])
+
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        return (grad,), ()
+"""
+
+
+def with_own(job, user_type):
+    job.neuralnet.layer.insert(6, LayerConf(name="own", user_type=user_type, srclayers="pool"))
+    job.neuralnet.layer[7].srclayers = ["own"]
+    return job.replace(train_steps=2)
+
+
+@pytest.mark.process
+def test_a_module_that_workers_lack_is_refused_until_it_is_uploaded(job, processes: Client, tmp_path, monkeypatch):
+    file = tmp_path / "travelling_layers.py"
+    file.write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__(file.stem)
+    job = with_own(job, "Travelling")
+    wanted = "cannot load layer 'own': ModuleNotFoundError: No module named 'travelling_layers'; .* client.upload_file"
+    with pytest.raises(UserError, match=wanted):
+        train(job, processes, progress=False)
+    processes.upload_file(str(file))
+    params = train(job, processes, progress=False).params
+    assert len(predict(job, params, "own", client=processes)) == 150
+
+
+def test_a_layer_that_cannot_be_sent_is_refused(job, threads: Client):
+    @register("layer", "Locked")
+    class Locked(Layer):
+        def __init__(self, conf, source_shapes, info=None):
+            super().__init__(conf, source_shapes, info)
+            self.shape = self.source_shapes[0]
+            self.lock = threading.Lock()
+
+        def compute_feature(self, params, sources, ctx):
+            return Output(sources[0])
+
+    with pytest.raises(UserError, match="layer 'own' cannot be sent to Dask workers: .*lock.*; keep no files or locks"):
+        train(with_own(job, "Locked"), threads, progress=False)
