@@ -93,11 +93,16 @@ def check_numbers(layer: LayerConf | None, message: Message) -> None:
 
 
 def check_type(layer: LayerConf | None, message: Message) -> None:
-    """Refuse a type without the fields that it needs."""
+    """Refuse a type without the fields that it needs, or with a user's type beside a built-in one."""
     if not isinstance(message, (AlgConf, UpdaterConf, LRGenConf, ParamGenConf, ParamConf, LayerConf)):
         return
     field = "alg" if isinstance(message, AlgConf) else "type"
     type_: enum.Enum = getattr(message, field)
+    user_field = f"user_{field}"
+    if getattr(message, user_field) and not type_.name.startswith("kUser"):
+        name = next(one.name for one in type(type_) if one.name.startswith("kUser"))
+        text = f"{user_field}: {getattr(message, user_field)!r} has no effect beside {field} {type_.name}"
+        raise fault(layer, message, f"{text}; write {field}: {name}, or leave {field} out", user_field)
     for needed in NEEDS.get(type_, ()):
         if getattr(message, needed):
             continue

@@ -50,6 +50,11 @@ def test_a_sound_job_passes():
         ("seed: -1", "seed must be at least 0, not -1"),
         ("gpu: [0, -1]", "gpu must be at least 0, not -1"),
         ("updater { momentum: 0.9 }", "UpdaterConf needs its type (kSGD, kAdaGrad, kRMSProp, ...) or a user_type"),
+        (
+            'updater { type: kSGD user_type: "Lion" }',
+            "user_type: 'Lion' has no effect beside type kSGD; write type: kUserUpdater, or leave type out",
+        ),
+        ('train_one_batch { alg: kBP user_alg: "my" }', "write alg: kUserAlg, or leave alg out"),
         ("updater { type: kRMSProp }", "type kRMSProp needs rmsprop_conf { ... }"),
         ("updater { type: kSGD momentum: 1 }", "momentum must be in [0, 1), not 1.0"),
         ("updater { type: kSGD momentum: nan }", "momentum must be in [0, 1), not nan"),
