@@ -59,15 +59,21 @@ def words(fields: dict[str, Any]) -> list[str]:
             found += words(value) or [name]
         else:
             value = readable(value)
-            found.append(f"{name} {'×'.join(map(str, value)) if isinstance(value, list) else value}")
+            found.append(f"{name} {'×'.join(map(number, value)) if isinstance(value, list) else number(value)}")
     return found
 
 
+def number(value: Any) -> str:
+    """Return a value as one writes it: 16 for the float 16.0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def param_words(param: ParamConf) -> str:
-    """Return a param's name, and where its values come from."""
+    """Return a param's name, if the job gives it one, and where its values come from."""
     if param.share_from:
-        return f"{param.name} = {param.share_from}"
-    return f"{param.name} ({param.init.user_type or param.init.type.name})" if param.init else param.name
+        return f"{param.name} = {param.share_from}".lstrip()
+    filling = (param.init.user_type or param.init.type.name) if param.init else ""
+    return f"{param.name} ({filling})" if param.name and filling else param.name or filling
 
 
 def row(cells: tuple[str, ...], tag: str) -> str:

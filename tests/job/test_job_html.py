@@ -8,10 +8,11 @@ JOB = """name: "<b>&"
 train_steps: 10
 cluster { nworkers_per_group: 2 }
 net {
-  layer { name: "data" type: kRecordInput include: kTrain store_conf { path: "a<b" shape: [1, 8, 8] batchsize: 4 } }
+  layer { name: "data" type: kRecordInput include: kTrain store_conf { path: "a<b" shape: [1, 8, 8] std_value: 16 } }
   layer {
     name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 3 }
     param { name: "w" init { type: kGaussian std: 0.1 } } param { name: "b" share_from: "c" } param { name: "d" }
+    param { init { type: kUniform } } param { share_from: "c" }
   }
   layer { name: "mine" user_type: "kMine" srclayers: "conv" srclayers: "data" exclude: kTest bm_conf { } [x] { y: 1 } }
 }
@@ -27,8 +28,8 @@ def test_there_is_a_row_for_each_layer():
     rows = [["".join(cell.itertext()) for cell in row] for row in picture(JOB).iter("tr")]
     assert rows == [
         ["layer", "type", "sources", "configuration", "params", "phases"],
-        ["data", "kRecordInput", "", "path a<b, batchsize 4, shape 1×8×8", "", "kTrain"],
-        ["conv", "kConvolution", "data", "num_filters 3", "w (kGaussian), b = c, d", ""],
+        ["data", "kRecordInput", "", "path a<b, std_value 16, shape 1×8×8", "", "kTrain"],
+        ["conv", "kConvolution", "data", "num_filters 3", "w (kGaussian), b = c, d, kUniform, = c", ""],
         ["mine", "kMine", "conv, data", "bm_conf, y 1", "", "not kTest"],
     ]
 
