@@ -196,7 +196,8 @@ class _Observer(contextlib.ExitStack):
                 put_aside(self._workspace)
             self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
         if self._progress:
-            self._shown = self.enter_context(show_progress(self._job.train_steps, self._job.name))
+            shown = show_progress(self._job.train_steps, self._job.name, earlier=self.history)
+            self._shown = self.enter_context(shown)
 
     def record(self, row: dict[str, Any]) -> None:
         self.history.append(row)

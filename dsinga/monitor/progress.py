@@ -6,7 +6,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any, TextIO
 
@@ -20,18 +20,19 @@ from dsinga.monitor.history import Row
 NOT_VALUES = {"step", "phase", "time", "samples_per_second"}
 
 
-def show_progress(total_steps: int, name: str, out: TextIO | None = None) -> Progress:
+def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, earlier: Iterable[Row] = ()) -> Progress:
     """Return the Progress that suits where the run was started: notebook, terminal, or neither (a log, a pipe).
 
     Args:
         total_steps: The step at which the run will be done.
         name: What is trained, in a word or two.
         out: Where lines go if this is no notebook; standard error by default, so that output can be piped.
+        earlier: Rows of the history of a run that is resumed, with which a picture begins.
     """
     out = out or sys.stderr
     pace = Pace(total_steps)
     if in_notebook():
-        return Picture(pace, name)
+        return Picture(pace, name, earlier)
     return LiveLine(pace, name, out) if out.isatty() else PlainLines(pace, out)
 
 
@@ -126,13 +127,13 @@ class LiveLine(Progress):
 class Picture(Progress):
     """The curves under the notebook's cell, and a line of text below; drawn anew at most twice a second."""
 
-    def __init__(self, pace: Pace, name: str):
+    def __init__(self, pace: Pace, name: str, earlier: Iterable[Row] = ()):
         from IPython.display import DisplayHandle
 
         self._pace = pace
         self._name = name
-        self._rows: list[Row] = []
-        self._newest: Row = {"step": 0}
+        self._rows = list(earlier)
+        self._newest: Row = {"step": max((row["step"] for row in self._rows), default=0)}
         self._drawn = time.monotonic()
         self._handle = DisplayHandle()
         self._handle.display(self)
@@ -155,7 +156,7 @@ class Picture(Progress):
         return f"{self._name}: step {row['step']}/{self._pace.total_steps}  {values(row)}  {self._pace}".rstrip()
 
     def _repr_html_(self) -> str:
-        return f"{draw_curves(self._rows)}<div>{escape(repr(self))}</div>"
+        return f'{draw_curves(self._rows)}<div style="white-space: pre-wrap">{escape(repr(self))}</div>'
 
 
 def in_notebook() -> bool:

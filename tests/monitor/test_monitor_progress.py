@@ -125,11 +125,21 @@ with show_progress(400, "net") as progress:
 """
 
 
+RESUMED = f"""
+with show_progress(400, "net", earlier=[{TEST}]):
+    pass
+"""
+
+
 def test_a_notebook_gets_the_picture():
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
-    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
-    (output,) = notebook.cells[0].outputs
+    cells = [nbformat.v4.new_code_cell(text) for text in (CELL, RESUMED)]
+    NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3").execute()
+    (output,) = cells[0].outputs
     assert output.output_type == "display_data"
     assert output.data["text/plain"] == "net: step 100/400  loss 0.25  accuracy 0.9375  3,200 samples/s"
     assert "train 0.93" in output.data["text/html"]
     assert "test 0.92" in output.data["text/html"]
+    (output,) = cells[1].outputs
+    assert output.data["text/plain"] == "net: step 100/400"
+    assert "test 0.92" in output.data["text/html"]
+    assert "train" not in output.data["text/html"]
