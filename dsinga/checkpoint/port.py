@@ -82,7 +82,7 @@ def find(path: Place, roots: Sequence[Place] = ()) -> Path:
                 return candidate
             if newest := latest(candidate) or latest(candidate / "checkpoint"):
                 return newest
-    looked = ", ".join(str(place.absolute()) for place in dict.fromkeys(places))
+    looked = ", ".join(dict.fromkeys(str(place.absolute()) for place in places))
     raise UserError(f"there is no checkpoint {str(path)!r} (looked for {looked})")
 
 

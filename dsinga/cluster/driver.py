@@ -90,10 +90,15 @@ def _fresh(job: Job, layout: Layout, roots: Sequence[str]) -> Checkpoint:
 
 
 def _resumed(layout: Layout, workspace: Path | None) -> Checkpoint:
-    path = latest(workspace / "checkpoint") if workspace else None
+    if workspace is None:
+        raise UserError("resuming needs a workspace, the folder in which an earlier run has left checkpoints")
+    path = latest(workspace / "checkpoint")
     if path is None:
         raise UserError(f"there is no checkpoint to resume from in {workspace}; train without --resume first")
     checkpoint = read_checkpoint(path)
+    if checkpoint.step > layout.job.train_steps:
+        wanted = layout.job.train_steps
+        raise UserError(f"{path} is beyond the job's {wanted} train_steps; give train_steps: {checkpoint.step} or more")
     for name, param in layout.net.params.items():
         if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
             raise UserError(

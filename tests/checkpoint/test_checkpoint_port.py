@@ -71,9 +71,12 @@ def test_params_that_the_net_does_not_have_are_reported(tmp_path, caplog):
     assert caplog.messages == said
 
 
-def test_what_is_not_there_says_where_it_was_looked_for(tmp_path):
+def test_what_is_not_there_says_where_it_was_looked_for(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=rf"no checkpoint 'empty' \(looked for .*/empty, {tmp_path}/empty\)"):
+        port(SHAPES, ["empty"], roots=[tmp_path])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"\(looked for {tmp_path}/empty\)"):  # each place once
         port(SHAPES, ["empty"], roots=[tmp_path])
 
 

@@ -75,6 +75,17 @@ def test_another_updater_cannot_resume(job: Job, threads: Client, tmp_path: Path
         train(other, threads, workspace=tmp_path, resume=True, progress=False)
 
 
+def test_resuming_without_something_to_go_on_from_is_refused(job: Job, threads: Client, tmp_path: Path) -> None:
+    job = with_topology(job.replace(train_steps=5), 1)
+    with pytest.raises(UserError, match="resuming needs a workspace"):
+        train(job, threads, resume=True, progress=False)
+    with pytest.raises(UserError, match="there is no checkpoint to resume from in"):
+        train(job, threads, workspace=tmp_path, resume=True, progress=False)
+    train(job, threads, workspace=tmp_path, progress=False)
+    with pytest.raises(UserError, match="step5 is beyond the job's 3 train_steps; give train_steps: 5 or more"):
+        train(job.replace(train_steps=3), threads, workspace=tmp_path, resume=True, progress=False)
+
+
 def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes: Client, threads: Client) -> None:
     """Defined here, as in a script or a notebook cell: no worker process could import them."""
 
