@@ -38,11 +38,11 @@ def blocks(text: str) -> list[Block]:
 
 @pytest.fixture
 def shell(tmp_path) -> dict[str, str]:
-    """The environment of commands: ``dsinga`` and ``python`` are those under test, installed or not."""
+    """The environment of commands: ``dsinga``, ``dask`` and ``python`` are those under test, installed or not."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, words in {"dsinga": [sys.executable, "-m", "dsinga"], "python": [sys.executable]}.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    for name, words in {"dsinga": ["-m", "dsinga"], "dask": ["-m", "dask"], "python": []}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
         (folder / name).chmod(0o755)
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
 
