@@ -1,0 +1,89 @@
+"""The quickstart notebook, run as a person would: from a fresh kernel, beside the data sets of the repository."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "notebooks" / "quickstart.ipynb"
+
+
+@pytest.fixture(scope="module")
+def book():
+    return nbformat.read(QUICKSTART, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def executed(book, tmp_path_factory):
+    """The notebook after a run in a folder that has the data sets beside it, so that what it writes goes elsewhere."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "datasets").symlink_to(ROOT / "datasets")
+    (folder / "notebooks").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        resources = {"metadata": {"path": str(folder / "notebooks")}}
+        # Raises CellExecutionError, with the traceback, where a cell fails.
+        return nbclient.NotebookClient(nbformat.from_dict(book), timeout=90, resources=resources).execute()
+
+
+def outputs(book, name):
+    (cell,) = [cell for cell in book.cells if cell.id == name]
+    return cell.outputs
+
+
+def value(book, name):
+    """Return what the cell of this id displays as its result."""
+    (result,) = [output for output in outputs(book, name) if output.output_type == "execute_result"]
+    return ast.literal_eval(result.data["text/plain"])
+
+
+def test_no_cell_complains(executed):
+    said = [output for cell in executed.cells for output in cell.get("outputs", ()) if output.output_type == "stream"]
+    assert said == []
+
+
+def test_the_net_learns_to_read(executed):
+    assert value(executed, "evaluate")["accuracy"] >= 0.97
+
+
+def test_history_and_checkpoint_agree_with_the_result(executed):
+    last = value(executed, "history")
+    assert (last["step"], last["phase"]) == (600, "test")
+    assert last["accuracy"] == pytest.approx(value(executed, "evaluate")["accuracy"])
+    assert value(executed, "history-columns")[-1] == (600, last["accuracy"])
+    assert value(executed, "checkpoint") == value(executed, "evaluate")
+
+
+@pytest.mark.parametrize("name", ["job", "picture", "cluster", "train", "resume"])
+def test_objects_show_themselves(executed, name):
+    assert [output.data["text/html"] for output in outputs(executed, name)][0]
+
+
+@pytest.mark.parametrize("name", ["look", "confusion", "mistakes", "filters", "features"])
+def test_figures_are_drawn(executed, name):
+    assert [output.data["image/png"] for output in outputs(executed, name)][0]
+
+
+def test_the_live_picture_ends_with_the_last_step(executed):
+    (picture,) = outputs(executed, "train")
+    assert "step 600/600" in picture.data["text/plain"]
+    (resumed,) = outputs(executed, "resume")
+    assert "step 700/700" in resumed.data["text/plain"]
+
+
+def test_the_repository_holds_no_outputs(book):
+    for cell in book.cells:
+        assert not cell.get("outputs"), cell.id
+        assert cell.get("execution_count") is None, cell.id
+
+
+def test_links_lead_somewhere(book):
+    text = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert targets
+    for target in targets:
+        assert (QUICKSTART.parent / target).exists(), target
