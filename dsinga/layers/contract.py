@@ -13,6 +13,7 @@ import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, RecordInfo, Shape, times
+from dsinga.registry import nearest
 
 
 def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:
@@ -68,6 +69,19 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
         if not is_metric(metric):
             raise layer.fail(f"the metric {name!r} must be a pair (sum, count), not {metric!r}")
 
+    for role, state in output.state.items():
+        check_state(layer, params, role, state)
+
+
+def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:
+    """Raise UserError unless ``state`` can replace the param ``role`` of the layer."""
+    for spec, param in zip(layer.params, params, strict=True):
+        if spec.role == role and not spec.trainable:
+            check_like(layer, f"the new state of param {role!r}", state, param)
+            return
+    roles = [spec.role for spec in layer.params if not spec.trainable]
+    raise layer.fail(f"has no param {role!r} with trainable=False to take a new state{nearest(role, roles)}")
+
 
 def is_metric(metric: Any) -> bool:
     """Whether ``metric`` is (sum, count)."""
@@ -90,23 +104,23 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
             raise layer.fail(f"compute_gradient must return a sequence of {len(wanted)} for its {what}, not {count}")
     for index, (gradient, source) in enumerate(zip(computed[0], sources, strict=True)):
         if gradient is not None:
-            check_gradient(layer, layer.source_name(index), gradient, source)
+            check_like(layer, f"the gradient for {layer.source_name(index)}", gradient, source)
             freeze(gradient)
     for spec, gradient, param in zip(layer.params, computed[1], params, strict=True):
         if gradient is not None:
-            check_gradient(layer, f"param {spec.role!r}", gradient, param)
+            check_like(layer, f"the gradient for param {spec.role!r}", gradient, param)
         elif spec.trainable:
             raise layer.fail(f"compute_gradient returned None for its param {spec.role!r}; return an array")
 
 
-def check_gradient(layer: Layer, what: str, gradient: Any, of: Array) -> None:
-    """Raise UserError unless ``gradient`` is an array of the shape and dtype of ``of``."""
-    if not hasattr(gradient, "dtype"):
-        raise layer.fail(f"the gradient for {what} must be an array, not {kind_of(gradient)}")
-    if gradient.shape != of.shape or gradient.dtype != of.dtype:
+def check_like(layer: Layer, what: str, given: Any, model: Array) -> None:
+    """Raise UserError, calling it ``what``, unless ``given`` is an array of the shape and dtype of ``model``."""
+    if not hasattr(given, "dtype"):
+        raise layer.fail(f"{what} must be an array, not {kind_of(given)}")
+    if given.shape != model.shape or given.dtype != model.dtype:
         raise layer.fail(
-            f"the gradient for {what} has the shape {gradient.shape} and is {gradient.dtype}; "
-            f"it must be of shape {of.shape} and {of.dtype}, like what it is the gradient for"
+            f"{what} has the shape {given.shape} and is {given.dtype}; it must be of shape {model.shape} and "
+            f"{model.dtype}"
         )
 
 

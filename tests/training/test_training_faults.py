@@ -106,6 +106,35 @@ def test_a_fault_in_a_layer_names_the_layer_and_what_is_right(own, message):
         train_once(own)
 
 
+class Averaging(Sound):
+    """Keeps the mean of its source, as its subclasses have it."""
+
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.params += (ParamSpec("mean", self.shape[1:], trainable=False),)
+
+    def compute_feature(self, params, sources, ctx):
+        return Output(sources[0] * params[0], state=self.state(sources[0]))
+
+    def compute_gradient(self, *given):
+        for_sources, for_params = super().compute_gradient(*given)
+        return for_sources, (*for_params, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (lambda self, x: {"men": x.mean(0)}, "has no param 'men' with trainable=False .*; did you mean 'mean'"),
+        (lambda self, x: {"scale": x.mean(0)}, "has no param 'scale' with trainable=False"),
+        (lambda self, x: {"mean": x.mean()}, r"the new state of param 'mean' has the shape \(\).*\(3,\)"),
+    ],
+)
+def test_a_fault_in_lasting_state_names_the_layer(state, message):
+    train_once(type("Own", (Averaging,), {"state": lambda self, x: {"mean": x.mean(0)}}))
+    with pytest.raises(UserError, match=rf"layer 'own': .*{message}"):
+        train_once(type("Own", (Averaging,), {"state": state}))
+
+
 @pytest.mark.parametrize("method", ["compute_feature", "compute_gradient"])
 def test_a_layer_cannot_change_what_it_was_given(method):
     def change(self, params, sources, *_):
