@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from dsinga.cluster.feed import Feed
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
 from dsinga.cluster.server import ServerKey, close_shards, local_shard
 from dsinga.data import Prefetch
-from dsinga.errors import RunError
+from dsinga.errors import RunError, UserError
 from dsinga.job import Phase
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
@@ -39,11 +41,12 @@ class Setup:
 
 
 class PartitionKey(NamedTuple):
-    """Which partition: the run, its generation, the number of the partition in its group."""
+    """Which partition: the run, its generation, the number of the partition in its group, its Dask worker."""
 
     run: str
     generation: int
     partition: int
+    address: str
 
 
 class Timing(NamedTuple):
@@ -146,39 +149,68 @@ class Partition:
 
 # The partitions that live in this process.
 _partitions: dict[PartitionKey, Partition] = {}
+_arriving = threading.Lock()
 
 
-def create(key: PartitionKey, address: str, setup: Setup, actors: Sequence[Any], threads: int, step: int) -> None:
-    """Task: make a partition on this Dask worker, ready to begin at ``step``."""
-    _at(address)
-    _partitions[key] = Partition(setup, key.partition, actors, threads, step)
+class Tenant:
+    """Actor: a partition's stay on its Dask worker. It ends when Dask lets go of the actor, at the latest.
+
+    So nothing stays of a run whose driver was killed: Dask frees what belongs to a client that is gone. Nobody calls
+    this actor. It is one because Dask never moves or spills an actor, as it may the result of a task.
+    """
+
+    def __init__(self, key: PartitionKey, setup: Setup, actors: Sequence[Any], threads: int, step: int):
+        _at(key.address)
+        with _arriving:
+            _check_room(key)
+            _partitions[key] = Partition(setup, key.partition, actors, threads, step)
+        weakref.finalize(self, _abandon, lambda other: other[:2] == key[:2], "the driver of the run is gone")
 
 
-def train_round(key: PartitionKey, address: str, start: int, stop: int, token: Any) -> RoundReport:
+def train_round(key: PartitionKey, start: int, stop: int, token: Any) -> RoundReport:
     """Task: one round of a partition. ``token`` is what it must come after."""
-    return _find(key, address).train(start, stop)
+    return _find(key).train(start, stop)
 
 
-def evaluate(key: PartitionKey, address: str, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
+def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
     """Task: one evaluation by a partition. ``token`` is what it must come after."""
-    return _find(key, address).evaluate(phase, batches, version)
+    return _find(key).evaluate(phase, batches, version)
 
 
 def abandon(run: str, message: str | None = None) -> None:
     """End the run in this process: waits that go on end with ``message``. Called on the event loop, past all queues."""
-    for key in [key for key in _partitions if key.run == run]:
-        partition = _partitions.pop(key)
+    _abandon(lambda key: key.run == run, message)
+
+
+def _abandon(chosen: Callable[[PartitionKey | ServerKey], bool], message: str | None) -> None:
+    leaving = [key for key in list(_partitions) if chosen(key)]
+    ended = [partition for key in leaving if (partition := _partitions.pop(key, None))]
+    for partition in ended:
         partition.exchange.aborted = message or "the run has ended"
+    close_shards(chosen, message)
+    for partition in ended:
         partition.close()
-    close_shards(run, message)
 
 
-def _find(key: PartitionKey, address: str) -> Partition:
-    _at(address)
+def _check_room(key: PartitionKey) -> None:
+    """Refuse to share a thread with another run: each could hold the thread that the other one waits for."""
+    here = [other for other in list(_partitions) if other.address == key.address]
+    threads = get_worker().state.nthreads
+    if len(here) >= threads and any(other.run != key.run for other in here):
+        raise UserError(
+            f"the Dask worker {key.address} is training another job with its {threads} "
+            f"thread{'s' if threads > 1 else ''}; wait until that has ended, or start more Dask workers"
+        )
+
+
+def _find(key: PartitionKey) -> Partition:
+    _at(key.address)
     try:
         return _partitions[key]
     except KeyError:
-        raise RunError(f"partition {key.partition} is no longer on {address}: its Dask worker was restarted") from None
+        raise RunError(
+            f"partition {key.partition} is no longer on {key.address}: its Dask worker was restarted"
+        ) from None
 
 
 def _at(address: str) -> None:

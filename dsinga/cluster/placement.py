@@ -10,7 +10,7 @@ from urllib.parse import urlparse
 from distributed import Client
 
 from dsinga.cluster.topology import Topology
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
 
 
 class Placement(NamedTuple):
@@ -30,11 +30,15 @@ def workers_at_hand(client: Client) -> dict[str, dict[str, Any]]:
     """Return address -> information of the Dask workers, in a fixed order.
 
     Not by ``client.scheduler_info()``: that answers from a cache, which now and then another thread has just refreshed
-    with totals alone, and every worker seems to be gone.
+    with totals alone, and every worker seems to be gone. Raises RunError where the scheduler cannot be asked.
     """
     scheduler = client.scheduler
-    assert scheduler is not None, "the client is connected"
-    workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
+    if scheduler is None or client.status == "closed":
+        raise RunError("the Dask client is closed")
+    try:
+        workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
+    except OSError as error:
+        raise RunError(f"the Dask scheduler was lost: {error}") from error
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 
 

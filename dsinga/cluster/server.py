@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.cluster.roads import cut, join
@@ -34,10 +35,18 @@ def local_shard(key: ServerKey) -> Shard | None:
     return _shards.get(key)
 
 
-def close_shards(run: str, message: str | None = None) -> None:
-    """Forget the run's shards in this process; whoever waits at one gets RunError(``message``)."""
-    for key in [key for key in _shards if key.run == run]:
-        _shards.pop(key).close(RunError(message or "the run has ended"))
+def close_shards(chosen: Callable[[ServerKey], bool], message: str | None = None) -> None:
+    """Forget the chosen shards in this process; whoever waits at one gets RunError(``message``)."""
+    for key in [key for key in list(_shards) if chosen(key)]:
+        shard = _shards.pop(key, None)
+        if shard is not None:
+            shard.close(RunError(message or "the run has ended"))
+
+
+def _release(key: ServerKey, shard: Shard) -> None:
+    if _shards.get(key) is shard:
+        del _shards[key]
+    shard.close(RunError("the driver of the run is gone"))
 
 
 class ServerActor:
@@ -56,6 +65,8 @@ class ServerActor:
         self._sizes = {spec.slice.id: spec.slice.size for spec in slices}
         self._shard = Shard(slices, updater, contributors, key.generation, start)
         _shards[key] = self._shard
+        # Dask lets go of an actor when its client is gone, even if that was killed.
+        weakref.finalize(self, _release, key, self._shard)
 
     def put(self, values: Mapping[int, Array], state: Mapping[int, Mapping[str, Array]] | None) -> None:
         """Set the values, and the updater's state where a run is resumed."""

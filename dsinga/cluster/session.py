@@ -11,6 +11,7 @@ from typing import Any
 import dask
 import numpy as np
 from distributed import Client, Future
+from distributed.client import ClosedClientError
 
 from dsinga.cluster import partition as tasks
 from dsinga.cluster.partition import PartitionKey, RoundReport, Setup
@@ -18,6 +19,7 @@ from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.roads import wait_for
 from dsinga.cluster.server import ServerActor, ServerKey
 from dsinga.cluster.watch import gather
+from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.net import Param
 from dsinga.server import SliceSpec
@@ -57,7 +59,8 @@ class Session:
         self._params = params
         self._actors: list[Any] = []
         self._actor_futures: list[Future] = []
-        self._tokens: list[Future] = []
+        self._tenants: list[Future] = []
+        self._tokens: list[Future | None] = [None] * len(placement.partitions)
 
     def start(self, updater: Updater, values: Arrays, state: Mapping[str, Arrays] | None, step: int) -> None:
         """Make the servers with these values, then the partitions, ready for ``step``.
@@ -89,31 +92,33 @@ class Session:
             mine = {spec.slice.id: _piece(values[spec.slice.param], spec) for spec in specs}
             history = None if state is None else {spec.slice.id: _pieces(state, spec) for spec in specs}
             self._ask(server, "put", mine, history)()
-        self._tokens = [
-            self._submit(tasks.create, p, "setup", self._setup, self._actors, threads, step)
+        self._tenants = [
+            self._submit(tasks.Tenant, p, "here", self._setup, self._actors, threads, step, actor=True)
             for p, threads in enumerate(self._placement.threads)
         ]
-        self._gather(self._tokens)
+        self._gather(self._tenants)
 
     def round(self, start: int, stop: int) -> list[Future]:
         """Send off the iterations ``start`` to ``stop`` - 1; return the tasks, one a partition."""
-        self._tokens = [
+        rounds = [
             self._submit(tasks.train_round, p, f"steps-{start}-{stop}", start, stop, token)
             for p, token in enumerate(self._tokens)
         ]
-        return self._tokens
+        self._tokens = [*rounds]
+        return rounds
 
-    def reports(self, futures: Sequence[Future], look: Callable[[], None] = lambda: None) -> list[RoundReport]:
+    def reports(self, futures: Sequence[Future]) -> list[RoundReport]:
         """Wait for a round; return each partition's report."""
-        return self._gather(futures, look)
+        return self._gather(futures)
 
     def evaluate(self, phase: Phase, batches: int, step: int) -> Metrics:
         """Return the metrics of the first ``batches`` batches of ``phase`` with the params after ``step`` steps."""
-        self._tokens = [
+        evaluations = [
             self._submit(tasks.evaluate, p, f"{phase.name}-at-{step}", phase, batches, step, token)
             for p, token in enumerate(self._tokens)
         ]
-        by_partition = self._gather(self._tokens)
+        self._tokens = [*evaluations]
+        by_partition = self._gather(evaluations)
         return add_metrics([add_metrics(batch) for batch in zip(*by_partition, strict=True)])
 
     def snapshot(self, step: int) -> tuple[Arrays, dict[str, Arrays]]:
@@ -136,9 +141,10 @@ class Session:
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
-        addresses = sorted(self._placement.addresses & workers_at_hand(self._client).keys())
-        # A worker that has just died may still be listed; nobody should wait while Dask tries to reach it.
-        with contextlib.suppress(TimeoutError):
+        # A worker that has just died may still be listed; nobody should wait while Dask tries to reach it. Where the
+        # scheduler is gone, or the client, the run ends with its tenants.
+        with contextlib.suppress(RunError, OSError):
+            addresses = sorted(self._placement.addresses & workers_at_hand(self._client).keys())
             self._client.run(
                 tasks.abandon,
                 self._setup.run,
@@ -147,8 +153,10 @@ class Session:
                 on_error="ignore",
                 callback_timeout=FAREWELL,
             )
-        # Dropping the last reference to a future lets the scheduler forget the task, and an actor with it.
-        self._tokens, self._actors, self._actor_futures = [], [], []
+        # Dropping futures is not enough: where an error ends the run, its traceback holds them.
+        with contextlib.suppress(ClosedClientError, OSError):
+            self._client.cancel([f for f in [*self._tokens, *self._tenants, *self._actor_futures] if f], force=True)
+        self._tokens, self._tenants, self._actors, self._actor_futures = [], [], [], []
 
     def _specs(self) -> list[SliceSpec]:
         return [
@@ -161,15 +169,17 @@ class Session:
             for piece in self._setup.slices
         ]
 
-    def _submit(self, task: Callable[..., Any], partition: int, what: str, *arguments: Any) -> Future:
+    def _submit(
+        self, task: Callable[..., Any], partition: int, what: str, *arguments: Any, actor: bool = False
+    ) -> Future:
         address = self._placement.partitions[partition]
-        key = PartitionKey(self._setup.run, self._setup.generation, partition)
+        key = PartitionKey(self._setup.run, self._setup.generation, partition, address)
         with dask.annotate(priority=10):  # ahead of whatever else the user's cluster has to do
             return self._client.submit(
                 task,
                 key,
-                address,
                 *arguments,
+                actor=actor,
                 workers=[address],
                 allow_other_workers=False,
                 pure=False,
@@ -183,8 +193,8 @@ class Session:
             answer = getattr(self._actors[server], method)(*arguments)
         return lambda: wait_for(answer, self._setup.timeout, what)
 
-    def _gather(self, futures: Sequence[Future], look: Callable[[], None] = lambda: None) -> list[Any]:
-        return gather(self._client, futures, self._placement.addresses, look)
+    def _gather(self, futures: Sequence[Future]) -> list[Any]:
+        return gather(self._client, futures, self._placement.addresses)
 
 
 def _piece(array: np.ndarray, spec: SliceSpec) -> np.ndarray:

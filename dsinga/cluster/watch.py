@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 from distributed import Client, Future, wait
@@ -24,14 +25,23 @@ def lost_workers(client: Client, addresses: Iterable[str]) -> list[str]:
     return [address for address in addresses if address not in known]
 
 
-def gather(
-    client: Client, futures: Sequence[Future], addresses: Iterable[str], look: Callable[[], None] = lambda: None
-) -> list[Any]:
-    """Return the results of ``futures`` in their order; call ``look`` now and then.
+def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str]) -> list[Any]:
+    """Return the results of ``futures`` in their order.
 
-    Raises RunError that names the worker as soon as one of the ``addresses`` is lost, and what a task raised.
+    Raises RunError that names the worker as soon as one of the ``addresses`` is lost, RunError where Dask gives a task
+    up, and what a task raised.
     """
     addresses = sorted(addresses)
+    try:
+        _wait(client, futures, addresses)
+        return [future.result(timeout=30) for future in futures]
+    except (CancelledError, TimeoutError) as error:
+        _check(client, addresses)
+        raise RunError(f"Dask has given up a task, as when the workers with its data were lost: {error}") from error
+
+
+def _wait(client: Client, futures: Sequence[Future], addresses: Sequence[str]) -> None:
+    """Wait until all tasks have ended well."""
     remaining = set(futures)
     while remaining:
         try:
@@ -44,8 +54,6 @@ def gather(
         for future in done:
             if future.status != "finished":
                 _raise(client, addresses, future)
-        look()
-    return [future.result(timeout=30) for future in futures]
 
 
 def _check(client: Client, addresses: Iterable[str]) -> None:

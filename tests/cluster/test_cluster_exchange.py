@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +63,7 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
         return found
 
     yield make
-    processes.run(close_shards, RUN)
+    processes.run(close_shards, lambda key: key.run == RUN)
 
 
 class CurrentClient(ActorRoad):
@@ -191,10 +192,23 @@ class TestRoads:
 
 def test_a_server_of_this_process_is_found(processes: Client) -> None:
     key = ServerKey("here", 0, 0)
-    ServerActor(key, [], create_updater(plain_sgd()), 1, 0, 1.0)
+    actor = ServerActor(key, [], create_updater(plain_sgd()), 1, 0, 1.0)
     assert local_shard(key) is not None
-    close_shards("here")
+    close_shards(lambda other: other == key)
     assert local_shard(key) is None
+    del actor
+
+
+def test_a_server_that_dask_lets_go_of_is_gone(processes: Client) -> None:
+    key = ServerKey("released", 0, 0)
+    actor = ServerActor(key, [], create_updater(plain_sgd()), 1, 0, 1.0)
+    shard = local_shard(key)
+    assert shard is not None
+    waiting = shard.pull([], 0)
+    del actor
+    gc.collect()
+    assert local_shard(key) is None
+    assert waiting.done()
 
 
 def test_a_lost_actor_is_a_lost_server() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
-from dsinga import UserError, cluster
+from dsinga import RunError, UserError, cluster
 from dsinga.api import roots
 from dsinga.data import open_store
 from dsinga.job import Job, Phase, loads
@@ -68,3 +68,12 @@ def test_output_layers_write_their_files(job: Job, client: Client, params, whole
     best = np.loadtxt(tmp_path / "o.csv", delimiter=",", dtype=int)
     np.testing.assert_array_equal(best, np.argsort(-whole[0], axis=1)[:, :3])
     np.testing.assert_allclose(open_store(str(tmp_path / "o.zarr")).read(range(150))[0], whole[0], rtol=1e-4, atol=1e-5)
+
+
+def test_predicting_ends_when_the_data_are_lost(job: Job, params) -> None:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as one, Client(one) as client:
+        batches = cluster.predict(job, client, params, "ip", Phase.kTrain, roots(job, None))
+        next(batches)
+        client.sync(one.scheduler.remove_worker, next(iter(one.scheduler.workers)), stimulus_id="test")
+        with pytest.raises(RunError, match="Dask has given up a task"):
+            list(batches)

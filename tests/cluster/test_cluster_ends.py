@@ -1,0 +1,98 @@
+"""However a run ends, nothing of it stays on a cluster that goes on, and nobody waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+from smalljob import with_topology
+
+from dsinga import UserError, cluster
+from dsinga.api import roots, train
+from dsinga.cluster import partition, server
+from dsinga.job import Job
+
+
+class AtStep:
+    """An observer that calls ``act`` once ``step`` steps are done."""
+
+    def __init__(self, step: int, act: Callable[[], Any]):
+        self._step, self._act = step, act
+
+    def begin(self, step: int) -> None:
+        pass
+
+    def record(self, row: dict[str, Any]) -> None:
+        if row["step"] == self._step:
+            self._act()
+
+    def progress(self, row: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.fixture
+def two() -> Iterator[LocalCluster]:
+    """An in-process cluster of two Dask workers with one thread each."""
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0
+    ) as two:
+        yield two
+
+
+@pytest.fixture
+def client(two: LocalCluster) -> Iterator[Client]:
+    with Client(two, set_as_default=False) as client:
+        yield client
+
+
+def wait_until_nothing_is_left() -> None:
+    """Wait until no run has a partition, a shard or a reading thread in this process."""
+    deadline = time.monotonic() + 10
+    while True:
+        reading = [thread for thread in threading.enumerate() if thread.name == "dsinga-prefetch"]
+        left = [*partition._partitions, *server._shards, *reading]
+        if not left:
+            return
+        assert time.monotonic() < deadline, left
+        threading.Event().wait(0.02)
+
+
+def test_nothing_stays_of_a_run_whose_driver_vanished(job: Job, two: LocalCluster, client: Client) -> None:
+    """A client that closes is to the scheduler what a client is whose process was killed."""
+    driver = Client(two, set_as_default=False)
+    endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
+    with pytest.raises(Exception, match="(?i)client is closed"):
+        cluster.train(endless, driver, AtStep(10, driver.close), roots=roots(job, None))
+    wait_until_nothing_is_left()
+    assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
+
+
+def test_a_second_run_on_the_same_threads_is_refused(job: Job, client: Client) -> None:
+    job = with_topology(job, 2)
+    refused: list[bool] = []
+
+    def second() -> None:
+        with pytest.raises(UserError, match=r"the Dask worker inproc://\S+ is training another job with its 1 thread;"):
+            train(job, client, progress=False)
+        refused.append(True)
+
+    cluster.train(job, client, AtStep(10, second), roots=roots(job, None))
+    assert refused
+    wait_until_nothing_is_left()
+    assert train(job, client, progress=False).step == 50
+
+
+def test_two_runs_share_a_cluster_that_has_threads_for_both(job: Job) -> None:
+    job = with_topology(job, 1)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", memory_limit=0) as one,
+        Client(one, set_as_default=False) as client,
+    ):
+        steps: list[int] = []
+        observer = AtStep(10, lambda: steps.append(train(job, client, progress=False).step))
+        cluster.train(job, client, observer, roots=roots(job, None))
+        assert steps == [50]
