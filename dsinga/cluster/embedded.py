@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
@@ -47,7 +49,20 @@ def connect(
 
 
 def _existing(scheduler: str | None, scheduler_file: str | None) -> Client:
+    if scheduler_file:
+        _await_file(Path(scheduler_file))
     try:
         return Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise UserError(f"no Dask scheduler answers at {scheduler or scheduler_file}: {error}") from error
+
+
+def _await_file(path: Path) -> None:
+    """Wait for a scheduler that is just starting to write its file; Dask's client would wait for ever."""
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
+            )
+        time.sleep(0.05)

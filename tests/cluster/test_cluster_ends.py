@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from smalljob import with_topology
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import partition, server
+from dsinga.cluster import embedded, partition, server
 from dsinga.job import Job
 
 
@@ -96,3 +97,12 @@ def test_two_runs_share_a_cluster_that_has_threads_for_both(job: Job) -> None:
         observer = AtStep(10, lambda: steps.append(train(job, client, progress=False).step))
         cluster.train(job, client, observer, roots=roots(job, None))
         assert steps == [50]
+
+
+def test_a_scheduler_file_that_never_comes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "CONNECT_SECONDS", 0.1)
+    with (
+        pytest.raises(UserError, match=r"no Dask scheduler has written .*nowhere.json; start one with"),
+        cluster.connect(scheduler_file=str(tmp_path / "nowhere.json")),
+    ):
+        pass
