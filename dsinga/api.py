@@ -187,17 +187,19 @@ class _Observer(contextlib.ExitStack):
 
     def begin(self, step: int) -> None:
         if self._workspace:
-            path = self._workspace / "metrics.jsonl"
-            if self._resume:
-                self.history = (
-                    History(row for row in read_metrics(path) if row["step"] <= step) if path.exists() else History()
-                )
-            else:
-                put_aside(self._workspace)
-            self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
+            try:
+                self._open(self._workspace / "metrics.jsonl", step)
+            except OSError as error:
+                raise UserError(f"the workspace {self._workspace} cannot be written: {error}") from error
         if self._progress:
             shown = show_progress(self._job.train_steps, self._job.name, earlier=self.history)
             self._shown = self.enter_context(shown)
+
+    def _open(self, path: Path, step: int) -> None:
+        if not self._resume:
+            put_aside(path.parent)
+        self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
+        self.history = read_metrics(path)
 
     def record(self, row: dict[str, Any]) -> None:
         self.history.append(row)

@@ -172,6 +172,7 @@ def test_a_bad_job_is_one_message_and_status_2(dsinga: Dsinga, folder: Path, mis
     [
         (["train", "nowhere.conf"], "nowhere.conf"),
         (["train", "job.conf", "--resume"], "no checkpoint to resume from"),
+        (["train", "job.conf", "--workspace", "job.conf/below"], "the workspace job.conf/below cannot be written"),
         (["train", "job.conf", "--workers", "0"], "at least 1 worker"),
         (["train", "job.conf", "--set", "train_stepz=3"], "did you mean 'train_steps'"),
         (["test", "job.conf", "--checkpoint", "nowhere"], "no checkpoint 'nowhere'"),

@@ -35,7 +35,7 @@ def port(
     for path in paths:
         place = find(path, roots)
         found = _read(place)
-        for name in found.keys() & shapes.keys():
+        for name in (name for name in shapes if name in found):
             if found[name].shape != tuple(shapes[name]):
                 raise UserError(
                     f"param {name!r} has the shape {tuple(shapes[name])} in this net, but {found[name].shape} in "

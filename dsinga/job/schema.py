@@ -144,7 +144,11 @@ class UpdaterConf(Message):
 
 
 class ClusterConf(Message):
-    """The topology. Beyond SINGA: ``slicing``. Ports, shared memory and polling are SINGA's and have no effect."""
+    """The topology. Beyond SINGA: ``slicing``.
+
+    ``start_port``, ``share_memory``, ``poll_time`` and ``n*_per_procs`` are SINGA's and have no effect: Dask's workers
+    say where things run. With one group of workers, ``sync_freq`` and ``server_worker_separate`` have none either.
+    """
 
     nworker_groups: int = 1
     nserver_groups: int = 1
