@@ -13,7 +13,7 @@ from dsinga.cluster.feed import Feed, open_feed
 from dsinga.cluster.outputs import OUTPUTS, write_output
 from dsinga.cluster.placement import workers_at_hand
 from dsinga.cluster.session import Arrays, add_metrics, new_run
-from dsinga.cluster.travel import check_travels
+from dsinga.cluster.travel import check_stores, check_travels
 from dsinga.cluster.watch import gather
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, check
@@ -73,6 +73,7 @@ def _batches(
     if not workers:
         raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
     check_travels(client, workers, [net])
+    check_stores(client, workers, [feed])
     run = new_run()
     shared = client.scatter((net, feed, {name: params[name] for name in net.params}), broadcast=True, hash=False)
     flights: collections.deque[Any] = collections.deque()

@@ -14,7 +14,7 @@ from dsinga.cluster.partition import Setup
 from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
 from dsinga.cluster.session import new_run
 from dsinga.cluster.topology import Topology, topology
-from dsinga.cluster.travel import check_travels
+from dsinga.cluster.travel import check_stores, check_travels
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, check
 from dsinga.net import NeuralNet, create_net
@@ -67,6 +67,7 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
     updater = create_updater(job.updater)
     others = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": setup.algorithm}
     check_travels(client, placement.addresses, nets.values(), others)
+    check_stores(client, placement.addresses, feeds.values())
     return Layout(job, wanted, placement, setup, updater)
 
 

@@ -1,14 +1,15 @@
-"""Whether a user's own code reaches the Dask workers: asked before anything is sent that would end a worker."""
+"""Whether a user's own code and records reach the Dask workers: asked before what would end a worker is sent."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
+from dsinga.cluster.feed import Feed
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
 
@@ -29,13 +30,27 @@ def check_travels(
             packed = dumps(one)
         except Exception as error:
             raise UserError(f"{what} cannot be sent to Dask workers: {error}; keep no files or locks in it") from error
-        answers = client.run(_trouble, packed, workers=sorted(addresses), on_error="ignore")
-        for address, trouble in answers.items():
-            if trouble:
-                raise UserError(
-                    f"the Dask worker {address} cannot load {what}: {trouble}; install the module that it is defined "
-                    "in there, or send it by client.upload_file"
-                )
+        for address, trouble in _troubles(client, addresses, packed):
+            raise UserError(
+                f"the Dask worker {address} cannot load {what}: {trouble}; install the module that it is defined "
+                "in there, or send it by client.upload_file"
+            )
+
+
+def check_stores(client: Client, addresses: Iterable[str], feeds: Iterable[Feed]) -> None:
+    """Raise UserError unless every worker finds the stores: what travels is where they lie, not their records."""
+    for store in {store.location: store for feed in feeds for store in feed.stores.values()}.values():
+        for address, trouble in _troubles(client, addresses, dumps(store)):
+            raise UserError(
+                f"the Dask worker {address} cannot read {store.location}: {trouble}; put the records where every "
+                "worker finds them by the same path or URL"
+            )
+
+
+def _troubles(client: Client, addresses: Iterable[str], packed: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the workers that cannot load the pickled object, each with what goes wrong there."""
+    answers = client.run(_trouble, packed, workers=sorted(addresses), on_error="ignore")
+    yield from ((address, trouble) for address, trouble in answers.items() if trouble)
 
 
 def is_own(one: Any) -> bool:

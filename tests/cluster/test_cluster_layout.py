@@ -13,11 +13,13 @@ from smalljob import with_topology
 
 from dsinga import UserError
 from dsinga.api import roots
-from dsinga.cluster import lay_out, timetable
+from dsinga.cluster import build_net, evaluate, lay_out, timetable
 from dsinga.cluster.feed import open_feed
 from dsinga.cluster.placement import place
 from dsinga.cluster.topology import Topology, topology
+from dsinga.data import open_store, write_store
 from dsinga.job import ClusterConf, Job, JobError, Phase, SlicingMethod
+from dsinga.training import initial_values
 
 
 def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:
@@ -87,6 +89,20 @@ def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
         batch = whole.read(step, whole.parts[0])["data"]
         np.testing.assert_array_equal(np.concatenate([part.data for part in read]), batch.data)
         np.testing.assert_array_equal(np.concatenate([part.labels for part in read]), batch.labels)
+
+
+def test_a_store_that_workers_do_not_find_is_refused(job: Job, processes: Client, stores: Path) -> None:
+    """A store in the memory of this process stands for one on a disk that the workers do not have."""
+    here = "memory://layout/train.zarr"
+    write_store(here, [open_store(str(stores / "train.zarr")).read(range(100))])
+    for layer in job.neuralnet.layer[:2]:
+        layer.store_conf.path = here  # type: ignore[union-attr]
+    unreadable = f"the Dask worker tcp://.* cannot read {here}: .*; put the records where every worker finds them"
+    with pytest.raises(UserError, match=unreadable):
+        lay_out(with_topology(job, 2), processes, roots(job, None))
+    params = initial_values(build_net(job, Phase.kTest).params, seed=0)
+    with pytest.raises(UserError, match=unreadable):
+        evaluate(job, processes, params, Phase.kTest)
 
 
 def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) -> None:
