@@ -30,8 +30,12 @@ def workers_at_hand(client: Client) -> dict[str, dict[str, Any]]:
     """Return address -> information of the Dask workers, in a fixed order.
 
     Not by ``client.scheduler_info()``: that answers from a cache, which now and then another thread has just refreshed
-    with totals alone, and every worker seems to be gone. Raises RunError where the scheduler cannot be asked.
+    with totals alone, and every worker seems to be gone. Raises RunError where the scheduler cannot be asked, and
+    UserError for what is no client that waits.
     """
+    if not isinstance(client, Client) or client.asynchronous:
+        kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
+        raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
     scheduler = client.scheduler
     if scheduler is None or client.status == "closed":
         raise RunError("the Dask client is closed")

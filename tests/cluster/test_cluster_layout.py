@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,18 @@ def test_too_few_threads_are_refused() -> None:
 def test_a_cluster_without_workers_is_refused() -> None:
     with pytest.raises(UserError, match="has no workers; start some with `dask worker"):
         place(asked(1, 1), {})
+
+
+def test_only_a_client_that_waits_is_taken(job: Job, threads: Client) -> None:
+    async def with_asynchronous_client() -> None:
+        assert threads.scheduler is not None
+        async with Client(threads.scheduler.address, asynchronous=True, set_as_default=False) as client:
+            lay_out(job, client)
+
+    with pytest.raises(UserError, match="not an asynchronous Client"):
+        asyncio.run(asyncio.wait_for(with_asynchronous_client(), 30))
+    with pytest.raises(UserError, match="client must be a distributed.Client with asynchronous=False, not a str"):
+        lay_out(job, "tcp://127.0.0.1:8786")  # type: ignore[arg-type]
 
 
 def test_a_job_without_cluster_takes_the_workers_at_hand(job: Job) -> None:
