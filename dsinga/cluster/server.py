@@ -79,10 +79,15 @@ class ServerActor:
     async def push_pull(self, push: Push, ids: Sequence[int], joined: Array) -> Array:
         """Take the gradients of slices ``ids``, joined; return their values once every partition has given its own."""
         gradients = cut(joined, ids, self._sizes)
-        if joined.nbytes > INLINE_BYTES:
-            await asyncio.to_thread(self._shard.push, push, gradients)
-        else:
-            self._shard.push(push, gradients)
+        try:
+            if joined.nbytes > INLINE_BYTES:
+                await asyncio.to_thread(self._shard.push, push, gradients)
+            else:
+                self._shard.push(push, gradients)
+        except RunError:
+            raise
+        except (OSError, RuntimeError) as error:  # an updater's; a caller takes these two for the loss of this actor
+            raise RunError(f"updating at step {push.step} failed: {error!r}") from error
         return await self.pull(ids, push.step + 1)
 
     async def total(self, key: str, partition: int, array: Array) -> Array:

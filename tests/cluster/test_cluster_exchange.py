@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from dsinga.cluster.server import ServerActor, ServerKey, close_shards, local_sh
 from dsinga.job import UpdaterConf
 from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
 from dsinga.training import create_updater
+from dsinga.training.updaters import SGD
 
 SHAPES = {"w1": (4, 3), "b1": (4,), "w2": (2, 4), "b2": (2,)}
 RUN = "roads"
@@ -188,6 +190,18 @@ class TestRoads:
         twice = wait_for(road.push_pull(Push(0, 0, 0, 0), {id: np.ones_like(g) for id, g in gradients.items()}), 20, "")
         for id in ids:
             np.testing.assert_array_equal(once[id], twice[id])
+
+
+def test_an_updater_that_fails_is_not_a_lost_server() -> None:
+    class Failing(SGD):
+        def update(self, *arguments: object) -> None:
+            raise OSError("no such file")
+
+    key = ServerKey("failing", 0, 0)
+    actor = ServerActor(key, [SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()), 1, 0, 20.0)
+    actor.put({0: np.zeros(2, np.float32)}, None)
+    with pytest.raises(RunError, match=r"updating at step 0 failed: OSError\('no such file'\)"):
+        asyncio.run(actor.push_pull(Push(0, 0, 0, 0), [0], np.zeros(2, np.float32)))
 
 
 def test_a_server_of_this_process_is_found(processes: Client) -> None:
