@@ -46,4 +46,6 @@ def topology(job: Job, at_hand: int, processes: int) -> Topology:
 def smallest_batch(job: Job) -> int:
     """Return the smallest batch size that an input layer of the job names, at least 1."""
     sizes = [sum(layer.store_conf.batchsize) for layer in job.neuralnet.layer if layer.store_conf]
+    legacy = [layer.lmdbdata_conf or layer.sharddata_conf for layer in job.neuralnet.layer]
+    sizes += [conf.batchsize for conf in legacy if conf]
     return min((size for size in sizes if size), default=1)

@@ -19,7 +19,7 @@ from dsinga.cluster.feed import open_feed
 from dsinga.cluster.placement import place
 from dsinga.cluster.topology import Topology, topology
 from dsinga.data import open_store, write_store
-from dsinga.job import ClusterConf, Job, JobError, Phase, SlicingMethod
+from dsinga.job import ClusterConf, Job, JobError, Phase, SlicingMethod, loads
 from dsinga.training import initial_values
 
 
@@ -73,6 +73,12 @@ def test_a_job_without_cluster_takes_the_workers_at_hand(job: Job) -> None:
     assert topology(job, 3, 3)[:2] == (3, 3)
     assert topology(job, 3, 1)[:2] == (3, 1)
     assert topology(job, 1000, 1)[:2] == (64, 1), "never more workers than the smallest batch has rows"
+
+
+@pytest.mark.parametrize("conf", ["lmdbdata_conf", "sharddata_conf"])
+def test_the_old_input_layers_take_the_workers_at_hand_too(conf: str) -> None:
+    job = loads(f'neuralnet {{ layer {{ name: "data" {conf} {{ path: "x" batchsize: 64 }} }} }}')
+    assert topology(job, 3, 1).workers == 3
 
 
 @pytest.mark.parametrize("field", ["nworker_groups", "nserver_groups"])
