@@ -79,12 +79,6 @@ class Exchange(Mapping[str, Array]):
             if missing and number not in self._answers:
                 self._answers[number] = self._roads[server].pull(missing, step)
 
-    def forget(self) -> None:
-        """Drop all values, so that the next ``begin`` asks for them again."""
-        self._values.clear()
-        self._pieces.clear()
-        self._answers.clear()
-
     def __getitem__(self, name: str) -> Array:
         """Return the value of a param at the present step, waiting for it if need be. Not to be changed."""
         value = self._values.get(name)
