@@ -80,9 +80,16 @@ class Exchange(Mapping[str, Array]):
                 self._answers[number] = self._roads[server].pull(missing, step)
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of a param at the present step, waiting for it if need be. Not to be changed."""
+        """Return the value of a param at the present step, waiting for it if need be. Not to be changed.
+
+        Raises UserError where an algorithm of the user's looks a param up whose gradient it has pushed already.
+        """
         value = self._values.get(name)
         if value is None:
+            if name in self._pushed:  # the next step's value is on its way, this step's is gone
+                raise UserError(
+                    f"param {name!r} was looked up after its gradient was pushed; keep its value until then"
+                )
             started = time.perf_counter()
             parts = [self._piece(piece) for piece in self._slices[name]]
             flat = parts[0] if len(parts) == 1 else np.concatenate(parts)

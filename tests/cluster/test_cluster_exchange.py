@@ -130,6 +130,13 @@ class TestRoads:
         with pytest.raises(UserError, match=message):
             view.push(name, gradient)
 
+    def test_a_param_is_not_looked_up_after_its_push(self, roads) -> None:
+        view = exchange(roads(1))
+        view.begin(0)
+        view.push("w1", np.zeros(SHAPES["w1"], np.float32))
+        with pytest.raises(UserError, match="'w1' was looked up after its gradient was pushed"):
+            view["w1"]
+
     def test_contributions_of_all_partitions_are_summed(self, roads) -> None:
         ways = roads(2)
 
