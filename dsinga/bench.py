@@ -33,7 +33,7 @@ def measure(job: Job, client: Client, *, steps: int, synthetic: bool, data_root:
         if synthetic:
             job = _with_synthetic_records(job, Path(folder))
         outcome = cluster.train(job, client, _Silent(), roots=roots(job, data_root))
-    iterations = outcome.timings[WARM_UP:]
+    iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
     return {
         "ms_per_iteration": 1e3 * median["total"],

@@ -116,7 +116,13 @@ def show(conf: Path, svg: Path | None, phase: str, data_root: str | None, overri
 
 @main_group.command()
 @CONF
-@click.option("--steps", default=50, show_default=True, help="Iterations to measure, after the warm-up.")
+@click.option(
+    "--steps",
+    default=50,
+    type=click.IntRange(min=1),
+    show_default=True,
+    help="Iterations to measure, after the warm-up.",
+)
 @click.option("--processes", is_flag=True, help="A process for each worker instead of a thread.")
 @click.option("--synthetic", is_flag=True, help="Make records of the job's shapes instead of reading its stores.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ Row = dict[str, Any]
 
 # Rounds that are sent ahead, so that a partition finds its next round waiting when it ends one.
 ROUNDS_AHEAD = 2
+# Iterations whose timing is kept; all those of a long run would fill the memory of the driver.
+TIMINGS_KEPT = 10_000
 
 
 class Observer(Protocol):
@@ -42,13 +44,13 @@ class Observer(Protocol):
 
 @dataclass
 class Outcome:
-    """What a run ends with: the params, the steps done, and the timing of each iteration (of the slowest partition)."""
+    """What a run ends with: the params, the steps done, and the timings in seconds of the last iterations."""
 
     params: Arrays
     step: int
     net: NeuralNet
     batchsize: int
-    timings: list[dict[str, float]] = field(default_factory=list)
+    timings: list[dict[str, float]]
 
 
 def train(
@@ -79,7 +81,9 @@ def train(
         session.close("the driver has ended the run")
         raise
     session.close()
-    return Outcome(params, job.train_steps, layout.net, layout.setup.feeds[Phase.kTrain].batchsize, course.timings)
+    return Outcome(
+        params, job.train_steps, layout.net, layout.setup.feeds[Phase.kTrain].batchsize, list(course.timings)
+    )
 
 
 def _fresh(job: Job, layout: Layout, roots: Sequence[str]) -> Checkpoint:
@@ -128,7 +132,7 @@ class _Course:
         self._since_display: list[Metrics] = []
         self._started = time.perf_counter()
         self.step = 0
-        self.timings: list[dict[str, float]] = []
+        self.timings: collections.deque[dict[str, float]] = collections.deque(maxlen=TIMINGS_KEPT)
 
     def run(self, begin: Checkpoint) -> Arrays:
         """Train from ``begin`` to the last step; return the params."""

@@ -14,8 +14,10 @@ from smalljob import with_topology
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import embedded, partition, server
-from dsinga.job import Job
+from dsinga.cluster import driver, embedded, partition, server
+from dsinga.job import AlgConf, Job
+from dsinga.registry import register
+from dsinga.training.bp import bp
 
 
 class AtStep:
@@ -106,3 +108,41 @@ def test_a_scheduler_file_that_never_comes_is_refused(tmp_path: Path, monkeypatc
         cluster.connect(scheduler_file=str(tmp_path / "nowhere.json")),
     ):
         pass
+
+
+def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client, monkeypatch) -> None:
+    monkeypatch.setattr(driver, "TIMINGS_KEPT", 20)
+    outcome = cluster.train(with_topology(job, 1), client, AtStep(0, lambda: None), roots=roots(job, None))
+    assert len(outcome.timings) == 20
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, ZeroDivisionError])
+def test_nothing_stays_of_a_run_that_is_interrupted(job: Job, client: Client, interrupt: type[BaseException]) -> None:
+    def stop() -> None:
+        raise interrupt
+
+    endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
+    with pytest.raises(interrupt):
+        cluster.train(endless, client, AtStep(10, stop), roots=roots(job, None))
+    wait_until_nothing_is_left()
+
+
+class Unpicklable(Exception):
+    def __init__(self, message: str, lock: Any):
+        super().__init__(message)
+        self.lock = lock
+
+
+def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client) -> None:
+    @register("algorithm", "FailsOnce")
+    def fails_once(net, values, records, ctx, push):
+        if ctx.step == 5 and ctx.rows.start > 0:
+            raise Unpicklable("a fault of the second partition", threading.Lock())
+        return bp(net, values, records, ctx, push)
+
+    job = with_topology(job, 2, 2).replace(train_one_batch=AlgConf(user_alg="FailsOnce"))
+    began = time.monotonic()
+    with pytest.raises(Exception, match="a fault of the second partition"):
+        train(job, client, progress=False)
+    wait_until_nothing_is_left()
+    assert time.monotonic() - began < 10
