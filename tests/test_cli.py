@@ -225,3 +225,11 @@ def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path)
             process.terminate()
         for process in started:
             process.wait(timeout=20)
+
+
+def test_unknown_kernels_are_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("DSINGA_OPS", "onedn")
+    refused = dsinga("train", "job.conf")
+    assert refused.returncode == 2
+    assert "has no kernels: there is no kernel backend 'onedn'" in refused.stderr
+    assert not (folder / "work").exists()

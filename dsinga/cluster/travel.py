@@ -12,16 +12,22 @@ from distributed.protocol.pickle import dumps
 from dsinga.cluster.feed import Feed
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
+from dsinga.ops import get_ops
 
 
 def check_travels(
     client: Client, addresses: Iterable[str], nets: Iterable[NeuralNet], others: Mapping[str, Any] | None = None
 ) -> None:
-    """Raise UserError unless every worker can load the user's own layers, and ``others`` by what errors call them.
+    """Raise UserError unless every worker has kernels and can load the user's own layers and ``others``.
+
+    ``others`` are by what errors call them.
 
     A class that was defined in a script or a notebook travels by value; one of a module is imported over there. Dask
     ends a worker that cannot load what it is sent.
     """
+    for address, trouble in client.run(_kernels_missing, workers=sorted(addresses), on_error="ignore").items():
+        if trouble:
+            raise UserError(f"the Dask worker {address} has no kernels: {trouble}")
     own = {what: one for what, one in (others or {}).items() if is_own(one)}
     layers = [node.layer for net in nets for node in net.nodes]
     own.update({f"layer {layer.name!r}": layer for layer in layers if is_own(layer)})
@@ -51,6 +57,15 @@ def _troubles(client: Client, addresses: Iterable[str], packed: bytes) -> Iterat
     """Yield the workers that cannot load the pickled object, each with what goes wrong there."""
     answers = client.run(_trouble, packed, workers=sorted(addresses), on_error="ignore")
     yield from ((address, trouble) for address, trouble in answers.items() if trouble)
+
+
+def _kernels_missing() -> str:
+    """Return why kernels cannot be had where this runs (DSINGA_OPS names another backend there), or the empty string."""
+    try:
+        get_ops()
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def is_own(one: Any) -> bool:
