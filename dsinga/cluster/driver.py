@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from dsinga.errors import RunError, UserError
 from dsinga.job import Job, Phase, to_text
 from dsinga.net import NeuralNet
 from dsinga.training import Metrics, initial_values
+
+_log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
@@ -103,6 +107,10 @@ def _resumed(layout: Layout, workspace: Path | None) -> Checkpoint:
     if checkpoint.step > layout.job.train_steps:
         wanted = layout.job.train_steps
         raise UserError(f"{path} is beyond the job's {wanted} train_steps; give train_steps: {checkpoint.step} or more")
+    if checkpoint.meta["seed"] != layout.job.seed:
+        raise UserError(
+            f"{path} is of a run with seed: {checkpoint.meta['seed']}; resume with that seed, or start anew"
+        )
     for name, param in layout.net.params.items():
         if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
             raise UserError(
@@ -131,22 +139,22 @@ class _Course:
         self._pace = timetable.Pace()
         self._since_display: list[Metrics] = []
         self._started = time.perf_counter()
+        self._diverged = False
         self.step = 0
         self.timings: collections.deque[dict[str, float]] = collections.deque(maxlen=TIMINGS_KEPT)
 
     def run(self, begin: Checkpoint) -> Arrays:
         """Train from ``begin`` to the last step; return the params."""
         self.step = begin.step
-        self._pause(resumed=begin.step > 0)
+        if not self.step:  # a resumed run has paused here before
+            self._pause()
         while self.step < self._job.train_steps:
             self._advance(timetable.next_stop(self._job, self.step))
             self._pause()
         return self._session.snapshot(self.step)[0]
 
-    def _pause(self, resumed: bool = False) -> None:
-        """Validate, test, checkpoint, where due at the present step (SINGA's order). A resumed run has done so."""
-        if resumed:
-            return
+    def _pause(self) -> None:
+        """Validate, test, checkpoint, where due at the present step (SINGA's order)."""
         for phase, is_due, steps in (
             (Phase.kVal, timetable.validate_due, self._job.validate_steps),
             (Phase.kTest, timetable.test_due, self._job.test_steps),
@@ -197,7 +205,11 @@ class _Course:
     def _record(self, phase: Phase, metrics: Metrics) -> None:
         name = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}[phase]
         elapsed = round(time.perf_counter() - self._started, 3)
-        self._observer.record({"step": self.step, "phase": name, "time": elapsed, **_means(metrics)})
+        means = _means(metrics)
+        self._observer.record({"step": self.step, "phase": name, "time": elapsed, **means})
+        if not self._diverged and not all(map(math.isfinite, means.values())):
+            self._diverged = True
+            _log.warning("the loss is no longer finite at step %d: lower the learning rate, or clip", self.step)
 
 
 def _means(metrics: Metrics) -> dict[str, float]:

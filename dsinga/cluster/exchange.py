@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Exchange(Mapping[str, Array]):
         identity: (generation, group, partition), said with every push.
         timeout: seconds that a wait may last.
         bucket_bytes: the size of a bucket; see ``BUCKETS`` for the default.
+        lasting: params that are not trainable: what is pushed for them replaces them.
+        share: this partition's share of the batch.
     """
 
     def __init__(
@@ -45,11 +47,14 @@ class Exchange(Mapping[str, Array]):
         identity: tuple[int, int, int],
         timeout: float,
         bucket_bytes: int | None = None,
+        lasting: Collection[str] = (),
+        share: float = 1.0,
     ):
         self._shapes = dict(shapes)
         self._roads = roads
         self._identity = identity
         self._timeout = timeout
+        self._lasting, self._share = frozenset(lasting), np.float32(share)
         self._slices: dict[str, list[Slice]] = {name: [] for name in shapes}
         for piece in slices:
             self._slices[piece.param].append(piece)
@@ -126,9 +131,13 @@ class Exchange(Mapping[str, Array]):
             raise UserError(f"the gradient that was pushed for param {name!r} must be {wanted}, not {given}")
 
     def finish(self) -> None:
-        """End the present step: params that got no gradient are pushed zeros (weight decay still applies to them)."""
+        """End the present step: for params that got no gradient zeros are pushed (weight decay still applies to them).
+
+        For lasting ones it is this partition's share of their value, so that they stay what they are.
+        """
         for name in [name for name in self._shapes if name not in self._pushed]:
-            self.push(name, np.zeros(self._shapes[name], np.float32))
+            kept = name in self._lasting
+            self.push(name, self[name] * self._share if kept else np.zeros(self._shapes[name], np.float32))
         self._pushed.clear()
         self._step += 1
 

@@ -75,13 +75,15 @@ class Partition:
         self._step = step
         self._ops = get_ops()
         self._prefetch: Prefetch | None = None
-        train = setup.nets[Phase.kTrain]
+        params, rows = setup.nets[Phase.kTrain].params, setup.feeds[Phase.kTrain].parts[index]
         self.exchange = Exchange(
-            {name: param.shape for name, param in train.params.items()},
+            {name: param.shape for name, param in params.items()},
             setup.slices,
             [self._road(server, actor) for server, actor in enumerate(actors)],
             (setup.generation, 0, index),
             setup.timeout,
+            lasting=[name for name, param in params.items() if not param.trainable],
+            share=(rows.stop - rows.start) / rows.total,
         )
 
     def _road(self, server: int, actor: Any) -> Road:

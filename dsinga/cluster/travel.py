@@ -60,7 +60,7 @@ def _troubles(client: Client, addresses: Iterable[str], packed: bytes) -> Iterat
 
 
 def _kernels_missing() -> str:
-    """Return why kernels cannot be had where this runs (DSINGA_OPS names another backend there), or the empty string."""
+    """Return why kernels cannot be had where this runs, as when DSINGA_OPS is wrong there, or the empty string."""
     try:
         get_ops()
     except UserError as error:

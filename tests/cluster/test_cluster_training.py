@@ -11,10 +11,10 @@ from smalljob import JOB, assert_close, assert_same, with_topology
 
 from dsinga import UserError
 from dsinga.api import Result, train
-from dsinga.job import Job, SlicingMethod, UpdaterConf, loads
+from dsinga.job import AlgConf, Job, SlicingMethod, UpdaterConf, loads
 from dsinga.layers import Layer, Output
 from dsinga.registry import register
-from dsinga.training import Updater
+from dsinga.training import Updater, bp
 
 
 @pytest.fixture(scope="session")
@@ -114,3 +114,35 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
     assert_same(one.params, train(with_topology(job, 2), threads, progress=False).params)
     losses = one.history.phase("train")[:, "loss"]
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_another_seed_cannot_resume(job: Job, threads: Client, tmp_path: Path) -> None:
+    job = with_topology(job.replace(train_steps=5), 1)
+    train(job, threads, workspace=tmp_path, progress=False)
+    with pytest.raises(UserError, match="is of a run with seed: 0; resume with that seed"):
+        train(job.replace(train_steps=10, seed=1), threads, workspace=tmp_path, resume=True, progress=False)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's own, of overflow
+def test_a_loss_that_is_no_longer_finite_is_said_once(job: Job, threads: Client, caplog) -> None:
+    job.updater.learning_rate.base_lr = 1e30
+    result = train(with_topology(job, 1), threads, progress=False)
+    assert np.isnan(result.history[-1, "loss"])
+    assert [record.getMessage()[:30] for record in caplog.records if record.name.startswith("dsinga")] == [
+        "the loss is no longer finite a"
+    ]
+
+
+def test_an_algorithm_that_leaves_lasting_state_alone_keeps_it(job: Job, threads: Client) -> None:
+    @register("algorithm", "WithoutState")
+    def without_state(net, values, records, ctx, push):
+        return bp(net, values, records, ctx, lambda name, g: push(name, g) if net.params[name].trainable else None)
+
+    job = job.replace(train_steps=3, train_one_batch=AlgConf(user_alg="WithoutState"))
+    for workers in (1, 3):
+        params = train(with_topology(job, workers), threads, progress=False).params
+        lasting = [name for name in params if "mean" in name or "variance" in name]
+        assert len(lasting) == 2
+        for name in lasting:
+            expected = 0.0 if "mean" in name else 1.0
+            np.testing.assert_allclose(params[name], expected, atol=1e-6)
