@@ -52,3 +52,12 @@ def test_the_digits_job_learns_what_its_page_promises():
     assert last["step"] == 600
     assert last["accuracy"] >= 0.97
     assert sum(value.size for value in result.params.values()) == 6090
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_digits_job_cut_over_workers_is_that_of_one(workers):
+    overrides = ["neuralnet.layer[data,kTrain].store_conf.batchsize=100", "train_steps=50", "test_freq=0"]
+    job = load(FOLDER / "digits" / "job.conf", overrides)
+    one, cut = (dsinga.train(job, workers=count, progress=False).params for count in (1, workers))
+    for name, value in one.items():
+        np.testing.assert_allclose(cut[name], value, rtol=0, atol=1e-5 * np.abs(value).max(), err_msg=name)
