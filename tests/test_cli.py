@@ -149,6 +149,7 @@ BAD_JOBS = {
         "batchsize: 20 shape: 9",
         r"job.conf:9: .*'data'.*the shape 9.*records of 8",
     ),
+    "too few classes": ("num_output: 3", "num_output: 2", r"job.conf:15: .*'loss': label 2 is none of its 2 classes"),
     "missing store": ("train.zarr", "trian.zarr", r"trian.zarr was not found"),
     "syntax": ("updater {", "updater ((", r"job.conf:6:"),
     "too many rows": ('workspace: "work"', "nworkers_per_group: 21", r"job.conf:9: .*batch of 20.*21 workers"),

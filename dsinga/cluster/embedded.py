@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,7 @@ def connect(
             threads_per_worker=max(1, CPU_COUNT // count),
             processes=separate_processes,
             dashboard_address=":0",  # any free port: a second run must not complain about the first
+            silence_logs=logging.CRITICAL,  # what a task raises reaches the user as our own message
             memory_limit=0,  # a round holds its task for a second and more: pausing it would stop the whole group
         ) as cluster,
         Client(cluster, set_as_default=False) as client,

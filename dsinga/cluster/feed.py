@@ -80,7 +80,7 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
         if legacy is None:
             raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
         store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
-        return store, RecordInfo(store.shape, legacy.batchsize, store.has_labels)
+        return store, RecordInfo(store.shape, legacy.batchsize, store.has_labels, store.label_range())
     if not conf.path:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a path")
     if not conf.batchsize:
@@ -96,7 +96,7 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
     )
     mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
     std = read_mean(conf.std_file, roots) if conf.std_file else None
-    return store, RecordInfo(store.shape, sum(conf.batchsize), store.has_labels, mean, std)
+    return store, RecordInfo(store.shape, sum(conf.batchsize), store.has_labels, store.label_range(), mean, std)
 
 
 def _alike(first: LayerConf, other: LayerConf, what: str, one: int, two: int) -> None:

@@ -81,6 +81,14 @@ class RecordStore:
             return None
         return self._gather(self._labels, rows, np.dtype(np.int64))
 
+    def label_range(self) -> tuple[int, int] | None:
+        """Return the smallest and the largest label, or None where there are none; all labels are read."""
+        if self._labels is None or not len(self):
+            return None
+        starts = range(0, len(self), LABEL_ROWS)
+        parts = [np.asarray(self._labels[start : start + LABEL_ROWS]) for start in starts]
+        return int(min(part.min() for part in parts)), int(max(part.max() for part in parts))
+
     @property
     def raw_bytes(self) -> int:
         """Bytes of all records and labels in memory."""

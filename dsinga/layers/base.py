@@ -56,6 +56,7 @@ class RecordInfo:
     shape: Shape
     batchsize: int
     has_labels: bool = True
+    label_range: tuple[int, int] | None = None
     mean: Any = None
     std: Any = None
 

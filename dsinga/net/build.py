@@ -6,12 +6,15 @@ import heapq
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 
+import numpy as np
+
 import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
 from dsinga.job.checknet import check_net, sources
 from dsinga.layers.base import Layer, RecordInfo, Shape
 from dsinga.layers.contract import make_layer
+from dsinga.layers.label import class_labels
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.sharing import name_params
 from dsinga.net.splits import insert_splits
@@ -45,6 +48,7 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -
         ]
         layers.append(make_layer(cls, layer, shapes, records.get(layer.name)))
         check_ends(layers[-1], [layers[source] for source in into])
+        check_labels(layers[-1], records)
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
     joined = [tuple(position[source] for source in layer.srclayers) for layer in confs]
@@ -87,6 +91,16 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
     labelled = layer.srclayers[cls.label_source]
     if labelled in records and not records[labelled].has_labels:
         raise layer.error(f"layer {layer.name!r} takes labels from {labelled!r}, whose records have none", "srclayers")
+
+
+def check_labels(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
+    """Raise UserError where a layer takes labels straight from a store that has some beyond the layer's classes."""
+    classes = getattr(layer, "classes", None)
+    if layer.label_source is None or classes is None:
+        return
+    info = records.get(layer.conf.srclayers[layer.label_source])
+    if info and info.label_range:
+        class_labels(layer, np.array(info.label_range), classes)
 
 
 def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:

@@ -318,3 +318,12 @@ def test_chunks_are_neither_tiny_nor_huge(record_bytes: int) -> None:
     assert 1 <= rows <= LABEL_ROWS
     assert rows == 1 or rows * record_bytes <= 8 << 20
     assert rows == LABEL_ROWS or 2 * rows * record_bytes > 1 << 20
+
+
+def test_the_label_range_is_that_of_all_labels(tmp_path):
+    labels = np.full(100_000, 3)  # more than one chunk of labels
+    labels[[5, 99_999]] = -1, 12
+    write_store(tmp_path / "x.zarr", [(np.zeros((100_000, 1), np.uint8), labels)])
+    assert RecordStore(tmp_path / "x.zarr").label_range() == (-1, 12)
+    write_store(tmp_path / "y.zarr", [(np.zeros((3, 1), np.uint8), None)])
+    assert RecordStore(tmp_path / "y.zarr").label_range() is None
