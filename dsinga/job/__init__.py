@@ -14,14 +14,13 @@ from dsinga.job.enums import (
     UnrollConnType,
     UpdaterType,
 )
+from dsinga.job.inputconf import CharRNNConf, DataConf, MnistConf, OnehotConf, RGBImageConf, StoreConf
 from dsinga.job.layerconf import (
     ActivationConf,
     ArgSortConf,
     BMConf,
-    CharRNNConf,
     ConcateConf,
     ConvolutionConf,
-    DataConf,
     DropoutConf,
     DummyConf,
     EmbeddingConf,
@@ -29,23 +28,18 @@ from dsinga.job.layerconf import (
     InnerProductConf,
     LayerConf,
     LRNConf,
-    MnistConf,
-    OnehotConf,
-    ParamConf,
-    ParamGenConf,
     PoolingConf,
     RBMConf,
     ReLUConf,
-    RGBImageConf,
     RNNDummyConf,
     SliceConf,
     SoftmaxConf,
     SoftmaxLossConf,
     SplitConf,
-    StoreConf,
     WindowConf,
 )
 from dsinga.job.message import JobError, Message, Where
+from dsinga.job.paramconf import ParamConf, ParamGenConf
 from dsinga.job.reader import load, loads
 from dsinga.job.schema import (
     AdaDeltaConf,

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from dsinga.job.checknet import check_net
 from dsinga.job.enums import AlgType, ChangeMethod, InitMethod, LayerType, ParamType, Phase, UpdaterType
-from dsinga.job.layerconf import LayerConf, ParamConf, ParamGenConf
+from dsinga.job.layerconf import LayerConf
 from dsinga.job.limits import beyond
 from dsinga.job.message import JobError, Message, set_fields
+from dsinga.job.paramconf import ParamConf, ParamGenConf
 from dsinga.job.schema import AlgConf, ClusterConf, FixedStepConf, Job, LRGenConf, UpdaterConf
 
 # Type member: the fields of the same message that it cannot do without.

@@ -1,4 +1,4 @@
-"""LayerProto, ParamProto and the configuration of each layer type (SINGA 0.3's job.proto)."""
+"""LayerProto, and the configuration of each layer type that reads no store (SINGA 0.3's job.proto)."""
 
 from __future__ import annotations
 
@@ -6,102 +6,10 @@ from collections.abc import Collection
 from dataclasses import field
 from typing import Any, ClassVar
 
-from dsinga.job.enums import ActivationType, InitMethod, LayerType, ParamType, Phase, PoolMethod, UnrollConnType
+from dsinga.job.enums import ActivationType, LayerType, Phase, PoolMethod, UnrollConnType
+from dsinga.job.inputconf import CharRNNConf, DataConf, MnistConf, OnehotConf, RGBImageConf, StoreConf
 from dsinga.job.message import Message
-
-
-class ParamGenConf(Message):
-    """How a param is filled before training."""
-
-    type: InitMethod = InitMethod.kUserInit
-    user_type: str | None = None
-    value: float = 1.0
-    mean: float = 0.0
-    std: float = 1.0
-    low: float = -1.0
-    high: float = 1.0
-    extensions: dict[str, Any] = field(default_factory=dict)
-
-
-class ParamConf(Message):
-    """A param of a layer: a name (made from the layer's if empty), its filling, its scales, its sharing."""
-
-    name: str = ""
-    type: ParamType = ParamType.kParam
-    user_type: str | None = None
-    init: ParamGenConf | None = None
-    lr_scale: float = 1.0
-    wd_scale: float = 1.0
-    share_from: str | None = None
-    id: int | None = None
-    owner: int = -1
-    partition_dim: int | None = None
-    shape: list[int] = field(default_factory=list)
-    extensions: dict[str, Any] = field(default_factory=dict)
-
-
-class StoreConf(Message):
-    """Where an input layer reads its records, or an output layer writes its results."""
-
-    backend: str | None = None
-    path: str | None = None
-    separator: str = ","
-    mean_file: str | None = None
-    std_file: str | None = None
-    mean_value: float | None = None
-    std_value: float | None = None
-    batchsize: list[int] = field(default_factory=list)
-    shape: list[int] = field(default_factory=list)
-    encoded: bool = False
-    random_skip: int = 0
-    has_label: bool = True
-    prefetching: bool = False
-
-
-class DataConf(Message):
-    """kLMDBData and kShardData: a store by path."""
-
-    path: str
-    batchsize: int
-    random_skip: int = 0
-
-
-class MnistConf(Message):
-    """kMnist: x/norm_a - norm_b; the elastic distortion of SINGA's documentation was never in its source."""
-
-    norm_a: float = 1.0
-    norm_b: float = 0.0
-    kernel: int = 0
-    sigma: float = 0.0
-    alpha: float = 0.0
-    beta: float = 0.0
-    gamma: float = 0.0
-    resize: int = 0
-    elastic_freq: int = 0
-
-
-class RGBImageConf(Message):
-    """kImagePreprocess and kRGBImage: crop, mirror, scale; ``cropsize`` 0 keeps the whole image."""
-
-    scale: float = 1.0
-    cropsize: int = 0
-    mirror: bool = False
-    meanfile: str = ""
-
-
-class CharRNNConf(Message):
-    """kCharRNN: a text, its vocabulary, streams and steps."""
-
-    path: str | None = None
-    vocab_path: str | None = None
-    unroll_len: int = 50
-    batchsize: int = 1
-
-
-class OnehotConf(Message):
-    """kOneHot."""
-
-    vocab_size: int = 0
+from dsinga.job.paramconf import ParamConf
 
 
 class ActivationConf(Message):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dsinga.job import layerconf, schema
+from dsinga.job import inputconf, layerconf, paramconf, schema
 from dsinga.job.message import Message
 
 
@@ -73,12 +73,12 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         "shift": SOME,
         "num_partitions": COUNT,
     },
-    layerconf.ParamGenConf: {"std": SOME},
-    layerconf.StoreConf: {"batchsize": COUNT, "shape": COUNT, "random_skip": SOME},
-    layerconf.DataConf: {"batchsize": COUNT, "random_skip": SOME},
-    layerconf.RGBImageConf: {"cropsize": SOME},
-    layerconf.CharRNNConf: {"unroll_len": COUNT, "batchsize": COUNT},
-    layerconf.OnehotConf: {"vocab_size": COUNT},
+    paramconf.ParamGenConf: {"std": SOME},
+    inputconf.StoreConf: {"batchsize": COUNT, "shape": COUNT, "random_skip": SOME},
+    inputconf.DataConf: {"batchsize": COUNT, "random_skip": SOME},
+    inputconf.RGBImageConf: {"cropsize": SOME},
+    inputconf.CharRNNConf: {"unroll_len": COUNT, "batchsize": COUNT},
+    inputconf.OnehotConf: {"vocab_size": COUNT},
     layerconf.ConvolutionConf: {**_WINDOW, "num_filters": COUNT},
     layerconf.PoolingConf: _WINDOW,
     layerconf.DropoutConf: {"dropout_ratio": SHARE},

@@ -1,0 +1,39 @@
+"""ParamProto and how a param is filled (SINGA 0.3's job.proto)."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from dsinga.job.enums import InitMethod, ParamType
+from dsinga.job.message import Message
+
+
+class ParamGenConf(Message):
+    """How a param is filled before training."""
+
+    type: InitMethod = InitMethod.kUserInit
+    user_type: str | None = None
+    value: float = 1.0
+    mean: float = 0.0
+    std: float = 1.0
+    low: float = -1.0
+    high: float = 1.0
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+class ParamConf(Message):
+    """A param of a layer: a name (made from the layer's if empty), its filling, its scales, its sharing."""
+
+    name: str = ""
+    type: ParamType = ParamType.kParam
+    user_type: str | None = None
+    init: ParamGenConf | None = None
+    lr_scale: float = 1.0
+    wd_scale: float = 1.0
+    share_from: str | None = None
+    id: int | None = None
+    owner: int = -1
+    partition_dim: int | None = None
+    shape: list[int] = field(default_factory=list)
+    extensions: dict[str, Any] = field(default_factory=dict)
