@@ -71,4 +71,4 @@ def _raise(client: Client, addresses: Iterable[str], future: Future) -> None:
     while time.monotonic() < deadline:
         _check(client, addresses)
         threading.Event().wait(GRACE / 10)
-    raise error or RunError(f"the task {future.key} ended as {future.status}")
+    raise error or CancelledError(future.key)
