@@ -16,7 +16,7 @@ from dsinga.cluster.session import new_run
 from dsinga.cluster.topology import Topology, topology
 from dsinga.cluster.travel import check_stores, check_travels
 from dsinga.errors import UserError
-from dsinga.job import Job, Phase, check
+from dsinga.job import Job, Phase, check, training_phases
 from dsinga.net import NeuralNet, create_net
 from dsinga.server import slice_for_servers
 from dsinga.training import Updater, algorithm, create_updater
@@ -47,11 +47,8 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
     at_hand = workers_at_hand(client)
     wanted = topology(job, len(at_hand), processes(at_hand))
     placement = place(wanted, at_hand)
-    phases = [Phase.kTrain]
-    phases += [Phase.kVal] * bool(job.validate_freq and job.validate_steps)
-    phases += [Phase.kTest] * bool(job.test_freq and job.test_steps)
-    feeds = {phase: open_feed(job, phase, wanted.workers, roots) for phase in phases}
-    nets = {phase: create_net(job.neuralnet, phase, feeds[phase].infos) for phase in phases}
+    feeds = {phase: open_feed(job, phase, wanted.workers, roots) for phase in training_phases(job)}
+    nets = {phase: create_net(job.neuralnet, phase, feed.infos) for phase, feed in feeds.items()}
     _same_params(nets)
     sizes = {name: param.size for name, param in nets[Phase.kTrain].params.items()}
     setup = Setup(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsinga.job import Job
+from dsinga.job import Job, Phase, training_phases
 
 # What a round should last, in seconds: long beside the milliseconds that a task costs, short beside what a person
 # waits for a progress line.
@@ -18,14 +18,14 @@ def due(step: int, freq: int, after: int) -> bool:
 
 def validate_due(job: Job, step: int) -> bool:
     """Whether to validate after ``step`` steps: as SINGA does, and once more at the end."""
-    if not (job.validate_freq and job.validate_steps):
+    if Phase.kVal not in training_phases(job):
         return False
     return due(step, job.validate_freq, job.validate_after) or step == job.train_steps
 
 
 def test_due(job: Job, step: int) -> bool:
     """Whether to test after ``step`` steps: as SINGA does, and once more at the end."""
-    if not (job.test_freq and job.test_steps):
+    if Phase.kTest not in training_phases(job):
         return False
     return due(step, job.test_freq, job.test_after) or step == job.train_steps
 

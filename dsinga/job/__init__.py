@@ -1,6 +1,6 @@
 """The job as data: one schema that the text reader, the Python builders and the checks share."""
 
-from dsinga.job.checks import check
+from dsinga.job.checks import check, training_phases
 from dsinga.job.enums import (
     ActivationType,
     AlgType,
@@ -129,4 +129,5 @@ __all__ = [
     "load",
     "loads",
     "to_text",
+    "training_phases",
 ]

@@ -47,6 +47,12 @@ NEEDS: dict[object, tuple[str, ...]] = {
 }
 
 
+def training_phases(job: Job) -> list[Phase]:
+    """Return the phases that training the job runs: kTrain, and those for which it gives both a frequency and steps."""
+    runs = {Phase.kVal: job.validate_freq and job.validate_steps, Phase.kTest: job.test_freq and job.test_steps}
+    return [Phase.kTrain, *(phase for phase, wanted in runs.items() if wanted)]
+
+
 def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
     """Raise JobError for the first mistake in ``job``.
 
@@ -54,8 +60,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
     frequency and steps for them.
     """
     if phases is None:
-        runs = {Phase.kVal: job.validate_freq and job.validate_steps, Phase.kTest: job.test_freq and job.test_steps}
-        phases = [Phase.kTrain, *(phase for phase, wanted in runs.items() if wanted)]
+        phases = training_phases(job)
     for layer, message in walk(job):
         check_numbers(layer, message)
         check_type(layer, message)
