@@ -80,7 +80,7 @@ def train(
     named = workspace or (job.cluster.workspace if job.cluster else None)
     folder = Path(named) if named else None
     with contextlib.ExitStack() as stack:
-        client = client or stack.enter_context(connect(workers=_wanted(job)))
+        client = client or stack.enter_context(connect(workers=wanted_workers(job)))
         observer = stack.enter_context(_Observer(job, folder, resume, progress))
         outcome = cluster.train(job, client, observer, workspace=folder, roots=roots(job, data_root), resume=resume)
     return Result(job, outcome.params, observer.history, outcome.net, outcome.step, folder)
@@ -156,7 +156,8 @@ def with_workers(job: Job, workers: int) -> Job:
     return job.replace(cluster=conf.replace(nworkers_per_group=workers))
 
 
-def _wanted(job: Job) -> int | None:
+def wanted_workers(job: Job) -> int | None:
+    """Return how many workers the job names for its worker group; None where it leaves that to the cluster."""
     return job.cluster.nworkers_per_group if job.cluster else None
 
 

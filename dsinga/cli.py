@@ -210,9 +210,11 @@ def _job_and_connection(
     job = load(conf, options["overrides"])
     if options["workers"] is not None:
         job = api.with_workers(job, options["workers"])
-    wanted = job.cluster.nworkers_per_group if job.cluster else None
     return job, connect(
-        scheduler=options["scheduler"], scheduler_file=options["scheduler_file"], workers=wanted, **more
+        scheduler=options["scheduler"],
+        scheduler_file=options["scheduler_file"],
+        workers=api.wanted_workers(job),
+        **more,
     )
 
 
