@@ -116,6 +116,43 @@ class SlicingMethod(Enum):
     kBlock = 1
 
 
+class PartitionMethod(Enum):
+    """Who says how layers are partitioned: the job, layer by layer, or the cost model."""
+
+    manual = 0
+    auto = 1
+
+
+class SyncTopology(Enum):
+    """Which server groups are neighbours, and so send each other what their params have changed by."""
+
+    kAllToAll = 0
+    kRing = 1
+    kStar = 2
+
+
+class Compression(Enum):
+    """How gradients are made smaller on their way: the sign and two means (1-bit SGD), or the largest alone."""
+
+    kNone = 0
+    kOneBit = 1
+    kTopK = 2
+
+
+class PullTime(Enum):
+    """When a worker asks for new values: at once with its push, or when the next forward pass needs them."""
+
+    kAtOnce = 0
+    kDeferred = 1
+
+
+class UpdatePlace(Enum):
+    """Who applies the updater: the server, or every worker for itself after the server has added the gradients."""
+
+    kServer = 0
+    kWorker = 1
+
+
 class LayerType(Enum):
     """The layer types."""
 

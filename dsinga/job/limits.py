@@ -34,7 +34,7 @@ SOME = Range(0)  # a count, or a frequency, whose 0 means none or never
 SHARE = Range(0, 1, open_high=True)  # a share or a decay: a whole 1 would leave nothing
 POSITIVE = Range(0, open_low=True)
 AXIS = Range(0, 3)  # of a batch of images
-INHERITED = Range(-1, 3)  # -1: as the net's, or none
+PARTITION_DIM = Range(-1, 1)  # rows, features, or -1: not partitioned
 
 _WINDOW = {
     **dict.fromkeys(("kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y"), COUNT),
@@ -49,7 +49,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         "num_openblas_threads": COUNT,
     },
     schema.CDConf: {"cd_k": COUNT},
-    schema.NetConf: {"partition_dim": INHERITED, "unroll_len": COUNT},
+    schema.NetConf: {"partition_dim": PARTITION_DIM, "unroll_len": COUNT},
     schema.StepConf: {"change_freq": COUNT, "gamma": SOME},
     schema.LinearConf: {"change_freq": COUNT, "final_lr": SOME},
     schema.ExponentialConf: {"change_freq": COUNT},
@@ -65,9 +65,11 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     schema.ClusterConf: {
         **dict.fromkeys(("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group"), COUNT),
         **dict.fromkeys(("nworkers_per_procs", "nservers_per_procs", "sync_freq"), COUNT),
+        "staleness": SOME,
+        "topk_share": Range(0, 1, open_low=True),
     },
     layerconf.LayerConf: {
-        "partition_dim": INHERITED,
+        "partition_dim": PARTITION_DIM,
         "location": SOME,
         "unroll_len": COUNT,
         "shift": SOME,

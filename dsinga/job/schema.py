@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, ClassVar
 
-from dsinga.job.enums import AlgType, ChangeMethod, SlicingMethod, UpdaterType
+from dsinga.job.enums import (
+    AlgType,
+    ChangeMethod,
+    Compression,
+    PartitionMethod,
+    PullTime,
+    SlicingMethod,
+    SyncTopology,
+    UpdatePlace,
+    UpdaterType,
+)
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import Message
 
@@ -36,10 +46,14 @@ class LayerGroupConf(Message):
 
 
 class NetConf(Message):
-    """The neural net: its layers, and the dimension on which layers are partitioned that do not say otherwise."""
+    """The neural net: its layers, and the dimension on which layers are partitioned that do not say otherwise.
+
+    Beyond SINGA: ``partition: auto`` leaves the choice to the cost model, but for layers that say their own.
+    """
 
     layer: list[LayerConf] = field(default_factory=list)
     partition_dim: int = 0
+    partition: PartitionMethod = PartitionMethod.manual
     layer_group: list[LayerGroupConf] = field(default_factory=list)
     unroll_len: int = 1
 
@@ -143,11 +157,21 @@ class UpdaterConf(Message):
     extensions: dict[str, Any] = field(default_factory=dict)
 
 
-class ClusterConf(Message):
-    """The topology. Beyond SINGA: ``slicing``.
+class SyncEdgeConf(Message):
+    """Two server groups that are neighbours."""
 
-    ``start_port``, ``share_memory``, ``poll_time`` and ``n*_per_procs`` are SINGA's and have no effect: Dask's workers
-    say where things run. With one group of workers, ``sync_freq`` and ``server_worker_separate`` have none either.
+    group: list[int] = field(default_factory=list)
+
+
+class ClusterConf(Message):
+    """The topology (5.1 and 5.2 of the paper). Beyond SINGA: everything from ``slicing`` on.
+
+    ``start_port``, ``share_memory`` and ``poll_time`` are SINGA's and have no effect: Dask's workers talk by Dask's
+    means. ``sync_freq`` counts updates between two synchronisations of neighbouring server groups; ``sync_edge``, if
+    there is any, takes the place of ``sync_topology``. ``staleness`` is how many steps a worker group may be ahead of
+    the slowest one of its server group (no bound if it is not given). ``topk_share`` is the share of the numbers of a
+    gradient that kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows
+    in place of the gradients of their weights, where that is less.
     """
 
     nworker_groups: int = 1
@@ -163,6 +187,14 @@ class ClusterConf(Message):
     share_memory: bool = True
     poll_time: int = 100
     slicing: SlicingMethod = SlicingMethod.kSinga
+    sync_topology: SyncTopology = SyncTopology.kAllToAll
+    sync_edge: list[SyncEdgeConf] = field(default_factory=list)
+    staleness: int | None = None
+    compression: Compression = Compression.kNone
+    topk_share: float = 0.01
+    pull: PullTime = PullTime.kAtOnce
+    update: UpdatePlace = UpdatePlace.kServer
+    fullc_gather: bool = False
 
 
 class Job(Message):

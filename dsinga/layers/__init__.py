@@ -3,6 +3,7 @@
 from dsinga.layers import (
     activation,
     batchnorm,
+    bridge,
     connection,
     convolution,
     dropout,
@@ -17,4 +18,4 @@ from dsinga.layers import (
     pooling,
     softmax,
 )
-from dsinga.layers.base import Context, Layer, Output, ParamSpec, RecordInfo, Records, Rows, Shape
+from dsinga.layers.base import Columns, Connection, Context, Layer, Output, ParamSpec, RecordInfo, Records, Rows, Shape

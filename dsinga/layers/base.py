@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -42,6 +43,31 @@ class Rows(NamedTuple):
     total: int
 
 
+class Columns(NamedTuple):
+    """Columns ``start`` to ``stop`` of ``total``, along axis 1 of a feature: the part of a layer cut on dimension 1."""
+
+    start: int
+    stop: int
+    total: int
+
+
+class Connection(Enum):
+    """How the features of a layer hang on those of its sources, as far as axis 1 is concerned (SINGA's name)."""
+
+    kOneToOne = 0  # columns of the feature need the same columns of every source
+    kOneToAll = 1  # columns of the feature need all columns of every source
+
+
+class Mail(Protocol):
+    """Carries arrays between the workers of a group, in either direction of a pass."""
+
+    def send(self, location: int, key: str, array: Any) -> None:
+        """Send ``array``, which nobody changes any more, to the worker at ``location``; return at once."""
+
+    def receive(self, key: str) -> Any:
+        """Return the array that was sent here under ``key`` in this step, waiting for it if need be."""
+
+
 class Records(NamedTuple):
     """One batch as it comes from a store: data (B, ...), in the store's dtype, and labels (B,) int64 or None."""
 
@@ -61,12 +87,18 @@ class RecordInfo:
     std: Any = None
 
 
+def alone(key: str, array: Array) -> Array:
+    """Return the array: the sum, or the rows, of the only partition there is."""
+    return array
+
+
 @dataclass(frozen=True)
 class Context:
     """The circumstances of one iteration: phase, kernels, which rows, which step.
 
     ``total`` sums an array over the partitions of a batch-partitioned layer, in partition order (the identity where
-    there is one partition); batch normalisation needs it to be exact however the batch is cut.
+    there is one partition); batch normalisation needs it to be exact however the batch is cut. ``gather`` joins the
+    rows of all partitions in the same way. ``mail`` carries what bridges send.
     """
 
     ops: Ops
@@ -74,7 +106,17 @@ class Context:
     rows: Rows
     seed: int = 0
     step: int = 0
-    total: Callable[[str, Array], Array] = field(default=lambda key, array: array)
+    total: Callable[[str, Array], Array] = field(default=alone)
+    gather: Callable[[str, Array], Array] = field(default=alone)
+    mail: Mail | None = None
+
+    def of(self, rows: Rows | None) -> Context:
+        """Return the circumstances of a layer that computes ``rows`` of its batch; None for those at hand."""
+        if rows is None or rows == self.rows:
+            return self
+        if rows.stop - rows.start == rows.total:
+            return replace(self, rows=rows, total=alone, gather=alone)
+        return replace(self, rows=rows)
 
     @property
     def training(self) -> bool:
@@ -126,6 +168,11 @@ class Layer(ABC):
     ``hands_parts`` layers hand something of its own to each destination: the feature is a tuple whose i-th entry goes
     to the i-th destination (in the order of the net), ``part_shapes`` has the shape of each, ``shape`` that of the
     whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
+
+    Cut on dimension 0, a layer serves unchanged for any rows of the batch. How it is cut on dimension 1 is said by
+    ``connection``; where that is None, by ``gathered_because``, why it is not: whole rows are gathered for it instead.
+    ``columns`` are those of the whole layer that this one computes, None for all.
+    ``starts_gradient`` and ``wants_gradient`` are for bridges, through which a gradient comes in and goes out.
     """
 
     source_count: ClassVar[int | None] = None
@@ -134,6 +181,11 @@ class Layer(ABC):
     is_loss: ClassVar[bool] = False
     is_output: bool = False
     hands_parts: ClassVar[bool] = False
+    connection: Connection | None = None
+    gathered_because: str = "does not say how it is cut along features"
+    columns: Columns | None = None
+    starts_gradient: bool = False
+    wants_gradient: bool = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         self.conf = conf
@@ -186,6 +238,10 @@ class Layer(ABC):
             )
         channels, height, width = (1, *shape[1:]) if len(shape) == 3 else shape[1:]
         return channels, height, width
+
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
+        return self.conf
 
     @abstractmethod
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

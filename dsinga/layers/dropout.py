@@ -32,13 +32,13 @@ class Dropout(Layer):
                 "dropout_ratio",
             )
         self.shape = self.source_shapes[0]
-        self.columns = math.prod(self.shape[1:])
+        self.width = math.prod(self.shape[1:])
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
         if not ctx.training or self.ratio == 0:
             return Output(x)
-        mask = ctx.ops.dropout_mask(ctx.uniform(self.name, self.columns), self.ratio)
+        mask = ctx.ops.dropout_mask(ctx.uniform(self.name, self.width), self.ratio)
         mask = from_matrix(mask, x, ctx.ops)
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsinga.layers.base import Layer
+from dsinga.layers.base import Layer, Rows
 
 if TYPE_CHECKING:
     from dsinga.net.neuralnet import NeuralNet, Node
@@ -33,6 +33,7 @@ class Stage(NamedTuple):
     edges: tuple[Edge, ...]
     plain: bool  # every source is a whole feature: no edge needs a second look
     params: tuple[str, ...]
+    rows: Rows | None  # of the batch, that it computes; None for those of the worker
     needs: tuple[bool, ...]  # for each source, whether it wants a gradient
     feeds: tuple[tuple[int, Edge], ...]  # those that do, as (index, edge)
     parts: int  # how many parts the layer hands out, 0 if its feature is one array
@@ -51,7 +52,8 @@ def trace(net: NeuralNet) -> tuple[Stage, ...]:
     needs: list[tuple[bool, ...]] = [()] * len(nodes)
     for position in reversed(range(len(nodes))):
         layer = nodes[position].layer
-        backward[position] = (layer.is_loss or backward[position]) and can_use(nodes[position], wanting)
+        starts = layer.is_loss or layer.starts_gradient
+        backward[position] = (starts or backward[position]) and can_use(nodes[position], wanting)
         needs[position] = tuple(
             backward[position] and wanting[edge.node] and not edge.labels for edge in edges[position]
         )
@@ -65,6 +67,7 @@ def trace(net: NeuralNet) -> tuple[Stage, ...]:
             edges[position],
             all(edge.part == WHOLE and not edge.labels for edge in edges[position]),
             node.params,
+            node.rows,
             needs[position],
             tuple((i, edges[position][i]) for i, need in enumerate(needs[position]) if need),
             parts[position],
@@ -103,7 +106,8 @@ def wants_gradient(nodes: Sequence[Node]) -> list[bool]:
 
 def can_use(node: Node, wanting: Sequence[bool]) -> bool:
     """Whether backward at ``node`` is of use: it has params to train, or a source wants a gradient."""
-    return any(spec.trainable for spec in node.layer.params) or any(wanting[source] for source in node.sources)
+    trained = any(spec.trainable for spec in node.layer.params)
+    return trained or node.layer.wants_gradient or any(wanting[source] for source in node.sources)
 
 
 def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
-from dsinga.layers.base import Layer
+from dsinga.layers.base import Layer, Rows
 from dsinga.net.dataflow import Stage, trace
 from dsinga.net.param import Param
 from dsinga.registry import nearest
@@ -18,12 +18,14 @@ from dsinga.registry import nearest
 class Node(NamedTuple):
     """A layer in its net: the positions of its sources, and the names of the params it uses.
 
-    ``params`` are in the order of ``layer.params``; of a shared param it is the owner's name.
+    ``params`` are in the order of ``layer.params``; of a shared param it is the owner's name. ``rows`` are those of the
+    layer's batch that it computes, None for those that the worker computes anyway.
     """
 
     layer: Layer
     sources: tuple[int, ...]
     params: tuple[str, ...]
+    rows: Rows | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,6 +45,11 @@ class NeuralNet:
     def positions(self) -> Mapping[str, int]:
         """The position of each layer in ``nodes``, by name."""
         return {node.layer.name: position for position, node in enumerate(self.nodes)}
+
+    @cached_property
+    def bridged(self) -> bool:
+        """Whether this is the net of one worker of several, whose losses may lie with another one."""
+        return any(node.rows is not None for node in self.nodes) or not self.nodes
 
     @cached_property
     def losses(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ class Visit(NamedTuple):
     params: list[Array]
     sources: list[Any]
     output: Output
+    ctx: Context
 
 
 def forward(
@@ -62,9 +63,9 @@ def bp(
     is the callee's. Of a param that is not trainable its new state is pushed, times this part's share of the batch, so
     that the parts add up. A param that no loss depends on gets zeros.
 
-    Raises UserError where the net has no loss layer.
+    Raises UserError where the net has neither a loss layer nor a bridge to one.
     """
-    if not net.losses:
+    if not net.losses and not net.bridged:
         raise UserError(f"the net has no loss layer in phase {net.phase.name}: kBP has no gradient to follow")
     tape: list[Visit] = []
     for visit in visit_layers(net, values, records, ctx):
@@ -74,11 +75,11 @@ def bp(
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     while tape:
-        stage, params, sources, output = tape.pop()
+        stage, params, sources, output, own = tape.pop()
         gradient = gradients.pop()
-        if stage.backward and (gradient is not None or stage.layer.is_loss):
+        if stage.backward and (gradient is not None or stage.layer.is_loss or stage.layer.starts_gradient):
             try:
-                computed = stage.layer.compute_gradient(params, sources, output, gradient, stage.needs, ctx)
+                computed = stage.layer.compute_gradient(params, sources, output, gradient, stage.needs, own)
                 check_gradients(stage.layer, params, sources, computed)
                 collect(net, stage, computed, gradients, sums, ctx.ops.add)
                 del computed  # or it would live while the next layer computes
@@ -87,7 +88,7 @@ def bp(
                 raise
         for k, role, name in stage.state:
             if name not in sums:  # of several uses of one state, the last in the forward pass holds
-                sums[name] = new_state(output.state.get(role), params[k], ctx)
+                sums[name] = new_state(output.state.get(role), params[k], own)
         for name in stage.completes:
             push(name, sums.pop(name) if name in sums else zeros(net, name, ctx))
     return metrics
@@ -113,7 +114,8 @@ def visit_layers(
                 held[name] = values[name]
         params = [held[name] for name in stage.params]
         try:
-            output = layer.compute_feature(params, sources, ctx)
+            own = ctx.of(stage.rows)
+            output = layer.compute_feature(params, sources, own)
             check_output(layer, params, sources, output)
         except Exception as error:
             blame(error, layer, "compute_feature")
@@ -124,7 +126,7 @@ def visit_layers(
             labels[-1] = next((labels[edge.node] for edge in edges if labels[edge.node] is not None), None)
         for node in stage.releases:
             features[node] = None
-        yield Visit(stage, params, sources, output)
+        yield Visit(stage, params, sources, output, own)
         del sources, output  # or they would live while the next layer computes
 
 

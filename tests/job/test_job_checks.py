@@ -112,7 +112,7 @@ def test_a_mistake_outside_the_net_is_told_with_its_line(top, said):
         ("pooling_conf { stride_x: 0 }", "stride_x must be at least 1, not 0"),
         ("dummy_conf { shape: [3, 0] }", "shape must be at least 1, not 0"),
         ("lrn_conf { local_size: 4 }", "local_size must be odd, not 4"),
-        ("partition_dim: 7", "partition_dim must be in [-1, 3], not 7"),
+        ("partition_dim: 7", "partition_dim must be in [-1, 1], not 7"),
         ("store_conf { batchsize: 3 }", 'store_conf needs a path: "..."'),
         ('store_conf { path: "a" std_value: 0 }', "std_value divides the records and must not be 0"),
         ("param { init { } }", "ParamGenConf needs its type (kConstant, kGaussian, kUniform, ...) or a user_type"),
