@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import ActivationConf, ActivationType, LayerConf, ReLUConf
-from dsinga.layers.base import Array, Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Array, Arrays, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape
 from dsinga.ops import Ops
 from dsinga.registry import register
 
@@ -22,6 +22,7 @@ class Elementwise(Layer):
     """A function of each element; subclasses say which."""
 
     source_count: ClassVar[int | None] = 1
+    connection = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

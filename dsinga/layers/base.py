@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -168,9 +169,11 @@ class Layer(ABC):
     ``hands_parts`` layers hand something of its own to each destination: the feature is a tuple whose i-th entry goes
     to the i-th destination (in the order of the net), ``part_shapes`` has the shape of each, ``shape`` that of the
     whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
+    ``makes_labels`` layers give labels of their own; so do input layers. Others hand on those of their sources.
 
     Cut on dimension 0, a layer serves unchanged for any rows of the batch. How it is cut on dimension 1 is said by
     ``connection``; where that is None, by ``gathered_because``, why it is not: whole rows are gathered for it instead.
+    ``whole_because``, where it is not empty, is why it cannot be cut on dimension 0: then it is computed on all rows.
     ``columns`` are those of the whole layer that this one computes, None for all.
     ``starts_gradient`` and ``wants_gradient`` are for bridges, through which a gradient comes in and goes out.
     """
@@ -181,8 +184,10 @@ class Layer(ABC):
     is_loss: ClassVar[bool] = False
     is_output: bool = False
     hands_parts: ClassVar[bool] = False
+    makes_labels: ClassVar[bool] = False
     connection: Connection | None = None
     gathered_because: str = "does not say how it is cut along features"
+    whole_because: str = ""
     columns: Columns | None = None
     starts_gradient: bool = False
     wants_gradient: bool = False
@@ -242,6 +247,18 @@ class Layer(ABC):
     def cut_conf(self, columns: Columns) -> LayerConf:
         """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
         return self.conf
+
+    def uniform(self, ctx: Context) -> np.ndarray:
+        """Return (rows, n) uniform numbers, one for each unit of a row of the feature, as :meth:`Context.uniform` does.
+
+        A part of a layer takes those of its columns out of the whole layer's.
+        """
+        units = math.prod(self.shape[1:])
+        if self.columns is None:
+            return ctx.uniform(self.name, units)
+        start, stop, total = self.columns
+        each = units // (stop - start)
+        return ctx.uniform(self.name, total * each)[:, start * each : stop * each]
 
     @abstractmethod
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -9,7 +9,19 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Context, Gradients, Layer, Output, ParamSpec, RecordInfo, Shape, times
+from dsinga.layers.base import (
+    Array,
+    Arrays,
+    Connection,
+    Context,
+    Gradients,
+    Layer,
+    Output,
+    ParamSpec,
+    RecordInfo,
+    Shape,
+    times,
+)
 from dsinga.registry import register
 
 EPSILON = 1e-5  # cuDNN's smallest, which SINGA uses
@@ -38,6 +50,7 @@ class BatchNorm(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
+    connection = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -13,7 +13,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import ConcateConf, LayerConf, SliceConf, SplitConf
-from dsinga.layers.base import Array, Arrays, Context, Gradients, Layer, Output, RecordInfo, Rows, Shape, times
+from dsinga.layers.base import (
+    Array,
+    Arrays,
+    Connection,
+    Context,
+    Gradients,
+    Layer,
+    Output,
+    RecordInfo,
+    Rows,
+    Shape,
+    times,
+)
 from dsinga.registry import register
 
 
@@ -23,6 +35,7 @@ class Split(Layer):
 
     source_count: ClassVar[int | None] = 1
     hands_parts: ClassVar[bool] = True
+    connection = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -70,11 +83,24 @@ class Slice(Layer):
                 "num_slices",
             )
         short, longer = divmod(length, parts)
-        self.bounds = [part * short + min(part, longer) for part in range(parts + 1)]
-        self.part_shapes = tuple(
-            (*self.shape[: self.axis], stop - start, *self.shape[self.axis + 1 :])
-            for start, stop in pairwise(self.bounds)
-        )
+        self._set_bounds([part * short + min(part, longer) for part in range(parts + 1)])
+        connect(self, "hands parts of the {} to its destinations")
+
+    @classmethod
+    def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> Slice:
+        """Return the layer that cuts a source of ``shape`` at rising ``bounds`` along ``axis``; partitioning needs it.
+
+        ``bounds`` count in the whole batch on axis 0. They may leave out rows that the worker never has.
+        """
+        settings = SliceConf(slice_dim=axis)
+        layer = cls(conf.replace(slice_conf=settings), [shape])
+        layer._set_bounds(bounds)
+        return layer
+
+    def _set_bounds(self, bounds: Sequence[int]) -> None:
+        self.bounds = tuple(bounds)
+        before, after = self.shape[: self.axis], self.shape[self.axis + 1 :]
+        self.part_shapes = tuple((*before, stop - start, *after) for start, stop in pairwise(bounds))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(cut(sources[0], self._bounds(ctx.rows), self.axis))
@@ -127,6 +153,7 @@ class Concate(Layer):
                     f"{times(shape)}, along dimension {self.axis}; make their other dimensions equal",
                     field="srclayers",
                 )
+        connect(self, "joins the {} of its sources")
         joined = sum(shape[self.axis] for shape in self.source_shapes)
         self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
 
@@ -139,6 +166,15 @@ class Concate(Layer):
         bounds = [0, *accumulate(source.shape[self.axis] for source in sources)]
         parts = cut(grad, bounds, self.axis)
         return [part if need else None for part, need in zip(parts, needs, strict=True)], ()
+
+
+def connect(layer: Slice | Concate, does: str) -> None:
+    """Let the layer be cut along every axis but its own; ``does`` says what it does there."""
+    layer.connection = None if layer.axis == 1 else Connection.kOneToOne
+    if layer.axis == 0:
+        layer.whole_because = does.format("rows")
+    elif layer.axis == 1:
+        layer.gathered_because = does.format("features")
 
 
 def cut(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, RecordInfo, Shape, times
+from dsinga.layers.base import Array, Arrays, Columns, Layer, Output, ParamSpec, RecordInfo, Shape, times
 from dsinga.registry import nearest
 
 
@@ -41,6 +41,48 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
         if not is_shape(spec.shape):
             raise layer.fail(f"the shape of its param {spec.role!r} must be a tuple such as (2, 3), not {spec.shape!r}")
     return layer
+
+
+def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) -> Layer:
+    """Return the layer that computes ``columns`` of the feature of ``layer``, which has a ``connection``.
+
+    ``source_shapes`` are those of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll). Raises
+    JobError where the class makes a layer of other columns, or of params that are not cut in proportion.
+    """
+    cls, length = type(layer), columns.stop - columns.start
+    part = make_layer(cls, layer.cut_conf(columns), source_shapes, None)
+    part.columns = columns
+    wanted = (*layer.shape[:1], length, *layer.shape[2:])
+    if part.shape != wanted:
+        raise layer.fail(
+            f"{cls.__name__}.cut_conf must make {times(layer.shape)} into {times(wanted)}, not {times(part.shape)}"
+        )
+    for whole, own in zip(layer.params, part.params, strict=True):
+        fits = whole.shape if whole.cut_axis is None else cut_shape(whole.shape, whole.cut_axis, columns)
+        if own.shape != fits:
+            raise layer.fail(
+                f"the part of param {whole.role!r}, {times(whole.shape)}, for {length} of {columns.total} columns must "
+                f"be {times(fits)}, not {times(own.shape)}; correct its cut_axis"
+            )
+    return part
+
+
+def cut_shape(shape: Shape, axis: int, columns: Columns) -> Shape:
+    """Return the shape of what belongs to ``columns`` of an array that is cut along ``axis`` with them."""
+    start, stop = (shape[axis] * bound // columns.total for bound in columns[:2])
+    return (*shape[:axis], stop - start, *shape[axis + 1 :])
+
+
+def uncut_because(layer: Layer, dim: int) -> str:
+    """Return why ``layer`` cannot be cut along ``dim`` (0 rows, 1 features), empty if it can.
+
+    It completes "layer 'x' is computed whole, because it ..."
+    """
+    if dim == 0:
+        return layer.whole_because
+    if len(layer.shape) < 2:
+        return "has one number a row"
+    return "" if layer.connection is not None else layer.gathered_because
 
 
 def is_shape(shape: Any) -> bool:

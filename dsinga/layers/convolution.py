@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, ParamSpec, RecordInfo, Shape
+from dsinga.layers.base import (
+    Arrays,
+    Columns,
+    Connection,
+    Context,
+    Gradients,
+    Layer,
+    Output,
+    ParamSpec,
+    RecordInfo,
+    Shape,
+)
 from dsinga.layers.window import as_images, slide
 from dsinga.registry import register
 
@@ -19,6 +30,7 @@ class Convolution(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
+    connection = Connection.kOneToAll
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -33,6 +45,11 @@ class Convolution(Layer):
         self.kernels = (filters, channels, height, width)
         self.params = (ParamSpec("weight", (filters, channels * height * width)), ParamSpec("bias", (filters,)))
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
+
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        assert self.conf.convolution_conf is not None, self.name
+        part = self.conf.convolution_conf.replace(num_filters=columns.stop - columns.start)
+        return self.conf.replace(convolution_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         weight, bias = params

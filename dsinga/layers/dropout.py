@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import DropoutConf, LayerConf
-from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape, from_matrix
+from dsinga.layers.base import Arrays, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape, from_matrix
 from dsinga.registry import register
 
 
@@ -20,6 +19,7 @@ class Dropout(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
+    connection = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -32,13 +32,12 @@ class Dropout(Layer):
                 "dropout_ratio",
             )
         self.shape = self.source_shapes[0]
-        self.width = math.prod(self.shape[1:])
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
         if not ctx.training or self.ratio == 0:
             return Output(x)
-        mask = ctx.ops.dropout_mask(ctx.uniform(self.name, self.width), self.ratio)
+        mask = ctx.ops.dropout_mask(self.uniform(ctx), self.ratio)
         mask = from_matrix(mask, x, ctx.ops)
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 

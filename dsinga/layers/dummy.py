@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import DummyConf, LayerConf
-from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Arrays, Columns, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape
 from dsinga.registry import register
 
 
@@ -18,6 +17,8 @@ class Dummy(Layer):
     With ``output``, an end of the net without a gradient. (SINGA's puts random numbers in its gradient, which a test
     of the net's wiring may want and nobody who trains.) The numbers are keyed by seed, step, layer and global row.
     """
+
+    connection = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -32,10 +33,17 @@ class Dummy(Layer):
             self.expect_sources(1)
             self.shape = self.source_shapes[0]
 
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        dummy = self.conf.dummy_conf
+        if dummy is None or not dummy.input:
+            return self.conf
+        rows, _, *rest = dummy.shape
+        return self.conf.replace(dummy_conf=dummy.replace(shape=[rows, columns.stop - columns.start, *rest]))
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         if not self.makes_numbers:
             return Output(sources[0])
-        rows = ctx.ops.asarray(ctx.uniform(self.name, math.prod(self.shape[1:])))
+        rows = ctx.ops.asarray(self.uniform(ctx))
         return Output(rows if len(self.shape) == 2 else ctx.ops.unflatten(rows, (rows.shape[0], *self.shape[1:])))
 
     def compute_gradient(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, MnistConf, RGBImageConf
-from dsinga.layers.base import Array, Arrays, Context, Layer, Output, RecordInfo, Shape, times
+from dsinga.layers.base import Array, Arrays, Connection, Context, Layer, Output, RecordInfo, Shape, times
 from dsinga.registry import register
 
 
@@ -26,6 +26,7 @@ class ImagePreprocess(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
+    gathered_because = "crops and mirrors whole images"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -100,6 +101,7 @@ class Mnist(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
+    connection = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

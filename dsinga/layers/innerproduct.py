@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 from dsinga.job import LayerConf
 from dsinga.layers.base import (
     Arrays,
+    Columns,
+    Connection,
     Context,
     Gradients,
     Layer,
@@ -28,9 +30,14 @@ class InnerProduct(Layer):
 
     Weight (num_output, inputs), or (inputs, num_output) with ``transpose``; bias (num_output,) unless ``bias_term`` is
     false.
+
+    Where ``gathers``, a worker that has some rows of the batch finds the gradients for the params of the *whole* batch:
+    it gathers the rows of the others, which are fewer bytes than the weight if the batch is small.
     """
 
     source_count: ClassVar[int | None] = 1
+    connection = Connection.kOneToAll
+    gathers: bool = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -47,6 +54,11 @@ class InnerProduct(Layer):
             self.params += (ParamSpec("bias", (outputs,)),)
         self.shape = (self.source_shapes[0][0], outputs)
 
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        assert self.conf.innerproduct_conf is not None, self.name
+        part = self.conf.innerproduct_conf.replace(num_output=columns.stop - columns.start)
+        return self.conf.replace(innerproduct_conf=part)
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = to_matrix(sources[0], ctx.ops)
         y = ctx.ops.inner_product(x, params[0], params[1] if self.bias else None, self.transpose)
@@ -55,7 +67,13 @@ class InnerProduct(Layer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        dx, dw, db = ctx.ops.inner_product_grad(output.saved, params[0], grad, self.transpose, needs[0], self.bias)
+        x, weight, ops = output.saved, params[0], ctx.ops
+        if self.gathers:
+            every_x, every_dy = ctx.gather(f"{self.name}.x", x), ctx.gather(f"{self.name}.dy", grad)
+            _, dw, db = ops.inner_product_grad(every_x, weight, every_dy, self.transpose, False, self.bias)
+            dx = ops.inner_product(grad, weight, None, not self.transpose) if needs[0] else None
+        else:
+            dx, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs[0], self.bias)
         if dx is not None:
             dx = from_matrix(dx, sources[0], ctx.ops)
         return (dx,), (dw, db) if self.bias else (dw,)

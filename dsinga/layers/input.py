@@ -23,6 +23,7 @@ class RecordInput(Layer):
     """
 
     source_count: ClassVar[int | None] = 0
+    gathered_because = "reads whole records"
     is_input: ClassVar[bool] = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

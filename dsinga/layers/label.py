@@ -18,6 +18,8 @@ class Label(Layer):
 
     source_count: ClassVar[int | None] = 1
     label_source: ClassVar[int | None] = 0
+    makes_labels: ClassVar[bool] = True
+    gathered_because = "has one label a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -26,6 +28,36 @@ class Label(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
         return Output(ctx.ops.asarray(labels.astype(np.float32)), labels=labels)
+
+
+class LabelsAsFeature(Layer):
+    """The labels of the source as its feature, (B,) int64, which can cross a bridge; put in by partitioning."""
+
+    source_count: ClassVar[int | None] = 1
+    label_source: ClassVar[int | None] = 0
+    gathered_because = "has one label a row"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0][:1]
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(required_labels(self, sources[0]))
+
+
+class FeatureAsLabels(Layer):
+    """The feature of the source, (B,) int64, as labels again: the other end of :class:`LabelsAsFeature`."""
+
+    source_count: ClassVar[int | None] = 1
+    makes_labels: ClassVar[bool] = True
+    gathered_because = "has one label a row"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(sources[0], labels=sources[0])
 
 
 def required_labels(layer: Layer, labels: Any) -> np.ndarray:

@@ -42,6 +42,7 @@ class SoftmaxLoss(Layer):
     source_count: ClassVar[int | None] = 2
     label_source: ClassVar[int | None] = 1
     is_loss: ClassVar[bool] = True
+    gathered_because = "normalises over all classes of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -80,6 +81,7 @@ class EuclideanLoss(Layer):
     """
 
     source_count: ClassVar[int | None] = 2
+    gathered_because = "reports the loss of whole rows"
     is_loss: ClassVar[bool] = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

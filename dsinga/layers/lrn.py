@@ -18,6 +18,7 @@ class LRN(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
+    gathered_because = "looks at neighbouring channels"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -20,6 +20,7 @@ class ArgSort(Layer):
 
     source_count: ClassVar[int | None] = 1
     is_output = True
+    gathered_because = "ranks all classes of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -65,6 +66,7 @@ class StoreOutput(Layer):
 
     source_count: ClassVar[int | None] = 1
     is_output = True
+    gathered_because = "writes whole records"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, PoolingConf, PoolMethod
-from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape, times
+from dsinga.layers.base import Arrays, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape, times
 from dsinga.layers.window import as_images, slide
 from dsinga.registry import register
 
@@ -19,10 +19,13 @@ class Pooling(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
+    connection: Connection | None = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = conf.pooling_conf or PoolingConf()
+        if len(self.source_shapes[0]) == 3:
+            self.connection, self.gathered_because = None, "takes images (height, width) of a single channel"
         self.window = window = slide(self, settings, stride=2)
         if window.pad[0] >= window.kernel[0] or window.pad[1] >= window.kernel[1]:
             raise self.fail(

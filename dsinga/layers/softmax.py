@@ -27,6 +27,7 @@ class Softmax(Layer):
     """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of it; same shape."""
 
     source_count: ClassVar[int | None] = 1
+    gathered_because = "normalises over all features of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
