@@ -12,14 +12,9 @@ from dsinga.cluster.roads import Answer, Road, wait_for
 from dsinga.errors import UserError
 from dsinga.ops import Array
 from dsinga.registry import nearest
-from dsinga.server import Push, Slice
+from dsinga.server import Push, Slice, fill_buckets
 
 Shape = tuple[int, ...]
-
-# Gradients for a server travel in about so many buckets, so that most are under way while the lower layers still
-# compute, but in none smaller than so many bytes, for a message costs as much as these.
-BUCKETS = 8
-LEAST_BUCKET_BYTES = 1 << 17
 
 
 class Exchange(Mapping[str, Array]):
@@ -34,7 +29,7 @@ class Exchange(Mapping[str, Array]):
         roads: the road to each server.
         identity: (generation, group, partition), said with every push.
         timeout: seconds that a wait may last.
-        bucket_bytes: the size of a bucket; see ``BUCKETS`` for the default.
+        bucket_bytes: the size of a bucket; see :func:`fill_buckets` for the default.
         lasting: params that are not trainable: what is pushed for them replaces them.
         share: this partition's share of the batch.
     """
@@ -58,8 +53,7 @@ class Exchange(Mapping[str, Array]):
         self._slices: dict[str, list[Slice]] = {name: [] for name in shapes}
         for piece in slices:
             self._slices[piece.param].append(piece)
-        per_server = 4 * sum(piece.size for piece in slices) // (BUCKETS * len(roads))
-        self._buckets = _fill_buckets(self._slices, bucket_bytes or max(LEAST_BUCKET_BYTES, per_server))
+        self._buckets = fill_buckets(self._slices, len(roads), bucket_bytes)
         self._bucket_of = {piece.id: number for number, (_, ids) in enumerate(self._buckets) for piece in ids}
         self._values: dict[str, Array] = {}
         self._pieces: dict[int, Array] = {}
@@ -169,18 +163,3 @@ class Exchange(Mapping[str, Array]):
 
     def _wait(self, answer: Answer, what: str) -> Any:
         return wait_for(answer, self._timeout, what, lambda: self.aborted)
-
-
-def _fill_buckets(slices: Mapping[str, Sequence[Slice]], limit: int) -> list[tuple[int, list[Slice]]]:
-    """Return (server, slices) of each bucket: top params first, as the backward pass pushes them."""
-    buckets: list[tuple[int, list[Slice]]] = []
-    open_bucket: dict[int, tuple[list[Slice], int]] = {}
-    for name in reversed(list(slices)):
-        for piece in slices[name]:
-            held, size = open_bucket.get(piece.server, ([], limit))
-            if size >= limit:
-                held, size = [], 0
-                buckets.append((piece.server, held))
-            held.append(piece)
-            open_bucket[piece.server] = (held, size + 4 * piece.size)
-    return buckets
