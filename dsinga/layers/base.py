@@ -248,6 +248,13 @@ class Layer(ABC):
         """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
         return self.conf
 
+    def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
+        """Return the labels (B,) that the layer hands on where it makes none, from those (or None) of its sources.
+
+        They are the first that there are. A layer that hands parts may return a tuple, some for each destination.
+        """
+        return next((one for one in labels if one is not None), None)
+
     def uniform(self, ctx: Context) -> np.ndarray:
         """Return (rows, n) uniform numbers, one for each unit of a row of the feature, as :meth:`Context.uniform` does.
 

@@ -113,7 +113,12 @@ class Slice(Layer):
         parts = [
             np.zeros_like(part) if given is None else given for given, part in zip(grad, output.feature, strict=True)
         ]
-        return (np.concatenate(parts, axis=self.axis),), ()
+        return (join(parts, self.axis),), ()
+
+    def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
+        if self.axis or labels[0] is None:
+            return labels[0]
+        return cut(labels[0], self._bounds(ctx.rows), 0)
 
     def _bounds(self, rows: Rows) -> Sequence[int]:
         """Return where the parts begin and end in an array that holds ``rows`` of the batch."""
@@ -158,7 +163,7 @@ class Concate(Layer):
         self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(np.concatenate(sources, axis=self.axis))
+        return Output(join(sources, self.axis))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -166,6 +171,11 @@ class Concate(Layer):
         bounds = [0, *accumulate(source.shape[self.axis] for source in sources)]
         parts = cut(grad, bounds, self.axis)
         return [part if need else None for part, need in zip(parts, needs, strict=True)], ()
+
+    def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
+        if self.axis:
+            return super().hand_on_labels(labels, ctx)
+        return None if any(one is None for one in labels) else np.concatenate(labels)
 
 
 def connect(layer: Slice | Concate, does: str) -> None:
@@ -181,6 +191,15 @@ def cut(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
     """Return the views of x between neighbouring ``bounds`` along ``axis``."""
     before = (slice(None),) * axis
     return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
+
+
+def join(parts: Sequence[Array], axis: int) -> Array:
+    """Return the parts, joined along ``axis``; channels-last images make a channels-last image."""
+    if parts[0].ndim != 4:
+        return np.concatenate(parts, axis=axis)
+    # numpy keeps the order of the strides, but where these are equal, as for one channel, that of the axes
+    rows = np.concatenate([part.transpose(0, 2, 3, 1) for part in parts], axis=(0, 3, 1, 2)[axis])
+    return rows.transpose(0, 3, 1, 2)
 
 
 def check_axis(layer: Layer, axis: int, conf: SliceConf | ConcateConf, field: str) -> None:

@@ -73,18 +73,6 @@ def cut_shape(shape: Shape, axis: int, columns: Columns) -> Shape:
     return (*shape[:axis], stop - start, *shape[axis + 1 :])
 
 
-def uncut_because(layer: Layer, dim: int) -> str:
-    """Return why ``layer`` cannot be cut along ``dim`` (0 rows, 1 features), empty if it can.
-
-    It completes "layer 'x' is computed whole, because it ..."
-    """
-    if dim == 0:
-        return layer.whole_because
-    if len(layer.shape) < 2:
-        return "has one number a row"
-    return "" if layer.connection is not None else layer.gathered_because
-
-
 def is_shape(shape: Any) -> bool:
     """Whether ``shape`` is a tuple of whole numbers above 0, at least one."""
     return isinstance(shape, tuple) and bool(shape) and all(isinstance(n, (int, np.integer)) and n > 0 for n in shape)

@@ -18,7 +18,7 @@ class Dummy(Layer):
     of the net's wiring may want and nobody who trains.) The numbers are keyed by seed, step, layer and global row.
     """
 
-    connection = Connection.kOneToOne
+    connection: Connection | None = Connection.kOneToOne
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -28,7 +28,7 @@ class Dummy(Layer):
             self.expect_sources(0)
             if len(dummy.shape) < 2 or min(dummy.shape) < 1:
                 raise self.fail("needs dummy_conf { shape: ... }, the batch first, at least two numbers above 0", dummy)
-            self.shape = tuple(dummy.shape)
+            self.shape, self.connection = tuple(dummy.shape), Connection.kOneToAll  # of no source
         else:
             self.expect_sources(1)
             self.shape = self.source_shapes[0]

@@ -108,7 +108,7 @@ def visit_layers(
         elif stage.plain:
             sources = [features[edge.node] for edge in edges]
         else:
-            sources = [labels[edge.node] if edge.labels else part_of(features, edge) for edge in edges]
+            sources = [labels_of(labels, edge) if edge.labels else part_of(features, edge) for edge in edges]
         for name in stage.params:
             if name not in held:
                 held[name] = values[name]
@@ -123,7 +123,7 @@ def visit_layers(
         features.append(output.feature)
         labels.append(output.labels)
         if output.labels is None:
-            labels[-1] = next((labels[edge.node] for edge in edges if labels[edge.node] is not None), None)
+            labels[-1] = layer.hand_on_labels([labels_of(labels, edge) for edge in edges], own)
         for node in stage.releases:
             features[node] = None
         yield Visit(stage, params, sources, output, own)
@@ -139,6 +139,14 @@ def part_of(features: list[Any], edge: Edge) -> Any:
     """Return what an edge carries: a whole feature, or one part of it."""
     feature = features[edge.node]
     return feature if edge.part == WHOLE else feature[edge.part]
+
+
+def labels_of(labels: list[Any], edge: Edge) -> Any:
+    """Return the labels that come along an edge: those of a part, where each part has its own."""
+    given = labels[edge.node]
+    if not isinstance(given, tuple):
+        return given
+    return np.concatenate(given) if edge.part == WHOLE else given[edge.part]
 
 
 def collect(
@@ -158,7 +166,8 @@ def collect(
         if edge.part != WHOLE:
             if gradients[node] is None:
                 gradients[node] = [None] * net.stages[node].parts
-            gradients[node][edge.part] = one
+            before = gradients[node][edge.part]
+            gradients[node][edge.part] = one if before is None else add(before, one)
         else:
             gradients[node] = one if gradients[node] is None else add(gradients[node], one)
     for name, one in zip(stage.params, for_params, strict=True):
