@@ -7,18 +7,28 @@ from dsinga.net.describe import LayerRow, describe
 from dsinga.net.draw import to_svg
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.param import Param
+from dsinga.net.partition import partition
+from dsinga.net.partitioned import Cut, ParamPart, PartitionedNet, cut_values, join_values
+from dsinga.net.strategy import choose_cuts
 
 __all__ = [
+    "Cut",
     "Edge",
     "LayerRow",
     "NeuralNet",
     "Node",
     "Param",
+    "ParamPart",
+    "PartitionedNet",
     "Stage",
+    "choose_cuts",
     "create_net",
     "cut_rows",
+    "cut_values",
     "describe",
     "filter_layers",
     "input_layers",
+    "join_values",
+    "partition",
     "to_svg",
 ]

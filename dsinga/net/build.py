@@ -31,7 +31,7 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -
     used twice, sources a layer cannot take, a param shared from nowhere or from another shape.
     """
     check_net(conf, [phase])
-    confs = filter_layers(conf, phase)
+    confs = [_with_dimension(layer, conf) for layer in filter_layers(conf, phase)]
     classes = {layer.name: layer_class(layer) for layer in confs}
     check_unrolling(conf, confs)
     confs = sort_layers(confs)
@@ -54,6 +54,11 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -
     joined = [tuple(position[source] for source in layer.srclayers) for layer in confs]
     nodes = [Node(*node) for node in zip(layers, joined, names, strict=True)]
     return NeuralNet(insert_splits(nodes), params, phase)
+
+
+def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
+    """Return the layer's configuration with the partition_dim that holds for it: its own, or the net's."""
+    return layer if layer.partition_dim is not None else layer.replace(partition_dim=conf.partition_dim)
 
 
 def filter_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:

@@ -84,16 +84,16 @@ def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]
     """Return the edges into each node, and how many parts each node hands out (0 if its feature is one array)."""
     handed = [0] * len(nodes)
 
-    def edge(source: int, labels: bool) -> Edge:
+    def edge(node: Node, index: int) -> Edge:
+        source, labels = node.sources[index], index == node.layer.label_source
         if labels or not nodes[source].layer.hands_parts:
             return Edge(source, WHOLE, labels)
         handed[source] += 1
-        return Edge(source, handed[source] - 1)
+        return Edge(source, node.takes[index] if node.takes else handed[source] - 1)
 
-    edges = [
-        tuple(edge(source, i == node.layer.label_source) for i, source in enumerate(node.sources)) for node in nodes
-    ]
-    return edges, handed
+    edges = [tuple(edge(node, index) for index in range(len(node.sources))) for node in nodes]
+    parts = [len(node.layer.part_shapes) if count else 0 for node, count in zip(nodes, handed, strict=True)]
+    return edges, parts
 
 
 def wants_gradient(nodes: Sequence[Node]) -> list[bool]:

@@ -19,13 +19,15 @@ class Node(NamedTuple):
     """A layer in its net: the positions of its sources, and the names of the params it uses.
 
     ``params`` are in the order of ``layer.params``; of a shared param it is the owner's name. ``rows`` are those of the
-    layer's batch that it computes, None for those that the worker computes anyway.
+    layer's batch that it computes, None for those that the worker computes anyway. ``takes`` says which part it takes
+    of each source that hands out parts; where it is empty, destinations take them in the order of the net.
     """
 
     layer: Layer
     sources: tuple[int, ...]
     params: tuple[str, ...]
     rows: Rows | None = None
+    takes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -29,7 +29,8 @@ class ParamPart(NamedTuple):
     """What one or more workers use of a param, and servers keep as a param of its own.
 
     ``name`` is the param's own where it is whole (``axis`` None), else ``<param>@<part>``: the elements ``start`` to
-    ``stop`` along ``axis``. ``users`` are the locations that compute a gradient for it, in rising order.
+    ``stop`` along ``axis``. ``users`` are the locations that compute a gradient for it, in rising order; of a
+    ``gathered`` one each computes the whole gradient (``InnerProduct.gathers``), so that none need be sent.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ParamPart(NamedTuple):
     axis: int | None = None
     start: int = 0
     stop: int = 0
+    gathered: bool = False
 
     def of(self, whole: np.ndarray) -> np.ndarray:
         """Return this part of an array of the whole param's shape, as a view."""
