@@ -107,7 +107,8 @@ def wants_gradient(nodes: Sequence[Node]) -> list[bool]:
 def can_use(node: Node, wanting: Sequence[bool]) -> bool:
     """Whether backward at ``node`` is of use: it has params to train, or a source wants a gradient."""
     trained = any(spec.trainable for spec in node.layer.params)
-    return trained or node.layer.wants_gradient or any(wanting[source] for source in node.sources)
+    features = (source for k, source in enumerate(node.sources) if k != node.layer.label_source)
+    return trained or node.layer.wants_gradient or any(wanting[source] for source in features)
 
 
 def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:

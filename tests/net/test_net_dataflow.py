@@ -159,3 +159,14 @@ def test_cut_rows_is_the_rule_of_array_split(total, parts):
         list(part) for part in np.array_split(np.arange(total), parts)
     ]
     assert all(rows.total == total for rows in cut)
+
+
+def test_what_takes_only_labels_asks_for_no_gradient():
+    net = build(
+        DATA,
+        dense("a", "data", 1),
+        dense("b", "a", 1),
+        layer("label", "kLabel", "a"),
+        layer("loss", "kEuclideanLoss", "b", "label"),
+    )
+    assert [stage.needs for stage in net.stages if stage.layer.is_loss] == [(True, False)]
