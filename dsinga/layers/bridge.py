@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape
 from dsinga.registry import register
@@ -46,6 +48,7 @@ class BridgeSrc(Layer):
     def __init__(self, conf: LayerConf, shape: Shape, location: int, key: str, backward: bool):
         super().__init__(conf, [shape])
         self.shape, self.location, self.key, self.starts_gradient = shape, location, key, backward
+        self.gradient_key = f"{key}/gradient"
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.mail is not None, self.name
@@ -56,7 +59,7 @@ class BridgeSrc(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         assert ctx.mail is not None, self.name
-        return (ctx.mail.receive(f"{self.key}/gradient"),), ()
+        return (ctx.mail.receive(self.gradient_key),), ()
 
 
 class BridgeDst(Layer):
@@ -70,6 +73,7 @@ class BridgeDst(Layer):
     def __init__(self, conf: LayerConf, shape: Shape, location: int, key: str, backward: bool):
         super().__init__(conf, [])
         self.shape, self.location, self.key, self.wants_gradient = shape, location, key, backward
+        self.gradient_key = f"{key}/gradient"
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.mail is not None, self.name
@@ -79,5 +83,7 @@ class BridgeDst(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         assert ctx.mail is not None, self.name
-        ctx.mail.send(self.location, f"{self.key}/gradient", grad)
+        if grad is None:  # no layer here gave one after all, but the other end waits
+            grad = np.zeros_like(output.feature)
+        ctx.mail.send(self.location, self.gradient_key, grad)
         return (), ()

@@ -92,7 +92,8 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
                 f"{times(layer.shape[1:])}; make them agree"
             )
         if feature.dtype == np.float64 and not layer.is_input:
-            if not any(getattr(array, "dtype", None) == np.float64 for array in (*params, *sources)):
+            given = (*params, *sources)
+            if given and not any(getattr(array, "dtype", None) == np.float64 for array in given):
                 raise layer.fail("compute_feature made float64 of float32; return feature.astype(numpy.float32)")
         freeze(feature)
     for name, metric in output.metrics.items():

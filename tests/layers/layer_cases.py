@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +16,15 @@ from dsinga.layers import Context, Layer, Output, RecordInfo, Records, Rows
 from dsinga.ops import Ops
 from dsinga.registry import lookup
 
+WAIT = 20.0  # seconds
 BATCH = 5
 IMAGES = (BATCH, 3, 7, 6)
 ROWS = (BATCH, 12)
 
-# Types of SINGA 0.3 that are not feed-forward layers of one worker: recurrent, energy models, bridges, users' own.
+# Types of SINGA 0.3 that are not feed-forward layers of one worker: recurrent, energy models, users' own.
 LATER = {
     "kCharRNN", "kRNNLabel", "kOneHot", "kRBMHid", "kRBMVis", "kGRU", "kEmbedding", "kCharRNNOutput",
-    "kBridgeDst", "kBridgeSrc", "kRNNDummy", "kUserLayer",
+    "kRNNDummy", "kUserLayer",
 }  # fmt: skip
 FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
 
@@ -96,12 +98,25 @@ def frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def context(
-    ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, total: Callable | None = None, step: int = 3
-) -> Context:
+def context(ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, step: int = 3, **more: Any) -> Context:
     """A context of the whole batch, unless ``rows`` says otherwise."""
-    ctx = Context(ops, phase, rows or Rows(0, BATCH, BATCH), seed=7, step=step)
-    return ctx if total is None else Context(ops, phase, ctx.rows, seed=7, step=step, total=total)
+    return Context(ops, phase, rows or Rows(0, BATCH, BATCH), seed=7, step=step, **more)
+
+
+class Together:
+    """``Context.total`` and ``Context.gather`` of parts that run in threads of their own, in the order of the parts."""
+
+    def __init__(self, parts: int):
+        self.barrier = threading.Barrier(parts)
+        self.given: dict[str, dict[int, np.ndarray]] = {}
+
+    def of(self, part: int, join: Callable[[list[np.ndarray]], Any]) -> Callable[[str, np.ndarray], Any]:
+        def joined(key: str, array: np.ndarray) -> Any:
+            self.given.setdefault(key, {})[part] = array
+            self.barrier.wait(WAIT)
+            return join([self.given[key][i] for i in range(self.barrier.parties)])
+
+        return joined
 
 
 def parts_of(layer: Layer, output: Output) -> list[np.ndarray]:
@@ -178,10 +193,13 @@ case("kAccuracy", "", {}, ROWS, ROWS, classes=12)
 case("kAccuracy", "top3", {"argsort_conf": {"topk": 3}}, ROWS, ROWS, classes=12)
 case("kArgSort", "", {"argsort_conf": {"topk": 4}}, ROWS)
 case("kCSVOutput kRecordOutput", "", {"store_conf": {"path": "out"}}, IMAGES)
+case("kBridgeSrc kBridgeDst", "", {}, IMAGES)
 case("kSplit", "", {"split_conf": {"num_splits": 3}}, IMAGES)
 case("kSlice", "rows", {"slice_conf": {"slice_dim": 0, "num_slices": 3}}, ROWS)
 case("kSlice", "columns", {"slice_conf": {"slice_dim": 1, "num_slices": 5}}, ROWS)
 case("kSlice", "channels", {"slice_conf": {"slice_dim": 1, "num_slices": 2}}, IMAGES)
+case("kSlice", "heights", {"slice_conf": {"slice_dim": 2, "num_slices": 3}}, IMAGES)
 case("kConcate", "columns", {"concate_conf": {"concate_dim": 1, "num_concates": 3}}, ROWS, (BATCH, 1), (BATCH, 4))
 case("kConcate", "channels", {"concate_conf": {"concate_dim": 1}}, IMAGES, (BATCH, 1, 7, 6))
+case("kConcate", "heights", {"concate_conf": {"concate_dim": 2}}, IMAGES, (BATCH, 3, 2, 6))
 case("kConcate", "rows", {}, ROWS, ROWS, joins_rows=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from layer_cases import context
 
 from dsinga.job import LayerConf
 from dsinga.layers import Layer, Rows
+from dsinga.layers.connection import Slice
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
 
@@ -94,9 +97,39 @@ def test_slices_of_the_batch_are_those_of_the_whole_whoever_has_the_rows(batch: 
         assert np.array_equal(np.concatenate(pieces), expected)
 
 
-def test_joined_channels_keep_the_layout_of_images():
-    images = [np.zeros((2, 4, 4, channels), np.float32).transpose(0, 3, 1, 2) for channels in (3, 5)]
-    layer = make("kConcate", *(image.shape for image in images), concate_conf={"concate_dim": 1})
-    joined = layer.compute_feature([], images, WHOLE).feature
-    assert joined.shape == (2, 8, 4, 4)
-    assert joined.transpose(0, 2, 3, 1).flags.c_contiguous
+@given(
+    batch=st.integers(1, 3),
+    size=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    lengths=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    axis=st.sampled_from([0, 1]),
+)
+def test_what_is_sliced_and_joined_keeps_the_layout_of_images(
+    batch: int, size: tuple[int, int], lengths: list[int], axis: int
+):
+    bounds = [0, *accumulate(lengths)]
+    rows, channels = (bounds[-1], batch) if axis == 0 else (batch, bounds[-1])
+    image = np.arange(rows * channels * math.prod(size), dtype=np.float32).reshape(rows, *size, channels)
+    image = image.transpose(0, 3, 1, 2)
+    conf = LayerConf(name="slice", type="kSlice", srclayers=["image"])
+    cut, ctx = Slice.of(conf, image.shape, axis, bounds), context(OPS, rows=Rows(0, rows, rows))
+    output = cut.compute_feature([], [image], ctx)
+    assert [part.shape for part in output.feature] == list(cut.part_shapes)
+    parts = [np.array(part) for part in output.feature]  # as bridges bring them: compact
+    layer = make("kConcate", *cut.part_shapes, concate_conf={"concate_dim": axis})
+    joined = layer.compute_feature([], parts, ctx).feature
+    (back,), _ = cut.compute_gradient([], [image], output, [None, *parts[1:]], [True], ctx)
+    for given_back in (joined, back):
+        assert given_back.transpose(0, 2, 3, 1).flags.c_contiguous
+    assert np.array_equal(joined, image)
+    assert np.array_equal(without_first(back, axis, lengths[0]), without_first(image, axis, lengths[0]))
+
+
+def without_first(image: np.ndarray, axis: int, length: int) -> np.ndarray:
+    return np.delete(image, np.s_[:length], axis)
+
+
+def test_bounds_of_rows_count_in_the_whole_batch():
+    layer = Slice.of(LayerConf(name="slice", type="kSlice"), (N, M), 0, [4, 5, 9])
+    parts = layer.compute_feature([], [BLOB[4:9]], context(OPS, rows=Rows(4, 9, N))).feature
+    assert np.array_equal(parts[0], BLOB[4:5])
+    assert np.array_equal(parts[1], BLOB[5:9])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +14,7 @@ from layer_cases import (
     FEED_FORWARD,
     LATER,
     Case,
+    Together,
     context,
     frozen,
     parts_of,
@@ -69,22 +69,6 @@ def numerical_gradient(function: Callable[[np.ndarray], float], at: np.ndarray, 
             values.append(function(moved))
         gradient[index] = (values[0] - values[1]) / (2 * step)
     return gradient
-
-
-class AddingUp:
-    """``Context.total`` of parts that run in threads of their own: sums in the order of the parts."""
-
-    def __init__(self, parts: int):
-        self.barrier = threading.Barrier(parts)
-        self.given: dict[str, dict[int, np.ndarray]] = {}
-
-    def of(self, part: int) -> Callable[[str, np.ndarray], np.ndarray]:
-        def total(key: str, array: np.ndarray) -> np.ndarray:
-            self.given.setdefault(key, {})[part] = array
-            self.barrier.wait(WAIT)
-            return sum(self.given[key][i] for i in range(self.barrier.parties))
-
-        return total
 
 
 def rows_of(array: Any, rows: Rows) -> Any:
@@ -204,11 +188,11 @@ class LayerContract:
         grad = self.grad(case, layer, params, sources, ops)
         output, for_sources, for_params = both_ways(layer, params, sources, context(ops), grad)
         cuts = [Rows(start, stop, BATCH) for start, stop in zip(bounds, bounds[1:], strict=False)]
-        total = AddingUp(len(cuts))
+        together = Together(len(cuts))
 
         def run(part: int) -> Any:
             rows = cuts[part]
-            ctx = context(ops, rows=rows, total=total.of(part))
+            ctx = context(ops, rows=rows, total=together.of(part, sum))
             mine = [rows_of(source, rows) for source in sources]
             return both_ways(layer, params, mine, ctx, self.grad_of_rows(case, layer, grad, rows))
 

@@ -1,0 +1,43 @@
+"""Labels that cross between workers: as a feature there, as labels again here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from layer_cases import BATCH, context, frozen
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf
+from dsinga.layers.contract import check_output
+from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
+from dsinga.ops import BACKENDS
+
+LABELS = frozen(np.array([3, 1, 4, 1, 5]))
+CTX = context(BACKENDS["numpy"]())
+
+
+def conf(name: str, source: str) -> LayerConf:
+    return LayerConf(name=name, user_type="labels", srclayers=[source])
+
+
+def test_labels_come_through_a_feature_as_they_were():
+    out = LabelsAsFeature(conf("out", "data"), [(BATCH, 3, 2, 2)])
+    back = FeatureAsLabels(conf("back", "out"), [out.shape])
+    sent = out.compute_feature([], [LABELS], CTX)
+    check_output(out, [], [LABELS], sent)
+    received = back.compute_feature([], [sent.feature], CTX)
+    check_output(back, [], [sent.feature], received)
+    assert out.shape == back.shape == (BATCH,)
+    assert sent.feature.dtype == np.int64
+    assert np.array_equal(received.labels, LABELS)
+
+
+def test_only_makers_of_labels_say_so():
+    assert FeatureAsLabels.makes_labels
+    assert not LabelsAsFeature.makes_labels
+
+
+def test_a_source_without_labels_is_named():
+    out = LabelsAsFeature(conf("out", "data"), [(BATCH, 2)])
+    with pytest.raises(UserError, match="'data' has no labels"):
+        out.compute_feature([], [None], CTX)
