@@ -16,8 +16,8 @@ from distributed import Client
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, write_checkpoint
 from dsinga.cluster import timetable
 from dsinga.cluster.layout import Layout, lay_out
-from dsinga.cluster.partition import RoundReport
 from dsinga.cluster.session import Arrays, Session, add_metrics
+from dsinga.cluster.setup import RoundReport
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, Phase, to_text
 from dsinga.net import NeuralNet
@@ -73,7 +73,7 @@ def train(
     layout = lay_out(job, client, roots)
     begin = _resumed(layout, workspace) if resume else _fresh(job, layout, roots)
     observer.begin(begin.step)
-    session = Session(client, layout.setup, layout.placement, layout.net.params)
+    session = Session(client, layout.setup, layout.placement)
     course = _Course(layout, session, observer, workspace)
     try:
         session.start(layout.updater, begin.params, begin.state if resume else None, begin.step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +30,8 @@ class Exchange(Mapping[str, Array]):
         identity: (generation, group, partition), said with every push.
         timeout: seconds that a wait may last.
         bucket_bytes: the size of a bucket; see :func:`fill_buckets` for the default.
-        lasting: params that are not trainable: what is pushed for them replaces them.
-        share: this partition's share of the batch.
+        lasting: params that are not trainable, each with this partition's share of it: the sum of what all partitions
+            push replaces it.
     """
 
     def __init__(
@@ -42,14 +42,13 @@ class Exchange(Mapping[str, Array]):
         identity: tuple[int, int, int],
         timeout: float,
         bucket_bytes: int | None = None,
-        lasting: Collection[str] = (),
-        share: float = 1.0,
+        lasting: Mapping[str, float] | None = None,
     ):
         self._shapes = dict(shapes)
         self._roads = roads
         self._identity = identity
         self._timeout = timeout
-        self._lasting, self._share = frozenset(lasting), np.float32(share)
+        self._lasting = {name: np.float32(share) for name, share in (lasting or {}).items()}
         self._slices: dict[str, list[Slice]] = {name: [] for name in shapes}
         for piece in slices:
             self._slices[piece.param].append(piece)
@@ -130,15 +129,18 @@ class Exchange(Mapping[str, Array]):
         For lasting ones it is this partition's share of their value, so that they stay what they are.
         """
         for name in [name for name in self._shapes if name not in self._pushed]:
-            kept = name in self._lasting
-            self.push(name, self[name] * self._share if kept else np.zeros(self._shapes[name], np.float32))
+            share = self._lasting.get(name)
+            self.push(name, np.zeros(self._shapes[name], np.float32) if share is None else self[name] * share)
         self._pushed.clear()
         self._step += 1
 
     def total(self, key: str, array: Array) -> Array:
-        """Return the sum of the partitions' arrays, in the order of the partitions, by way of the first server."""
+        """Return the sum of the partitions' arrays, in the order of the partitions, by way of the first server.
+
+        A key is used once in a run.
+        """
         started = time.perf_counter()
-        answer = self._roads[0].total(f"{self._step}/{key}", self._identity[2], array)
+        answer = self._roads[0].total(key, self._identity[2], array)
         result = self._wait(answer, f"the sum {key!r} over the partitions")
         self.waited += time.perf_counter() - started
         return result

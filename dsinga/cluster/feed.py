@@ -33,10 +33,12 @@ class Feed:
         """Records in the stores."""
         return min(len(store) for store in self.stores.values())
 
-    def read(self, step: int, rows: Rows) -> dict[str, Records]:
-        """Return the records of ``rows`` of the batch of ``step``, by input layer."""
-        numbers = self.sampler.rows(step)[rows.start : rows.stop]
-        return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+    def read(self, step: int, wanted: Mapping[str, Rows]) -> dict[str, Records]:
+        """Return records of the batch of ``step`` by input layer: of each layer that is wanted those rows."""
+        numbers = self.sampler.rows(step)
+        return {
+            name: Records(*self.stores[name].read(numbers[rows.start : rows.stop])) for name, rows in wanted.items()
+        }
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""

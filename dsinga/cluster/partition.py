@@ -6,96 +6,66 @@ import functools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from distributed import get_worker
 
 from dsinga.cluster.exchange import Exchange
-from dsinga.cluster.feed import Feed
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
 from dsinga.cluster.server import ServerKey, close_shards, local_shard
+from dsinga.cluster.setup import PartitionKey, RoundReport, Setup, Timing
 from dsinga.data import Prefetch
 from dsinga.errors import RunError, UserError
 from dsinga.job import Phase
-from dsinga.layers import Context, Records
+from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.ops import get_ops
-from dsinga.server import Slice
-from dsinga.training import Algorithm, Metrics, checked, forward
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What every partition of a run is told; sent once, before the first round."""
-
-    run: str
-    generation: int
-    seed: int
-    nets: Mapping[Phase, NeuralNet]
-    feeds: Mapping[Phase, Feed]
-    algorithm: Algorithm
-    slices: Sequence[Slice]
-    timeout: float
-
-
-class PartitionKey(NamedTuple):
-    """Which partition: the run, its generation, the number of the partition in its group, its Dask worker."""
-
-    run: str
-    generation: int
-    partition: int
-    address: str
-
-
-class Timing(NamedTuple):
-    """Seconds of one iteration: all of it, waiting for data, waiting for the servers (pushes included)."""
-
-    total: float
-    data: float
-    exchange: float
-
-
-class RoundReport(NamedTuple):
-    """What a round leaves: metrics and timing of each step, and the step that comes next. A token too, so small."""
-
-    metrics: list[Metrics]
-    timings: list[Timing]
-    step: int
+from dsinga.training import Metrics, checked, forward
 
 
 class Partition:
     """The state of one partition between rounds. Used by one thread at a time: its rounds form a chain."""
 
-    def __init__(self, setup: Setup, index: int, actors: Sequence[Any], threads: int, step: int):
+    def __init__(self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], threads: int, step: int):
+        self._key = key
         self._setup = setup
-        self._index = index
         self._threads = threads
         self._step = step
         self._ops = get_ops()
         self._prefetch: Prefetch | None = None
-        params, rows = setup.nets[Phase.kTrain].params, setup.feeds[Phase.kTrain].parts[index]
+        nets = [net.locals[key.partition] for net in setup.nets.values()]
+        shapes = {name: param.shape for net in nets for name, param in net.params.items()}
         self.exchange = Exchange(
-            {name: param.shape for name, param in params.items()},
-            setup.slices,
-            [self._road(server, actor) for server, actor in enumerate(actors)],
-            (setup.generation, 0, index),
+            shapes,
+            [piece for piece in setup.slices if piece.param in shapes],
+            [self._road(server, actor) for server, actor in servers.items()],
+            (setup.generation, key.group, key.partition),
             setup.timeout,
-            lasting=[name for name, param in params.items() if not param.trainable],
-            share=(rows.stop - rows.start) / rows.total,
+            lasting=self._shares(name for name in shapes if not setup.params[name].trainable),
         )
 
-    def _road(self, server: int, actor: Any) -> Road:
-        shard = local_shard(ServerKey(self._setup.run, self._setup.generation, server))
+    def _road(self, key: ServerKey, actor: Any) -> Road:
+        shard = local_shard(key)
         if shard is not None:
             return DirectRoad(shard)
-        return ActorRoad(actor, {piece.id: piece.size for piece in self._setup.slices if piece.server == server})
+        return ActorRoad(actor, {piece.id: piece.size for piece in self._setup.slices if piece.server == key.server})
+
+    def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
+        """Return which share of a lasting param is this partition's, by its share of the rows: all add up to 1."""
+        shares = dict.fromkeys(lasting, 0.0)
+        for node in self._local(Phase.kTrain).nodes:
+            start, stop, total = node.rows or self._rows(Phase.kTrain)
+            shares.update((name, (stop - start) / total) for name in node.params if name in shares)
+        return shares
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""
         if start != self._step:
-            raise RunError(f"partition {self._index} stands at step {self._step} and was asked to go on from {start}")
+            raise RunError(
+                f"partition {self._key.partition} stands at step {self._step} and was asked to go on from {start}"
+            )
         self._ops.set_threads(self._threads)
         if self._prefetch is None:
             self._prefetch = Prefetch(self._reader(Phase.kTrain), start)
@@ -115,33 +85,41 @@ class Partition:
         data = time.perf_counter() - started
         self.exchange.waited = 0.0
         self.exchange.begin(step)
-        net, ctx = self._setup.nets[Phase.kTrain], self._context(Phase.kTrain, step)
+        net, ctx = self._local(Phase.kTrain), self._context(Phase.kTrain, step, f"step {step}")
         metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, self.exchange.push))
         self.exchange.finish()
         return metrics, Timing(time.perf_counter() - started, data, self.exchange.waited)
 
     def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
-        """Return the metrics of each of the first ``batches`` batches of ``phase``, this partition's rows only."""
+        """Return the metrics of each of the first ``batches`` batches of ``phase``, this partition's part only."""
         self._ops.set_threads(self._threads)
         self.exchange.begin(version)
         found = []
         with Prefetch(self._reader(phase), 0, batches) as prefetch:
-            for step, records in enumerate(prefetch):
-                ctx = self._context(phase, step)
-                _, metrics = forward(self._setup.nets[phase], self.exchange, records, ctx)
+            for batch, records in enumerate(prefetch):
+                ctx = self._context(phase, batch, f"batch {batch} of {phase.name} at step {version}")
+                _, metrics = forward(self._local(phase), self.exchange, records, ctx)
                 found.append(metrics)
         return found
 
+    def _local(self, phase: Phase) -> NeuralNet:
+        return self._setup.nets[phase].locals[self._key.partition]
+
+    def _rows(self, phase: Phase) -> Rows:
+        return self._setup.feeds[phase].parts[self._key.partition]
+
     def _reader(self, phase: Phase) -> Callable[[int], dict[str, Records]]:
         """Return what reads the records of a step; it does not refer to this object, whose end stops the thread."""
-        feed = self._setup.feeds[phase]
-        return functools.partial(feed.read, rows=feed.parts[self._index])
+        inputs = [node for node in self._local(phase).nodes if node.layer.is_input]
+        wanted = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
+        return functools.partial(self._setup.feeds[phase].read, wanted=wanted)
 
-    def _context(self, phase: Phase, step: int) -> Context:
-        rows = self._setup.feeds[phase].parts[self._index]
+    def _context(self, phase: Phase, step: int, iteration: str) -> Context:
+        """Return the circumstances of an iteration, which is called ``iteration``, a name of its own in the run."""
+        ctx = Context(self._ops, phase, self._rows(phase), self._setup.seed, step)
         if len(self._setup.feeds[phase].parts) == 1:
-            return Context(self._ops, phase, rows, self._setup.seed, step)
-        return Context(self._ops, phase, rows, self._setup.seed, step, self.exchange.total)
+            return ctx
+        return replace(ctx, total=lambda key, array: self.exchange.total(f"{iteration}/{key}", array))
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -161,11 +139,11 @@ class Tenant:
     this actor. It is one because Dask never moves or spills an actor, as it may the result of a task.
     """
 
-    def __init__(self, key: PartitionKey, setup: Setup, actors: Sequence[Any], threads: int, step: int):
+    def __init__(self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], threads: int, step: int):
         _at(key.address)
         with _arriving:
             _check_room(key)
-            _partitions[key] = Partition(setup, key.partition, actors, threads, step)
+            _partitions[key] = Partition(key, setup, servers, threads, step)
         weakref.finalize(self, _abandon, lambda other: other[:2] == key[:2], "the driver of the run is gone")
 
 

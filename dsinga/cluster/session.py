@@ -14,14 +14,14 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from dsinga.cluster import partition as tasks
-from dsinga.cluster.partition import PartitionKey, RoundReport, Setup
 from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.roads import wait_for
 from dsinga.cluster.server import ServerActor, ServerKey
+from dsinga.cluster.setup import PartitionKey, RoundReport, Setup
 from dsinga.cluster.watch import gather
 from dsinga.errors import RunError
 from dsinga.job import Phase
-from dsinga.net import Param
+from dsinga.net.partitioned import cut_values, join_values
 from dsinga.server import SliceSpec
 from dsinga.training import Metrics, Updater
 
@@ -52,11 +52,10 @@ class Session:
     that wait for each other into the wrong order.
     """
 
-    def __init__(self, client: Client, setup: Setup, placement: Placement, params: Mapping[str, Param]):
+    def __init__(self, client: Client, setup: Setup, placement: Placement):
         self._client = client
         self._setup = setup
         self._placement = placement
-        self._params = params
         self._actors: list[Any] = []
         self._actor_futures: list[Future] = []
         self._tenants: list[Future] = []
@@ -71,8 +70,10 @@ class Session:
             [spec for spec in self._specs() if spec.slice.server == server]
             for server in range(len(self._placement.servers))
         ]
-        for server, address in enumerate(self._placement.servers):
-            key = ServerKey(self._setup.run, self._setup.generation, server)
+        keys = [
+            ServerKey(self._setup.run, self._setup.generation, server) for server in range(len(self._placement.servers))
+        ]
+        for server, (key, address) in enumerate(zip(keys, self._placement.servers, strict=True)):
             self._actor_futures.append(
                 self._client.submit(
                     ServerActor,
@@ -88,12 +89,20 @@ class Session:
                 )
             )
         self._actors = self._gather(self._actor_futures)
+        parts = self._setup.parts
+        values = cut_values(parts, values)
+        if state is not None:
+            state = {
+                name: {slot: np.ascontiguousarray(part.of(array)) for slot, array in state.get(part.param, {}).items()}
+                for name, part in parts.items()
+            }
         for server, specs in enumerate(per_server):
             mine = {spec.slice.id: _piece(values[spec.slice.param], spec) for spec in specs}
             history = None if state is None else {spec.slice.id: _pieces(state, spec) for spec in specs}
             self._ask(server, "put", mine, history)()
+        servers = dict(zip(keys, self._actors, strict=True))
         self._tenants = [
-            self._submit(tasks.Tenant, p, "here", self._setup, self._actors, threads, step, actor=True)
+            self._submit(tasks.Tenant, p, "here", self._setup, servers, threads, step, actor=True)
             for p, threads in enumerate(self._placement.threads)
         ]
         self._gather(self._tenants)
@@ -126,18 +135,23 @@ class Session:
         pieces: dict[int, np.ndarray] = {}
         history: dict[int, Arrays] = {}
         for answer in [self._ask(server, "snapshot", step) for server in range(len(self._actors))]:
-            values, slots = answer()
-            pieces.update(values)
+            held, slots = answer()
+            pieces.update(held)
             history.update(slots)
-        params = {name: np.empty(param.shape, np.float32) for name, param in self._params.items()}
+        parts = self._setup.parts
+        values = {name: np.empty(part.shape, np.float32) for name, part in parts.items()}
         state: dict[str, Arrays] = {}
-        for spec in self._specs():
-            piece, name = spec.slice, spec.slice.param
-            params[name].reshape(-1)[piece.start : piece.stop] = pieces[piece.id]
+        for piece in self._setup.slices:
+            name = piece.param
+            values[name].reshape(-1)[piece.start : piece.stop] = pieces[piece.id]
             for slot, array in history.get(piece.id, {}).items():
-                whole = state.setdefault(name, {}).setdefault(slot, np.zeros(params[name].shape, np.float32))
-                whole.reshape(-1)[piece.start : piece.stop] = array
-        return params, state
+                part = state.setdefault(slot, {}).setdefault(name, np.zeros(parts[name].shape, np.float32))
+                part.reshape(-1)[piece.start : piece.stop] = array
+        shapes = {parts[name].param: param.shape for name, param in self._setup.params.items()}
+        params = join_values(parts, values, shapes)
+        by_slot = {slot: join_values(parts, arrays, shapes) for slot, arrays in state.items()}
+        with_state = {parts[name].param for arrays in state.values() for name in arrays}
+        return params, {name: {slot: by_slot[slot][name] for slot in by_slot} for name in params if name in with_state}
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
@@ -162,9 +176,9 @@ class Session:
         return [
             SliceSpec(
                 piece,
-                self._params[piece.param].trainable,
-                self._params[piece.param].lr_scale,
-                self._params[piece.param].wd_scale,
+                self._setup.params[piece.param].trainable,
+                self._setup.params[piece.param].lr_scale,
+                self._setup.params[piece.param].wd_scale,
             )
             for piece in self._setup.slices
         ]
@@ -173,7 +187,7 @@ class Session:
         self, task: Callable[..., Any], partition: int, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
         address = self._placement.partitions[partition]
-        key = PartitionKey(self._setup.run, self._setup.generation, partition, address)
+        key = PartitionKey(self._setup.run, self._setup.generation, 0, partition, address)
         with dask.annotate(priority=10):  # ahead of whatever else the user's cluster has to do
             return self._client.submit(
                 task,

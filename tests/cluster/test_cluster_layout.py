@@ -104,8 +104,8 @@ def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
     parts = open_feed(job, Phase.kTrain, 3, [str(stores)])
     assert [rows.stop - rows.start for rows in parts.parts] == [34, 33, 33]
     for step in (0, 7, 9, 10):
-        read = [parts.read(step, rows)["data"] for rows in parts.parts]
-        batch = whole.read(step, whole.parts[0])["data"]
+        read = [parts.read(step, {"data": rows})["data"] for rows in parts.parts]
+        batch = whole.read(step, {"data": whole.parts[0]})["data"]
         np.testing.assert_array_equal(np.concatenate([part.data for part in read]), batch.data)
         np.testing.assert_array_equal(np.concatenate([part.labels for part in read]), batch.labels)
 
