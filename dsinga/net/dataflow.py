@@ -37,6 +37,7 @@ class Stage(NamedTuple):
     needs: tuple[bool, ...]  # for each source, whether it wants a gradient
     feeds: tuple[tuple[int, Edge], ...]  # those that do, as (index, edge)
     parts: int  # how many parts the layer hands out, 0 if its feature is one array
+    starts: bool  # a gradient comes from here: of a loss, or over a bridge
     backward: bool  # the gradient of a loss arrives here and is of use
     completes: tuple[str, ...]  # params whose gradient is complete after this node's backward
     state: tuple[tuple[int, str, str], ...]  # params that are not trainable, as (index, role, name)
@@ -71,6 +72,7 @@ def trace(net: NeuralNet) -> tuple[Stage, ...]:
             needs[position],
             tuple((i, edges[position][i]) for i, need in enumerate(needs[position]) if need),
             parts[position],
+            node.layer.is_loss or node.layer.starts_gradient,
             backward[position],
             completes[position],
             tuple((k, spec.role, node.params[k]) for k, spec in enumerate(node.layer.params) if not spec.trainable),

@@ -77,7 +77,7 @@ def bp(
     while tape:
         stage, params, sources, output, own = tape.pop()
         gradient = gradients.pop()
-        if stage.backward and (gradient is not None or stage.layer.is_loss or stage.layer.starts_gradient):
+        if stage.backward and (gradient is not None or stage.starts or stage.layer.wants_gradient):
             try:
                 computed = stage.layer.compute_gradient(params, sources, output, gradient, stage.needs, own)
                 check_gradients(stage.layer, params, sources, computed)
