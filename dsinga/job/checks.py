@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 
+from dsinga.job.checkcluster import check_cluster
 from dsinga.job.checknet import check_net
 from dsinga.job.enums import AlgType, ChangeMethod, InitMethod, LayerType, ParamType, Phase, UpdaterType
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.limits import beyond
 from dsinga.job.message import JobError, Message, set_fields
 from dsinga.job.paramconf import ParamConf, ParamGenConf
-from dsinga.job.schema import AlgConf, ClusterConf, FixedStepConf, Job, LRGenConf, UpdaterConf
+from dsinga.job.schema import AlgConf, FixedStepConf, Job, LRGenConf, UpdaterConf
 
 # Type member: the fields of the same message that it cannot do without.
 NEEDS: dict[object, tuple[str, ...]] = {
@@ -70,8 +71,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
             raise fault(layer, message, f"low: {message.low} is above high: {message.high}", "low")
         elif isinstance(message, LayerConf):
             check_layer(message)
-    if job.cluster is not None:
-        check_topology(job.cluster, job.neuralnet.layer)
+    check_cluster(job)
     if Phase.kTrain in phases and job.train_steps == 0:
         raise job.error("the job has nothing to do: give it train_steps, as in train_steps: 1000", "train_steps")
     check_net(job.neuralnet, phases)
@@ -146,15 +146,3 @@ def check_fixed_steps(conf: FixedStepConf) -> None:
     for item, (before, after) in enumerate(zip(conf.step, conf.step[1:], strict=False), start=1):
         if after <= before:
             raise conf.error(f"the steps of fixedstep_conf must rise; {after} follows {before}", "step", item)
-
-
-def check_topology(cluster: ClusterConf, layers: Sequence[LayerConf]) -> None:
-    """Refuse groups that do not go into each other, and layers placed on workers that there are not."""
-    workers, servers = cluster.nworker_groups, cluster.nserver_groups
-    if workers % servers:
-        text = f"nserver_groups: {servers} must divide nworker_groups: {workers}; a server group serves equally many"
-        raise cluster.error(text, "nserver_groups")
-    for layer in layers:
-        if layer.location is not None and layer.location >= cluster.nworkers_per_group:
-            last = cluster.nworkers_per_group - 1
-            raise fault(layer, layer, f"location must be one of the group's workers, 0 to {last}", "location")

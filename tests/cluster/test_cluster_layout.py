@@ -19,7 +19,7 @@ from dsinga.cluster.feed import open_feed
 from dsinga.cluster.placement import place
 from dsinga.cluster.topology import Topology, topology
 from dsinga.data import open_store, write_store
-from dsinga.job import ClusterConf, Job, JobError, Phase, SlicingMethod, loads
+from dsinga.job import Job, JobError, Phase, SlicingMethod, loads
 from dsinga.training import initial_values
 
 
@@ -79,13 +79,6 @@ def test_a_job_without_cluster_takes_the_workers_at_hand(job: Job) -> None:
 def test_the_old_input_layers_take_the_workers_at_hand_too(conf: str) -> None:
     job = loads(f'neuralnet {{ layer {{ name: "data" {conf} {{ path: "x" batchsize: 64 }} }} }}')
     assert topology(job, 3, 1).workers == 3
-
-
-@pytest.mark.parametrize("field", ["nworker_groups", "nserver_groups"])
-def test_asynchronous_groups_are_refused(job: Job, field: str) -> None:
-    job = job.replace(cluster=ClusterConf(**{field: 2}))
-    with pytest.raises(JobError, match=f"{field}: 2 asks for asynchronous groups"):
-        topology(job, 4, 1)
 
 
 def test_more_workers_than_rows_are_refused(job: Job, stores: Path) -> None:

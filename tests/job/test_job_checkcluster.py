@@ -1,0 +1,74 @@
+"""What a topology may not be: each mistake is told with its field and a remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsinga.job import JobError, check, loads
+
+JOB = """train_steps: 10 warmup_steps: 4
+updater { type: kSGD }
+cluster {
+  nworker_groups: 4
+  CLUSTER
+}
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "a" batchsize: 8 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+}
+"""
+
+
+def complaint(cluster: str, **changes: object) -> str:
+    with pytest.raises(JobError) as raised:
+        check(loads(JOB.replace("CLUSTER", cluster), "job.conf").replace(**changes))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ("nserver_groups: 3", "nserver_groups: 3 must divide nworker_groups: 4"),
+        ("update: kWorker", "update: kWorker keeps a copy of the params in every worker, and those of 4 worker groups"),
+        ("fullc_gather: true", "fullc_gather keeps weights in the workers, and those of 4 worker groups would drift"),
+        ("nserver_groups: 4 staleness: 1", "each of the job's 4 server groups has only one; leave it out, or use"),
+        ("nserver_groups: 4 sync_edge { group: 0 }", "sync_edge joins two server groups, as in sync_edge { group: 0"),
+        ("nserver_groups: 4 sync_edge { group: 0 group: 4 }", "sync_edge names server group 4, but the job has 4, num"),
+        ("nserver_groups: 4 sync_edge { group: 2 group: 2 }", "sync_edge joins server group 2 to itself"),
+        ("sync_edge { group: 0 group: 1 }", "sync_edge names server group 1, but the job has 1, numbered from 0"),
+        (
+            "nserver_groups: 4 sync_edge { group: 0 group: 1 } sync_edge { group: 3 group: 2 }",
+            "no path of sync_edge leads from server group 0 to 2; their params would drift apart",
+        ),
+    ],
+)
+def test_a_topology_that_cannot_be_is_refused_with_its_line(cluster: str, said: str) -> None:
+    told = complaint(cluster)
+    assert told.startswith("job.conf:5: ")
+    assert said in told
+
+
+def test_a_warm_up_must_end_before_the_run_does() -> None:
+    told = complaint("", warmup_steps=11)
+    assert told == (
+        "job.conf:1: warmup_steps: 11 is beyond the 10 train_steps; the other worker groups would never begin"
+    )
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        "nserver_groups: 2 staleness: 1",
+        "staleness: 0 pull: kDeferred compression: kOneBit",
+        "nserver_groups: 4 sync_topology: kRing sync_freq: 5",
+        "nserver_groups: 4 " + "".join(f"sync_edge {{ group: 2 group: {other} }} " for other in (0, 1, 3)),
+    ],
+)
+def test_what_can_be_done_is_accepted(cluster: str) -> None:
+    check(loads(JOB.replace("CLUSTER", cluster)))
+
+
+def test_a_bound_that_holds_anyway_is_no_mistake() -> None:
+    """One group is never ahead of another: the same job runs with any number of groups."""
+    check(loads(JOB.replace("CLUSTER", "staleness: 1").replace("nworker_groups: 4", "nworker_groups: 1")))
