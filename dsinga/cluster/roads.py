@@ -58,7 +58,7 @@ class DirectRoad:
 
     def total(self, key: str, partition: int, array: Array) -> concurrent.futures.Future:
         """See :class:`Road`."""
-        return self._shard.total(key, partition, array)
+        return self._shard.total(key, 0, partition, array, self._shard.contributors)
 
 
 class ActorRoad:

@@ -63,7 +63,9 @@ class ServerActor:
     ):
         self._timeout = timeout
         self._sizes = {spec.slice.id: spec.slice.size for spec in slices}
-        self._shard = Shard(slices, updater, contributors, key.generation, start)
+        self._everybody = tuple(range(contributors))
+        slices = [spec._replace(contributors=self._everybody) for spec in slices]
+        self._shard = Shard(slices, updater, (0,), key.generation, start)
         _shards[key] = self._shard
         # Dask lets go of an actor when its client is gone, even if that was killed.
         weakref.finalize(self, _release, key, self._shard)
@@ -92,7 +94,7 @@ class ServerActor:
 
     async def total(self, key: str, partition: int, array: Array) -> Array:
         """Return the sum of the partitions' arrays, in the order of the partitions."""
-        return await self._wait(self._shard.total(key, partition, array))
+        return await self._wait(self._shard.total(key, 0, partition, array, self._everybody))
 
     def snapshot(self, version: int) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
         """Return copies of the values and of the updater's state, by slice id, at ``version``."""

@@ -1,9 +1,12 @@
-"""What one server holds: slices of the params, updated once all partitions have pushed, read once they are up to date.
+"""What one server holds: slices of the params, updated once all partitions of a worker group have pushed.
 
-Zero copy is safe in synchronous training. A pull hands out the shard's own arrays, and step v changes slice s in
-place only after *every* partition has pushed its gradient of s for step v. A partition pushes it after its last use of
-the value at version v, and does not look at s again until a pull for version v + 1 resolves, which is after the change.
+With one worker group, zero copy is safe. A pull hands out the shard's own arrays, and step v changes slice s in place
+only after *every* contributor to s has pushed its gradient for step v. A partition pushes it after its last use of the
+value at version v, and does not look at s again until a pull for version v + 1 resolves, which is after the change.
 So nobody reads while somebody writes. Whoever is not one of the contributors (a checkpoint) takes a ``snapshot``.
+
+Several worker groups are asynchronous: each has its own versions and changes a slice when its own partitions have all
+pushed, whatever the others are doing. So what is handed out are copies.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.errors import RunError
+from dsinga.server.pace import Pace
 from dsinga.server.slot import SliceSpec, Slot
-from dsinga.server.totals import Totals
+from dsinga.server.totals import Totals, add_up, join_rows
+from dsinga.server.waits import Wait, Waits
 from dsinga.training import Updater
 
 
@@ -37,47 +42,36 @@ class Snapshot(NamedTuple):
     state: dict[int, dict[str, np.ndarray]]
 
 
-class _Wait:
-    """Somebody waits for slices to reach ``version``; ``take`` is what is wanted of each. Used under the lock."""
-
-    def __init__(self, slices: int, version: int, take: Callable[[Slot], Any]):
-        self.version = version
-        self.future: Future[dict[int, Any]] = Future()
-        self.future.set_running_or_notify_cancel()  # so that resolving it never meets a cancelled future
-        self._missing = slices
-        self._take = take
-        self._taken: dict[int, Any] = {}
-
-    def deliver(self, slot: Slot) -> bool:
-        """Take what is wanted of a slice that has reached the version; True if it was the last one missing."""
-        self._taken[slot.spec.slice.id] = self._take(slot)
-        self._missing -= 1
-        return self._missing == 0
-
-    def resolve(self) -> None:
-        """Wake whoever waits. Called without the lock, because callbacks of the future may call the shard."""
-        self.future.set_result(self._taken)
-
-
 class Shard:
     """The slices that one server holds. Thread-safe; no method but :meth:`snapshot` waits for others.
 
-    Each slice is pushed by ``contributors`` partitions, numbered from 0, in each step, beginning with step ``start``.
-    Each has a version of its own, the number of the step that comes next for it, so that gradients may come layer by
-    layer and in any grouping. Contributions are added in the order of the partitions, not of arrival: the same bits
-    every time. A shard lives for one generation of a run; after a loss, new ones are made.
+    Each slice is pushed, in each step of each worker group, by the partitions that its spec names, beginning with step
+    ``start``. For each group each slice has a version of its own, the number of the group's step that comes next for
+    it, so that gradients may come layer by layer and in any grouping. Contributions are added in the order of the
+    partitions, not of arrival: the same bits every time. With ``staleness``, no group gets values for a step that is
+    more than so many steps ahead of the slowest group's. A shard lives for one generation of a run; after a loss, new
+    ones are made.
     """
 
     def __init__(
-        self, slices: Sequence[SliceSpec], updater: Updater, contributors: int, generation: int = 0, start: int = 0
+        self,
+        slices: Sequence[SliceSpec],
+        updater: Updater,
+        groups: Sequence[int] = (0,),
+        generation: int = 0,
+        start: int = 0,
+        staleness: int | None = None,
     ):
-        self._slots = {spec.slice.id: Slot(spec, contributors) for spec in slices}
-        self._waits: dict[int, list[_Wait]] = {id: [] for id in self._slots}
+        self._slots = {spec.slice.id: Slot(spec, groups, start) for spec in slices}
         self._updater = updater
+        self._groups = groups
+        self.contributors = sorted({partition for spec in slices for partition in spec.contributors})
+        self._shared = len(groups) > 1  # whether a value may change while a group computes with it
         self._generation = generation
-        self._start = start
         self._lock = threading.Lock()
-        self._totals = Totals(contributors)
+        self._pace = Pace(groups, staleness)
+        self._waits = Waits(self._slots, self._pace)
+        self._totals = {group: Totals() for group in groups}
         self._error: BaseException | None = None
 
     def put(
@@ -91,77 +85,107 @@ class Shard:
         with self._lock:
             self._check_open()
             for id, value in values.items():
-                self._slots[id].put(self._start, value, None if state is None else state.get(id, {}), self._updater)
-            woken = [wait for id in values for wait in self._deliver(self._slots[id])]
+                self._slots[id].put(value, None if state is None else state.get(id, {}), self._updater)
+            woken = [wait for id in values for wait in self._waits.serve(self._slots[id])]
         for wait in woken:
             wait.resolve()
 
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
-        """Give gradients, float32 (size,), by slice id; whoever brings the last one of a slice also updates it.
+        """Give gradients, float32 (size,), by slice id; whoever brings a group's last one of a slice also updates it.
 
         The arrays are given away and may be overwritten. A push is accepted once for each slice; a repeated one is
         dropped. Raises RunError if it is of another generation, and what :meth:`close` was given after that.
         """
-        assert push.group == 0, "one worker group so far"
         with self._lock:
             self._check_open()
             self._check_generation(push)
             complete = [
                 self._slots[id]
                 for id, gradient in gradients.items()
-                if self._slots[id].contribute(push.step, push.partition, gradient)
+                if self._slots[id].contribute(push.group, push.step, push.partition, gradient)
             ]
         for slot in complete:
             try:
-                slot.update(self._updater)
+                slot.update(push.group, self._updater)
             except BaseException as error:
                 error.add_note(f"in the update of {slot.spec.slice} at step {push.step}")
                 self.close(RunError(f"updating slice {slot.spec.slice} at step {push.step} failed: {error!r}"))
                 raise
             with self._lock:
-                slot.advance()
-                woken = self._deliver(slot)
+                slot.contributions[push.group].advance()
+                woken = self._waits.serve(slot)
             for wait in woken:
                 wait.resolve()
 
-    def pull(self, ids: Iterable[int], version: int) -> Future[dict[int, np.ndarray]]:
-        """Return a future of the values by slice id, which resolves when all of them have reached ``version``.
+    def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
+        """Return a future of the values by slice id, for step ``version`` of a group.
 
-        The arrays are the shard's own, read-only, float32 (size,). They hold still until the caller has pushed.
+        It resolves when the group's own updates before that step have been applied to all of them, and the slowest
+        group is within the staleness. The arrays are float32 (size,), read-only, and hold still until the caller has
+        pushed: the shard's own where there is one group, else copies, the same for all partitions of a group.
         """
-        with self._lock:
-            wait, ready = self._enlist(list(ids), version, Slot.read)
-        if ready:
-            wait.resolve()
-        return wait.future
+        if self._shared:
+            return self._wait(ids, group, version, lambda slot: slot.copy_for(group), late=True).future
+        return self._wait(ids, group, version, Slot.read).future
 
-    def total(self, key: str, partition: int, array: np.ndarray) -> Future[np.ndarray]:
-        """Return a future of the sum, over all partitions and in their order, of the arrays given under ``key``.
+    def leave(self, group: int) -> None:
+        """Wait no more for a group within the staleness: it has finished, or it begins later (see :meth:`join`)."""
+        self._set_pace(lambda: self._pace.leave(group))
 
-        A key is used once in a run. A partition asks for one total at a time.
-        """
-        return self._totals.add(key, partition, array)
+    def join(self, group: int, step: int) -> None:
+        """Let a group begin at ``step``, one that has left before it pushed anything."""
 
-    def snapshot(self, version: int, timeout: float) -> Snapshot:
-        """Return a copy of all values and states at exactly ``version``, waiting up to ``timeout`` seconds for it.
-
-        Training may go on meanwhile: a slice is copied before the next update of it can begin. Raises RunError if a
-        slice is past that version, or has not reached it in time.
-        """
-        with self._lock:
+        def begin() -> None:
             for slot in self._slots.values():
-                if slot.version is not None and (slot.version > version or slot.version == version and slot.updating):
-                    raise RunError(f"slice {slot.spec.slice} is already past version {version}")
-            wait, ready = self._enlist(list(self._slots), version, _copy)
-        if ready:
+                assert slot.contributions[group].idle, (group, step)
+                slot.contributions[group].version = step
+            self._pace.join(group)
+
+        self._set_pace(begin)
+
+    def _set_pace(self, change: Callable[[], None]) -> None:
+        with self._lock:
+            self._check_open()
+            change()
+            woken = [wait for slot in self._slots.values() for wait in self._waits.serve(slot)]
+        for wait in woken:
             wait.resolve()
+
+    def total(
+        self, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int]
+    ) -> Future[np.ndarray]:
+        """Return a future of the sum, over the partitions ``contributors`` and in their order, of what each gives.
+
+        A key is used once in a run by each group. A partition asks for one total, or for one gather, at a time.
+        """
+        return self._totals[group].add(key, partition, array, contributors, add_up)
+
+    def gather(
+        self, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int]
+    ) -> Future[np.ndarray]:
+        """Return a future of the rows of the partitions ``contributors``, joined in their order; else as total."""
+        return self._totals[group].add(key, partition, array, contributors, join_rows)
+
+    def snapshot(self, version: int | None, timeout: float) -> Snapshot:
+        """Return a copy of all values and states, waiting up to ``timeout`` seconds for it.
+
+        With one group it is of exactly ``version``, and training may go on meanwhile: a slice is copied before the
+        next update of it can begin. Raises RunError if a slice is past that version, or has not reached it in time.
+        With None it is of how things stand, each slice between two updates.
+        """
+        if version is None:
+            wait = self._wait(self._slots, None, 0, Slot.copy, late=True)
+        else:
+            (group,) = self._groups
+            wait = self._wait(self._slots, group, version, Slot.copy, exact=True)
         try:
             copies = wait.future.result(timeout)
         except TimeoutError:
             waited_for = self.pending()
             with self._lock:
-                self._strike(wait)
-            raise RunError(f"no snapshot of version {version} within {timeout:g} s: {waited_for}") from None
+                self._waits.strike(wait)
+            wanted = "snapshot" if version is None else f"snapshot of version {version}"
+            raise RunError(f"no {wanted} within {timeout:g} s: {waited_for}") from None
         return Snapshot({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
 
     def close(self, error: BaseException) -> None:
@@ -170,51 +194,45 @@ class Shard:
             if self._error is not None:
                 return
             self._error = error
-            waiting = {wait for waits in self._waits.values() for wait in waits}
-            for waits in self._waits.values():
-                waits.clear()
-        self._totals.close(error)
+            waiting = self._waits.clear()
+        for totals in self._totals.values():
+            totals.close(error)
         for wait in waiting:
             wait.future.set_exception(error)
 
     def pending(self) -> str:
         """Say in words what is waited for: "slice w1[0:450] at step 12: partitions 0, 2 have come, 1 is missing"."""
         with self._lock:
-            lines = [slot.pending() for id, slot in self._slots.items() if self._waits[id] or not slot.idle]
-        lines += self._totals.pending()
+            lines = self._waits.pending()
+        for group, totals in self._totals.items():
+            of = f" of group {group}" if len(self._groups) > 1 else ""
+            lines += [f"total{of} {line}" for line in totals.pending()]
         if len(lines) > 8:  # a large model has hundreds of slices, and they tend to lack the same partition
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"
 
-    def _enlist(self, ids: Sequence[int], version: int, take: Callable[[Slot], Any]) -> tuple[_Wait, bool]:
-        """Make a wait for these slices, and say whether all of them are there already; needs the lock."""
-        wait = _Wait(len(ids), version, take)
-        if self._error is not None:
-            wait.future.set_exception(self._error)
-            return wait, False
-        ready = not ids
-        for id in ids:
-            slot = self._slots[id]
-            if slot.version is None or slot.version < version:
-                self._waits[id].append(wait)
-            else:
-                ready = wait.deliver(slot)
-        return wait, ready
-
-    def _deliver(self, slot: Slot) -> list[_Wait]:
-        """Serve those who wait for the version that ``slot`` has reached; return those who lack nothing more."""
-        waits = self._waits[slot.spec.slice.id]
-        if not waits:
-            return []
-        assert slot.version is not None
-        self._waits[slot.spec.slice.id] = [wait for wait in waits if wait.version > slot.version]
-        return [wait for wait in waits if wait.version <= slot.version and wait.deliver(slot)]
-
-    def _strike(self, wait: _Wait) -> None:
-        """Take a wait off the lists."""
-        for waits in self._waits.values():
-            if wait in waits:
-                waits.remove(wait)
+    def _wait(
+        self,
+        ids: Iterable[int],
+        group: int | None,
+        version: int,
+        take: Callable[[Slot], Any],
+        late: bool = False,
+        exact: bool = False,
+    ) -> Wait:
+        """Make a wait for these slices, see :class:`Wait`; RunError if it is to be exact and some are past that."""
+        ids = list(ids)
+        wait = Wait(len(ids), group, version, take, late)
+        with self._lock:
+            if self._error is not None:
+                wait.future.set_exception(self._error)
+                return wait
+            if exact and group is not None:
+                self._check_ahead(group, version)
+            ready = self._waits.add(wait, ids)
+        if ready:
+            wait.resolve()
+        return wait
 
     def _check_open(self) -> None:
         if self._error is not None:
@@ -227,6 +245,8 @@ class Shard:
                 f"but this server is of generation {self._generation}"
             )
 
-
-def _copy(slot: Slot) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    return slot.value.copy(), {name: array.copy() for name, array in slot.state.items()}
+    def _check_ahead(self, group: int, version: int) -> None:
+        for slot in self._slots.values():
+            at = slot.contributions[group]
+            if slot.filled and (at.version > version or at.version == version and at.complete):
+                raise RunError(f"slice {slot.spec.slice} is already past version {version}")

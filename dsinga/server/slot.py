@@ -1,54 +1,60 @@
-"""One slice as its server keeps it: the value, the updater's state, and the contributions to the running step."""
+"""One slice as its server keeps it: the value, the updater's state, and the contributions of every worker group."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dsinga.errors import UserError
+from dsinga.server.contributions import Contributions
 from dsinga.server.slicing import Slice
 from dsinga.training import Updater
 
 
 class SliceSpec(NamedTuple):
-    """A slice and how it is updated. One that is not trainable is replaced by the sum of what is pushed."""
+    """A slice and how it is updated. One that is not trainable is replaced by the sum of what is pushed.
+
+    ``contributors`` are the partitions that push it in every step, in rising order, the same in each worker group.
+    """
 
     slice: Slice
     trainable: bool = True
     lr_scale: float = 1.0
     wd_scale: float = 1.0
+    contributors: Sequence[int] = (0,)
 
 
 class Slot:
-    """The value of one slice, float32 of shape (size,), at ``version``: the number of the step that comes next.
+    """The value of one slice, float32 of shape (size,), and per worker group what has come for it.
 
-    Not thread-safe: the shard holds its lock around everything but :meth:`update`, which needs none, because it runs
-    after the last contribution to a step has come and before the version changes; until then nobody else writes.
+    ``lock`` is held while the value changes, and while it is copied for those who are not waited for by the next
+    change. The shard's own lock may be held when this one is taken, but never the other way round.
     """
 
-    def __init__(self, spec: SliceSpec, contributors: int):
+    def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int):
         self.spec = spec
-        self.version: int | None = None  # None until the first value has been put
+        self.filled = False  # whether the first value has been put
         self.value = np.empty(0, np.float32)
         self.state: dict[str, np.ndarray] = {}
-        self._parts: list[np.ndarray | None] = [None] * contributors
-        self._missing = contributors
+        self.lock = threading.Lock()
+        self.contributions = {group: Contributions(spec.contributors, start) for group in groups}
 
-    def put(self, version: int, value: np.ndarray, state: Mapping[str, np.ndarray] | None, updater: Updater) -> None:
+    def put(self, value: np.ndarray, state: Mapping[str, np.ndarray] | None, updater: Updater) -> None:
         """Take the first value, and the updater's state of a run that is resumed; a repeated put changes nothing.
 
         The arrays are given away and kept if they can be written, so that the slices of a param whose servers live
         in one process may be views of one array. Raises UserError if ``state`` is not that of this updater.
         """
-        if self.version is not None:
+        if self.filled:
             return
         size = self.spec.slice.size
         if self.spec.trainable:
             self.state = updater.create_state(size) if state is None else self._resumed(state, updater)
         self.value = _owned(value, size)
-        self.version = version
+        self.filled = True
 
     def _resumed(self, state: Mapping[str, np.ndarray], updater: Updater) -> dict[str, np.ndarray]:
         wanted = updater.create_state(1).keys()
@@ -60,77 +66,55 @@ class Slot:
             )
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
-    def contribute(self, step: int, partition: int, gradient: np.ndarray) -> bool:
-        """Take what ``partition`` gives to ``step``; a repeated one is dropped. True if it was the last missing one."""
-        assert self.version is not None, f"slice {self.spec.slice} is pushed before its first value was put"
-        assert step <= self.version, f"slice {self.spec.slice} is pushed for step {step} during step {self.version}"
+    def contribute(self, group: int, step: int, partition: int, gradient: np.ndarray) -> bool:
+        """Take what a partition gives to a step of its group; True if it was the last one missing."""
+        assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
         assert gradient.shape == self.value.shape, (str(self.spec.slice), gradient.shape)
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
-        if step < self.version or self._parts[partition] is not None:
-            return False
-        self._parts[partition] = gradient
-        self._missing -= 1
-        return self._missing == 0
+        return self.contributions[group].add(step, partition, gradient)
 
-    @property
-    def updating(self) -> bool:
-        """Whether all contributions have come, so that the value may be changing."""
-        return self._missing == 0
-
-    def update(self, updater: Updater) -> None:
-        """Add the contributions in the order of the partitions, whatever the order they came in, and apply the sum."""
-        assert self.version is not None
-        first, *others = (part for part in self._parts if part is not None)
-        # What came through a socket may be read-only; the updater, too, may overwrite the gradient.
-        total = first if first.flags.writeable else first.copy()
-        for part in others:
-            np.add(total, part, out=total)
-        if self.spec.trainable:
-            updater.update(self.version, self.value, total, self.state, self.spec.lr_scale, self.spec.wd_scale)
-        else:
-            self.value[:] = total
-
-    def advance(self) -> None:
-        """Go on to the next version and forget the contributions."""
-        assert self.version is not None
-        self.version += 1
-        self._missing = len(self._parts)
-        self._parts = [None] * self._missing
+    def update(self, group: int, updater: Updater) -> None:
+        """Apply the sum of a group's contributions, with the group's own step for the learning rate's schedule."""
+        contributions = self.contributions[group]
+        total = contributions.total()
+        with self.lock:
+            if self.spec.trainable:
+                step, scales = contributions.version, (self.spec.lr_scale, self.spec.wd_scale)
+                updater.update(step, self.value, total, self.state, *scales)
+            else:
+                self.value[:] = total
+            contributions.copy = None
 
     def read(self) -> np.ndarray:
         """Return the value itself, as a read-only view."""
-        view = self.value.view()
-        view.flags.writeable = False
-        return view
+        return _read_only(self.value.view())
 
-    @property
-    def idle(self) -> bool:
-        """Whether no contribution to the running step has come yet."""
-        return self._missing == len(self._parts)
+    def copy_for(self, group: int) -> np.ndarray:
+        """Return a copy of the value, read-only: one for all partitions of a group, so that they compute with the same.
 
-    def pending(self) -> str:
-        """Say in words which contributions are missing."""
-        if self.version is None:
-            return f"slice {self.spec.slice}: its first value has not been put"
-        return f"slice {self.spec.slice} at step {self.version}: {came(self._parts)}"
+        It is made for the first of them that asks, and thus as fresh as it can be; the group's next update drops it.
+        """
+        contributions = self.contributions[group]
+        with self.lock:
+            if contributions.copy is None:
+                contributions.copy = _read_only(self.value.copy())
+            return contributions.copy
 
-
-def came(parts: Sequence[np.ndarray | None]) -> str:
-    """Say which partitions have given their part: "partitions 0, 2 have come, 1 is missing"."""
-    there = [str(index) for index, part in enumerate(parts) if part is not None]
-    missing = [str(index) for index, part in enumerate(parts) if part is None]
-    if not missing:
-        return "all partitions have come, the update is running"
-    if not there:
-        return f"no partition has come, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-    have = f"partition {there[0]} has" if len(there) == 1 else f"partitions {', '.join(there)} have"
-    return f"{have} come, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    def copy(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return copies of the value and of the updater's state, which go together."""
+        with self.lock:
+            return self.value.copy(), {name: array.copy() for name, array in self.state.items()}
 
 
 def _owned(array: np.ndarray, size: int) -> np.ndarray:
     """Return ``array`` if it may be updated in place, a copy otherwise."""
     assert array.shape == (size,), (array.shape, size)
     return np.require(array, np.float32, ["C", "W"])
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
 
 
 def _names(names: Iterable[str]) -> str:

@@ -49,7 +49,8 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
             specs = [SliceSpec(piece) for piece in slices if piece.server == server]
             mine = {s.slice.id: values[s.slice.param].reshape(-1)[s.slice.start : s.slice.stop].copy() for s in specs}
             if request.param == "direct":
-                shard = Shard(specs, create_updater(plain_sgd()), contributors)
+                specs = [spec._replace(contributors=tuple(range(contributors))) for spec in specs]
+                shard = Shard(specs, create_updater(plain_sgd()))
                 shard.put(mine)
                 found.append(DirectRoad(shard))
                 continue

@@ -23,9 +23,10 @@ def make_updater(**changes):
     return create_updater(UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01, **changes))
 
 
-def specs(sizes=SIZES, method=SlicingMethod.kBlock, server=0, servers=1, **changes):
-    pieces = slice_for_servers(sizes, servers, method)
-    return [SliceSpec(piece, lr_scale=2.0, wd_scale=0.5, **changes) for piece in pieces if piece.server == server]
+def specs(sizes=SIZES, partitions=1, server=0, servers=1, **changes):
+    pieces = slice_for_servers(sizes, servers, SlicingMethod.kBlock)
+    changes = {"lr_scale": 2.0, "wd_scale": 0.5, "contributors": range(partitions), **changes}
+    return [SliceSpec(piece, **changes) for piece in pieces if piece.server == server]
 
 
 def first_values(sizes=SIZES):
@@ -48,8 +49,8 @@ def gradients(some_specs, step, partition):
     return pieces_of({name: gradient(name, step, partition) for name in names}, some_specs)
 
 
-def make_shard(some_specs, contributors, start=0, generation=0, updater=None):
-    shard = Shard(some_specs, updater or make_updater(), contributors, generation, start)
+def make_shard(some_specs, updater=None, **options):
+    shard = Shard(some_specs, updater or make_updater(), **options)
     shard.put(pieces_of(first_values(), some_specs))
     return shard
 
@@ -80,8 +81,8 @@ def ids_of(some_specs):
 
 @given(data=st.data(), partitions=st.integers(1, 4))
 def test_any_order_of_arrival_gives_the_bits_of_a_sequential_run(data, partitions):
-    all_specs = specs()
-    shard = make_shard(all_specs, partitions)
+    all_specs = specs(partitions=partitions)
+    shard = make_shard(all_specs)
     # Slices advance independently of each other; within a step of a slice, partitions come in any order.
     turns = data.draw(st.permutations(ids_of(all_specs) * STEPS))
     done = dict.fromkeys(ids_of(all_specs), 0)
@@ -95,8 +96,8 @@ def test_any_order_of_arrival_gives_the_bits_of_a_sequential_run(data, partition
 @pytest.mark.parametrize("partitions", [1, 2, 3, 5])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_threads_give_the_bits_of_a_sequential_run(partitions, servers, restless_threads):
-    per_server = [specs(server=server, servers=servers) for server in range(servers)]
-    shards = [make_shard(mine, partitions) for mine in per_server]
+    per_server = [specs(partitions=partitions, server=server, servers=servers) for server in range(servers)]
+    shards = [make_shard(mine) for mine in per_server]
 
     def work(partition):
         shuffle = random.Random(partition).shuffle
@@ -117,9 +118,9 @@ def test_threads_give_the_bits_of_a_sequential_run(partitions, servers, restless
 
 def test_every_pull_is_answered_once_whoever_completes_it(restless_threads):
     partitions, steps = 3, 30
-    all_specs = specs({f"p{i}": 3 for i in range(8)})
+    all_specs = specs({f"p{i}": 3 for i in range(8)}, partitions=partitions)
     ids = ids_of(all_specs)
-    shard = Shard(all_specs, make_updater(), partitions)
+    shard = Shard(all_specs, make_updater())
     shard.put({id: np.zeros(3, np.float32) for id in ids})
 
     def work(partition):
@@ -140,8 +141,8 @@ def test_every_pull_is_answered_once_whoever_completes_it(restless_threads):
 
 
 def test_repeated_pushes_are_dropped():
-    all_specs = specs()
-    shard = make_shard(all_specs, 2)
+    all_specs = specs(partitions=2)
+    shard = make_shard(all_specs)
     wrong = {spec.slice.id: np.full(spec.slice.size, np.nan, np.float32) for spec in all_specs}
     for step in range(STEPS):
         for partition in (1, 0):
@@ -155,15 +156,15 @@ def test_repeated_pushes_are_dropped():
 @pytest.mark.parametrize("generation", [2, 4])
 def test_a_push_of_another_generation_is_refused(generation):
     all_specs = specs()
-    shard = make_shard(all_specs, 1, generation=3)
+    shard = make_shard(all_specs, generation=3)
     with pytest.raises(RunError, match=f"step 0 is of generation {generation}, .* of generation 3"):
         shard.push(Push(generation, 0, 0, 0), gradients(all_specs, 0, 0))
     assert_same(shard.pull(ids_of(all_specs), 0).result(WAIT), all_specs, first_values())
 
 
 def test_gradients_that_cannot_be_written_are_left_alone():
-    all_specs = specs()
-    shard = make_shard(all_specs, 2)
+    all_specs = specs(partitions=2)
+    shard = make_shard(all_specs)
     for partition in (0, 1):
         received = gradients(all_specs, 0, partition)
         for array in received.values():
@@ -174,7 +175,7 @@ def test_gradients_that_cannot_be_written_are_left_alone():
 
 def test_a_slice_that_is_not_trainable_is_replaced_by_the_sum():
     given_away = np.zeros(7, np.float32)
-    shard = Shard(specs({"b1": 7}, trainable=False), make_updater(), 2)
+    shard = Shard(specs({"b1": 7}, trainable=False, partitions=2), make_updater())
     shard.put({0: given_away})
     for partition in (1, 0):
         shard.push(Push(0, 0, 0, partition), {0: gradient("b1", 0, partition)})
@@ -186,7 +187,7 @@ def test_a_slice_that_is_not_trainable_is_replaced_by_the_sum():
 
 def test_a_pull_waits_for_every_slice_that_it_asks_for():
     all_specs = specs()
-    shard = make_shard(all_specs, 1)
+    shard = make_shard(all_specs)
     ids = ids_of(all_specs)
     all_of_them, one = shard.pull(ids, 1), shard.pull(ids[:1], 1)
     ready = gradients(all_specs, 0, 0)
@@ -201,7 +202,7 @@ def test_a_pull_waits_for_every_slice_that_it_asks_for():
 
 def test_a_pull_before_the_first_values_waits_for_them():
     all_specs = specs()
-    shard = Shard(all_specs, make_updater(), 1, start=5)
+    shard = Shard(all_specs, make_updater(), start=5)
     future = shard.pull(ids_of(all_specs), 5)
     assert not future.done()
     assert shard.pending().startswith("slice w1[0:1024]: its first value has not been put")
@@ -211,7 +212,7 @@ def test_a_pull_before_the_first_values_waits_for_them():
 
 def test_a_repeated_put_changes_nothing():
     all_specs = specs()
-    shard = make_shard(all_specs, 1)
+    shard = make_shard(all_specs)
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
     shard.put(pieces_of(first_values(), all_specs))
     assert_same(shard.pull(ids_of(all_specs), 1).result(0), all_specs, sequential(1, 1)[0])
@@ -220,7 +221,7 @@ def test_a_repeated_put_changes_nothing():
 def test_values_are_handed_out_without_a_copy_and_cannot_be_written():
     spec = specs({"b1": 7})
     given_away = np.zeros(7, np.float32)
-    shard = Shard(spec, make_updater(), 1)
+    shard = Shard(spec, make_updater())
     shard.put({0: given_away})
     before = shard.pull([0], 0).result(0)[0]
     shard.push(Push(0, 0, 0, 0), {0: gradient("b1", 0, 0)})
@@ -234,7 +235,7 @@ def test_values_are_handed_out_without_a_copy_and_cannot_be_written():
 def test_first_values_that_cannot_be_written_are_copied():
     received = np.zeros(7, np.float32)
     received.flags.writeable = False
-    shard = Shard(specs({"b1": 7}), make_updater(), 1)
+    shard = Shard(specs({"b1": 7}), make_updater())
     shard.put({0: received})
     shard.push(Push(0, 0, 0, 0), {0: gradient("b1", 0, 0)})
     assert not received.any()
@@ -242,15 +243,15 @@ def test_first_values_that_cannot_be_written_are_copied():
 
 
 def test_close_wakes_everybody_who_waits_and_refuses_everybody_after():
-    all_specs = specs()
-    shard = make_shard(all_specs, 2)
+    all_specs = specs(partitions=2)
+    shard = make_shard(all_specs)
     error = RunError("worker 3 was lost")
-    waiting = [shard.pull(ids_of(all_specs), 1), shard.pull([0], 9), shard.total("k", 0, np.zeros(1))]
+    waiting = [shard.pull(ids_of(all_specs), 1), shard.pull([0], 9), shard.total("k", 0, 0, np.zeros(1), range(2))]
     with ThreadPoolExecutor(1) as pool:
         waiting.append(pool.submit(shard.snapshot, 7, WAIT))
         shard.close(error)
         shard.close(RunError("a later error"))
-        waiting += [shard.pull([0], 0), shard.total("k", 1, np.zeros(1))]
+        waiting += [shard.pull([0], 0), shard.total("k", 0, 1, np.zeros(1), range(2))]
         for future in waiting:
             assert future.exception(WAIT) is error
     for call in (
@@ -264,19 +265,19 @@ def test_close_wakes_everybody_who_waits_and_refuses_everybody_after():
 
 def test_what_is_waited_for_can_be_said():
     sizes = {"w1": 450}
-    shard = Shard(specs(sizes), make_updater(), 3, start=12)
+    shard = Shard(specs(sizes, partitions=3), make_updater(), start=12)
     shard.put({0: np.zeros(450, np.float32)})
     assert shard.pending() == "nothing is waited for"
     for partition in (2, 0):
         shard.push(Push(0, 0, 12, partition), {0: np.zeros(450, np.float32)})
     assert shard.pending() == "slice w1[0:450] at step 12: partitions 0, 2 have come, 1 is missing"
-    shard.total("mean", 1, np.zeros(3))
+    shard.total("mean", 0, 1, np.zeros(3), range(3))
     assert shard.pending().endswith("; total 'mean': partition 1 has come, 0, 2 are missing")
 
 
 def test_a_wait_for_a_partition_that_never_comes_ends_at_its_timeout():
-    all_specs = specs()
-    shard = make_shard(all_specs, 2)
+    all_specs = specs(partitions=2)
+    shard = make_shard(all_specs)
     shard.push(Push(0, 0, 0, 1), gradients(all_specs, 0, 1))
     with pytest.raises(TimeoutError):
         shard.pull(ids_of(all_specs), 1).result(0.01)
@@ -289,14 +290,15 @@ def test_a_wait_for_a_partition_that_never_comes_ends_at_its_timeout():
 
 
 def test_many_slices_are_said_in_few_words():
-    shard = Shard(specs({f"p{i}": 5 for i in range(50)}), make_updater(), 1)
+    shard = Shard(specs({f"p{i}": 5 for i in range(50)}), make_updater())
     shard.pull(range(50), 0)
     assert shard.pending().endswith("; and 42 more")
 
 
 def test_a_snapshot_is_of_exactly_its_version_while_training_goes_on():
-    all_specs, partitions, version = specs(), 2, 3
-    shard = make_shard(all_specs, partitions)
+    partitions, version = 2, 3
+    all_specs = specs(partitions=partitions)
+    shard = make_shard(all_specs)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(shard.snapshot, version, WAIT)
         while "slice" not in shard.pending():  # until it waits; one that came late would be refused, not wrong
@@ -316,7 +318,7 @@ def test_a_snapshot_is_of_exactly_its_version_while_training_goes_on():
 
 def test_a_snapshot_of_a_version_that_has_passed_is_refused():
     all_specs = specs()
-    shard = make_shard(all_specs, 1)
+    shard = make_shard(all_specs)
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
     with pytest.raises(RunError, match="already past version 0"):
         shard.snapshot(0, WAIT)
@@ -324,10 +326,10 @@ def test_a_snapshot_of_a_version_that_has_passed_is_refused():
 
 def test_a_run_resumed_from_a_snapshot_has_the_bits_of_an_unbroken_one():
     all_specs = specs()
-    first = make_shard(all_specs, 1)
+    first = make_shard(all_specs)
     for step in range(2):
         first.push(Push(0, 0, step, 0), gradients(all_specs, step, 0))
-    second = Shard(all_specs, make_updater(), 1, generation=1, start=2)
+    second = Shard(all_specs, make_updater(), generation=1, start=2)
     second.put(*first.snapshot(2, WAIT))
     for step in range(2, STEPS):
         second.push(Push(1, 0, step, 0), gradients(all_specs, step, 0))
@@ -336,7 +338,7 @@ def test_a_run_resumed_from_a_snapshot_has_the_bits_of_an_unbroken_one():
 
 @pytest.mark.parametrize(("state", "found"), [({}, "none"), ({0: {"mean": np.zeros(7, np.float32)}}, "'mean'")])
 def test_the_state_of_another_updater_is_refused(state, found):
-    shard = Shard(specs({"b1": 7}), make_updater(), 1, start=2)
+    shard = Shard(specs({"b1": 7}), make_updater(), start=2)
     with pytest.raises(UserError, match=f"param 'b1': the checkpoint has the updater state {found}, .* 'history'"):
         shard.put({0: np.zeros(7, np.float32)}, state)
 
@@ -356,9 +358,9 @@ class Blocking:
 
 
 def test_an_update_holds_up_nobody_who_has_no_need_of_it():
-    all_specs = specs({"b1": 7, "w2": 300})
+    all_specs = specs({"b1": 7, "w2": 300}, partitions=2)
     updater = Blocking()
-    shard = make_shard(all_specs, 2, updater=updater)
+    shard = make_shard(all_specs, updater=updater)
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(shard.push, Push(0, 0, 0, 1), {0: gradient("b1", 0, 1)})
@@ -379,8 +381,8 @@ class Failing(Blocking):
 
 
 def test_an_updater_that_fails_fails_everybody():
-    all_specs = specs({"b1": 7})
-    shard = make_shard(all_specs, 2, updater=Failing())
+    all_specs = specs({"b1": 7}, partitions=2)
+    shard = make_shard(all_specs, updater=Failing())
     waiting = shard.pull([0], 1)
     shard.push(Push(0, 0, 0, 1), {0: gradient("b1", 0, 1)})
     with pytest.raises(ZeroDivisionError):
@@ -390,7 +392,7 @@ def test_an_updater_that_fails_fails_everybody():
 
 def test_a_callback_of_a_pull_may_use_the_shard():
     all_specs = specs({"b1": 7})
-    shard = make_shard(all_specs, 1)
+    shard = make_shard(all_specs)
     shard.pull([0], 1).add_done_callback(lambda _: shard.push(Push(0, 0, 1, 0), {0: gradient("b1", 1, 0)}))
     shard.push(Push(0, 0, 0, 0), {0: gradient("b1", 0, 0)})
     assert_same(shard.pull([0], 2).result(0), all_specs, sequential(1, 2)[0])

@@ -1,0 +1,47 @@
+"""Bounded staleness: how far a worker group may be ahead of the slowest one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dsinga.server.slot import Slot
+
+
+class Pace:
+    """Says whether a group may have a slice at a version: not before every running group is within ``staleness`` steps.
+
+    Without a bound (None) only the group's own progress counts. The slowest group never waits for another, so that
+    groups cannot wait for each other in a circle. Not thread-safe: the shard holds its lock.
+    """
+
+    def __init__(self, groups: Collection[int], staleness: int | None):
+        self._running = set(groups)
+        self._staleness = staleness
+
+    def leave(self, group: int) -> None:
+        """Wait no more for a group, which has finished or does not begin yet."""
+        self._running.discard(group)
+
+    def join(self, group: int) -> None:
+        """Wait for a group again."""
+        self._running.add(group)
+
+    def allows(self, slot: Slot, group: int, version: int) -> bool:
+        """Whether a group may have the value of a slice for its step ``version``."""
+        return slot.contributions[group].version >= version and not self._behind(slot, version)
+
+    def _behind(self, slot: Slot, version: int) -> list[int]:
+        if self._staleness is None:
+            return []
+        least = version - self._staleness
+        return [group for group in sorted(self._running) if slot.contributions[group].version < least]
+
+    def pending(self, slot: Slot, group: int, version: int) -> list[str]:
+        """Say in words for which groups a group waits before its step ``version``, where its own part is done."""
+        if slot.contributions[group].version < version:
+            return []
+        return [
+            f"slice {slot.spec.slice}: group {group} waits before step {version} for group {other}, which is at step "
+            f"{slot.contributions[other].version}, more than the staleness of {self._staleness} behind"
+            for other in self._behind(slot, version)
+        ]

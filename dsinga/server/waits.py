@@ -1,0 +1,103 @@
+"""Who waits for which slices of a shard, and for which version of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dsinga.server.pace import Pace
+from dsinga.server.slot import Slot
+
+Take = Callable[[Slot], Any]
+
+
+class Wait:
+    """Somebody waits until ``group`` may have some slices at ``version``; without a group, until they have a value.
+
+    ``take`` is what is wanted of each. It is taken as soon as a slice is there, under the shard's lock; if it is
+    ``late``, when all are there, without the lock.
+    """
+
+    def __init__(self, slices: int, group: int | None, version: int, take: Take, late: bool):
+        self.group, self.version = group, version
+        self.future: Future[dict[int, Any]] = Future()
+        self.future.set_running_or_notify_cancel()  # so that resolving it never meets a cancelled future
+        self._missing = slices
+        self._take, self._late = take, late
+        self._taken: dict[int, Any] = {}
+
+    def reached(self, slot: Slot, pace: Pace) -> bool:
+        """Whether a slice is where it is waited for."""
+        return slot.filled and (self.group is None or pace.allows(slot, self.group, self.version))
+
+    def deliver(self, slot: Slot) -> bool:
+        """Take a slice that has reached the version; True if it was the last one missing."""
+        self._taken[slot.spec.slice.id] = slot if self._late else self._take(slot)
+        self._missing -= 1
+        return self._missing == 0
+
+    def resolve(self) -> None:
+        """Wake whoever waits. Called without the lock, because callbacks of the future may call the shard."""
+        if self._late:
+            self._taken = {id: self._take(slot) for id, slot in self._taken.items()}
+        self.future.set_result(self._taken)
+
+
+class Waits:
+    """The waits at a shard by slice. Not thread-safe: the shard holds its lock."""
+
+    def __init__(self, slots: Mapping[int, Slot], pace: Pace):
+        self._slots = slots
+        self._pace = pace
+        self._lists: dict[int, list[Wait]] = {id: [] for id in slots}
+
+    def add(self, wait: Wait, ids: Sequence[int]) -> bool:
+        """Serve a new wait what is there, and enlist it for the rest; True if nothing is missing."""
+        ready = not ids
+        for id in ids:
+            slot = self._slots[id]
+            if wait.reached(slot, self._pace):
+                ready = wait.deliver(slot)
+            else:
+                self._lists[id].append(wait)
+        return ready
+
+    def serve(self, slot: Slot) -> list[Wait]:
+        """Serve those for whom a slice is now where they wait for it; return those who lack nothing more."""
+        waits = self._lists[slot.spec.slice.id]
+        if not waits:
+            return []
+        served = [wait for wait in waits if wait.reached(slot, self._pace)]
+        if served:
+            self._lists[slot.spec.slice.id] = [wait for wait in waits if wait not in served]
+        return [wait for wait in served if wait.deliver(slot)]
+
+    def strike(self, wait: Wait) -> None:
+        """Take a wait off the lists."""
+        for waits in self._lists.values():
+            if wait in waits:
+                waits.remove(wait)
+
+    def clear(self) -> set[Wait]:
+        """Take all waits off the lists and return them."""
+        waiting = {wait for waits in self._lists.values() for wait in waits}
+        for waits in self._lists.values():
+            waits.clear()
+        return waiting
+
+    def pending(self) -> list[str]:
+        """Say in words what is waited for, slice by slice."""
+        return [line for id, slot in self._slots.items() for line in self._pending(slot, self._lists[id])]
+
+    def _pending(self, slot: Slot, waits: Sequence[Wait]) -> list[str]:
+        if not slot.filled:
+            return [f"slice {slot.spec.slice}: its first value has not been put"] if waits else []
+        lines = []
+        for group, contributions in slot.contributions.items():
+            versions = {wait.version for wait in waits if wait.group == group}
+            if not contributions.idle or any(contributions.version < version for version in versions):
+                of = f" of group {group}" if len(slot.contributions) > 1 else ""
+                lines.append(f"slice {slot.spec.slice}{of} {contributions.pending()}")
+            lines += [line for version in sorted(versions) for line in self._pace.pending(slot, group, version)]
+        return lines
