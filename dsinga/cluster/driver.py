@@ -21,7 +21,7 @@ from dsinga.cluster.setup import RoundReport
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, Phase, to_text
 from dsinga.net import NeuralNet
-from dsinga.training import Metrics, initial_values
+from dsinga.training import Metrics, initial_values, name_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class _Course:
                 self._since_display.clear()
         self._pace.learn(seconds)
         rows = self._layout.setup.feeds[Phase.kTrain].batchsize
-        latest_metrics = _means(add_metrics([part.metrics[-1] for part in reports]))
+        latest_metrics = self._means(Phase.kTrain, add_metrics([part.metrics[-1] for part in reports]))
         self._observer.progress(
             {"step": self.step, "samples_per_second": rows * len(seconds) / sum(seconds), **latest_metrics}
         )
@@ -205,12 +205,12 @@ class _Course:
     def _record(self, phase: Phase, metrics: Metrics) -> None:
         name = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}[phase]
         elapsed = round(time.perf_counter() - self._started, 3)
-        means = _means(metrics)
+        means = self._means(phase, metrics)
         self._observer.record({"step": self.step, "phase": name, "time": elapsed, **means})
         if not self._diverged and not all(map(math.isfinite, means.values())):
             self._diverged = True
             _log.warning("the loss is no longer finite at step %d: lower the learning rate, or clip", self.step)
 
-
-def _means(metrics: Metrics) -> dict[str, float]:
-    return {name: total / count for name, (total, count) in metrics.items() if count}
+    def _means(self, phase: Phase, metrics: Metrics) -> dict[str, float]:
+        named = name_metrics(self._layout.setup.nets[phase].whole, metrics)
+        return {name: total / count for name, (total, count) in named.items() if count}

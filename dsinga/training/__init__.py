@@ -1,8 +1,9 @@
 """The mathematics of training: back-propagation, updaters, learning rates, initial values."""
 
 from dsinga.training.algorithms import Algorithm, algorithm, checked
-from dsinga.training.bp import Metrics, Push, bp, forward
+from dsinga.training.bp import Push, bp, forward
 from dsinga.training.initialisers import initial_values, initialise
+from dsinga.training.metrics import Metrics, name_metrics
 from dsinga.training.schedules import Schedule, schedule
 from dsinga.training.updaters import Updater, create_updater
 
@@ -19,5 +20,6 @@ __all__ = [
     "forward",
     "initial_values",
     "initialise",
+    "name_metrics",
     "schedule",
 ]

@@ -13,9 +13,9 @@ from dsinga.layers.contract import blame, check_gradients, check_output
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE
 from dsinga.registry import register
+from dsinga.training.metrics import Metrics, report_metrics
 
 Push = Callable[[str, Array], None]
-Metrics = dict[str, tuple[float, float]]
 
 
 class Visit(NamedTuple):
@@ -49,7 +49,7 @@ def forward(
         if visit.stage.position in kept:
             outputs[layer.name] = visit.output
         del visit  # or it would keep its features alive while the next layer computes
-    return outputs, merge_metrics(metrics)
+    return outputs, report_metrics(net, metrics)
 
 
 @register("algorithm", "kBP")
@@ -71,7 +71,7 @@ def bp(
     for visit in visit_layers(net, values, records, ctx):
         tape.append(visit if visit.stage.backward else without_features(visit))
         del visit  # or it would keep features alive that the tape has dropped
-    metrics = merge_metrics([(visit.stage.layer.name, visit.output.metrics) for visit in tape])
+    metrics = report_metrics(net, [(visit.stage.layer.name, visit.output.metrics) for visit in tape])
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     while tape:
@@ -186,16 +186,3 @@ def new_state(new: Array | None, old: Array, ctx: Context) -> Array:
 def zeros(net: NeuralNet, name: str, ctx: Context) -> Array:
     """Return the gradient of a param that no loss depends on."""
     return ctx.ops.asarray(np.zeros(net.params[name].shape, np.float32))
-
-
-def merge_metrics(reports: Sequence[tuple[str, Mapping[str, tuple[float, float]]]]) -> Metrics:
-    """Join the metrics of the layers, given with their names in the order of the net.
-
-    Where several layers report a metric of the same name, the last one keeps it, and the others' are called
-    ``<layer>/<metric>``: auxiliary losses stand before the loss that counts.
-    """
-    merged: Metrics = {}
-    for layer, metrics in reversed(reports):
-        for name, value in list(metrics.items())[::-1]:
-            merged[f"{layer}/{name}" if name in merged else name] = value
-    return dict(reversed(merged.items()))

@@ -13,8 +13,7 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, cut_rows
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops.numpy_ops import NumpyOps
-from dsinga.training import bp, forward
-from dsinga.training.bp import Metrics
+from dsinga.training import Metrics, bp, forward, name_metrics
 
 RATE = 0.05
 
@@ -100,7 +99,7 @@ def run_partitioned(cut: PartitionedNet, values: Values, batches: Sequence[Batch
             part.of(whole[part.param])[...] = total
             held[name] = apply(cut.whole.params[part.param].trainable, held[name], total)
         gradients.append(whole)
-        metrics.append(add_metrics([reported for _, reported in done]))
+        metrics.append(name_metrics(cut.whole, add_metrics([reported for _, reported in done])))
     params = {name: np.full(array.shape, np.nan, array.dtype) for name, array in values.items()}
     for name, part in cut.parts.items():
         part.of(params[part.param])[...] = held[name]
@@ -127,7 +126,7 @@ def forward_partitioned(cut: PartitionedNet, values: Values, batch: Batch) -> Me
         net = cut.locals[worker]
         return forward(net, held, own_records(net, batch, ctx.rows), ctx)[1]
 
-    return add_metrics(in_threads(cut, kernels(values), 0, one))
+    return name_metrics(cut.whole, add_metrics(in_threads(cut, kernels(values), 0, one)))
 
 
 def apply(trainable: bool, value: np.ndarray, pushed: np.ndarray) -> np.ndarray:

@@ -1,0 +1,43 @@
+"""Metrics have the names that they have on one worker, however many workers report them."""
+
+from __future__ import annotations
+
+import pytest
+from trainingcases import build, dense, layer
+
+from dsinga.net.partition import partition
+from dsinga.training import name_metrics
+from dsinga.training.metrics import report_metrics
+
+SIDE = {"loss": (1.0, 2.0), "accuracy": (1.0, 2.0)}
+MAIN = {"loss": (3.0, 2.0), "accuracy": (0.0, 2.0)}
+NAMES = {"side/loss": SIDE["loss"], "side/accuracy": SIDE["accuracy"], **MAIN}
+
+
+def net_with(first: int | None = None, second: int | None = None):
+    return build(
+        dense("a", "data"),
+        layer("side", "kSoftmaxLoss", "a", "data", location=first),
+        dense("b", "a"),
+        layer("side/2", "kSoftmaxLoss", "b", "data", location=second),
+    )
+
+
+def test_the_last_layer_keeps_a_name_that_several_want():
+    assert report_metrics(net_with(), [("side", SIDE), ("side/2", MAIN)]) == NAMES
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_workers_report_by_layer_and_sums_are_named_as_on_one(first: int, second: int):
+    cut = partition(net_with(first, second), 2)
+    here = [("side", SIDE)] * (first == 0) + [("side/2", MAIN)] * (second == 0)
+    there = [("side", SIDE)] * (first == 1) + [("side/2", MAIN)] * (second == 1)
+    sums = report_metrics(cut.locals[0], here) | report_metrics(cut.locals[1], there)
+    named = name_metrics(cut.whole, sums)
+    assert named == NAMES
+    assert list(named) == list(NAMES)
+
+
+def test_metrics_that_have_their_names_keep_them():
+    assert name_metrics(net_with(), NAMES) is NAMES
+    assert name_metrics(net_with(), {}) == {}
