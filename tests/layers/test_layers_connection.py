@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from layer_cases import context
 
@@ -103,6 +103,7 @@ def test_slices_of_the_batch_are_those_of_the_whole_whoever_has_the_rows(batch: 
     lengths=st.lists(st.integers(1, 3), min_size=1, max_size=3),
     axis=st.sampled_from([0, 1]),
 )
+@example(batch=1, size=(2, 3), lengths=[1, 1], axis=1)
 def test_what_is_sliced_and_joined_keeps_the_layout_of_images(
     batch: int, size: tuple[int, int], lengths: list[int], axis: int
 ):
