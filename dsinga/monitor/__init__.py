@@ -4,6 +4,19 @@ from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import History, Row
 from dsinga.monitor.importing import show_import
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
+from dsinga.monitor.panels import Line, Panel, draw_panels
 from dsinga.monitor.progress import Progress, show_progress
 
-__all__ = ["History", "MetricsFile", "Progress", "Row", "draw_curves", "read_metrics", "show_import", "show_progress"]
+__all__ = [
+    "History",
+    "Line",
+    "MetricsFile",
+    "Panel",
+    "Progress",
+    "Row",
+    "draw_curves",
+    "draw_panels",
+    "read_metrics",
+    "show_import",
+    "show_progress",
+]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.monitor.curve import draw_curves, thin, ticks
+from dsinga.monitor.curve import draw_curves
+from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels, thin, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e9, 1e9, allow_subnormal=False).map(lambda x: float(f"{x:.6g}"))
@@ -112,3 +113,13 @@ def test_a_long_run_makes_a_small_picture():
     rows = [{"step": s, "phase": "train", "loss": 1 / (s + 1), "accuracy": 0.5} for s in range(50_000)]
     assert len(draw_curves(rows)) < 20_000
     assert re.search(r">40k<", draw_curves(rows))
+
+
+def test_many_lines_are_named_in_rows_above_the_panel():
+    lines = {f"framework {n}": Line([(0.5, n), (1.5, n + 0.25)], COLOURS[n]) for n in range(5)}
+    picture = draw_panels([Panel("accuracy", lines, x_label="seconds", whole=False)], "accuracy by time")
+    texts = {element.text: element for element in ElementTree.fromstring(picture).iter() if element.text}
+    assert "seconds" in texts
+    heights = [float(texts[f"framework {n} {n + 0.25:.4g}"].get("y")) for n in range(5)]
+    assert heights == [39, 39, 39, 54, 54]
+    assert "0.6" in texts or "0.8" in texts  # an axis of seconds has places between whole numbers

@@ -1,0 +1,181 @@
+"""Panels of lines as one small SVG: axes with round numbers, a colour and a last value for each line."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+Point = tuple[float, float]
+
+# Wong, "Points of view: Color blindness", Nature Methods 8 (2011): told apart by everybody, on white and in grey.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+MOST_POINTS = 400  # of a line: more than a panel has pixels would only make the notebook heavy
+
+
+class Line(NamedTuple):
+    """A line of a panel: its points in the order in which they are joined, and its colour."""
+
+    points: Sequence[Point]
+    colour: str
+
+
+class Panel(NamedTuple):
+    """One set of axes: what is drawn over what, and the lines by name. ``whole`` is for an axis that counts things."""
+
+    title: str
+    lines: Mapping[str, Line]
+    x_label: str = "step"
+    whole: bool = True
+
+
+class Box(NamedTuple):
+    """A panel's plotting area, in pixels."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+class Scale(NamedTuple):
+    """Maps ``low`` to pixel ``start`` and ``high`` to pixel ``end``, linearly."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Return the pixel of ``value``."""
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def draw_panels(panels: Sequence[Panel], label: str) -> str:
+    """Return an SVG element with the panels side by side; ``label`` says what they show, and stands alone if none do.
+
+    Values that are not finite leave a gap.
+    """
+    width, height = 380 * max(len(panels), 1) + 20, 270
+    body = "".join(_panel(panel, 380 * i + 10) for i, panel in enumerate(panels))
+    if not panels:
+        body = f'<text x="{width / 2}" y="{height / 2}" text-anchor="middle" fill="#666">{escape(label)}</text>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{escape(label)}" font-family="{FONT}" font-size="11" style="max-width:100%">'
+        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6" fill="#fff" stroke="#e2e2e2"/>'
+        f"{body}</svg>"
+    )
+
+
+def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """Return at most ``most`` of the points: first and last, and between them the lowest and highest of each bucket.
+
+    So a spike of a single step stays visible, which an average or every n-th point would hide.
+    """
+    if len(points) <= most:
+        return list(points)
+    buckets = (most - 2) // 2
+    inner = points[1:-1]
+    kept = [points[0]]
+    for i in range(buckets):
+        bucket = inner[len(inner) * i // buckets : len(inner) * (i + 1) // buckets]
+        kept += sorted({min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])})
+    return [*kept, points[-1]]
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Return at most ``most + 1`` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    apart = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / apart - 1e-9), math.floor(high / apart + 1e-9)
+    return [i * apart for i in range(first, last + 1)]
+
+
+def _panel(panel: Panel, left: float) -> str:
+    rows = math.ceil(len(panel.lines) / 3)  # of the legend, where three lines or fewer go beside the title
+    top = 40 if rows == 1 else 28 + 15 * rows
+    box = Box(left + 46, top, 310, 222 - top)
+    steps, values = zip(*(point for line in panel.lines.values() for point in line.points), strict=True)
+    x_scale = _scale(steps, box.left, box.left + box.width, margin=0)
+    y_scale = _scale([y for y in values if math.isfinite(y)], box.top + box.height, box.top, margin=0.05)
+    drawn = "".join(_line(line, x_scale, y_scale) for line in panel.lines.values())
+    title = f'<text x="{box.left}" y="24" font-size="13" font-weight="600" fill="#222">{escape(panel.title)}</text>'
+    return title + _legend(panel.lines, box) + _axes(panel, box, x_scale, y_scale) + drawn
+
+
+def _scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
+    low, high = min(values), max(values)
+    if low == high:  # one value: give it room on both sides
+        spread = abs(low) * 0.1 or 1.0
+        return Scale(low - spread, high + spread, start, end)
+    room = (high - low) * margin
+    return Scale(low - room, high + room, start, end)
+
+
+def _axes(panel: Panel, box: Box, x_scale: Scale, y_scale: Scale) -> str:
+    right, bottom = box.left + box.width, box.top + box.height
+    parts = []
+    for value in ticks(y_scale.low, y_scale.high, most=7):
+        y = y_scale(value)
+        parts.append(f'<path d="M{box.left} {y:.1f}H{right}" stroke="#ececec"/>')
+        parts.append(f'<text x="{box.left - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="#666">{value:.6g}</text>')
+    for value in ticks(x_scale.low, x_scale.high, most=6):
+        if panel.whole and (value < 0 or value % 1):  # there is no such step
+            continue
+        x = x_scale(value)
+        parts.append(f'<path d="M{x:.1f} {bottom}v4" stroke="#999"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{_step(value)}</text>')
+    parts.append(f'<path d="M{box.left} {bottom}H{right}" stroke="#999"/>')
+    middle = box.left + box.width / 2
+    parts.append(
+        f'<text x="{middle}" y="{bottom + 33}" text-anchor="middle" fill="#666">{escape(panel.x_label)}</text>'
+    )
+    return "".join(parts)
+
+
+def _step(value: float) -> str:
+    """Write a step: 800, 1000, 20k, 1.5M."""
+    for unit, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= 10 * unit:
+            return f"{value / unit:.6g}{letter}"
+    return f"{value:.7g}"
+
+
+def _legend(lines: Mapping[str, Line], box: Box) -> str:
+    """Name each line, with its last value, the number that is looked for first: beside the title, or in rows below."""
+    named = [(f"{name} {line.points[-1][1]:.4g}".strip(), line.colour) for name, line in lines.items()]
+    in_rows = len(named) > 3
+    parts, x, right = [], box.left + box.width, box.left + box.width
+    for number, (words, colour) in enumerate(named if in_rows else reversed(named)):
+        if in_rows:
+            x = right - (2 - number % 3) * 112
+        y = 39 + 15 * (number // 3) if in_rows else 24
+        parts.append(f'<text x="{x:.0f}" y="{y}" text-anchor="end" fill="{colour}">{escape(words)}</text>')
+        x -= 6.2 * len(words) + 12
+    return "".join(parts)
+
+
+def _line(line: Line, x_scale: Scale, y_scale: Scale) -> str:
+    """Draw a line, broken where a value is not finite; with a dot for each point where there are few."""
+    path, dots = "", ""
+    for run in _runs(line.points):
+        places = [f"{x_scale(x):.1f} {y_scale(y):.1f}" for x, y in thin(run)]
+        path += "M" + "L".join(places)
+        if len(line.points) <= 40:
+            # A stroke without length, with round ends, is a dot.
+            dots += "".join(f"M{place}h0" for place in places)
+    stroke = f'fill="none" stroke="{line.colour}" stroke-linecap="round" stroke-linejoin="round"'
+    return f'<path d="{path}" stroke-width="1.6" {stroke}/>' + (
+        f'<path d="{dots}" stroke-width="4.5" {stroke}/>' if dots else ""
+    )
+
+
+def _runs(points: Sequence[Point]) -> list[list[Point]]:
+    """Cut ``points`` where a value is not finite, and leave those out."""
+    finite = itertools.groupby(points, key=lambda point: math.isfinite(point[1]))
+    return [list(run) for is_finite, run in finite if is_finite]
