@@ -1,8 +1,21 @@
 """Slices of params and the shards that keep them: plain thread-safe objects, with no idea where they run."""
 
 from dsinga.server.buckets import Bucket, fill_buckets
+from dsinga.server.routes import Route, Routes, routes
 from dsinga.server.shard import Push, Shard, Snapshot
 from dsinga.server.slicing import Slice, slice_for_servers
 from dsinga.server.slot import SliceSpec
 
-__all__ = ["Bucket", "Push", "Shard", "Slice", "SliceSpec", "Snapshot", "fill_buckets", "slice_for_servers"]
+__all__ = [
+    "Bucket",
+    "Push",
+    "Route",
+    "Routes",
+    "Shard",
+    "Slice",
+    "SliceSpec",
+    "Snapshot",
+    "fill_buckets",
+    "routes",
+    "slice_for_servers",
+]
