@@ -5,6 +5,7 @@ from dsinga.job.enums import (
     ActivationType,
     AlgType,
     ChangeMethod,
+    Compression,
     InitMethod,
     LayerType,
     ParamType,
