@@ -68,7 +68,7 @@ def trace(net: NeuralNet) -> tuple[Stage, ...]:
             edges[position],
             all(edge.part == WHOLE and not edge.labels for edge in edges[position]),
             node.params,
-            node.rows,
+            node.rows or own_batch(node.layer, nodes[0].layer),
             needs[position],
             tuple((i, edges[position][i]) for i, need in enumerate(needs[position]) if need),
             parts[position],
@@ -80,6 +80,12 @@ def trace(net: NeuralNet) -> tuple[Stage, ...]:
         )
         for position, node in enumerate(nodes)
     )
+
+
+def own_batch(layer: Layer, first: Layer) -> Rows | None:
+    """Return the rows of a layer whose batch is not the net's, as after a kSlice or kConcate of rows; else None."""
+    rows = layer.shape[0]
+    return None if rows == first.shape[0] else Rows(0, rows, rows)
 
 
 def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]]:

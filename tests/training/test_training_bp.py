@@ -381,3 +381,22 @@ def test_labels_pass_through_layers_that_make_none():
     net = build(layer("relu", "kReLU", "data"), dense("top", "relu"), layer("loss", "kSoftmaxLoss", "top", "relu"))
     _, metrics = gradients(net, values_of(net), records_of(net))
     assert metrics["loss"][1] == 4
+
+
+@pytest.mark.parametrize("above", ["kDropout", "kBM", "kSTanh"])
+def test_gradients_over_joined_rows_are_the_slopes_of_the_loss_over_all_of_them(above):
+    net = build(
+        dense("a", "data"),
+        dense("b", "data"),
+        layer("both", "kConcate", "a", "b", concate_conf={"concate_dim": 0}),
+        layer("above", above, "both"),
+        dense("top", "above"),
+        layer("loss", "kSoftmaxLoss", "top", "both"),
+    )
+    values, records = values_of(net), records_of(net)
+    found, metrics = gradients(net, values, records)
+    assert metrics["loss"][1] == 8
+    expected = numerical_gradients(net, values, records, context(net))
+    slopes = [name for name, param in net.params.items() if param.spec.trainable]
+    for name in slopes:  # the loss is a mean over twice the rows of the net's batch
+        np.testing.assert_allclose(found[name], expected[name] / 2, rtol=1e-5, atol=1e-7, err_msg=name)
