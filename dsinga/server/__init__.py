@@ -1,6 +1,7 @@
 """Slices of params and the shards that keep them: plain thread-safe objects, with no idea where they run."""
 
 from dsinga.server.buckets import Bucket, fill_buckets
+from dsinga.server.compression import Codec, create_codec
 from dsinga.server.routes import Route, Routes, routes
 from dsinga.server.shard import Push, Shard, Snapshot
 from dsinga.server.slicing import Slice, slice_for_servers
@@ -15,6 +16,7 @@ __all__ = [
     "Slice",
     "SliceSpec",
     "Snapshot",
+    "create_codec",
     "fill_buckets",
     "routes",
     "slice_for_servers",

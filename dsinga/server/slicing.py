@@ -32,25 +32,29 @@ class Slice(NamedTuple):
 
 
 def slice_for_servers(
-    sizes: Mapping[str, int], servers: int, method: SlicingMethod = SlicingMethod.kSinga
+    sizes: Mapping[str, int],
+    servers: int,
+    method: SlicingMethod = SlicingMethod.kSinga,
+    homes: Mapping[str, int] | None = None,
 ) -> list[Slice]:
     """Cut the params, given by name and number of elements, for the ``servers`` of one server group.
 
-    The slices of all params are numbered from 0 in the order of ``sizes``, those of one param by ``start``; together
-    they cover every param exactly once. A server may be left without a slice and then has nothing to do.
+    ``homes`` names the server for params that must stay whole with a certain one, beside their only user; the others
+    are cut as if these were not there. The slices of all params are numbered from 0 in the order of ``sizes``, those
+    of one param by ``start``; together they cover every param exactly once. A server may be left without a slice and
+    then has nothing to do.
     """
     assert servers > 0, servers
     assert all(size > 0 for size in sizes.values()), sizes
-    if method is SlicingMethod.kBlock:
-        return _deal_blocks(sizes, servers)
-    # SINGA cuts into lcm(server groups, servers per group) slices, so that each group can share them out evenly.
-    lengths = slice_params(sizes, servers)
-    boxes = iter(partition_slices([length for cuts in lengths.values() for length in cuts], servers))
+    homes = homes or {}
+    assert all(param in sizes and 0 <= server < servers for param, server in homes.items()), homes
+    free = {param: size for param, size in sizes.items() if param not in homes}
+    pieces = (_deal_blocks if method is SlicingMethod.kBlock else _fill_boxes)(free, servers)
     slices: list[Slice] = []
-    for param, cuts in lengths.items():
+    for param, size in sizes.items():
         start = 0
-        for length in cuts:
-            slices.append(Slice(len(slices), param, start, start + length, next(boxes)))
+        for length, server in [(size, homes[param])] if param in homes else pieces[param]:
+            slices.append(Slice(len(slices), param, start, start + length, server))
             start += length
     return slices
 
@@ -114,12 +118,20 @@ def _box(total: int, num: int) -> tuple[int, int]:
     return capacity, capacity // 10
 
 
-def _deal_blocks(sizes: Mapping[str, int], servers: int) -> list[Slice]:
+def _fill_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, list[tuple[int, int]]]:
+    """Return the length and the server of each piece of each param, SINGA's way."""
+    # SINGA cuts into lcm(server groups, servers per group) slices, so that each group can share them out evenly.
+    lengths = slice_params(sizes, servers)
+    boxes = iter(partition_slices([length for cuts in lengths.values() for length in cuts], servers))
+    return {param: [(length, next(boxes)) for length in cuts] for param, cuts in lengths.items()}
+
+
+def _deal_blocks(sizes: Mapping[str, int], servers: int) -> dict[str, list[tuple[int, int]]]:
+    """Return the length and the server of each piece of each param, PaddlePaddle's way."""
     block = block_size(sum(sizes.values()), servers)
-    slices: list[Slice] = []
+    pieces: dict[str, list[tuple[int, int]]] = {}
     for param, size in sizes.items():
         first = zlib.crc32(param.encode())  # the same in every process and every run, unlike hash()
-        for number, start in enumerate(range(0, size, block)):
-            server = (number + first) % servers
-            slices.append(Slice(len(slices), param, start, min(start + block, size), server))
-    return slices
+        starts = enumerate(range(0, size, block), first)
+        pieces[param] = [(min(block, size - start), number % servers) for number, start in starts]
+    return pieces

@@ -102,5 +102,20 @@ def test_no_server_but_the_last_holds_more_than_its_share_and_a_tenth(sizes, ser
         assert sum(piece.size for piece in slices if piece.server == server) <= share + share // 10
 
 
+@pytest.mark.parametrize("method", SlicingMethod)
+@given(data=st.data(), sizes=st.lists(st.integers(1, 9_000), max_size=9), servers=st.integers(1, 5))
+def test_params_with_a_home_stay_whole_and_leave_the_others_as_they_are(data, method, sizes, servers):
+    params = {f"p{i}": size for i, size in enumerate(sizes)}
+    homes = {name: data.draw(st.integers(0, servers - 1)) for name in params if data.draw(st.booleans())}
+    slices = slice_for_servers(params, servers, method, homes)
+    assert [piece.id for piece in slices] == list(range(len(slices)))
+    assert list(dict.fromkeys(piece.param for piece in slices)) == list(params)
+    for name, server in homes.items():
+        assert [piece[1:] for piece in slices if piece.param == name] == [(name, 0, params[name], server)]
+    others = {name: size for name, size in params.items() if name not in homes}
+    left = [piece[1:] for piece in slices if piece.param in others]
+    assert left == [piece[1:] for piece in slice_for_servers(others, servers, method)]
+
+
 def test_a_slice_prints_as_it_would_be_written_in_python():
     assert str(slice_for_servers({"w1": 450}, 1)[0]) == "w1[0:450]"
