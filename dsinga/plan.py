@@ -1,0 +1,1 @@
+"""Pricing the partitionings of a job, on this machine or on a cluster that is not there."""

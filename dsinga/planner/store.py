@@ -1,0 +1,83 @@
+"""A file of what has been measured on this machine, so that it is measured once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import dsinga
+
+Figures = tuple[float, ...]
+
+
+class RateStore:
+    """Figures by what they are of; what is not known is measured and, after :meth:`save`, kept in ``path``.
+
+    Without a path nothing outlives the object. A file that cannot be read, or comes from another version of dsinga or
+    numpy, counts as empty; one that cannot be written is left alone, for it only saves time.
+    """
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+        self.measured = 0  # how many figures were not known
+        self._figures = _read(path) if path else {}
+
+    def get(self, what: str, measure: Callable[[], Sequence[float]]) -> Figures:
+        """Return the figures of ``what``, measuring them if they are not known."""
+        if what not in self._figures:
+            self.measured += 1
+            self._figures[what] = tuple(measure())
+        return self._figures[what]
+
+    def save(self) -> None:
+        """Write what has been measured since, together with what is in the file by now."""
+        if self.path is None or not self.measured:
+            return
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _write(self.path, {**_read(self.path), **self._figures})
+
+
+def rates_file(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Return the file of this machine, in ``folder`` or else where this system keeps caches of the user."""
+    return (Path(folder) if folder else _cache_folder()) / f"rates-{platform.node() or 'machine'}.json"
+
+
+def _cache_folder() -> Path:
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "dsinga"
+
+
+def _versions() -> dict[str, str]:
+    return {"dsinga": dsinga.__version__, "numpy": np.__version__}
+
+
+def _read(path: Path) -> dict[str, Figures]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["versions"] != _versions():
+            return {}
+        return {str(what): tuple(map(float, figures)) for what, figures in content["figures"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _write(path: Path, figures: Mapping[str, Figures]) -> None:
+    """Replace the file at once, so that whoever reads it meanwhile finds a whole one."""
+    text = json.dumps({"versions": _versions(), "figures": dict(sorted(figures.items()))}, indent=1)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
+        file.write(text)
+    Path(file.name).replace(path)

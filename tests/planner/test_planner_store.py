@@ -1,0 +1,72 @@
+"""What has been measured is kept in a file of this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dsinga.planner.store import RateStore, rates_file
+
+
+def must_not_measure() -> Sequence[float]:
+    raise AssertionError("measured again")
+
+
+def test_measures_once_and_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "rates.json"
+    store = RateStore(path)
+    assert store.get("conv", lambda: (1.5, 2.5)) == (1.5, 2.5)
+    assert store.get("conv", must_not_measure) == (1.5, 2.5)
+    store.save()
+    assert RateStore(path).get("conv", must_not_measure) == (1.5, 2.5)
+    assert [file.name for file in path.parent.iterdir()] == ["rates.json"]
+
+
+def test_two_who_measure_at_the_same_time_keep_both(tmp_path: Path) -> None:
+    path = tmp_path / "rates.json"
+    one, two = RateStore(path), RateStore(path)
+    one.get("a", lambda: (1,))
+    two.get("b", lambda: (2,))
+    one.save()
+    two.save()
+    both = RateStore(path)
+    assert both.get("a", must_not_measure) == (1.0,)
+    assert both.get("b", must_not_measure) == (2.0,)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"versions": {}, "figures": {"a": [1]}}', '{"versions": null}', "\udcff"]
+)
+def test_a_file_that_is_no_use_counts_as_empty(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "rates.json"
+    path.write_text(content, errors="surrogateescape")
+    store = RateStore(path)
+    assert store.get("a", lambda: (3,)) == (3,)
+    store.save()
+    assert RateStore(path).get("a", must_not_measure) == (3.0,)
+
+
+def test_a_folder_that_cannot_be_made_costs_nothing_but_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = RateStore(tmp_path / "file" / "rates.json")
+    assert store.get("a", lambda: (3,)) == (3,)
+    store.save()
+
+
+def test_without_a_path_nothing_is_written() -> None:
+    store = RateStore()
+    assert store.get("a", lambda: (3,)) == (3,)
+    store.save()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the convention of Linux")
+def test_the_file_lies_where_the_system_keeps_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert rates_file().parent == tmp_path / "dsinga"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert rates_file().parent == tmp_path / ".cache" / "dsinga"
+    assert rates_file(tmp_path / "own").parent == tmp_path / "own"
