@@ -1,0 +1,95 @@
+"""Data, hybrid and automatic partitioning of AlexNet's fully connected layers over two workers (the paper's Fig. 20b).
+
+    python tests/benchmarks/bench_partition.py [--batch 32 ...] [--scheduler ADDRESS] [--json FILE]
+
+The layers above pool5: 9216-4096-4096-1000 with ReLU and dropout, 58.6 million params, random records. Without
+``--scheduler`` the workers are two processes of this machine; ``two_hosts.sh`` joins two by a link of 1 Gbit/s. With
+and without overlap of computing and communicating (Fig. 20a). The strategies take turns; figures are medians.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import click
+import dask
+from distributed import Client
+
+from dsinga.bench import measure
+from dsinga.cluster import connect
+from dsinga.job import Job, loads
+
+NET = """
+name: "alexnet-fc"
+train_steps: 1
+train_one_batch {{ alg: kBP }}
+updater {{ type: kSGD momentum: 0.9 learning_rate {{ type: kFixed base_lr: 0.001 }} }}
+cluster {{ nworkers_per_group: {workers} nservers_per_group: {workers} }}
+neuralnet {{
+  {partition}
+  layer {{ name: "pool5" type: kRecordInput
+    store_conf {{ path: "none" batchsize: {batch} shape: [256, 6, 6] std_value: 255 }} {rows} }}
+  layer {{ name: "fc6" type: kInnerProduct srclayers: "pool5" innerproduct_conf {{ num_output: 4096 }} {features} {init} }}
+  layer {{ name: "relu6" type: kReLU srclayers: "fc6" {features} }}
+  layer {{ name: "drop6" type: kDropout srclayers: "relu6" {features} }}
+  layer {{ name: "fc7" type: kInnerProduct srclayers: "drop6" innerproduct_conf {{ num_output: 4096 }} {features} {init} }}
+  layer {{ name: "relu7" type: kReLU srclayers: "fc7" {features} }}
+  layer {{ name: "drop7" type: kDropout srclayers: "relu7" {features} }}
+  layer {{ name: "fc8" type: kInnerProduct srclayers: "drop7" innerproduct_conf {{ num_output: 1000 }} {features} {init} }}
+  layer {{ name: "loss" type: kSoftmaxLoss srclayers: "fc8" srclayers: "pool5" {rows} }}
+}}
+"""  # noqa: E501  a layer a line
+INIT = "param { init { type: kGaussianSqrtFanIn } } param { init { type: kConstant value: 0 } }"
+STRATEGIES = {
+    "one worker": {"workers": 1, "partition": "partition_dim: 0", "rows": "", "features": ""},
+    "data": {"workers": 2, "partition": "partition_dim: 0", "rows": "", "features": ""},
+    "hybrid": {"workers": 2, "partition": "", "rows": "partition_dim: 0", "features": "partition_dim: 1"},
+    "auto": {"workers": 2, "partition": "partition: auto", "rows": "", "features": ""},
+}
+
+
+def job(strategy: str, batch: int) -> Job:
+    """Return the job of a strategy at a batch size."""
+    return loads(NET.format(batch=batch, init=INIT, **STRATEGIES[strategy]), f"alexnet-fc-{strategy}.conf")
+
+
+@click.command()
+@click.option("--batch", "batches", multiple=True, type=int, default=(32, 64, 128, 256), show_default=True)
+@click.option("--strategy", "strategies", multiple=True, type=click.Choice(list(STRATEGIES)), default=list(STRATEGIES))
+@click.option("--steps", default=10, show_default=True, help="Measured iterations in a turn.")
+@click.option("--turns", default=3, show_default=True)
+@click.option("--overlap", type=click.Choice(["on", "off", "both"]), default="on", show_default=True)
+@click.option("--scheduler", help="A running cluster of two workers.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
+def main(
+    batches: tuple[int, ...], strategies: tuple[str, ...], steps: int, turns: int, overlap: str, scheduler: str | None,
+    file: Path | None,
+) -> None:  # fmt: skip
+    """Print milliseconds of an iteration and megabytes a worker sends and receives, by batch size and strategy."""
+    overlaps = {"on": (True,), "off": (False,), "both": (True, False)}[overlap]
+    figures: list[dict[str, object]] = []
+    with Client(scheduler) if scheduler else connect(workers=2, separate_processes=True) as client:
+        for batch in batches:
+            found: dict[tuple[str, bool], list[dict[str, float]]] = {}
+            for _ in range(turns):
+                for strategy in strategies:
+                    for on in overlaps if strategy != "one worker" else (True,):
+                        with dask.config.set({"dsinga.overlap": on}):
+                            one = measure(job(strategy, batch), client, steps=steps, synthetic=True, data_root=None)
+                        found.setdefault((strategy, on), []).append(one)
+            for (strategy, on), turns_of in found.items():
+                median = {name: statistics.median(turn[name] for turn in turns_of) for name in turns_of[0]}
+                figures.append({"batch": batch, "strategy": strategy, "overlap": on, **median})
+                print(
+                    f"batch {batch:4} {strategy:10} overlap {'on ' if on else 'off'} "
+                    f"{median['ms_per_iteration']:8.1f} ms {median.get('crossing_mb', 0):8.1f} MB",
+                    flush=True,
+                )
+    if file:
+        file.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
