@@ -6,14 +6,14 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 
-from dsinga.job import LayerConf, LayerType
+from dsinga.job import LayerType
 from dsinga.layers.base import Columns, Connection, Layer, Rows
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.contract import make_part
 from dsinga.layers.innerproduct import InnerProduct
-from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
 from dsinga.net.cut import cut_rows
 from dsinga.net.dataflow import WHOLE, Edge, trace
+from dsinga.net.labels import Labels
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.order import communication_order
 from dsinga.net.param import Param
@@ -68,6 +68,7 @@ class _Rewriting:
         self.params: dict[str, tuple[Param, int | None, Columns | None]] = {}  # parts by name: axis, and from where
         self.gathered: set[str] = set()
         self._features: dict[Edge, Feature] = {}
+        self._labels = Labels(net, self.graph, self._features, cuts)
         self._brought: dict[tuple[Edge, Wanted], Mapping[int, Held]] = {}
 
     def place(self, position: int) -> None:
@@ -79,7 +80,7 @@ class _Rewriting:
             wanted = Wanted(WHOLE_LAYER, locations)
         else:
             wanted = Wanted(cut.dim, locations)
-        sources = [self._labels(edge, wanted) if edge.labels else self._bring(edge, wanted) for edge in edges]
+        sources = [self._labels.bring(edge, wanted) if edge.labels else self._bring(edge, wanted) for edge in edges]
         held = {}
         for part, location in enumerate(locations):
             own = self._layer(node, cut, part)
@@ -102,35 +103,6 @@ class _Rewriting:
         if (edge, wanted) not in self._brought:
             self._brought[edge, wanted] = bring(self.graph, self._features[edge], wanted)
         return self._brought[edge, wanted]
-
-    def _labels(self, edge: Edge, wanted: Wanted) -> Mapping[int, Held]:
-        """Bring the labels that ``edge`` carries; where they must move they do so as a feature."""
-        maker = Edge(_label_maker(self.net, edge.node), WHOLE, labels=True)
-        layer = self.net.nodes[maker.node].layer
-        made = self._features.get(maker._replace(labels=False)) or self._features[Edge(maker.node, 0)]
-        if wanted.dim == FEATURES:
-            wanted = Wanted(WHOLE_LAYER, wanted.locations)
-        if made.serves(wanted):
-            return {location: Held(held.node) for location, held in made.held.items()}
-        if maker not in self._features:
-            conf = LayerConf(name=f"labels({layer.name})", type=LayerType.kLabel, srclayers=[layer.name])
-            out = LabelsAsFeature(conf, [layer.shape[:1]])
-            self._features[maker] = Feature(conf.name, out.shape, made.dim, self._pass_on(out, layer, made.held))
-        if (maker, wanted) not in self._brought:
-            feature = self._features[maker]
-            conf = LayerConf(name=f"{feature.name}:{wanted}", type=LayerType.kLabel, srclayers=[feature.name])
-            back = FeatureAsLabels(conf, [feature.shape])
-            self._brought[maker, wanted] = self._pass_on(back, layer, bring(self.graph, feature, wanted))
-        return self._brought[maker, wanted]
-
-    def _pass_on(self, connection: Layer, layer: Layer, held: Mapping[int, Held]) -> Mapping[int, Held]:
-        """Add a layer that takes what is held and changes nothing of how it is cut."""
-        passed = {}
-        for location, source in held.items():
-            rows = self.graph.nodes[source.node].rows
-            assert rows is not None
-            passed[location] = Held(self.graph.add(connection, Place(location, layer.name), [source], rows=rows))
-        return passed
 
     def _layer(self, node: Node, cut: Cut, part: int) -> Layer:
         """Return the layer that computes this part of the layer of ``node``."""
@@ -173,19 +145,6 @@ class _Rewriting:
             param = Param(names[-1], spec, whole.conf) if cut else whole
             self.params.setdefault(names[-1], (param, spec.cut_axis if cut else None, own.columns))
         return tuple(names)
-
-
-def _label_maker(net: NeuralNet, position: int) -> int:
-    """Return the position of the layer whose labels the layer at ``position`` hands on, as far as can be told."""
-
-    def find(at: int) -> int | None:
-        node = net.nodes[at]
-        if node.layer.is_input or node.layer.makes_labels:
-            return at
-        return next((found for source in node.sources if (found := find(source)) is not None), None)
-
-    found = find(position)
-    return position if found is None else found
 
 
 def _sort(graph: Graph) -> tuple[tuple[Node, ...], tuple[Place, ...]]:
