@@ -1,0 +1,82 @@
+"""An iteration run segment by segment does the same as one that runs through."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dsinga.cluster.stepper import Stepper
+from dsinga.errors import RunError
+
+
+@pytest.fixture
+def stepper():
+    """A stepper whose thread has ended by the end of the test."""
+    stepper = Stepper("test")
+    yield stepper
+    stepper.close("the test is over")
+    stepper._thread.shutdown()
+
+
+def iteration(log):
+    """Return an iteration that receives, sends twice, receives, sends once and returns."""
+
+    def iterate(mail):
+        log.append("begin")
+        first = mail.receive("a")
+        mail.send(1, "b", first + 1)
+        mail.send(2, "c", first + 2)
+        log.append("between")
+        second = mail.receive("d")
+        mail.send(1, "e", second + 1)
+        log.append("end")
+        return first + second
+
+    return iterate
+
+
+def test_segments_hand_on_what_is_sent_and_the_last_gives_the_outcome(stepper):
+    for turn in range(2):  # a second iteration begins where the first has ended
+        log = []
+        stepper.begin(iteration(log))
+        assert log == []
+        assert stepper.advance({"a": 10 + turn}, sends=2, last=False) == ({"b": 11 + turn, "c": 12 + turn}, None)
+        assert log == ["begin"]
+        assert stepper.advance({"d": 20}, sends=1, last=True) == ({"e": 21}, 30 + turn)
+        assert log == ["begin", "between", "end"]
+
+
+def test_what_the_iteration_raises_reaches_the_task_of_the_segment(stepper):
+    def iterate(mail):
+        mail.send(1, "a", 0)
+        raise ZeroDivisionError
+
+    stepper.begin(iterate)
+    stepper.advance({}, sends=1, last=False)
+    with pytest.raises(ZeroDivisionError):
+        stepper.advance({}, sends=0, last=True)
+
+
+def test_an_algorithm_that_does_not_follow_the_plan_is_told(stepper):
+    stepper.begin(lambda mail: mail.receive("x"))
+    with pytest.raises(RunError, match="'x' is wanted by a segment that does not receive it"):
+        stepper.advance({}, sends=0, last=True)
+    stepper.begin(lambda mail: None)
+    with pytest.raises(RunError, match="ended before its last segment"):
+        stepper.advance({}, sends=1, last=False)
+
+
+def test_closing_ends_an_iteration_that_has_halted(stepper):
+    ended = threading.Event()
+
+    def iterate(mail):
+        try:
+            mail.send(1, "a", 0)
+        finally:
+            ended.set()
+
+    stepper.begin(iterate)
+    stepper.advance({}, sends=1, last=False)
+    stepper.close("the run has ended")
+    assert ended.wait(5)
