@@ -7,13 +7,16 @@ next task comes. It runs in a thread of its own, which is idle whenever no task 
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from dsinga.errors import RunError
 from dsinga.layers.base import Mail
+
+Iterate = Callable[[Mail], Any]
 
 
 class Halt(NamedTuple):
@@ -27,26 +30,22 @@ class Stepper:
     """Runs iterations segment by segment; a :class:`Mail` to what runs within, used by one task at a time."""
 
     def __init__(self, name: str):
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._go, self._halted = threading.Semaphore(0), threading.Semaphore(0)
+        self._iterations: queue.SimpleQueue[tuple[Iterate, Future[Any]] | None] = queue.SimpleQueue()
         self._running: Future[Any] | None = None
         self._letters: dict[str, Any] = {}
         self._sends: dict[str, Any] = {}
         self._left = 0
         self._closed: str | None = None
+        # One thread for all iterations, because kernels keep their buffers by thread; a daemon, because one that has
+        # halted must not keep a process that ends.
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
 
-    def begin(self, iterate: Callable[[Mail], Any]) -> None:
+    def begin(self, iterate: Iterate) -> None:
         """Make ``iterate`` the present iteration; it starts with the first segment."""
         assert self._running is None, "the iteration before has not ended"
-
-        def run() -> Any:
-            try:
-                self._take_turn()
-                return iterate(self)
-            finally:
-                self._halted.release()
-
-        self._running = self._thread.submit(run)
+        self._running = Future()
+        self._iterations.put((iterate, self._running))
 
     def advance(self, letters: Mapping[str, Any], sends: int, last: bool) -> Halt:
         """Run the next segment, which receives ``letters`` and halts after so many sends; the last runs to the end.
@@ -81,10 +80,21 @@ class Stepper:
         return self._letters.pop(key)
 
     def close(self, message: str) -> None:
-        """End an iteration that has halted; it raises RunError(``message``)."""
+        """End the thread, and an iteration that has halted: it raises RunError(``message``)."""
         self._closed = message
+        self._iterations.put(None)
         self._go.release()
-        self._thread.shutdown(wait=False)
+
+    def _serve(self) -> None:
+        while (work := self._iterations.get()) is not None:
+            iterate, running = work
+            try:
+                self._take_turn()
+                running.set_result(iterate(self))
+            except BaseException as error:
+                running.set_exception(error)
+            self._halted.release()
+            del work, iterate, running  # or what the iteration held would live until the next
 
     def _take_turn(self) -> None:
         self._go.acquire()

@@ -16,7 +16,6 @@ def stepper():
     stepper = Stepper("test")
     yield stepper
     stepper.close("the test is over")
-    stepper._thread.shutdown()
 
 
 def iteration(log):
