@@ -15,32 +15,46 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
 
     What is to be sent is sent at once; what another worker is nearer to needing comes first; what is received is
     waited for when there is nothing else to do. The backward pass goes the other way round and so keeps all three.
-    The workers' own orders are taken from this one, so no two of them can wait for each other.
+    The parts of a layer that is cut by rows follow each other, for they may wait for each other's sums
+    (``Context.total``). The workers' own orders are taken from this one, so no two of them can wait for each other.
     """
-    missing = [len(node.sources) for node in nodes]
+    groups = _groups(nodes)
+    group_of = {position: group for group in groups for position in group}
+    missing = {group: sum(len(nodes[position].sources) for position in group) for group in groups}
     followers: list[list[int]] = [[] for _ in nodes]
     for position, node in enumerate(nodes):
         for source in node.sources:
             followers[source].append(position)
     urgency = _steps_to_sending(nodes, followers)
 
-    def rank(position: int) -> tuple[int, float, int]:
-        layer = nodes[position].layer
+    def rank(group: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
+        layer = nodes[group[0]].layer
         kind = 0 if isinstance(layer, BridgeSrc) else 2 if isinstance(layer, BridgeDst) else 1
-        return kind, urgency[position], position
+        # Two that are received come in the order of the net: the nearer to sending may itself wait for the other.
+        return kind, 0.0 if kind == 2 else min(urgency[position] for position in group), group
 
-    ready = [rank(position) for position, count in enumerate(missing) if not count]
+    ready = [rank(group) for group, count in missing.items() if not count]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
-        position = heapq.heappop(ready)[-1]
-        order.append(position)
-        for follower in followers[position]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                heapq.heappush(ready, rank(follower))
+        group = heapq.heappop(ready)[-1]
+        order.extend(group)
+        for follower in (follower for position in group for follower in followers[position]):
+            waiting = group_of[follower]
+            missing[waiting] -= 1
+            if not missing[waiting]:
+                heapq.heappush(ready, rank(waiting))
     assert len(order) == len(nodes), "the nodes form a cycle"
     return order
+
+
+def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
+    """Return the positions that must follow each other: the parts of each layer cut by rows, all others alone."""
+    parts: dict[int | str, list[int]] = {}
+    for position, (layer, _, _, rows, *_) in enumerate(nodes):
+        alone = rows is None or rows.stop - rows.start == rows.total or isinstance(layer, (BridgeSrc, BridgeDst))
+        parts.setdefault(position if alone else layer.name, []).append(position)
+    return [tuple(group) for group in parts.values()]
 
 
 def _steps_to_sending(nodes: Sequence[Node], followers: Sequence[Sequence[int]]) -> list[float]:

@@ -44,16 +44,23 @@ def kernels(values: Values) -> NumpyOps:
     return DoubleOps() if any(value.dtype == np.float64 for value in values.values()) else NumpyOps()
 
 
-def in_threads(cut: PartitionedNet, ops: NumpyOps, step: int, one: Callable[[int, Context], Any]) -> list[Any]:
+def in_threads(
+    cut: PartitionedNet,
+    ops: NumpyOps,
+    step: int,
+    one: Callable[[int, Context], Any],
+    rows: Sequence[Rows] | None = None,
+) -> list[Any]:
     """Return ``one(worker, ctx)`` of each worker, run together; raise the first failure, not those that follow it."""
     size, total = len(cut.locals), batch_size(cut.whole)
+    own_rows = rows or cut_rows(total, size)
     group = Group(size)
 
     def work(worker: int) -> Any:
         ctx = Context(
             ops,
             cut.whole.phase,
-            cut_rows(total, size)[worker],
+            own_rows[worker],
             seed=3,
             step=step,
             total=lambda key, array: sum(group.meet(worker, key, array)),
@@ -78,8 +85,10 @@ def in_threads(cut: PartitionedNet, ops: NumpyOps, step: int, one: Callable[[int
     return [future.result() for future in futures]
 
 
-def run_partitioned(cut: PartitionedNet, values: Values, batches: Sequence[Batch]) -> Run:
-    """Train for a step a batch by plain SGD; ``values`` are of whole params."""
+def run_partitioned(
+    cut: PartitionedNet, values: Values, batches: Sequence[Batch], rows: Sequence[Rows] | None = None
+) -> Run:
+    """Train for a step a batch by plain SGD; ``values`` are of whole params, ``rows`` those of each worker."""
     held = {name: part.of(values[part.param]) for name, part in cut.parts.items()}
     gradients, metrics = [], []
     for step, batch in enumerate(batches):
@@ -90,12 +99,13 @@ def run_partitioned(cut: PartitionedNet, values: Values, batches: Sequence[Batch
             assert len(dict(pushes)) == len(pushes), f"worker {worker} pushes a gradient twice"
             return dict(pushes), reported
 
-        done = in_threads(cut, kernels(values), step, iterate)
+        done = in_threads(cut, kernels(values), step, iterate, rows)
         whole: Values = {name: np.full(array.shape, np.nan, array.dtype) for name, array in values.items()}
         for name, part in cut.parts.items():
             users = tuple(worker for worker, (pushed, _) in enumerate(done) if name in pushed)
             assert users == part.users, f"{name} is pushed by {users}, not by its users {part.users}"
-            total = sum(done[worker][0][name].reshape(part.shape) for worker in users)
+            shares = [done[worker][0][name].reshape(part.shape) for worker in users]
+            total = shares[0] if part.gathered else sum(shares)  # gathered: each has computed the whole
             part.of(whole[part.param])[...] = total
             held[name] = apply(cut.whole.params[part.param].trainable, held[name], total)
         gradients.append(whole)
@@ -127,6 +137,12 @@ def forward_partitioned(cut: PartitionedNet, values: Values, batch: Batch) -> Me
         return forward(net, held, own_records(net, batch, ctx.rows), ctx)[1]
 
     return name_metrics(cut.whole, add_metrics(in_threads(cut, kernels(values), 0, one)))
+
+
+def forward_whole(net: NeuralNet, values: Values, batch: Batch) -> Metrics:
+    """Return the metrics of one pass forward of the net as it is."""
+    rows = Rows(0, batch_size(net), batch_size(net))
+    return forward(net, values, batch, Context(kernels(values), net.phase, rows, seed=3))[1]
 
 
 def apply(trainable: bool, value: np.ndarray, pushed: np.ndarray) -> np.ndarray:
@@ -185,7 +201,7 @@ def batches_of(net: NeuralNet, count: int, classes: int, dtype: type = np.float6
 
 
 def assert_equal_runs(one: Run, other: Run, tolerance: float) -> None:
-    """Params, gradients and metrics are equal, up to ``tolerance`` of the largest number of each array."""
+    """Params, gradients and metrics are equal: arrays up to ``tolerance`` of their largest number."""
     for step, (mine, its) in enumerate(zip(one.gradients, other.gradients, strict=True)):
         assert_close(mine, its, tolerance, f"gradient of step {step}")
     assert_close(one.params, other.params, tolerance, "param")
@@ -196,9 +212,14 @@ def assert_equal_runs(one: Run, other: Run, tolerance: float) -> None:
 
 
 def assert_close(mine: Values, its: Values, tolerance: float, what: str) -> None:
-    """Arrays of the same names are equal, up to ``tolerance`` of the largest number in each."""
+    """Arrays of the same names are equal, up to ``tolerance`` of the largest number in each.
+
+    A gradient may be nothing but rounding (of a bias below batch normalisation): the largest of all counts a bit too.
+    """
     assert mine.keys() == its.keys(), what
+    largest = {name: np.abs(array).max() for name, array in its.items()}
+    assert np.isfinite(list(largest.values())).all(), f"{what}: something grows beyond all bounds"
+    least = 0.1 * max(largest.values(), default=0)
     for name, array in its.items():
-        assert np.isfinite(array).all(), f"{what} {name} grows beyond all bounds"
-        largest = np.abs(array).max()
-        np.testing.assert_allclose(mine[name], array, rtol=0, atol=tolerance * largest, err_msg=f"{what} {name}")
+        atol = tolerance * max(largest[name], least)
+        np.testing.assert_allclose(mine[name], array, rtol=0, atol=atol, err_msg=f"{what} {name}")

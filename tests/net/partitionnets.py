@@ -1,0 +1,129 @@
+"""Nets to cut, with every type of layer between them, and the ways to cut them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dsinga.job import LayerConf, Phase, loads
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, create_net
+
+BATCH = 10
+
+CONVNET = """
+layer { name: "data" type: kRecordInput store_conf { path: "x" batchsize: 10 shape: [3, 9, 9] } }
+layer { name: "conv1" type: kConvolution srclayers: "data" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
+layer { name: "pool1" type: kPooling srclayers: "conv1" pooling_conf { pool: MAX kernel: 3 stride: 2 } }
+layer { name: "relu1" type: kReLU srclayers: "pool1" }
+layer { name: "norm1" type: kLRN srclayers: "relu1" lrn_conf { local_size: 3 alpha: 0.05 } }
+layer { name: "drop1" type: kDropout srclayers: "norm1" dropout_conf { dropout_ratio: 0.3 } }
+layer { name: "conv2" type: kConvolution srclayers: "drop1" convolution_conf { num_filters: 5 kernel: 3 } }
+layer { name: "bm2" type: kBM srclayers: "conv2" }
+layer { name: "ip1" type: kInnerProduct srclayers: "bm2" innerproduct_conf { num_output: 13 } }
+layer { name: "sigmoid" type: kSigmoid srclayers: "ip1" }
+layer { name: "ip2" type: kInnerProduct srclayers: "sigmoid" innerproduct_conf { num_output: 10 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: "ip2" srclayers: "data" }
+"""
+
+# The other types, in two paths and back, by the job's own connection layers; three losses, outputs at several places.
+ZOO = """
+layer { name: "images" type: kShardData sharddata_conf { path: "x" batchsize: 10 } }
+layer { name: "rgb" type: kRGBImage srclayers: "images" rgbimage_conf { cropsize: 6 mirror: true scale: 0.5 } }
+layer { name: "crop" type: kImagePreprocess srclayers: "rgb" rgbimage_conf { cropsize: 5 } }
+layer { name: "mnist" type: kMnist srclayers: "crop" mnist_conf { norm_a: 2 norm_b: 1 } }
+layer { name: "conv1" type: kCConvolution srclayers: "mnist" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
+layer { name: "split" type: kSplit srclayers: "conv1" split_conf { num_splits: 2 } }
+layer { name: "conv2" type: kCudnnConv srclayers: "split" convolution_conf { num_filters: 5 kernel: 3 pad: 1 } }
+layer { name: "pool1" type: kCPooling srclayers: "conv2" pooling_conf { pool: AVG kernel: 2 stride: 1 } }
+layer { name: "pool2" type: kCudnnPool srclayers: "split" pooling_conf { pool: MAX kernel: 2 stride: 1 } }
+layer { name: "norm" type: kCudnnLRN srclayers: "pool2" lrn_conf { local_size: 3 alpha: 0.1 } }
+layer { name: "join" type: kConcate srclayers: ["pool1", "norm"] concate_conf { concate_dim: 1 } }
+layer { name: "bm" type: kCudnnBM srclayers: "join" }
+layer { name: "ip" type: kInnerProduct srclayers: "bm" innerproduct_conf { num_output: 14 } }
+layer { name: "slice" type: kSlice srclayers: "ip" slice_conf { slice_dim: 1 num_slices: 3 } }
+layer { name: "tanh" type: kSTanh srclayers: "slice" }
+layer { name: "act" type: kActivation srclayers: "slice" activation_conf { type: TANH } }
+layer { name: "cudnn" type: kCudnnActivation srclayers: "slice" }
+layer { name: "src" type: kBridgeSrc srclayers: "act" }
+layer { name: "dst" type: kBridgeDst srclayers: "src" }
+layer { name: "again" type: kConcate srclayers: ["tanh", "dst", "cudnn"] concate_conf { concate_dim: 1 } }
+layer { name: "rows" type: kCSVInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "older" type: kLMDBData lmdbdata_conf { path: "x" batchsize: 10 } }
+layer { name: "encode" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 14 } }
+layer { name: "soft" type: kSoftmax srclayers: "encode" }
+layer { name: "decode" type: kInnerProduct srclayers: "soft" innerproduct_conf { num_output: 7 transpose: true }
+  param { share_from: "encode_weight" } }
+layer { name: "rebuilt" type: kEuclideanLoss srclayers: ["decode", "older"] }
+layer { name: "both" type: kConcate srclayers: ["again", "soft"] concate_conf { concate_dim: 1 } }
+layer { name: "soft2" type: kCudnnSoftmax srclayers: "both" }
+layer { name: "one" type: kInnerProduct srclayers: "soft2" innerproduct_conf { num_output: 1 } }
+layer { name: "label" type: kLabel srclayers: "bm" }
+layer { name: "distance" type: kEuclideanLoss srclayers: ["one", "label"] }
+layer { name: "scores" type: kInnerProduct srclayers: "both" innerproduct_conf { num_output: 10 } }
+layer { name: "dummy" type: kDummy srclayers: "scores" }
+layer { name: "loss" type: kCudnnSoftmaxLoss srclayers: ["dummy", "rgb"] }
+layer { name: "hits" type: kAccuracy srclayers: ["scores", "images"] }
+layer { name: "top" type: kArgSort srclayers: "soft2" argsort_conf { topk: 2 } }
+layer { name: "csv" type: kCSVOutput srclayers: "top" store_conf { path: "out" } }
+layer { name: "out" type: kRecordOutput srclayers: "bm" store_conf { path: "out" } }
+"""
+
+NETS = {"convnet": CONVNET, "zoo": ZOO}
+INFOS = {
+    "data": RecordInfo((3, 9, 9), BATCH),
+    "images": RecordInfo((3, 8, 7), BATCH),
+    "rows": RecordInfo((7,), BATCH),
+    "older": RecordInfo((7,), BATCH),
+}
+TOO_NARROW = ("mnist", "one", "label", "distance", "top", "csv")  # fewer numbers a row than four workers
+IMAGE_TYPES = ("Conv", "Pool", "LRN", "BM", "Image", "Mnist")
+
+Placing = Callable[[int, int, LayerConf, int], LayerConf]
+
+
+def cut_by(dim: int) -> Placing:
+    """Return the strategy that cuts every layer along ``dim``."""
+
+    def place(number: int, count: int, conf: LayerConf, parts: int) -> LayerConf:
+        narrow = dim == 1 and conf.name in TOO_NARROW
+        return conf.replace(partition_dim=0 if narrow else dim)
+
+    return place
+
+
+def by_location(number: int, count: int, conf: LayerConf, parts: int) -> LayerConf:
+    """Put neighbouring layers on one worker, the next ones on the next."""
+    return conf.replace(location=number * parts // count)
+
+
+def hybrid(number: int, count: int, conf: LayerConf, parts: int) -> LayerConf:
+    """Cut fully connected layers and what is near them by features, images by rows (Krizhevsky 2014)."""
+    images = conf.type.name in ("kRecordInput", "kShardData") or any(name in conf.type.name for name in IMAGE_TYPES)
+    return cut_by(0 if images else 1)(number, count, conf, parts)
+
+
+def mixed(number: int, count: int, conf: LayerConf, parts: int) -> LayerConf:
+    """Take turns: rows, features, one worker, another one."""
+    choice = (7 * number) % 4
+    if choice == 3:
+        return conf.replace(location=number % parts)
+    return cut_by((0, 1, -1)[choice])(number, count, conf, parts)
+
+
+STRATEGIES: dict[str, Placing] = {
+    "rows": cut_by(0),
+    "features": cut_by(1),
+    "none": cut_by(-1),
+    "locations": by_location,
+    "hybrid": hybrid,
+    "mixed": mixed,
+}
+
+
+def net_of(name: str, strategy: str = "rows", parts: int = 1, phase: Phase = Phase.kTrain) -> NeuralNet:
+    """Build one of NETS, each layer cut or placed as the strategy says for so many workers."""
+    conf = loads(f"neuralnet {{ {NETS[name]} }}", f"{name}.conf").neuralnet
+    count = len(conf.layer)
+    layers = [STRATEGIES[strategy](number, count, layer, parts) for number, layer in enumerate(conf.layer)]
+    infos = {layer.name: INFOS[layer.name] for layer in layers if layer.name in INFOS}
+    return create_net(conf.replace(layer=layers), phase, infos)

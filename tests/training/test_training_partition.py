@@ -1,0 +1,124 @@
+"""However a net is cut, it trains as on one worker: gradients and params to 1e-12 in float64, 1e-5 in float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from partitioned_run import (
+    Run,
+    assert_equal_runs,
+    batches_of,
+    forward_partitioned,
+    forward_whole,
+    initial,
+    run_partitioned,
+    run_whole,
+)
+from partitionnets import NETS, STRATEGIES, net_of
+from randomnets import CLASSES, nets
+from workergroup import Stuck
+
+from dsinga.errors import UserError
+from dsinga.job import LayerType, Phase
+from dsinga.layers.base import Rows
+from dsinga.layers.bridge import BridgeDst
+from dsinga.net import NeuralNet
+from dsinga.net.partition import partition
+from dsinga.net.partitioned import PartitionedNet
+from dsinga.registry import lookup
+
+STEPS = 20
+
+
+def both(net: NeuralNet, cut: PartitionedNet, dtype: type = np.float64, steps: int = STEPS) -> tuple[Run, Run]:
+    """Return how the net trains in parts, and whole."""
+    values, batches = initial(net, dtype), batches_of(net, steps, CLASSES, dtype)
+    return run_partitioned(cut, values, batches), run_whole(net, values, batches)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_trains_as_on_one_worker(name: str, strategy: str, parts: int):
+    net = net_of(name, strategy, parts)
+    assert_equal_runs(*both(net, partition(net, parts)), 1e-12)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_trains_as_on_one_worker_but_for_the_rounding_of_float32(name: str, strategy: str):
+    net = net_of(name, strategy, 3)
+    assert_equal_runs(*both(net, partition(net, 3), np.float32), 1e-5)
+
+
+def test_the_nets_have_every_type_of_layer_there_is():
+    used = {node.layer.conf.type_name for name in NETS for node in net_of(name).nodes}
+    assert {kind.name for kind in LayerType if is_there(kind)} <= used
+
+
+def is_there(kind: LayerType) -> bool:
+    try:
+        return bool(lookup("layer", kind.name))
+    except UserError:
+        return False
+
+
+@given(st.data())
+def test_random_nets_train_as_on_one_worker(data: st.DataObject):
+    parts = data.draw(st.integers(1, 4))
+    net = data.draw(nets(parts))
+    assert_equal_runs(*both(net, partition(net, parts), steps=3), 1e-10)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(st.data())
+def test_many_random_nets_train_as_on_one_worker(data: st.DataObject):
+    parts = data.draw(st.integers(1, 4))
+    net = data.draw(nets(parts))
+    assert_equal_runs(*both(net, partition(net, parts), steps=3), 1e-10)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_uneven_rows_of_the_workers_own_choice(strategy: str):
+    net = net_of("convnet", strategy, 3)
+    rows = [Rows(0, 1, 10), Rows(1, 8, 10), Rows(8, 10, 10)]
+    values, batches = initial(net), batches_of(net, 3, CLASSES)
+    run = run_partitioned(partition(net, 3, rows), values, batches, rows)
+    assert_equal_runs(run, run_whole(net, values, batches), 1e-12)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_other_phases_give_the_same_metrics(strategy: str, parts: int):
+    train, test = net_of("zoo", strategy, parts), net_of("zoo", strategy, parts, Phase.kTest)
+    axes = {part.param: part.axis for part in partition(train, parts).parts.values()}
+    cut = partition(test, parts, axes=axes)
+    assert {part.param: part.axis for part in cut.parts.values()} == axes
+    values, (batch,) = initial(test), batches_of(test, 1, CLASSES)
+    mine, its = forward_partitioned(cut, values, batch), forward_whole(test, values, batch)
+    assert list(mine) == list(its)
+    for name, pair in its.items():
+        np.testing.assert_allclose(mine[name], pair, 1e-12, err_msg=name)
+
+
+def test_workers_that_wait_for_each_other_are_found_out():
+    net = net_of("convnet", "hybrid", 2)
+    cut = partition(net, 2)
+    turned = replace(cut, locals=tuple(receiving_first(local) for local in cut.locals))
+    with pytest.raises(Stuck, match="worker 0 waits for the letter '.*'; worker 1 waits for the letter"):
+        both(net, turned, steps=1)
+
+
+def receiving_first(net: NeuralNet) -> NeuralNet:
+    """Return the net with all that it receives moved to the front: a fault."""
+    order = sorted(range(len(net.nodes)), key=lambda position: not isinstance(net.nodes[position].layer, BridgeDst))
+    moved = {old: new for new, old in enumerate(order)}
+    turned = [
+        net.nodes[old]._replace(sources=tuple(moved[source] for source in net.nodes[old].sources)) for old in order
+    ]
+    return NeuralNet(tuple(turned), net.params, net.phase)
