@@ -2,8 +2,9 @@
 
 from dsinga.server.buckets import Bucket, fill_buckets
 from dsinga.server.compression import Codec, create_codec
+from dsinga.server.messages import Push, Snapshot
 from dsinga.server.routes import Route, Routes, routes
-from dsinga.server.shard import Push, Shard, Snapshot
+from dsinga.server.shard import Shard
 from dsinga.server.slicing import Slice, slice_for_servers
 from dsinga.server.slot import SliceSpec
 

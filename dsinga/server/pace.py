@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from dsinga.server.slot import Slot
 
@@ -22,8 +22,11 @@ class Pace:
         """Wait no more for a group, which has finished or does not begin yet."""
         self._running.discard(group)
 
-    def join(self, group: int) -> None:
-        """Wait for a group again."""
+    def join(self, group: int, step: int, slots: Iterable[Slot]) -> None:
+        """Wait for a group from its step ``step`` on."""
+        for slot in slots:
+            assert slot.contributions[group].idle, (str(slot.spec.slice), group, step)
+            slot.contributions[group].version = step
         self._running.add(group)
 
     def allows(self, slot: Slot, group: int, version: int) -> bool:

@@ -12,34 +12,21 @@ pushed, whatever the others are doing. So what is handed out are copies.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dsinga.errors import RunError
+from dsinga.server.messages import Push, Snapshot
 from dsinga.server.pace import Pace
+from dsinga.server.routes import Routes
 from dsinga.server.slot import SliceSpec, Slot
+from dsinga.server.synchronisation import Send, Synchronisation
 from dsinga.server.totals import Totals, add_up, join_rows
 from dsinga.server.waits import Wait, Waits
 from dsinga.training import Updater
-
-
-class Push(NamedTuple):
-    """Whose gradients these are: partition ``partition`` of worker group ``group``, for ``step`` of ``generation``."""
-
-    generation: int
-    group: int
-    step: int
-    partition: int
-
-
-class Snapshot(NamedTuple):
-    """A copy of what a shard holds, by slice id: float32 (size,) values, and the updater's state by its names."""
-
-    values: dict[int, np.ndarray]
-    state: dict[int, dict[str, np.ndarray]]
 
 
 class Shard:
@@ -72,7 +59,21 @@ class Shard:
         self._pace = Pace(groups, staleness)
         self._waits = Waits(self._slots, self._pace)
         self._totals = {group: Totals() for group in groups}
+        self._synchronisation: Synchronisation | None = None
         self._error: BaseException | None = None
+
+    def synchronise(self, group: int, routes: Routes, frequency: int, send: Send) -> None:
+        """Keep in step with the same shard of other server groups; called before the first pull.
+
+        ``group`` is the server group of this one. Every ``frequency`` updates of a slice ``send`` gets what these have
+        changed, to be given to :meth:`receive` of the neighbour: see :class:`Synchronisation`. Values that are handed
+        out are copies from now on. A failure of ``send`` closes the shard.
+        """
+        self._synchronisation = Synchronisation(group, routes, frequency, send, self.close)
+        self._shared = True
+        for slot in self._slots.values():
+            if slot.filled:
+                self._synchronisation.begin(slot)
 
     def put(
         self, values: Mapping[int, np.ndarray], state: Mapping[int, Mapping[str, np.ndarray]] | None = None
@@ -86,6 +87,8 @@ class Shard:
             self._check_open()
             for id, value in values.items():
                 self._slots[id].put(value, None if state is None else state.get(id, {}), self._updater)
+                if self._synchronisation is not None:
+                    self._synchronisation.begin(self._slots[id])
             woken = [wait for id in values for wait in self._waits.serve(self._slots[id])]
         for wait in woken:
             wait.resolve()
@@ -116,6 +119,8 @@ class Shard:
                 woken = self._waits.serve(slot)
             for wait in woken:
                 wait.resolve()
+        if self._synchronisation is not None:
+            self._synchronisation.updated(complete)
 
     def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
         """Return a future of the values by slice id, for step ``version`` of a group.
@@ -125,31 +130,43 @@ class Shard:
         pushed: the shard's own where there is one group, else copies, the same for all partitions of a group.
         """
         if self._shared:
-            return self._wait(ids, group, version, lambda slot: slot.copy_for(group), late=True).future
-        return self._wait(ids, group, version, Slot.read).future
+            return self._wait(Wait(group, version, lambda slot: slot.copy_for(group), late=True), ids)
+        return self._wait(Wait(group, version, Slot.read), ids)
 
     def leave(self, group: int) -> None:
         """Wait no more for a group within the staleness: it has finished, or it begins later (see :meth:`join`)."""
-        self._set_pace(lambda: self._pace.leave(group))
-
-    def join(self, group: int, step: int) -> None:
-        """Let a group begin at ``step``, one that has left before it pushed anything."""
-
-        def begin() -> None:
-            for slot in self._slots.values():
-                assert slot.contributions[group].idle, (group, step)
-                slot.contributions[group].version = step
-            self._pace.join(group)
-
-        self._set_pace(begin)
-
-    def _set_pace(self, change: Callable[[], None]) -> None:
         with self._lock:
             self._check_open()
-            change()
+            self._pace.leave(group)
             woken = [wait for slot in self._slots.values() for wait in self._waits.serve(slot)]
         for wait in woken:
             wait.resolve()
+
+    def join(self, group: int, step: int) -> None:
+        """Let a group begin at ``step``, one that has left before it pushed anything."""
+        with self._lock:
+            self._check_open()
+            self._pace.join(group, step, self._slots.values())
+
+    def receive(self, route: int, changes: Mapping[int, np.ndarray]) -> None:
+        """Add what a neighbouring server group has sent on a route, float32 (size,) by slice id, and pass it on.
+
+        Each message is to be received once; its arrays are not to be changed any more.
+        """
+        with self._lock:
+            self._check_open()
+        assert self._synchronisation is not None
+        self._synchronisation.receive(self._slots, route, changes)
+
+    def flush(self) -> Future[int]:
+        """Send neighbouring server groups what they have not been told, however few updates it is.
+
+        The future resolves when this shard has nothing more to send, to the number of messages it has ever sent. When
+        all worker groups have finished, flush all shards, and again until the numbers stay as they are: then nothing
+        is under way any more, and all server groups have the same values but for rounding.
+        """
+        assert self._synchronisation is not None
+        return self._synchronisation.flush(self._slots.values())
 
     def total(
         self, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int]
@@ -174,12 +191,12 @@ class Shard:
         With None it is of how things stand, each slice between two updates.
         """
         if version is None:
-            wait = self._wait(self._slots, None, 0, Slot.copy, late=True)
+            wait = Wait(None, 0, Slot.copy, late=True)
         else:
             (group,) = self._groups
-            wait = self._wait(self._slots, group, version, Slot.copy, exact=True)
+            wait = Wait(group, version, Slot.copy, exact=True)
         try:
-            copies = wait.future.result(timeout)
+            copies = self._wait(wait, self._slots).result(timeout)
         except TimeoutError:
             waited_for = self.pending()
             with self._lock:
@@ -197,6 +214,8 @@ class Shard:
             waiting = self._waits.clear()
         for totals in self._totals.values():
             totals.close(error)
+        if self._synchronisation is not None:
+            self._synchronisation.close(error)
         for wait in waiting:
             wait.future.set_exception(error)
 
@@ -207,32 +226,22 @@ class Shard:
         for group, totals in self._totals.items():
             of = f" of group {group}" if len(self._groups) > 1 else ""
             lines += [f"total{of} {line}" for line in totals.pending()]
+        if self._synchronisation is not None:
+            lines += self._synchronisation.pending()
         if len(lines) > 8:  # a large model has hundreds of slices, and they tend to lack the same partition
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"
 
-    def _wait(
-        self,
-        ids: Iterable[int],
-        group: int | None,
-        version: int,
-        take: Callable[[Slot], Any],
-        late: bool = False,
-        exact: bool = False,
-    ) -> Wait:
-        """Make a wait for these slices, see :class:`Wait`; RunError if it is to be exact and some are past that."""
-        ids = list(ids)
-        wait = Wait(len(ids), group, version, take, late)
+    def _wait(self, wait: Wait, ids: Iterable[int]) -> Future[dict[int, Any]]:
+        """Enlist a wait for these slices; return its future."""
         with self._lock:
             if self._error is not None:
                 wait.future.set_exception(self._error)
-                return wait
-            if exact and group is not None:
-                self._check_ahead(group, version)
-            ready = self._waits.add(wait, ids)
+                return wait.future
+            ready = self._waits.add(wait, list(ids))
         if ready:
             wait.resolve()
-        return wait
+        return wait.future
 
     def _check_open(self) -> None:
         if self._error is not None:
@@ -244,9 +253,3 @@ class Shard:
                 f"a push of partition {push.partition} at step {push.step} is of generation {push.generation}, "
                 f"but this server is of generation {self._generation}"
             )
-
-    def _check_ahead(self, group: int, version: int) -> None:
-        for slot in self._slots.values():
-            at = slot.contributions[group]
-            if slot.filled and (at.version > version or at.version == version and at.complete):
-                raise RunError(f"slice {slot.spec.slice} is already past version {version}")

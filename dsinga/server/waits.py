@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from dsinga.errors import RunError
 from dsinga.server.pace import Pace
 from dsinga.server.slot import Slot
 
@@ -16,26 +17,33 @@ class Wait:
     """Somebody waits until ``group`` may have some slices at ``version``; without a group, until they have a value.
 
     ``take`` is what is wanted of each. It is taken as soon as a slice is there, under the shard's lock; if it is
-    ``late``, when all are there, without the lock.
+    ``late``, when all are there, without the lock. If it is to be ``exact``, no slice may be past the version.
     """
 
-    def __init__(self, slices: int, group: int | None, version: int, take: Take, late: bool):
+    def __init__(self, group: int | None, version: int, take: Take, late: bool = False, exact: bool = False):
         self.group, self.version = group, version
+        self.missing = 0  # slices that are not there yet
         self.future: Future[dict[int, Any]] = Future()
         self.future.set_running_or_notify_cancel()  # so that resolving it never meets a cancelled future
-        self._missing = slices
-        self._take, self._late = take, late
+        self._take, self._late, self._exact = take, late, exact
         self._taken: dict[int, Any] = {}
 
     def reached(self, slot: Slot, pace: Pace) -> bool:
         """Whether a slice is where it is waited for."""
         return slot.filled and (self.group is None or pace.allows(slot, self.group, self.version))
 
+    def check(self, slot: Slot) -> None:
+        """Raise RunError if the wait is exact and a slice is past its version, or just leaves it."""
+        if self._exact and self.group is not None and slot.filled:
+            at = slot.contributions[self.group]
+            if at.version > self.version or at.version == self.version and at.complete:
+                raise RunError(f"slice {slot.spec.slice} is already past version {self.version}")
+
     def deliver(self, slot: Slot) -> bool:
         """Take a slice that has reached the version; True if it was the last one missing."""
         self._taken[slot.spec.slice.id] = slot if self._late else self._take(slot)
-        self._missing -= 1
-        return self._missing == 0
+        self.missing -= 1
+        return self.missing == 0
 
     def resolve(self) -> None:
         """Wake whoever waits. Called without the lock, because callbacks of the future may call the shard."""
@@ -53,8 +61,10 @@ class Waits:
         self._lists: dict[int, list[Wait]] = {id: [] for id in slots}
 
     def add(self, wait: Wait, ids: Sequence[int]) -> bool:
-        """Serve a new wait what is there, and enlist it for the rest; True if nothing is missing."""
-        ready = not ids
+        """Serve a new wait what is there, and enlist it for the rest; True if nothing is missing. See Wait.check."""
+        for id in ids:
+            wait.check(self._slots[id])
+        wait.missing, ready = len(ids), not ids
         for id in ids:
             slot = self._slots[id]
             if wait.reached(slot, self._pace):

@@ -1,0 +1,245 @@
+"""Several worker groups at one shard: no update is lost, no value is torn, nobody runs further ahead than allowed."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dsinga.errors import RunError
+from dsinga.job import UpdaterConf
+from dsinga.server import Push, Shard, Slice, SliceSpec
+from dsinga.training import create_updater
+
+WAIT = 20.0  # seconds; only a test that fails waits so long
+SIZE = 50
+
+
+def sgd(rate=1.0, **changes):
+    return create_updater(UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": rate}, **changes))
+
+
+def specs(count=3, contributors=(0,), **changes):
+    return [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), contributors=contributors, **changes) for id in range(count)]
+
+
+def make_shard(some_specs, groups=(0, 1), updater=None, **options):
+    shard = Shard(some_specs, updater or sgd(), groups, **options)
+    shard.put({spec.slice.id: np.zeros(SIZE, np.float32) for spec in some_specs})
+    return shard
+
+
+def ones(times=1.0):
+    return np.full(SIZE, times, np.float32)
+
+
+def value_of(shard, id=0):
+    return shard.snapshot(None, WAIT).values[id]
+
+
+def run_threads(work, *arguments):
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        for future in [pool.submit(work, *each) for each in arguments]:
+            future.result(3 * WAIT)
+
+
+@pytest.mark.parametrize("staleness", [None, 0, 2])
+@pytest.mark.parametrize("contributors", [(0,), (0, 1), (0, 2, 3)])
+def test_every_update_of_every_group_is_applied_once(contributors, staleness, restless_threads):
+    groups, steps, each = (0, 1, 2), 12, len(contributors)
+    shard = make_shard(specs(contributors=contributors), groups, staleness=staleness)
+    seen = {}  # by group, step and slice
+
+    def gradient(group):  # each group changes every third number
+        array = np.zeros(SIZE, np.float32)
+        array[group::3] = -1
+        return array
+
+    def work(group, partition):
+        draw = random.Random(10 * group + partition)
+        for step in range(steps):
+            for id, value in shard.pull(range(3), step, group).result(WAIT).items():
+                assert seen.setdefault((group, step, id), value) is value  # the same for the whole group
+                done = value[:3].tolist()
+                np.testing.assert_array_equal(value, np.resize(done, SIZE))  # not in the middle of an update
+                assert done[group] == each * step
+                assert staleness is None or min(done) >= each * (step - staleness)
+            ids = draw.sample(range(3), 3)
+            for part in (ids[:1], ids[1:]):
+                shard.push(Push(0, group, step, partition), {id: gradient(group) for id in part})
+                shard.push(Push(0, group, step, partition), {id: ones(-100) for id in part})  # sent again: dropped
+        shard.pull(range(3), steps, group).result(WAIT)
+        shard.leave(group)
+
+    run_threads(work, *[(group, partition) for group in groups for partition in contributors])
+    for id in range(3):
+        np.testing.assert_array_equal(value_of(shard, id), ones(each * steps))
+    assert shard.pending() == "nothing is waited for"
+
+
+def test_each_group_has_its_own_step_for_the_learning_rate():
+    updater = create_updater(
+        UpdaterConf(
+            type="kSGD",
+            learning_rate={
+                "type": "kFixedStep",
+                "base_lr": 1.0,
+                "fixedstep_conf": {"step": [0, 1, 2], "step_lr": [1.0, 10.0, 100.0]},
+            },
+        )
+    )
+    shard = make_shard(specs(1), updater=updater)
+    for group, step in [(0, 0), (0, 1), (1, 0), (0, 2), (1, 1)]:
+        shard.push(Push(0, group, step, 0), {0: ones(-1)})
+    np.testing.assert_array_equal(value_of(shard), ones(1 + 10 + 1 + 100 + 10))
+
+
+def test_contributions_of_a_group_are_one_update_in_the_order_of_the_partitions():
+    shard = make_shard(specs(1, contributors=(0, 1, 2)), updater=sgd(momentum=0.5))
+    parts = [ones(1e8), ones(-1e8), ones(-1)]
+    for partition in (2, 0):
+        shard.push(Push(0, 1, 0, partition), {0: parts[partition].copy()})
+        shard.push(Push(0, 0, 0, partition), {0: ones(7)})
+    assert not value_of(shard).any()
+    shard.push(Push(0, 1, 0, 1), {0: parts[1].copy()})
+    np.testing.assert_array_equal(value_of(shard), ones(1))
+    np.testing.assert_array_equal(shard.snapshot(None, WAIT).state[0]["history"], ones(1))
+
+
+def test_what_is_handed_out_holds_still_while_others_go_on():
+    shard = make_shard(specs(1, contributors=(0, 1)))
+    first = shard.pull([0], 0, 0).result(0)[0]
+    for partition in (0, 1):
+        shard.push(Push(0, 1, 0, partition), {0: ones(-1)})
+    assert not first.any()
+    assert shard.pull([0], 0, 0).result(0)[0] is first  # the other partition computes with the same
+    np.testing.assert_array_equal(shard.pull([0], 1, 1).result(0)[0], ones(2))
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 1
+
+
+def test_a_slice_that_is_not_trainable_is_what_was_pushed_last():
+    shard = make_shard(specs(1, trainable=False))
+    shard.push(Push(0, 0, 0, 0), {0: ones(3)})
+    shard.push(Push(0, 1, 0, 0), {0: ones(5)})
+    np.testing.assert_array_equal(shard.pull([0], 1, 0).result(0)[0], ones(5))
+
+
+def test_a_group_that_is_ahead_waits_for_the_slowest():
+    shard = make_shard(specs(1), (0, 1, 2), staleness=1)
+    for step in range(2):
+        shard.push(Push(0, 0, step, 0), {0: ones()})
+    assert shard.pull([0], 1, 0).done()
+    ahead = shard.pull([0], 2, 0)
+    shard.push(Push(0, 1, 0, 0), {0: ones()})
+    assert not ahead.done()
+    assert shard.pending() == (
+        "slice p0[0:50]: group 0 waits before step 2 for group 2, which is at step 0, "
+        "more than the staleness of 1 behind"
+    )
+    shard.push(Push(0, 2, 0, 0), {0: ones(-1)})
+    np.testing.assert_array_equal(ahead.result(0)[0], ones(-2))  # with all that it has waited for
+
+
+def test_nobody_waits_for_a_group_that_has_left():
+    shard = make_shard(specs(2), staleness=0)
+    shard.push(Push(0, 0, 0, 0), {0: ones(), 1: ones()})
+    ahead = shard.pull([0, 1], 1, 0)
+    assert not ahead.done()
+    shard.leave(1)
+    assert ahead.done()
+    shard.leave(1)
+
+
+def test_a_group_may_begin_later():
+    shard = make_shard(specs(1), staleness=1, start=4)
+    shard.leave(1)
+    for step in range(4, 8):
+        shard.push(Push(0, 0, step, 0), {0: ones()})
+    shard.join(1, 8)
+    assert shard.pull([0], 8, 0).done()
+    np.testing.assert_array_equal(shard.pull([0], 8, 1).result(0)[0], ones(-4))
+    for step in (8, 9):
+        shard.push(Push(0, 0, step, 0), {0: ones()})
+    assert not shard.pull([0], 10, 0).done()
+    shard.push(Push(0, 1, 8, 0), {0: ones()})
+    assert shard.pull([0], 10, 0).done()
+
+
+def test_what_each_group_waits_for_can_be_said():
+    shard = make_shard(specs(1, contributors=(0, 1)))
+    shard.push(Push(0, 1, 0, 1), {0: ones()})
+    shard.total("mean", 1, 0, ones(), (0, 1))
+    assert shard.pending() == (
+        "slice p0[0:50] of group 1 at step 0: partition 1 has come, 0 is missing; "
+        "total of group 1 'mean': partition 0 has come, 1 is missing"
+    )
+
+
+def test_totals_and_gathers_are_of_one_group():
+    shard = make_shard(specs(1))
+    sums = [shard.total("k", group, 0, ones(group), (0, 1)) for group in (0, 1)]
+    for group in (0, 1):
+        shard.total("k", group, 1, ones(10), (0, 1))
+        np.testing.assert_array_equal(sums[group].result(0), ones(10 + group))
+    late = shard.gather("rows", 1, 2, np.ones((2, 3)), (1, 2))
+    shard.gather("rows", 0, 1, np.zeros((5, 3)), (1, 2))
+    assert not late.done()
+    shard.gather("rows", 1, 1, np.zeros((1, 3)), (1, 2))
+    np.testing.assert_array_equal(late.result(0), [[0, 0, 0], [1, 1, 1], [1, 1, 1]])
+
+
+def test_close_wakes_whoever_waits_for_another_group():
+    shard = make_shard(specs(1), staleness=0)
+    shard.push(Push(0, 0, 0, 0), {0: ones()})
+    waiting = [shard.pull([0], 1, 0), shard.total("k", 1, 0, ones(), (0, 1)), shard.gather("k", 0, 0, ones(), (0, 1))]
+    error = RunError("worker 3 was lost")
+    shard.close(error)
+    for future in waiting:
+        assert future.exception(0) is error
+    for call in (lambda: shard.leave(1), lambda: shard.join(1, 3), lambda: shard.snapshot(None, WAIT)):
+        with pytest.raises(RunError, match="worker 3 was lost"):
+            call()
+
+
+def test_a_snapshot_as_it_stands_is_between_two_updates(restless_threads):
+    steps = 40
+    shard = make_shard(specs(2), updater=sgd(momentum=1.0))
+    done = threading.Event()
+
+    def work(group):
+        for step in range(steps):
+            shard.push(Push(0, group, step, 0), {0: ones(-1), 1: ones(-1)})
+
+    def look():
+        while not done.is_set():
+            values, state = shard.snapshot(None, WAIT)
+            for id in (0, 1):
+                updates = state[id]["history"][0]  # h = 1, 2, ... and w = 1 + 2 + ...
+                np.testing.assert_array_equal(state[id]["history"], ones(updates))
+                np.testing.assert_array_equal(values[id], ones(updates * (updates + 1) / 2))
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        run_threads(work, (0,), (1,))
+        done.set()
+        looking.result(WAIT)
+    assert shard.snapshot(None, WAIT).state[1]["history"][0] == 2 * steps
+
+
+def test_a_snapshot_waits_for_the_first_values():
+    shard = Shard(specs(1), sgd(), (0, 1))
+    with pytest.raises(RunError, match=r"no snapshot within 0.01 s: slice p0\[0:50\]: its first value has not been"):
+        shard.snapshot(None, 0.01)
+    assert shard.pending() == "nothing is waited for"
+
+
+@pytest.mark.parametrize("groups", [(0,), (0, 1)])
+def test_a_server_without_a_slice_idles(groups):
+    shard = Shard([], sgd(), groups, staleness=0)
+    shard.put({})
+    assert shard.pull([], 5).result(0) == {}
+    assert shard.snapshot(None, WAIT) == ({}, {})
+    shard.leave(0)
+    np.testing.assert_array_equal(shard.total("k", 0, 1, ones(), (1,)).result(0), ones())
