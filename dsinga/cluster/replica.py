@@ -1,0 +1,74 @@
+"""Params that a partition keeps and updates itself, as a server would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.net import Param
+from dsinga.ops import Array
+from dsinga.server import Slice, SliceSpec
+from dsinga.server.slot import Slot
+from dsinga.training import Updater
+
+
+class Held(NamedTuple):
+    """Values of param parts by name, and the updater's state by part and slot; flat arrays."""
+
+    values: Mapping[str, np.ndarray]
+    state: Mapping[str, Mapping[str, np.ndarray]] | None
+
+
+class Replica(Mapping[str, Array]):
+    """Param name to value, float32 (size,), of the params that a partition keeps itself. Used by one thread at a time.
+
+    Args:
+        params: what updates need to know of each.
+        updater: what gradients are applied by.
+    """
+
+    def __init__(self, params: Mapping[str, Param], updater: Updater):
+        self._updater = updater
+        self._slots = {
+            name: Slot(SliceSpec(Slice(id, name, 0, 0, 0), p.trainable, p.lr_scale, p.wd_scale, ()), (), 0)
+            for id, (name, p) in enumerate(params.items())
+        }
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slots)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __getitem__(self, name: str) -> Array:
+        return self._slots[name].read()
+
+    def put(self, held: Held) -> None:
+        """Take copies of the first values, and of the updater's state where a run is resumed (None: it begins anew).
+
+        Raises UserError if the state is not that of this updater.
+        """
+        for name, slot in self._slots.items():
+            value = np.array(held.values[name], np.float32).reshape(-1)
+            spec = slot.spec
+            slot.spec = spec._replace(slice=spec.slice._replace(stop=value.size))
+            state = None
+            if held.state is not None:
+                state = {key: np.array(array).reshape(-1) for key, array in held.state.get(name, {}).items()}
+            slot.put(value, state, self._updater)
+
+    def update(self, step: int, name: str, start: int, gradient: Array) -> None:
+        """Apply the gradient of the elements from ``start`` on; a param that is not trainable is replaced by it."""
+        slot, where = self._slots[name], slice(start, start + gradient.size)
+        if not slot.spec.trainable:
+            slot.value[where] = gradient
+            return
+        state = {key: array[where] for key, array in slot.state.items()}
+        self._updater.update(step, slot.value[where], gradient, state, slot.spec.lr_scale, slot.spec.wd_scale)
+
+    def copy(self, names: Iterable[str]) -> Held:
+        """Return copies of the values and of the state of these params."""
+        copies = {name: self._slots[name].copy() for name in names}
+        return Held({name: copy[0] for name, copy in copies.items()}, {name: copy[1] for name, copy in copies.items()})
