@@ -1,0 +1,160 @@
+"""Nets cut by SINGA's rule: what is put between layers, how params fall apart, what cannot be cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from netcases import IMAGES, build, dense, layer
+from partitionnets import net_of
+
+from dsinga.job import JobError, loads
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, create_net
+from dsinga.net.partition import partition
+from dsinga.net.partitioned import PartitionedNet, cut_values, join_values
+
+ROWS, FEATURES, WHOLE = 0, 1, -1
+DATA = layer("data", "kCSVInput")
+
+
+def chain(first: int, second: int, kind: str = "dense") -> NeuralNet:
+    """A layer "a" with 6 features, cut one way, and "b", fully connected to it or alike, another."""
+    cut = {"partition_dim": second}
+    b = dense("b", "a", 5, **cut) if kind == "dense" else layer("b", kind, "a", **cut)
+    return build(layer("data", "kCSVInput", partition_dim=first), dense("a", "data", 6, partition_dim=first), b)
+
+
+def between(cut: PartitionedNet) -> list[str]:
+    """What has been put behind "a", as location and type, in order, the location of its target for what is sent."""
+    found = []
+    for node, place in zip(cut.nodes, cut.places, strict=True):
+        if place.layer == "a" and node.layer.name != "a":
+            target = getattr(node.layer, "location", None)
+            kind = node.layer.conf.type_name
+            if kind != "kBridgeDst":
+                found.append(f"{place.location} {kind}{'' if target is None else f' to {target}'}")
+    return sorted(found)
+
+
+EXCHANGE = ["0 kBridgeSrc to 1", "0 kConcate", "1 kBridgeSrc to 0", "1 kConcate"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "put"),
+    [
+        (ROWS, ROWS, "dense", []),
+        (FEATURES, FEATURES, "kReLU", []),
+        (ROWS, FEATURES, "dense", [*EXCHANGE, "0 kSplit", "1 kSplit"]),
+        (FEATURES, FEATURES, "dense", [*EXCHANGE, "0 kSplit", "1 kSplit"]),
+        (ROWS, FEATURES, "kReLU", [*EXCHANGE, "0 kSlice", "1 kSlice"]),
+        (FEATURES, ROWS, "dense", [*EXCHANGE, "0 kSlice", "1 kSlice"]),
+        (FEATURES, FEATURES, "kSoftmax", [*EXCHANGE, "0 kSlice", "1 kSlice"]),  # gathered: cut by rows
+        (WHOLE, ROWS, "dense", ["0 kSlice", "0 kBridgeSrc to 1"]),
+        (WHOLE, FEATURES, "dense", ["0 kSplit", "0 kBridgeSrc to 1"]),
+        (ROWS, WHOLE, "dense", ["1 kBridgeSrc to 0", "0 kConcate"]),
+        (FEATURES, WHOLE, "dense", ["1 kBridgeSrc to 0", "0 kConcate"]),
+        (WHOLE, WHOLE, "dense", []),
+    ],
+)
+def test_singas_rule(first: int, second: int, kind: str, put: list[str]):
+    assert between(partition(chain(first, second, kind), 2)) == sorted(put)
+
+
+def test_layers_at_two_locations_are_joined_by_one_bridge():
+    net = build(layer("data", "kCSVInput", location=1), dense("a", "data", 6, location=1), dense("b", "a", location=0))
+    cut = partition(net, 2)
+    assert between(cut) == ["1 kBridgeSrc to 0"]
+    assert [[node.layer.name for node in local.nodes][::-1] for local in cut.locals] == [
+        ["b", "receive(a:all@0@1-0)"],
+        ["send(a:all@0@1-0)", "a", "data"],
+    ]
+
+
+def test_what_several_layers_want_is_brought_once():
+    hidden = {"partition_dim": FEATURES}
+    net = build(
+        DATA, dense("a", "data", 6), dense("b", "a", 4, **hidden), dense("c", "a", 4, **hidden),
+        layer("loss", "kEuclideanLoss", "b", "c", partition_dim=FEATURES),
+    )  # fmt: skip
+    cut = partition(net, 2)
+    sent = [node.layer.name for node in cut.nodes if node.layer.name.startswith("send(split(a)")]
+    assert len(sent) == 2, sent
+
+
+def test_params_are_cut_with_the_layer():
+    net = build(
+        layer("data", "kRecordInput", store_conf={"path": "x", "batchsize": [4]}),
+        layer("conv", "kConvolution", "data", convolution_conf={"num_filters": 10}, partition_dim=FEATURES),
+        dense("ip", "conv", 10, partition_dim=FEATURES),
+        layer("turned", "kInnerProduct", "ip", partition_dim=FEATURES,
+              innerproduct_conf={"num_output": 7, "transpose": True, "bias_term": False}),
+        dense("shared", "turned", 3),
+        data=IMAGES,
+    )  # fmt: skip
+    cut = partition(net, 4)
+    shapes = {name: part.shape for name, part in cut.parts.items()}
+    assert [shapes[f"conv_weight@{part}"][0] for part in range(4)] == [3, 3, 2, 2]
+    assert [shapes[f"conv_bias@{part}"] for part in range(4)] == [(3,), (3,), (2,), (2,)]
+    assert [shapes[f"ip_weight@{part}"] for part in range(4)] == [(3, 360), (3, 360), (2, 360), (2, 360)]
+    assert [shapes[f"turned_weight@{part}"] for part in range(4)] == [(10, 2), (10, 2), (10, 2), (10, 1)]
+    assert shapes["shared_weight"] == (3, 7)
+    assert cut.parts["shared_weight"].users == (0, 1, 2, 3)
+    assert all(part.users == (int(name[-1]),) for name, part in cut.parts.items() if "@" in name)
+    rng = np.random.default_rng(0)
+    whole = {name: rng.normal(size=param.shape).astype(np.float32) for name, param in net.params.items()}
+    parts = cut_values(cut.parts, whole)
+    joined = join_values(cut.parts, parts, {name: array.shape for name, array in whole.items()})
+    assert all(np.array_equal(joined[name], array) for name, array in whole.items())
+    assert all(array.flags.c_contiguous and array.shape == shapes[name] for name, array in parts.items())
+
+
+def test_a_param_that_two_layers_want_cut_otherwise_stays_whole_and_the_reason_is_said():
+    net = build(
+        DATA, dense("a", "data", 6, partition_dim=FEATURES), dense("b", "a", 6, param=[{"share_from": "a_weight"}])
+    )
+    cut = partition(net, 2)
+    assert cut.cuts["a"].dim == ROWS
+    assert cut.cuts["a"].because == "shares its param 'a_weight' with a layer that is not cut alike"
+    assert "a_weight" in cut.parts
+
+
+def test_what_cannot_be_cut_by_features_says_why():
+    cut = partition(net_of("convnet", "features"), 2)
+    reasons = {name: cut.because for name, cut in cut.cuts.items() if cut.because}
+    assert reasons.keys() == {"data", "norm1", "loss"}
+    assert all(cut.cuts[name].dim == ROWS for name in reasons)
+    assert "channels" in reasons["norm1"]
+    assert not any(one.because for one in partition(net_of("convnet", "rows"), 2).cuts.values())
+
+
+def test_one_worker_gets_the_net_as_it_is():
+    net = net_of("zoo", "mixed", 1)
+    cut = partition(net, 1)
+    assert cut.locals == (net,)
+    assert list(cut.parts) == list(net.params)
+
+
+def test_workers_without_a_layer_idle():
+    cut = partition(chain(WHOLE, WHOLE), 3)
+    assert [len(local.nodes) for local in cut.locals] == [3, 0, 0]
+
+
+JOB = """neuralnet {
+  layer { name: "data" type: kCSVInput store_conf { path: "x" batchsize: 4 } partition_dim: -1 }
+  layer { name: "a" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 }
+          PLACE }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("place", "parts", "message"),
+    [
+        ("partition_dim: 0", 5, r"job.conf:4: layer 'a': has 4 rows, which cannot be cut over 5 workers"),
+        ("partition_dim: 1", 4, r"job.conf:4: layer 'a': has 3 features, which cannot be cut over 4 workers"),
+        ("location: 2", 2, r"job.conf:4: layer 'a': location 2 is beyond the group's 2 workers"),
+    ],
+)
+def test_more_workers_than_there_is_to_cut_are_refused(place: str, parts: int, message: str):
+    conf = loads(JOB.replace("PLACE", place), "job.conf").neuralnet
+    with pytest.raises(JobError, match=message):
+        partition(create_net(conf, net_of("convnet").phase, {"data": RecordInfo((6,), 4)}), parts)

@@ -1,0 +1,115 @@
+"""What must hold of every partitioned net, seen on random ones: who sends what when, and who wants a gradient back."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from randomnets import nets
+
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.net import Node
+from dsinga.net.partition import partition
+from dsinga.net.partitioned import PartitionedNet
+
+
+@st.composite
+def cut_nets(draw: st.DrawFn) -> PartitionedNet:
+    parts = draw(st.integers(2, 4))
+    return partition(draw(nets(parts)), parts)
+
+
+@given(cut_nets())
+def test_bridges_come_in_pairs_between_different_workers(cut: PartitionedNet):
+    bridges = [(k, node) for k, node in enumerate(cut.nodes) if isinstance(node.layer, BridgeDst)]
+    keys = [node.layer.key for _, node in bridges]
+    assert len(set(keys)) == len(keys) == sum(isinstance(node.layer, BridgeSrc) for node in cut.nodes)
+    for k, node in bridges:
+        (source,) = node.sources
+        src, dst = cut.nodes[source].layer, node.layer
+        assert isinstance(src, BridgeSrc)
+        assert (src.key, src.shape, src.starts_gradient) == (dst.key, dst.shape, dst.wants_gradient)
+        assert src.location == cut.places[k].location != cut.places[source].location == dst.location
+    for k, node in enumerate(cut.nodes):
+        if not isinstance(node.layer, BridgeDst):
+            assert all(cut.places[source].location == cut.places[k].location for source in node.sources)
+
+
+@given(cut_nets())
+def test_every_worker_follows_the_common_order(cut: PartitionedNet):
+    for k, node in enumerate(cut.nodes):
+        assert all(source < k for source in node.sources)
+    for location, local in enumerate(cut.locals):
+        own = [node for node, place in zip(cut.nodes, cut.places, strict=True) if place.location == location]
+        assert [node.layer for node in local.nodes] == [node.layer for node in own]
+        names = [node.layer.name for node in local.nodes]
+        assert len(set(names)) == len(names)
+        for mine, common in zip(local.nodes, own, strict=True):
+            sources = [] if isinstance(mine.layer, BridgeDst) else [cut.nodes[s].layer for s in common.sources]
+            assert [local.nodes[source].layer for source in mine.sources] == sources
+
+
+@given(cut_nets())
+def test_what_is_sent_is_sent_at_once_and_waited_for_as_late_as_can_be(cut: PartitionedNet):
+    for k, node in enumerate(cut.nodes):
+        if isinstance(node.layer, BridgeSrc):
+            (source,) = node.sources
+            since = cut.nodes[source + 1 : k]
+            name = cut.nodes[source].layer.name  # other parts of the source may come first
+            assert all(isinstance(one.layer, BridgeSrc) or one.layer.name == name for one in since)
+    waiting: set[int] = set()  # for what has just been received
+    for k, node in enumerate(cut.nodes):
+        if isinstance(node.layer, BridgeDst):
+            waiting.add(k)
+        elif waiting:
+            parts = [one for one in cut.nodes[k:] if one.layer.name == node.layer.name]
+            assert any(waiting & set(one.sources) for one in parts), "there was something else to do"
+            waiting.clear()
+
+
+@given(cut_nets())
+def test_only_gradients_that_somebody_wants_cross_bridges(cut: PartitionedNet):
+    trained, followed = [False] * len(cut.nodes), [False] * len(cut.nodes)
+    for k, node in enumerate(cut.nodes):
+        own = any(spec.trainable for spec in node.layer.params)
+        trained[k] = not node.layer.is_loss and (own or any(trained[source] for source in features(node)))
+    for k, node in reversed(list(enumerate(cut.nodes))):
+        if (node.layer.is_loss or followed[k]) and not node.layer.is_output:
+            for source in features(node):
+                followed[source] = True
+    for k, node in enumerate(cut.nodes):
+        if isinstance(node.layer, BridgeDst):
+            assert node.layer.wants_gradient == (trained[k] and followed[k]), node.layer.name
+
+
+def features(node: Node) -> list[int]:
+    """The sources of which a node takes the feature, not the labels."""
+    return [source for k, source in enumerate(node.sources) if k != node.layer.label_source]
+
+
+@given(cut_nets())
+def test_parts_cover_every_layer_and_every_param_once(cut: PartitionedNet):
+    for name, one in cut.cuts.items():
+        parts = [node for local in cut.locals for node in local.nodes if node.layer.name == name]
+        total = cut.whole.layer(name).shape
+        if one.dim == -1:
+            assert len(parts) == 1
+            assert cut.locals[one.location].layer(name) is cut.whole.layer(name)
+            continue
+        ranges = [node.rows if one.dim == 0 else node.layer.columns for node in parts]
+        assert (ranges[0].start, ranges[-1].stop) == (0, total[one.dim])
+        assert all(before.stop == after.start for before, after in pairwise(ranges))
+        assert all(before.start < before.stop for before in ranges)
+    for name, param in cut.whole.params.items():
+        times = np.zeros(param.shape, int)
+        for part in (part for part in cut.parts.values() if part.param == name):
+            assert part.of(times).shape == part.shape
+            part.of(times)[...] += 1
+        assert (times == 1).all()
+    for location, local in enumerate(cut.locals):
+        assert local.params.keys() == {name for name, part in cut.parts.items() if location in part.users}
+        for node in local.nodes:
+            for spec, name in zip(node.layer.params, node.params, strict=True):
+                assert spec.shape == cut.parts[name].shape
