@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,10 +25,11 @@ from randomnets import CLASSES, nets
 from workergroup import Stuck
 
 from dsinga.errors import UserError
-from dsinga.job import LayerType, Phase
+from dsinga.job import LayerType, Phase, load
+from dsinga.layers import RecordInfo
 from dsinga.layers.base import Rows
 from dsinga.layers.bridge import BridgeDst
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.registry import lookup
@@ -104,6 +107,15 @@ def test_other_phases_give_the_same_metrics(strategy: str, parts: int):
     assert list(mine) == list(its)
     for name, pair in its.items():
         np.testing.assert_allclose(mine[name], pair, 1e-12, err_msg=name)
+
+
+@pytest.mark.skipif("DSINGA_SINGA_EXAMPLES" not in os.environ, reason="needs SINGA's examples in DSINGA_SINGA_EXAMPLES")
+def test_singas_hybrid_example_unmodified():
+    job = load(Path(os.environ["DSINGA_SINGA_EXAMPLES"]) / "cifar10/hybrid.conf")
+    net = create_net(job.neuralnet, Phase.kTrain, {"data": RecordInfo((3, 32, 32), 100, mean=np.float32(0.1))})
+    cut = partition(net, 2)
+    assert [name for name, one in cut.cuts.items() if one.dim == 1] == ["ip1"]
+    assert_equal_runs(*both(net, cut, steps=3), 1e-12)
 
 
 def test_workers_that_wait_for_each_other_are_found_out():
