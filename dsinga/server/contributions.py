@@ -28,7 +28,7 @@ class Contributions:
         if step < self.version or partition in self._parts:
             return False
         self._parts[partition] = gradient
-        return self.complete
+        return len(self._parts) == len(self._contributors)
 
     @property
     def complete(self) -> bool:

@@ -8,9 +8,9 @@ from dsinga.server.slot import Slot
 
 
 class Pace:
-    """Says whether a group may have a slice at a version: not before every running group is within ``staleness`` steps.
+    """Says whether a slice may be had at a version: not before every running group is within ``staleness`` steps of it.
 
-    Without a bound (None) only the group's own progress counts. The slowest group never waits for another, so that
+    Without a bound (None) it always may. The slowest group never waits for another, so that
     groups cannot wait for each other in a circle. Not thread-safe: the shard holds its lock.
     """
 
@@ -29,22 +29,19 @@ class Pace:
             slot.contributions[group].version = step
         self._running.add(group)
 
-    def allows(self, slot: Slot, group: int, version: int) -> bool:
-        """Whether a group may have the value of a slice for its step ``version``."""
-        return slot.contributions[group].version >= version and not self._behind(slot, version)
+    def allows(self, slot: Slot, version: int) -> bool:
+        """Whether any group may have the value of a slice for its step ``version``."""
+        return self._staleness is None or not self._behind(slot, version - self._staleness)
 
-    def _behind(self, slot: Slot, version: int) -> list[int]:
-        if self._staleness is None:
-            return []
-        least = version - self._staleness
+    def _behind(self, slot: Slot, least: int) -> list[int]:
         return [group for group in sorted(self._running) if slot.contributions[group].version < least]
 
     def pending(self, slot: Slot, group: int, version: int) -> list[str]:
         """Say in words for which groups a group waits before its step ``version``, where its own part is done."""
-        if slot.contributions[group].version < version:
+        if self._staleness is None or slot.contributions[group].version < version:
             return []
         return [
             f"slice {slot.spec.slice}: group {group} waits before step {version} for group {other}, which is at step "
             f"{slot.contributions[other].version}, more than the staleness of {self._staleness} behind"
-            for other in self._behind(slot, version)
+            for other in self._behind(slot, version - self._staleness)
         ]

@@ -133,6 +133,15 @@ class Shard:
             return self._wait(Wait(group, version, lambda slot: slot.copy_for(group), late=True), ids)
         return self._wait(Wait(group, version, Slot.read), ids)
 
+    def renew(self, group: int) -> None:
+        """Let a group have the values as they now are at its version, not as others of its partitions have had them.
+
+        No partition of the group may be pulling meanwhile.
+        """
+        for slot in self._slots.values():
+            with slot.lock:
+                slot.contributions[group].copy = None
+
     def leave(self, group: int) -> None:
         """Wait no more for a group within the staleness: it has finished, or it begins later (see :meth:`join`)."""
         with self._lock:

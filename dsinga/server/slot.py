@@ -87,7 +87,9 @@ class Slot:
 
     def read(self) -> np.ndarray:
         """Return the value itself, as a read-only view."""
-        return _read_only(self.value.view())
+        view = self.value.view()
+        view.flags.writeable = False
+        return view
 
     def copy_for(self, group: int) -> np.ndarray:
         """Return a copy of the value, read-only: one for all partitions of a group, so that they compute with the same.
@@ -97,7 +99,8 @@ class Slot:
         contributions = self.contributions[group]
         with self.lock:
             if contributions.copy is None:
-                contributions.copy = _read_only(self.value.copy())
+                contributions.copy = self.value.copy()
+                contributions.copy.flags.writeable = False
             return contributions.copy
 
     def copy(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -110,11 +113,6 @@ def _owned(array: np.ndarray, size: int) -> np.ndarray:
     """Return ``array`` if it may be updated in place, a copy otherwise."""
     assert array.shape == (size,), (array.shape, size)
     return np.require(array, np.float32, ["C", "W"])
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    array.flags.writeable = False
-    return array
 
 
 def _names(names: Iterable[str]) -> str:

@@ -25,16 +25,18 @@ class Wait:
         self.missing = 0  # slices that are not there yet
         self.future: Future[dict[int, Any]] = Future()
         self.future.set_running_or_notify_cancel()  # so that resolving it never meets a cancelled future
-        self._take, self._late, self._exact = take, late, exact
+        self._take, self._late, self.exact = take, late, exact
         self._taken: dict[int, Any] = {}
 
     def reached(self, slot: Slot, pace: Pace) -> bool:
         """Whether a slice is where it is waited for."""
-        return slot.filled and (self.group is None or pace.allows(slot, self.group, self.version))
+        if self.group is None or not slot.filled:
+            return slot.filled
+        return slot.contributions[self.group].version >= self.version and pace.allows(slot, self.version)
 
     def check(self, slot: Slot) -> None:
-        """Raise RunError if the wait is exact and a slice is past its version, or just leaves it."""
-        if self._exact and self.group is not None and slot.filled:
+        """Raise RunError if a slice is past the version, or just leaves it."""
+        if self.group is not None and slot.filled:
             at = slot.contributions[self.group]
             if at.version > self.version or at.version == self.version and at.complete:
                 raise RunError(f"slice {slot.spec.slice} is already past version {self.version}")
@@ -62,8 +64,9 @@ class Waits:
 
     def add(self, wait: Wait, ids: Sequence[int]) -> bool:
         """Serve a new wait what is there, and enlist it for the rest; True if nothing is missing. See Wait.check."""
-        for id in ids:
-            wait.check(self._slots[id])
+        if wait.exact:
+            for id in ids:
+                wait.check(self._slots[id])
         wait.missing, ready = len(ids), not ids
         for id in ids:
             slot = self._slots[id]
@@ -75,12 +78,14 @@ class Waits:
 
     def serve(self, slot: Slot) -> list[Wait]:
         """Serve those for whom a slice is now where they wait for it; return those who lack nothing more."""
-        waits = self._lists[slot.spec.slice.id]
+        id = slot.spec.slice.id
+        waits = self._lists[id]
         if not waits:
             return []
-        served = [wait for wait in waits if wait.reached(slot, self._pace)]
-        if served:
-            self._lists[slot.spec.slice.id] = [wait for wait in waits if wait not in served]
+        served: list[Wait] = []
+        waiting = self._lists[id] = []
+        for wait in waits:
+            (served if wait.reached(slot, self._pace) else waiting).append(wait)
         return [wait for wait in served if wait.deliver(slot)]
 
     def strike(self, wait: Wait) -> None:
