@@ -66,7 +66,7 @@ def train(
         client: a Dask client; by default an in-process cluster with a worker a core is made for the run.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, and none if it names none.
         data_root: where relative paths are looked up besides the working directory and the job file's folder.
-        workers: overrides the number of workers of the job's worker group.
+        workers: overrides the number of workers of each worker group of the job.
         resume: go on from the last checkpoint in the workspace.
         progress: show a live line (in a notebook: a live picture).
 
@@ -149,7 +149,7 @@ def roots(job: Job, data_root: str | None) -> list[str]:
 
 
 def with_workers(job: Job, workers: int) -> Job:
-    """Return the job with that many workers in its worker group."""
+    """Return the job with that many workers in each worker group."""
     if workers < 1:
         raise UserError(f"a job needs at least 1 worker, not {workers}")
     conf = job.cluster or ClusterConf()
@@ -157,8 +157,8 @@ def with_workers(job: Job, workers: int) -> Job:
 
 
 def wanted_workers(job: Job) -> int | None:
-    """Return how many workers the job names for its worker group; None where it leaves that to the cluster."""
-    return job.cluster.nworkers_per_group if job.cluster else None
+    """Return how many workers the job names, in all its worker groups; None where it leaves that to the cluster."""
+    return job.cluster.nworker_groups * job.cluster.nworkers_per_group if job.cluster else None
 
 
 def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:

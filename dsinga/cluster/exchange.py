@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.cluster.meter import Meter
+from dsinga.cluster.replica import Replica
 from dsinga.cluster.roads import Answer, Road, wait_for
 from dsinga.errors import UserError
+from dsinga.job import Compression, PullTime
 from dsinga.ops import Array
 from dsinga.registry import nearest
-from dsinga.server import Push, Slice, fill_buckets
+from dsinga.server import Codec, Push, Slice, create_codec, fill_buckets
 
 Shape = tuple[int, ...]
+
+
+class Manner(NamedTuple):
+    """How values and gradients are exchanged. All but ``compression`` leave the numbers as they are.
+
+    ``pull`` says when values are asked for: with the push, or by the lookup that needs them. Without ``overlap``
+    gradients are sent after the backward pass and all values are waited for before the forward pass. ``topk_share`` is
+    the share of the numbers of a gradient that kTopK sends.
+    """
+
+    pull: PullTime = PullTime.kAtOnce
+    overlap: bool = True
+    compression: Compression = Compression.kNone
+    topk_share: float = 0.01
+
+    def codec(self) -> Codec | None:
+        """Return a new codec for gradients, with no residuals yet; None if they go as they are."""
+        return create_codec(self.compression, self.topk_share)
 
 
 class Exchange(Mapping[str, Array]):
@@ -23,15 +44,23 @@ class Exchange(Mapping[str, Array]):
     Looking up a param waits until its value is of the present step. Pushing the last gradient of a bucket sends the
     bucket and asks for its new values at once, so that the answer travels while the layers below still compute.
 
+    Params that the partition keeps itself are in ``replica``. Where servers have slices of them, what comes back for
+    these is the sum of the partitions' gradients, and the replica applies it; where they have none, the replica
+    applies this partition's own gradient, which is already that of the whole batch.
+
     Args:
         shapes: param name to shape, in the order in which the forward pass needs them.
-        slices: every slice of every param.
+        slices: every slice of these params that servers have.
         roads: the road to each server.
         identity: (generation, group, partition), said with every push.
+        partitions: how many partitions the group has.
         timeout: seconds that a wait may last.
         bucket_bytes: the size of a bucket; see :func:`fill_buckets` for the default.
         lasting: params that are not trainable, each with this partition's share of it: the sum of what all partitions
             push replaces it.
+        replica: the params that the partition keeps itself: none of those with slices, or all of them.
+        manner: when what is exchanged, and how gradients are made smaller; lasting params go as they are.
+        meter: where seconds of waiting and bytes are counted.
     """
 
     def __init__(
@@ -40,15 +69,25 @@ class Exchange(Mapping[str, Array]):
         slices: Sequence[Slice],
         roads: Sequence[Road],
         identity: tuple[int, int, int],
+        partitions: int,
         timeout: float,
         bucket_bytes: int | None = None,
         lasting: Mapping[str, float] | None = None,
+        replica: Replica | None = None,
+        manner: Manner | None = None,
+        meter: Meter | None = None,
     ):
         self._shapes = dict(shapes)
         self._roads = roads
         self._identity = identity
+        self._everybody = tuple(range(partitions))
         self._timeout = timeout
         self._lasting = {name: np.float32(share) for name, share in (lasting or {}).items()}
+        self._replica = replica
+        self._kept = frozenset(replica or ())
+        self._manner = manner or Manner()
+        self._codec = self._manner.codec()
+        self._meter = meter or Meter()
         self._slices: dict[str, list[Slice]] = {name: [] for name in shapes}
         for piece in slices:
             self._slices[piece.param].append(piece)
@@ -56,12 +95,12 @@ class Exchange(Mapping[str, Array]):
         self._bucket_of = {piece.id: number for number, (_, ids) in enumerate(self._buckets) for piece in ids}
         self._values: dict[str, Array] = {}
         self._pieces: dict[int, Array] = {}
+        self._outdated = {n for n, (_, ids) in enumerate(self._buckets) if ids[0].param not in self._kept}
         self._answers: dict[int, Answer] = {}
         self._ready: list[dict[int, Array]] = [{} for _ in self._buckets]
         self._pushed: set[str] = set()
         self._step = 0
         self.aborted: str | None = None
-        self.waited = 0.0  # seconds spent in this object since it was last set to zero
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -71,11 +110,26 @@ class Exchange(Mapping[str, Array]):
 
     def begin(self, step: int) -> None:
         """Make ``step`` the present step, asking the servers for every value that is not on its way already."""
+        started = time.perf_counter()
         self._step = step
-        for number, (server, pieces) in enumerate(self._buckets):
-            missing = [piece.id for piece in pieces if piece.id not in self._pieces]
-            if missing and number not in self._answers:
-                self._answers[number] = self._roads[server].pull(missing, step)
+        if self._manner.pull is PullTime.kAtOnce or not self._manner.overlap:
+            for number in sorted(self._outdated - self._answers.keys()):
+                self._ask(number)
+        if not self._manner.overlap:
+            self.settle()
+        self._meter.waited += time.perf_counter() - started
+
+    def settle(self) -> None:
+        """Wait for all values of the present step."""
+        for number in sorted(self._outdated):
+            self._arrive(number, self._buckets[number].slices[0].param)
+
+    def renew(self) -> None:
+        """Ask again for all values of the present step, which others have changed since; nothing is kept here."""
+        self.settle()
+        self._pieces.clear()
+        self._values.clear()
+        self._outdated = set(range(len(self._buckets)))
 
     def __getitem__(self, name: str) -> Array:
         """Return the value of a param at the present step, waiting for it if need be. Not to be changed.
@@ -89,11 +143,19 @@ class Exchange(Mapping[str, Array]):
                     f"param {name!r} was looked up after its gradient was pushed; keep its value until then"
                 )
             started = time.perf_counter()
-            parts = [self._piece(piece) for piece in self._slices[name]]
-            flat = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            value = self._values[name] = flat.reshape(self._shapes[name])
-            self.waited += time.perf_counter() - started
+            for piece in self._slices[name]:
+                if self._bucket_of[piece.id] in self._outdated:
+                    self._arrive(self._bucket_of[piece.id], name)
+            value = self._values[name] = self._assemble(name)
+            self._meter.waited += time.perf_counter() - started
         return value
+
+    def _assemble(self, name: str) -> Array:
+        if self._replica is not None and name in self._kept:
+            return self._replica[name].reshape(self._shapes[name])
+        parts = [self._pieces[piece.id] for piece in self._slices[name]]
+        flat = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return flat.reshape(self._shapes[name])
 
     def push(self, name: str, gradient: Array) -> None:
         """Give the gradient of a param away; it is sent when its bucket is complete.
@@ -108,9 +170,13 @@ class Exchange(Mapping[str, Array]):
         for piece in self._slices[name]:
             number = self._bucket_of[piece.id]
             self._ready[number][piece.id] = flat[piece.start : piece.stop]
-            if len(self._ready[number]) == len(self._buckets[number][1]):
+            if self._manner.overlap and len(self._ready[number]) == len(self._buckets[number][1]):
                 self._send(number)
-        self.waited += time.perf_counter() - started
+        if not self._slices[name]:
+            assert self._replica is not None, name
+            self._values.pop(name, None)
+            self._replica.update(self._step, name, 0, flat)
+        self._meter.waited += time.perf_counter() - started
 
     def _check(self, name: str, gradient: Array) -> None:
         if name not in self._shapes:
@@ -131,6 +197,9 @@ class Exchange(Mapping[str, Array]):
         for name in [name for name in self._shapes if name not in self._pushed]:
             share = self._lasting.get(name)
             self.push(name, np.zeros(self._shapes[name], np.float32) if share is None else self[name] * share)
+        for number, ready in enumerate(self._ready):
+            if ready:
+                self._send(number)
         self._pushed.clear()
         self._step += 1
 
@@ -139,10 +208,18 @@ class Exchange(Mapping[str, Array]):
 
         A key is used once in a run.
         """
+        return self._meet("total", key, array, f"the sum {key!r} over the partitions")
+
+    def gather(self, key: str, array: Array) -> Array:
+        """Return the rows of all partitions, joined in the order of the partitions; else like :meth:`total`."""
+        return self._meet("gather", key, array, f"the rows {key!r} of all partitions")
+
+    def _meet(self, how: str, key: str, array: Array, what: str) -> Array:
         started = time.perf_counter()
-        answer = self._roads[0].total(key, self._identity[2], array)
-        result = self._wait(answer, f"the sum {key!r} over the partitions")
-        self.waited += time.perf_counter() - started
+        road, partition = self._roads[0], self._identity[2]
+        result = self._wait(getattr(road, how)(key, partition, array, self._everybody), what)
+        self._meter.count(road.crosses, array.nbytes + result.nbytes)
+        self._meter.waited += time.perf_counter() - started
         return result
 
     def _send(self, number: int) -> None:
@@ -152,16 +229,43 @@ class Exchange(Mapping[str, Array]):
             self._values.pop(piece.param, None)
         generation, group, partition = self._identity
         push = Push(generation, group, self._step, partition)
-        self._answers[number] = self._roads[server].push_pull(push, self._ready[number])
+        road, gradients = self._roads[server], self._ready[number]
+        if self._codec is not None:
+            gradients = self._encode(self._codec, pieces, gradients, road.crosses)
+        self._outdated.add(number)
+        if self._manner.pull is PullTime.kAtOnce:
+            self._answers[number] = road.push_pull(push, gradients)
+        else:
+            road.push(push, gradients)  # if it fails, so does the pull
+        self._meter.count(road.crosses, sum(gradient.nbytes for gradient in gradients.values()))
         self._ready[number] = {}
 
-    def _piece(self, piece: Slice) -> Array:
-        if piece.id not in self._pieces:
-            number = self._bucket_of[piece.id]
-            answer = self._answers.pop(number)
-            what = f"the value of {piece.param!r} at step {self._step} from server {piece.server}"
-            self._pieces.update(self._wait(answer, what))
-        return self._pieces[piece.id]
+    def _encode(self, codec: Codec, pieces: Sequence[Slice], gradients: dict[int, Array], crosses: bool) -> dict:
+        """Return the payloads of gradients, or within a process what a server would make of them."""
+        payloads = dict(gradients)
+        for piece in pieces:
+            if piece.param not in self._lasting:
+                payload = codec.encode(piece.id, gradients[piece.id])
+                payloads[piece.id] = payload if crosses else codec.decode(payload, piece.size)
+        return payloads
+
+    def _ask(self, number: int) -> None:
+        server, pieces = self._buckets[number]
+        self._answers[number] = self._roads[server].pull([piece.id for piece in pieces], self._step)
+
+    def _arrive(self, number: int, name: str) -> None:
+        """Take in the new values of a bucket, ``name``'s among them, or the sums of its gradients, waiting for them."""
+        server, pieces = self._buckets[number]
+        what = f"the value of {name!r} at step {self._step} from server {server}"
+        if number not in self._answers:
+            self._ask(number)
+        arrived = self._wait(self._answers.pop(number), what)
+        self._outdated.discard(number)
+        self._meter.count(self._roads[server].crosses, 4 * sum(piece.size for piece in pieces))
+        for piece in pieces:
+            if self._replica is not None and piece.param in self._kept:
+                self._replica.update(self._step - 1, piece.param, piece.start, arrived[piece.id])
+        self._pieces.update(arrived)
 
     def _wait(self, answer: Answer, what: str) -> Any:
         return wait_for(answer, self._timeout, what, lambda: self.aborted)

@@ -16,13 +16,15 @@ class Feed:
     """The records of one phase: what every partition needs to read its own rows, and nothing else.
 
     All input layers of a phase read the same row numbers, so that records that belong together (an image and its
-    text) stay together.
+    text) stay together. Of ``groups`` worker groups, which go through their steps each by itself, every one has batches
+    of its own.
     """
 
     stores: Mapping[str, RecordStore]
     infos: Mapping[str, RecordInfo]
     sampler: Sampler
     parts: tuple[Rows, ...]
+    groups: int = 1
 
     @property
     def batchsize(self) -> int:
@@ -33,9 +35,9 @@ class Feed:
         """Records in the stores."""
         return min(len(store) for store in self.stores.values())
 
-    def read(self, step: int, wanted: Mapping[str, Rows]) -> dict[str, Records]:
-        """Return records of the batch of ``step`` by input layer: of each layer that is wanted those rows."""
-        numbers = self.sampler.rows(step)
+    def read(self, step: int, wanted: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
+        """Return records of a group's batch of ``step`` by input layer: of each layer that is wanted those rows."""
+        numbers = self.sampler.rows(step * self.groups + group)
         return {
             name: Records(*self.stores[name].read(numbers[rows.start : rows.stop])) for name, rows in wanted.items()
         }
@@ -46,8 +48,8 @@ class Feed:
         return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
 
 
-def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str]) -> Feed:
-    """Open the stores of a phase and lay out who reads what.
+def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups: int = 1) -> Feed:
+    """Open the stores of a phase and lay out who reads what: ``groups`` worker groups, or one of them, of ``workers``.
 
     Raises UserError (from the store, or naming the layer) where a store is missing or unlike the others.
     """
@@ -72,7 +74,7 @@ def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str]) -> Fee
         shuffle=bool(phase & Phase.kTrain),
         skip=conf.random_skip,
     )
-    return Feed(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers))
+    return Feed(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
 
 
 def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordInfo]:

@@ -12,7 +12,8 @@ from distributed import Client
 from dsinga.cluster.feed import Feed, open_feed
 from dsinga.cluster.outputs import OUTPUTS, write_output
 from dsinga.cluster.placement import workers_at_hand
-from dsinga.cluster.session import Arrays, add_metrics, new_run
+from dsinga.cluster.session import add_metrics, new_run
+from dsinga.cluster.slices import Arrays
 from dsinga.cluster.travel import check_stores, check_travels
 from dsinga.cluster.watch import gather
 from dsinga.errors import UserError

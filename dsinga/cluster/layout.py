@@ -10,16 +10,18 @@ import dask.config
 import dask.utils
 from distributed import Client
 
+from dsinga.cluster.exchange import Manner
 from dsinga.cluster.feed import Feed, open_feed
-from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
+from dsinga.cluster.placement import Placement, place, process, processes, workers_at_hand
 from dsinga.cluster.session import new_run
 from dsinga.cluster.setup import Setup
 from dsinga.cluster.topology import Topology, topology
 from dsinga.cluster.travel import check_stores, check_travels
 from dsinga.errors import UserError
-from dsinga.job import Job, Phase, check, training_phases
+from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, check, training_phases
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partitioned import ParamPart, PartitionedNet, Place
+from dsinga.net.partition import partition
+from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import slice_for_servers
 from dsinga.training import Updater, algorithm, create_updater
 
@@ -49,12 +51,17 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
     at_hand = workers_at_hand(client)
     wanted = topology(job, len(at_hand), processes(at_hand))
     placement = place(wanted, at_hand)
-    feeds = {phase: open_feed(job, phase, wanted.workers, roots) for phase in training_phases(job)}
+    groups = {Phase.kTrain: wanted.groups}  # one group alone validates and tests
+    feeds = {p: open_feed(job, p, wanted.workers, roots, groups.get(p, 1)) for p in training_phases(job)}
     nets = {phase: create_net(job.neuralnet, phase, feed.infos) for phase, feed in feeds.items()}
     _same_params(nets)
-    cut = _partitioned(nets, feeds)
+    if job.train_one_batch.alg is AlgType.kBP and not nets[Phase.kTrain].losses:
+        raise job.neuralnet.error("the net has no loss layer in phase kTrain: kBP has no gradient to follow")
+    conf = job.cluster or ClusterConf()
+    cut = cut_nets(nets, feeds, conf.fullc_gather)
     parts = shared_parts(cut)
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if not part.gathered}
+    homes = find_homes(parts, placement)
     updater = create_updater(job.updater)
     setup = Setup(
         run=new_run(),
@@ -66,13 +73,42 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         feeds=feeds,
         algorithm=algorithm(job.train_one_batch),
         updater=updater,
-        slices=slice_for_servers(sizes, wanted.servers, wanted.slicing),
+        slices=slice_for_servers(sizes, wanted.servers, wanted.slicing, homes),
+        kept=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
+        manner=Manner(conf.pull, bool(dask.config.get("dsinga.overlap", True)), conf.compression, conf.topk_share),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
     )
     others = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": setup.algorithm}
     check_travels(client, placement.addresses, nets.values(), others)
     check_stores(client, placement.addresses, feeds.values())
     return Layout(job, wanted, placement, setup, updater)
+
+
+def cut_nets(
+    nets: Mapping[Phase, NeuralNet], feeds: Mapping[Phase, Feed], gather: bool = False
+) -> dict[Phase, PartitionedNet]:
+    """Return the nets, cut for the workers of a group: those of other phases have the training net's param parts.
+
+    Raises JobError, naming layer and field, where a layer cannot be cut as the job wants it.
+    """
+    rows = {phase: feeds[phase].parts for phase in nets}
+    train = partition(nets[Phase.kTrain], len(rows[Phase.kTrain]), rows[Phase.kTrain], gather=gather)
+    axes = {part.param: part.axis for part in train.parts.values()}
+    others = {phase: partition(net, len(rows[phase]), rows[phase], axes=axes) for phase, net in nets.items()}
+    return {**others, Phase.kTrain: train}
+
+
+def find_homes(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:
+    """Return the server that is to keep each part with a sole user: one in that user's process, if there is any."""
+    near: dict[str, list[int]] = {}
+    for server, address in enumerate(placement.servers[0]):
+        near.setdefault(process(address), []).append(server)
+    homes = {}
+    for number, (name, part) in enumerate(parts.items()):
+        servers = near.get(process(placement.partitions[0][part.users[0]]))
+        if len(part.users) == 1 and servers:
+            homes[name] = servers[number % len(servers)]
+    return homes
 
 
 def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:
@@ -105,14 +141,3 @@ def _same_params(nets: Mapping[Phase, NeuralNet]) -> None:
                     f"param {name!r} of the {phase.name} net has no counterpart of shape {param.shape} in the "
                     "training net; nets of all phases share their params by name"
                 )
-
-
-def _partitioned(nets: Mapping[Phase, NeuralNet], feeds: Mapping[Phase, Feed]) -> dict[Phase, PartitionedNet]:
-    """Return the nets, each cut over the workers of a group by rows."""
-    cut = {}
-    for phase, net in nets.items():
-        workers = range(len(feeds[phase].parts))
-        parts = {name: ParamPart(name, name, param.shape, tuple(workers)) for name, param in net.params.items()}
-        places = tuple(Place(0, node.layer.name) for node in net.nodes)
-        cut[phase] = PartitionedNet(net, {}, net.nodes, places, tuple(net for _ in workers), parts)
-    return cut

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from distributed import get_worker
 
 from dsinga.cluster.exchange import Exchange
+from dsinga.cluster.mail import Correspondent, Neighbour, PartitionMail, Peer, unpack
+from dsinga.cluster.meter import Meter
+from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
 from dsinga.cluster.server import ServerKey, close_shards, local_shard
 from dsinga.cluster.setup import PartitionKey, RoundReport, Setup, Timing
@@ -21,7 +25,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
-from dsinga.ops import get_ops
+from dsinga.ops import Array, get_ops
 from dsinga.training import Metrics, checked, forward
 
 
@@ -35,22 +39,31 @@ class Partition:
         self._step = step
         self._ops = get_ops()
         self._prefetch: Prefetch | None = None
+        self._meter = Meter()
+        self.mail = PartitionMail(setup.timeout, self._meter)
         nets = [net.locals[key.partition] for net in setup.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
+        kept = {name: setup.params[name] for name in shapes if name in setup.kept}
+        self._replica = Replica(kept, setup.updater) if kept else None
         self.exchange = Exchange(
             shapes,
             [piece for piece in setup.slices if piece.param in shapes],
             [self._road(server, actor) for server, actor in servers.items()],
             (setup.generation, key.group, key.partition),
+            setup.topology.workers,
             setup.timeout,
             lasting=self._shares(name for name in shapes if not setup.params[name].trainable),
+            replica=self._replica,
+            manner=setup.manner,
+            meter=self._meter,
         )
 
     def _road(self, key: ServerKey, actor: Any) -> Road:
         shard = local_shard(key)
         if shard is not None:
-            return DirectRoad(shard)
-        return ActorRoad(actor, {piece.id: piece.size for piece in self._setup.slices if piece.server == key.server})
+            return DirectRoad(shard, self._key.group)
+        sizes = {piece.id: piece.size for piece in self._setup.slices if piece.server == key.server}
+        return ActorRoad(actor, sizes, self._key.group)
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return which share of a lasting param is this partition's, by its share of the rows: all add up to 1."""
@@ -63,9 +76,7 @@ class Partition:
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""
         if start != self._step:
-            raise RunError(
-                f"partition {self._key.partition} stands at step {self._step} and was asked to go on from {start}"
-            )
+            raise RunError(f"{self._key.words} stands at step {self._step} and was asked to go on from {start}")
         self._ops.set_threads(self._threads)
         if self._prefetch is None:
             self._prefetch = Prefetch(self._reader(Phase.kTrain), start)
@@ -83,12 +94,15 @@ class Partition:
         assert self._prefetch is not None
         records = next(self._prefetch)
         data = time.perf_counter() - started
-        self.exchange.waited = 0.0
+        self._meter.start()
+        self.mail.begin(f"step {step}")
         self.exchange.begin(step)
         net, ctx = self._local(Phase.kTrain), self._context(Phase.kTrain, step, f"step {step}")
         metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, self.exchange.push))
         self.exchange.finish()
-        return metrics, Timing(time.perf_counter() - started, data, self.exchange.waited)
+        self.mail.finish()
+        meter = self._meter
+        return metrics, Timing(time.perf_counter() - started, data, meter.waited, meter.crossing, meter.within)
 
     def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
         """Return the metrics of each of the first ``batches`` batches of ``phase``, this partition's part only."""
@@ -97,10 +111,31 @@ class Partition:
         found = []
         with Prefetch(self._reader(phase), 0, batches) as prefetch:
             for batch, records in enumerate(prefetch):
-                ctx = self._context(phase, batch, f"batch {batch} of {phase.name} at step {version}")
+                iteration = f"batch {batch} of {phase.name} at step {version}"
+                self.mail.begin(iteration)
+                ctx = self._context(phase, batch, iteration)
                 _, metrics = forward(self._local(phase), self.exchange, records, ctx)
+                self.mail.finish()
                 found.append(metrics)
         return found
+
+    def introduce(self, peers: Mapping[PartitionKey, Any]) -> None:
+        """Learn the ways to the partitions of the group, by their actors in the order of their numbers."""
+        loop = get_worker().loop.asyncio_loop  # type: ignore[attr-defined]
+        self.mail.introduce([_peer(key, actor, loop) for key, actor in peers.items()])
+
+    def hold(self, held: Held) -> None:
+        """Take the first values of the params that this partition keeps itself, and the updater's state."""
+        if self._replica is not None:
+            self._replica.put(held)
+
+    def held(self) -> Held:
+        """Return those of the params that this partition keeps itself of which it is the first user."""
+        if self._replica is None:
+            return Held({}, {})
+        self.exchange.settle()
+        users = {name: self._setup.parts[name].users for name in self._replica}
+        return self._replica.copy([name for name, at in users.items() if at[0] == self._key.partition])
 
     def _local(self, phase: Phase) -> NeuralNet:
         return self._setup.nets[phase].locals[self._key.partition]
@@ -112,19 +147,41 @@ class Partition:
         """Return what reads the records of a step; it does not refer to this object, whose end stops the thread."""
         inputs = [node for node in self._local(phase).nodes if node.layer.is_input]
         wanted = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
-        return functools.partial(self._setup.feeds[phase].read, wanted=wanted)
+        if not wanted:
+            return _no_records
+        return functools.partial(self._setup.feeds[phase].read, wanted=wanted, group=self._key.group)
 
     def _context(self, phase: Phase, step: int, iteration: str) -> Context:
         """Return the circumstances of an iteration, which is called ``iteration``, a name of its own in the run."""
-        ctx = Context(self._ops, phase, self._rows(phase), self._setup.seed, step)
-        if len(self._setup.feeds[phase].parts) == 1:
+        seed = group_seed(self._setup.seed, self._key.group)
+        ctx = Context(self._ops, phase, self._rows(phase), seed, step)
+        if self._setup.topology.workers == 1:
             return ctx
-        return replace(ctx, total=lambda key, array: self.exchange.total(f"{iteration}/{key}", array))
+        return replace(
+            ctx,
+            total=lambda key, array: self.exchange.total(f"{iteration}/{key}", array),
+            gather=lambda key, array: self.exchange.gather(f"{iteration}/{key}", array),
+            mail=self.mail,
+        )
+
+    def abort(self, message: str) -> None:
+        """End every wait, now and later, with ``message``."""
+        self.exchange.aborted = message
+        self.mail.box.close(RunError(message))
 
     def close(self) -> None:
         """Stop reading ahead."""
         if self._prefetch is not None:
             self._prefetch.close()
+
+
+def _no_records(step: int) -> dict[str, Records]:
+    return {}
+
+
+def group_seed(seed: int, group: int) -> int:
+    """Return the key of a worker group's random numbers: the job's own for group 0, and far from it for the others."""
+    return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64
 
 
 # The partitions that live in this process.
@@ -135,8 +192,9 @@ _arriving = threading.Lock()
 class Tenant:
     """Actor: a partition's stay on its Dask worker. It ends when Dask lets go of the actor, at the latest.
 
-    So nothing stays of a run whose driver was killed: Dask frees what belongs to a client that is gone. Nobody calls
-    this actor. It is one because Dask never moves or spills an actor, as it may the result of a task.
+    So nothing stays of a run whose driver was killed: Dask frees what belongs to a client that is gone. Only the other
+    partitions of the group call this actor. The partition itself is an actor's because Dask never moves or spills one,
+    as it may the result of a task.
     """
 
     def __init__(self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], threads: int, step: int):
@@ -144,7 +202,29 @@ class Tenant:
         with _arriving:
             _check_room(key)
             _partitions[key] = Partition(key, setup, servers, threads, step)
+        self._box = _partitions[key].mail.box
         weakref.finalize(self, _abandon, lambda other: other[:2] == key[:2], "the driver of the run is gone")
+
+    async def deliver(self, turn: int, key: str, array: Array, order: Sequence[int]) -> None:
+        """Take in mail, as it was packed; return when the partition has come near to iteration ``turn``."""
+        acknowledged = self._box.put(turn, key, unpack(array, order))
+        if acknowledged is not None:
+            await asyncio.wrap_future(acknowledged)
+
+
+def introduce(key: PartitionKey, peers: Mapping[PartitionKey, Any]) -> None:
+    """Task: tell a partition the Tenant actors of its group, by their keys in the order of their numbers."""
+    _find(key).introduce(peers)
+
+
+def hold(key: PartitionKey, held: Held) -> None:
+    """Task: give a partition the first values and the state of params that it keeps itself; others are left alone."""
+    _find(key).hold(held)
+
+
+def held(key: PartitionKey, token: Any) -> Held:
+    """Task: return what a partition keeps itself and is the first to use. ``token`` is what it must come after."""
+    return _find(key).held()
 
 
 def train_round(key: PartitionKey, start: int, stop: int, token: Any) -> RoundReport:
@@ -157,6 +237,11 @@ def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token:
     return _find(key).evaluate(phase, batches, version)
 
 
+def renew(key: PartitionKey, token: Any) -> None:
+    """Task: let a partition have the values as they now are at its servers. ``token`` is what it must come after."""
+    _find(key).exchange.renew()
+
+
 def abandon(run: str, message: str | None = None) -> None:
     """End the run in this process: waits that go on end with ``message``. Called on the event loop, past all queues."""
     _abandon(lambda key: key.run == run, message)
@@ -166,7 +251,7 @@ def _abandon(chosen: Callable[[PartitionKey | ServerKey], bool], message: str | 
     leaving = [key for key in list(_partitions) if chosen(key)]
     ended = [partition for key in leaving if (partition := _partitions.pop(key, None))]
     for partition in ended:
-        partition.exchange.aborted = message or "the run has ended"
+        partition.abort(message or "the run has ended")
     close_shards(chosen, message)
     for partition in ended:
         partition.close()
@@ -183,14 +268,18 @@ def _check_room(key: PartitionKey) -> None:
         )
 
 
+def _peer(key: PartitionKey, actor: Any, loop: asyncio.AbstractEventLoop) -> Peer:
+    """Return the way to a partition's mailbox: straight where it lives in this process."""
+    partition = _partitions.get(key)
+    return Neighbour(partition.mail.box) if partition is not None else Correspondent(actor, loop)
+
+
 def _find(key: PartitionKey) -> Partition:
     _at(key.address)
     try:
         return _partitions[key]
     except KeyError:
-        raise RunError(
-            f"partition {key.partition} is no longer on {key.address}: its Dask worker was restarted"
-        ) from None
+        raise RunError(f"{key.words} is no longer on {key.address}: its Dask worker was restarted") from None
 
 
 def _at(address: str) -> None:

@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.cluster.roads import cut, join
+from dsinga.cluster.roads import cut, join, unpack
 from dsinga.errors import RunError
 from dsinga.ops import Array
-from dsinga.server import Push, Shard, SliceSpec
+from dsinga.server import Codec, Push, Shard, SliceSpec
 from dsinga.training import Updater
 
 # Up to this many bytes of gradients the sum and the update are quicker than handing them to a thread; above it they
@@ -19,10 +19,11 @@ INLINE_BYTES = 1 << 18
 
 
 class ServerKey(NamedTuple):
-    """Which server: the run, its generation, the number of the server in its group."""
+    """Which server: the run, its generation, its server group, its number in the group."""
 
     run: str
     generation: int
+    group: int
     server: int
 
 
@@ -50,22 +51,34 @@ def _release(key: ServerKey, shard: Shard) -> None:
 
 
 class ServerActor:
-    """One server of a server group. Its blocking methods are coroutines, so a wait holds no thread."""
+    """One server of a server group. Its blocking methods are coroutines, so a wait holds no thread.
+
+    Args:
+        key: which server it is.
+        slices: what it keeps.
+        updater: how its values are updated.
+        groups: the worker groups that it serves.
+        start: the step with which they begin.
+        staleness: how many steps a group may be ahead of the slowest; None for no bound.
+        timeout: seconds that a wait may last.
+        codec: what decodes gradients, if they come encoded.
+    """
 
     def __init__(
         self,
         key: ServerKey,
         slices: Sequence[SliceSpec],
         updater: Updater,
-        contributors: int,
+        groups: Sequence[int],
         start: int,
+        staleness: int | None,
         timeout: float,
+        codec: Codec | None = None,
     ):
         self._timeout = timeout
+        self._codec = codec
         self._sizes = {spec.slice.id: spec.slice.size for spec in slices}
-        self._everybody = tuple(range(contributors))
-        slices = [spec._replace(contributors=self._everybody) for spec in slices]
-        self._shard = Shard(slices, updater, (0,), key.generation, start)
+        self._shard = Shard(slices, updater, groups, key.generation, start, staleness)
         _shards[key] = self._shard
         # Dask lets go of an actor when its client is gone, even if that was killed.
         weakref.finalize(self, _release, key, self._shard)
@@ -74,13 +87,13 @@ class ServerActor:
         """Set the values, and the updater's state where a run is resumed."""
         self._shard.put(values, state)
 
-    async def pull(self, ids: Sequence[int], version: int) -> Array:
-        """Return the values of slices ``ids``, joined, as soon as they have reached ``version``."""
-        return join(await self._wait(self._shard.pull(ids, version)), ids)
+    async def pull(self, ids: Sequence[int], version: int, group: int) -> Array:
+        """Return the values of slices ``ids``, joined, as soon as they have reached ``version`` for a worker group."""
+        return join(await self._wait(self._shard.pull(ids, version, group)), ids)
 
-    async def push_pull(self, push: Push, ids: Sequence[int], joined: Array) -> Array:
-        """Take the gradients of slices ``ids``, joined; return their values once every partition has given its own."""
-        gradients = cut(joined, ids, self._sizes)
+    async def push(self, push: Push, ids: Sequence[int], joined: Array, lengths: Sequence[int] | None = None) -> None:
+        """Take the gradients of slices ``ids``, packed (:func:`dsinga.cluster.roads.pack`)."""
+        gradients = unpack(joined, lengths, ids, self._sizes, self._codec)
         try:
             if joined.nbytes > INLINE_BYTES:
                 await asyncio.to_thread(self._shard.push, push, gradients)
@@ -90,15 +103,53 @@ class ServerActor:
             raise
         except (OSError, RuntimeError) as error:  # an updater's; a caller takes these two for the loss of this actor
             raise RunError(f"updating at step {push.step} failed: {error!r}") from error
-        return await self.pull(ids, push.step + 1)
 
-    async def total(self, key: str, partition: int, array: Array) -> Array:
-        """Return the sum of the partitions' arrays, in the order of the partitions."""
-        return await self._wait(self._shard.total(key, 0, partition, array, self._everybody))
+    async def push_pull(
+        self, push: Push, ids: Sequence[int], joined: Array, lengths: Sequence[int] | None = None
+    ) -> Array:
+        """Take the gradients of slices ``ids``, packed; return their values once every partition has given its own."""
+        await self.push(push, ids, joined, lengths)
+        return await self.pull(ids, push.step + 1, push.group)
 
-    def snapshot(self, version: int) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return copies of the values and of the updater's state, by slice id, at ``version``."""
+    async def total(
+        self, key: str, group: int, partition: int, array: Array, contributors: Sequence[int] | None = None
+    ) -> Array:
+        """Return the sum of what the partitions ``contributors`` of a group give, by default all that push here."""
+        return await self._wait(
+            self._shard.total(key, group, partition, array, contributors or self._shard.contributors)
+        )
+
+    async def gather(self, key: str, group: int, partition: int, array: Array, contributors: Sequence[int]) -> Array:
+        """Return the rows of the partitions ``contributors`` of a worker group, joined in their order."""
+        return await self._wait(self._shard.gather(key, group, partition, array, contributors))
+
+    def snapshot(self, version: int | None) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return copies of the values and of the updater's state, by slice id, at ``version``, or as they stand."""
         return self._shard.snapshot(version, self._timeout)
+
+    async def receive(self, route: int, ids: Sequence[int], joined: Array) -> None:
+        """Take what a neighbouring server group has changed slices ``ids`` by, joined, and pass it on."""
+        changes = cut(joined, ids, self._sizes)
+        if joined.nbytes > INLINE_BYTES:
+            await asyncio.to_thread(self._shard.receive, route, changes)
+        else:
+            self._shard.receive(route, changes)
+
+    async def flush(self) -> int:
+        """Tell neighbouring server groups what they have not been told; return how many messages there ever were."""
+        return await self._wait(self._shard.flush())
+
+    async def renew(self, group: int) -> None:
+        """Let a worker group that stands still have the values as they now are."""
+        self._shard.renew(group)
+
+    async def leave(self, group: int) -> None:
+        """Wait no more for a worker group: it has ended, or it begins later."""
+        self._shard.leave(group)
+
+    async def join(self, group: int, step: int) -> None:
+        """Let a worker group begin at ``step`` that has left before its first step."""
+        self._shard.join(group, step)
 
     async def _wait(self, future: Any) -> Any:
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from dsinga.cluster.exchange import Manner
 from dsinga.cluster.feed import Feed
 from dsinga.cluster.topology import Topology
 from dsinga.job import Phase
@@ -22,7 +23,8 @@ class Setup:
     """What every partition of a run is told; sent once, before the first round.
 
     ``nets`` are cut for the workers of a group. ``parts`` are the param parts of all phases, by name; their ``users``
-    take part in every exchange of them. ``slices`` are those of the parts that servers keep, the same in each group.
+    take part in every exchange of them. ``slices`` are those of the parts that servers have, the same in each group;
+    ``kept`` are the parts whose values every user keeps and updates itself. ``manner`` says when what is exchanged.
     """
 
     run: str
@@ -35,6 +37,8 @@ class Setup:
     algorithm: Algorithm
     updater: Updater
     slices: Sequence[Slice]
+    kept: frozenset[str]
+    manner: Manner
     timeout: float
 
     @cached_property
@@ -57,6 +61,11 @@ class PartitionKey(NamedTuple):
     group: int
     partition: int
     address: str
+
+    @property
+    def words(self) -> str:
+        """Return what the partition is called: "partition 1 of group 0"."""
+        return f"partition {self.partition} of group {self.group}"
 
 
 class Timing(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dsinga.cluster.topology import Topology
 from dsinga.job import Job, Phase, training_phases
 
 # What a round should last, in seconds: long beside the milliseconds that a task costs, short beside what a person
@@ -45,6 +46,11 @@ def next_stop(job: Job, step: int) -> int:
     """Return the first step after ``step`` at which training pauses, at the latest the last."""
     interrupts = (validate_due, test_due, checkpoint_due)
     return next(s for s in range(step + 1, job.train_steps + 1) if any(is_due(job, s) for is_due in interrupts))
+
+
+def all_begin(job: Job, topology: Topology, step: int) -> int:
+    """Return the step at which all worker groups of a run from ``step`` are there: group 0 warms up alone."""
+    return max(step, min(topology.warmup, job.train_steps)) if topology.groups > 1 else step
 
 
 class Pace:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, NoReturn
 
 from distributed import Client, Future, wait
 
@@ -18,6 +18,10 @@ LOOK = 0.5
 # How much later than a task that failed for it the loss of a worker may show, in seconds.
 GRACE = 1.0
 
+# A chain of tasks that decides on its next ones as they come back: it yields tasks and is sent their results, in their
+# order, when all of them have ended well.
+Steps = Generator[Sequence[Future], Any, Any]
+
 
 def lost_workers(client: Client, addresses: Iterable[str]) -> list[str]:
     """Return those of the ``addresses`` that the scheduler no longer knows."""
@@ -26,49 +30,96 @@ def lost_workers(client: Client, addresses: Iterable[str]) -> list[str]:
 
 
 def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str]) -> list[Any]:
-    """Return the results of ``futures`` in their order.
+    """Return the results of ``futures`` in their order; raises what :func:`drive` raises."""
+    return drive(client, [_once(futures)], addresses)[0]
+
+
+def _once(futures: Sequence[Future]) -> Steps:
+    return (yield futures)
+
+
+def drive(client: Client, chains: Sequence[Steps], addresses: Iterable[str]) -> list[Any]:
+    """Run chains of tasks side by side, each as fast as its own tasks come back; return what they return, in order.
 
     Raises RunError that names the worker as soon as one of the ``addresses`` is lost, RunError where Dask gives a task
-    up, and what a task raised.
+    up, and what a task or a chain raised.
     """
-    addresses = sorted(addresses)
-    try:
-        _wait(client, futures, addresses)
-        return [future.result(timeout=30) for future in futures]
-    except (CancelledError, TimeoutError) as error:
-        _check(client, addresses)
-        raise RunError(f"Dask has given up a task, as when the workers with its data were lost: {error}") from error
+    watch = _Watch(client, sorted(addresses))
+    returned: dict[int, Any] = {}
+    awaited: dict[int, Sequence[Future]] = {}
 
-
-def _wait(client: Client, futures: Sequence[Future], addresses: Sequence[str]) -> None:
-    """Wait until all tasks have ended well."""
-    remaining = set(futures)
-    while remaining:
+    def go_on(number: int, results: list[Any] | None) -> None:
         try:
-            with client.as_current():
-                done, remaining = wait(remaining, timeout=LOOK, return_when="FIRST_COMPLETED")
+            awaited[number] = chains[number].send(results)
+        except StopIteration as end:
+            returned[number] = end.value
+
+    for number in range(len(chains)):
+        go_on(number, None)
+    while awaited:
+        ready = [number for number, futures in awaited.items() if all(future.done() for future in futures)]
+        if not ready:
+            watch.wait([future for futures in awaited.values() for future in futures])
+        for number in ready:
+            go_on(number, watch.results(awaited.pop(number)))
+    return [returned[number] for number in range(len(chains))]
+
+
+class _Watch:
+    """Waits for tasks with an eye on the Dask workers that they need."""
+
+    def __init__(self, client: Client, addresses: Sequence[str]):
+        self._client = client
+        self._addresses = addresses
+        self._looked = time.monotonic()
+
+    def wait(self, futures: Sequence[Future]) -> None:
+        """Wait until one more of the tasks has ended, or for a moment. Raises what a task has raised."""
+        self._check_ended(futures)
+        try:
+            with self._client.as_current():
+                wait([future for future in futures if not future.done()], timeout=LOOK, return_when="FIRST_COMPLETED")
         except TimeoutError:
-            done = set()
-        if not done:
-            _check(client, addresses)
-        for future in done:
-            if future.status != "finished":
-                _raise(client, addresses, future)
+            pass
+        except CancelledError as error:
+            self._given_up(error)
+        if time.monotonic() - self._looked >= LOOK:  # also while the tasks of some go on coming back
+            _check(self._client, self._addresses)
+            self._looked = time.monotonic()
+
+    def results(self, futures: Sequence[Future]) -> list[Any]:
+        """Return the results of tasks that have ended. Raises what a task has raised."""
+        self._check_ended(futures)
+        try:
+            return [future.result(timeout=30) for future in futures]
+        except (CancelledError, TimeoutError) as error:
+            self._given_up(error)
+
+    def _check_ended(self, futures: Sequence[Future]) -> None:
+        for future in futures:
+            if future.done() and future.status != "finished":
+                self._failed(future)
+
+    def _failed(self, future: Future) -> NoReturn:
+        """Raise what the task raised; but where a worker was lost, that comes first, for it is the cause."""
+        try:
+            error = future.exception(timeout=30)
+            if isinstance(error, UserError):
+                raise error
+            deadline = time.monotonic() + GRACE
+            while time.monotonic() < deadline:
+                _check(self._client, self._addresses)
+                threading.Event().wait(GRACE / 10)
+            raise error or CancelledError(future.key)
+        except (CancelledError, TimeoutError) as error:
+            self._given_up(error)
+
+    def _given_up(self, error: BaseException) -> NoReturn:
+        _check(self._client, self._addresses)
+        raise RunError(f"Dask has given up a task, as when the workers with its data were lost: {error}") from error
 
 
 def _check(client: Client, addresses: Iterable[str]) -> None:
     lost = lost_workers(client, addresses)
     if lost:
         raise RunError(f"the Dask worker {', '.join(lost)} was lost")
-
-
-def _raise(client: Client, addresses: Iterable[str], future: Future) -> None:
-    """Raise what the task raised; but where a worker was lost, that comes first, for it is the cause."""
-    error = future.exception(timeout=30)
-    if isinstance(error, UserError):
-        raise error
-    deadline = time.monotonic() + GRACE
-    while time.monotonic() < deadline:
-        _check(client, addresses)
-        threading.Event().wait(GRACE / 10)
-    raise error or CancelledError(future.key)

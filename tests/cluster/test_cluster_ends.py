@@ -14,7 +14,7 @@ from smalljob import with_topology
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import driver, embedded, partition, server
+from dsinga.cluster import course, embedded, partition, server
 from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp
@@ -111,7 +111,7 @@ def test_a_scheduler_file_that_never_comes_is_refused(tmp_path: Path, monkeypatc
 
 
 def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client, monkeypatch) -> None:
-    monkeypatch.setattr(driver, "TIMINGS_KEPT", 20)
+    monkeypatch.setattr(course, "TIMINGS_KEPT", 20)
     outcome = cluster.train(with_topology(job, 1), client, AtStep(0, lambda: None), roots=roots(job, None))
     assert len(outcome.timings) == 20
 

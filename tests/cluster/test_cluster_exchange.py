@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client
+from smalljob import assert_same
 
 from dsinga import RunError, UserError
-from dsinga.cluster.exchange import Exchange
+from dsinga.cluster.exchange import Exchange, Manner
+from dsinga.cluster.meter import Meter
+from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road, wait_for
 from dsinga.cluster.server import ServerActor, ServerKey, close_shards, local_shard
-from dsinga.job import UpdaterConf
+from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
+from dsinga.layers.base import ParamSpec
+from dsinga.net import Param
 from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
@@ -33,6 +39,10 @@ def cut(servers: int) -> list[Slice]:
     return slice_for_servers({name: int(np.prod(shape)) for name, shape in SHAPES.items()}, servers)
 
 
+def with_momentum() -> UpdaterConf:
+    return UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01, learning_rate={"type": "kFixed", "base_lr": 0.1})
+
+
 def plain_sgd() -> UpdaterConf:
     return UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0})
 
@@ -42,21 +52,23 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
     """Make servers for so many contributors; return the road to each, of either kind."""
     made: list[object] = []
 
-    def make(contributors: int, servers: int = 2) -> list[Road]:
-        slices, values = cut(servers), start_values()
+    def make(
+        contributors: int, servers: int = 2, conf: UpdaterConf | None = None, trainable: bool = True, codec: Any = None
+    ) -> list[Road]:
+        slices, values, updater = cut(servers), start_values(), create_updater(conf or plain_sgd())
         found: list[Road] = []
         for server in range(servers):
-            specs = [SliceSpec(piece) for piece in slices if piece.server == server]
+            pushers = tuple(range(contributors))
+            specs = [SliceSpec(piece, trainable, contributors=pushers) for piece in slices if piece.server == server]
             mine = {s.slice.id: values[s.slice.param].reshape(-1)[s.slice.start : s.slice.stop].copy() for s in specs}
             if request.param == "direct":
-                specs = [spec._replace(contributors=tuple(range(contributors))) for spec in specs]
-                shard = Shard(specs, create_updater(plain_sgd()))
+                shard = Shard(specs, updater)
                 shard.put(mine)
-                found.append(DirectRoad(shard))
+                found.append(DirectRoad(shard, 0))
                 continue
-            key = ServerKey(RUN, 0, server)
+            key = ServerKey(RUN, 0, 0, server)
             future = processes.submit(
-                ServerActor, key, specs, create_updater(plain_sgd()), contributors, 0, 20.0, actor=True, pure=False
+                ServerActor, key, specs, updater, (0,), 0, None, 20.0, codec, actor=True, pure=False
             )
             made.append(future)
             with processes.as_current():
@@ -73,24 +85,33 @@ class CurrentClient(ActorRoad):
     """An ActorRoad walked outside a task, where an Actor needs a current client."""
 
     def __init__(self, actor: object, sizes: dict[int, int], client: Client):
-        super().__init__(actor, sizes)
+        super().__init__(actor, sizes, 0)
         self._client = client
 
     def pull(self, ids, version):
         with self._client.as_current():
             return super().pull(ids, version)
 
+    def push(self, push, gradients):
+        with self._client.as_current():
+            return super().push(push, gradients)
+
     def push_pull(self, push, gradients):
         with self._client.as_current():
             return super().push_pull(push, gradients)
 
-    def total(self, key, partition, array):
+    def total(self, *arguments):
         with self._client.as_current():
-            return super().total(key, partition, array)
+            return super().total(*arguments)
+
+    def gather(self, *arguments):
+        with self._client.as_current():
+            return super().gather(*arguments)
 
 
-def exchange(roads: list[Road], partition: int = 0, **options: float) -> Exchange:
-    return Exchange(SHAPES, cut(len(roads)), roads, (0, 0, partition), options.get("timeout", 20.0), bucket_bytes=16)
+def exchange(roads: list[Road], partition: int = 0, partitions: int = 1, **options: Any) -> Exchange:
+    options = {"timeout": 20.0, "bucket_bytes": 16, "slices": cut(len(roads)), **options}
+    return Exchange(SHAPES, options.pop("slices"), roads, (0, 0, partition), partitions, **options)
 
 
 class TestRoads:
@@ -168,9 +189,16 @@ class TestRoads:
     def test_totals_are_summed_over_partitions(self, roads) -> None:
         ways = roads(2)
         with ThreadPoolExecutor(2) as pool:
-            sums = list(pool.map(lambda p: exchange(ways, p).total("mean", np.array([1.0, p])), range(2)))
+            sums = list(pool.map(lambda p: exchange(ways, p, 2).total("mean", np.array([1.0, p])), range(2)))
         for found in sums:
             np.testing.assert_array_equal(found, [2.0, 1.0])
+
+    def test_rows_are_gathered_from_all_partitions(self, roads) -> None:
+        ways = roads(2)
+        with ThreadPoolExecutor(2) as pool:
+            rows = list(pool.map(lambda p: exchange(ways, p, 2).gather("x", np.full((p + 1, 2), p)), range(2)))
+        for found in rows:
+            np.testing.assert_array_equal(found, [[0, 0], [1, 1], [1, 1]])
 
     def test_a_wait_ends_and_says_what_it_waited_for(self, roads) -> None:
         view = exchange(roads(2), timeout=0.6)
@@ -200,21 +228,155 @@ class TestRoads:
             np.testing.assert_array_equal(once[id], twice[id])
 
 
+def train_two(ways: list[Road], steps: int = 3, **options: Any) -> list[dict[str, np.ndarray]]:
+    """Let two partitions push random gradients for some steps; return the values that each has in the end."""
+
+    def work(partition: int) -> dict[str, np.ndarray]:
+        own = {name: make() for name, make in options.items()}
+        view = exchange(ways, partition, 2, **own)
+        for step in range(steps):
+            rng = np.random.default_rng([step, partition])
+            view.begin(step)
+            for name in view:
+                assert view[name].shape == SHAPES[name]
+            for name in reversed(list(view)):
+                view.push(name, rng.standard_normal(SHAPES[name]).astype(np.float32))
+            view.finish()
+        view.begin(steps)
+        return {name: np.array(view[name]) for name in view}
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(work, range(2)))
+
+
+def params_named(names: Sequence[str]) -> dict[str, Param]:
+    return {name: Param(name, ParamSpec(name, SHAPES[name]), ParamConf()) for name in names}
+
+
+def replica(names: Sequence[str] = tuple(SHAPES)) -> Replica:
+    made = Replica(params_named(names), create_updater(with_momentum()))
+    made.put(Held({name: start_values()[name] for name in names}, None))
+    return made
+
+
+class TestManners:
+    """What may be chosen about the exchange leaves every bit of the values as it is, but for compression."""
+
+    @pytest.mark.parametrize(
+        "manner", [Manner(PullTime.kDeferred), Manner(overlap=False), Manner(PullTime.kDeferred, overlap=False)]
+    )
+    def test_when_values_are_pulled_changes_nothing(self, roads, manner: Manner) -> None:
+        expected = train_two(roads(2, conf=with_momentum()))
+        for values in (*train_two(roads(2, conf=with_momentum()), manner=lambda: manner), expected[1]):
+            assert_same(values, expected[0])
+
+    @pytest.mark.parametrize("manner", [Manner(), Manner(PullTime.kDeferred)])
+    def test_workers_update_to_the_same_bits_as_servers(self, roads, manner: Manner) -> None:
+        expected = train_two(roads(2, conf=with_momentum()))
+        for values in train_two(roads(2, trainable=False), replica=replica, manner=lambda: manner):
+            assert_same(values, expected[0])
+
+    def test_without_overlap_nothing_is_sent_before_the_end(self, roads) -> None:
+        (way,) = roads(1, 1)
+        view = exchange([way], manner=Manner(overlap=False))
+        view.begin(0)
+        for name in view:
+            view.push(name, np.ones(SHAPES[name], np.float32))
+        with pytest.raises(TimeoutError):
+            way.pull([0], 1).result(timeout=0.1)
+        view.finish()
+        assert wait_for(way.pull([0], 1), 20, "")[0][0] == 0
+
+    def test_a_whole_gradient_is_applied_where_it_was_computed(self, roads) -> None:
+        """Of w1 every partition has the gradient of the whole batch; servers know nothing of it."""
+        slices = [piece for piece in cut(2) if piece.param != "w1"]
+        view = exchange(roads(1), slices=slices, replica=replica(["w1"]))
+        expected, updater = start_values()["w1"].reshape(-1), create_updater(with_momentum())
+        state = updater.create_state(expected.size)
+        for step in range(3):
+            view.begin(step)
+            gradient = np.full(SHAPES["w1"], step + 1, np.float32)
+            view.push("w1", gradient)
+            with pytest.raises(UserError, match="'w1' was looked up after its gradient was pushed"):
+                view["w1"]
+            view.finish()
+            updater.update(step, expected, gradient.reshape(-1), state)
+        view.begin(3)
+        np.testing.assert_array_equal(view["w1"], expected.reshape(SHAPES["w1"]))
+        assert (view["b1"] == start_values()["b1"]).all()
+
+    @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
+    def test_both_roads_compress_to_the_same_numbers(self, roads, compression: Compression) -> None:
+        manner = Manner(compression=compression, topk_share=0.3)
+        direct = [Shard([SliceSpec(piece, contributors=(0, 1)) for piece in cut(1)], create_updater(with_momentum()))]
+        direct[0].put({piece.id: np.ones(piece.size, np.float32) for piece in cut(1)})
+        expected = train_two([DirectRoad(direct[0], 0)], manner=lambda: manner)
+        found = train_two(roads(2, 1, with_momentum(), codec=manner.codec()), manner=lambda: manner)
+        for values in (*found, expected[1]):
+            assert_same(values, expected[0])
+        plain = train_two(roads(2, 1, with_momentum()))
+        assert any((plain[0][name] != expected[0][name]).any() for name in SHAPES)
+
+    def test_lasting_params_are_not_compressed(self, roads) -> None:
+        manner = Manner(compression=Compression.kTopK, topk_share=0.01)
+        (way,) = roads(1, 1, trainable=False, codec=manner.codec())
+        view = exchange([way], manner=manner, lasting=dict.fromkeys(SHAPES, 1.0))
+        view.begin(0)
+        new = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
+        for name, value in new.items():
+            view.push(name, value.copy())
+        view.finish()
+        view.begin(1)
+        for name in view:
+            np.testing.assert_array_equal(view[name], new[name])
+
+    def test_bytes_are_counted_on_the_side_where_they_go(self, roads, request) -> None:
+        meter = Meter()
+        view = exchange(roads(1), meter=meter)
+        view.begin(0)
+        for name in view:
+            view.push(name, np.zeros(SHAPES[name], np.float32))
+        view.finish()
+        view.begin(1)
+        for name in view:
+            view[name]
+        both_ways = 2 * 4 * sum(int(np.prod(shape)) for shape in SHAPES.values())
+        actor = request.node.callspec.params["roads"] == "actor"
+        assert (meter.crossing, meter.within) == ((both_ways, 0) if actor else (0, both_ways))
+
+
+def test_what_is_held_goes_out_and_comes_back() -> None:
+    names = ["w1"]
+    one, two = replica(names), Replica(params_named(names), create_updater(with_momentum()))
+    one.update(0, "w1", 0, np.ones(12, np.float32))
+    held = one.copy(names)
+    two.put(held)
+    for step in range(1, 3):
+        for each in (one, two):
+            each.update(step, "w1", 6, np.full(6, step, np.float32))
+    np.testing.assert_array_equal(one["w1"], two["w1"])
+    fresh = Replica(params_named(["b1"]), create_updater(with_momentum()))
+    with pytest.raises(UserError, match="resume with the updater that wrote it"):
+        fresh.put(Held({"b1": np.zeros(4)}, {"b1": {"other": np.zeros(4)}}))
+    assert held.state is not None
+    assert held.state["w1"]["history"].any()
+
+
 def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     class Failing(SGD):
         def update(self, *arguments: object) -> None:
             raise OSError("no such file")
 
-    key = ServerKey("failing", 0, 0)
-    actor = ServerActor(key, [SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()), 1, 0, 20.0)
+    key = ServerKey("failing", 0, 0, 0)
+    actor = ServerActor(key, [SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()), (0,), 0, None, 20.0)
     actor.put({0: np.zeros(2, np.float32)}, None)
     with pytest.raises(RunError, match=r"updating at step 0 failed: OSError\('no such file'\)"):
         asyncio.run(actor.push_pull(Push(0, 0, 0, 0), [0], np.zeros(2, np.float32)))
 
 
 def test_a_server_of_this_process_is_found(processes: Client) -> None:
-    key = ServerKey("here", 0, 0)
-    actor = ServerActor(key, [], create_updater(plain_sgd()), 1, 0, 1.0)
+    key = ServerKey("here", 0, 0, 0)
+    actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0)
     assert local_shard(key) is not None
     close_shards(lambda other: other == key)
     assert local_shard(key) is None
@@ -222,8 +384,8 @@ def test_a_server_of_this_process_is_found(processes: Client) -> None:
 
 
 def test_a_server_that_dask_lets_go_of_is_gone(processes: Client) -> None:
-    key = ServerKey("released", 0, 0)
-    actor = ServerActor(key, [], create_updater(plain_sgd()), 1, 0, 1.0)
+    key = ServerKey("released", 0, 0, 0)
+    actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0)
     shard = local_shard(key)
     assert shard is not None
     waiting = shard.pull([], 0)

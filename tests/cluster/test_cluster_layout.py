@@ -1,4 +1,4 @@
-"""How a job is laid out before it runs: topology, placement, the timetable, the cut of the batch."""
+"""How a job is laid out before it runs: the workers at hand, the timetable, the cut of the batch."""
 
 from __future__ import annotations
 
@@ -16,45 +16,10 @@ from dsinga import UserError
 from dsinga.api import roots
 from dsinga.cluster import build_net, evaluate, lay_out, timetable
 from dsinga.cluster.feed import open_feed
-from dsinga.cluster.placement import place
-from dsinga.cluster.topology import Topology, topology
+from dsinga.cluster.topology import topology
 from dsinga.data import open_store, write_store
-from dsinga.job import Job, JobError, Phase, SlicingMethod, loads
+from dsinga.job import Job, JobError, Phase, loads
 from dsinga.training import initial_values
-
-
-def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:
-    """Return the information of Dask workers with so many threads each, as the scheduler gives it."""
-    kind = "inproc://10.0.0.1/7/" if inproc else "tcp://10.0.0.1:400"
-    return {f"{kind}{number}": {"nthreads": count, "name": number} for number, count in enumerate(threads)}
-
-
-def asked(workers: int, servers: int) -> Topology:
-    return Topology(workers, servers, SlicingMethod.kSinga)
-
-
-def test_partitions_go_to_all_workers_before_any_gets_two() -> None:
-    placement = place(asked(3, 2), dask_workers(2, 2))
-    first, second = dask_workers(2, 2)
-    assert placement.partitions == (first, second, first)
-    assert placement.servers == (first, second)
-
-
-def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
-    assert place(asked(1, 1), dask_workers(8)).threads == (8,)
-    assert place(asked(2, 1), dask_workers(4, 4)).threads == (4, 4)
-    assert place(asked(3, 1), dask_workers(2, 2)).threads == (1, 1, 1)
-    assert place(asked(2, 1), dask_workers(1, 1, 1, 1, inproc=True)).threads == (2, 2)
-
-
-def test_too_few_threads_are_refused() -> None:
-    with pytest.raises(UserError, match="the job wants 3 workers, the Dask cluster has 2 worker threads; start more"):
-        place(asked(3, 1), dask_workers(1, 1))
-
-
-def test_a_cluster_without_workers_is_refused() -> None:
-    with pytest.raises(UserError, match="has no workers; start some with `dask worker"):
-        place(asked(1, 1), {})
 
 
 def test_only_a_client_that_waits_is_taken(job: Job, threads: Client) -> None:
@@ -101,6 +66,16 @@ def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
         batch = whole.read(step, {"data": whole.parts[0]})["data"]
         np.testing.assert_array_equal(np.concatenate([part.data for part in read]), batch.data)
         np.testing.assert_array_equal(np.concatenate([part.labels for part in read]), batch.labels)
+
+
+def test_groups_read_disjoint_batches_and_together_what_one_reads(job: Job, stores: Path) -> None:
+    alone = open_feed(job, Phase.kTrain, 1, [str(stores)])
+    groups = open_feed(job, Phase.kTrain, 1, [str(stores)], groups=3)
+    (rows,) = groups.parts
+    for step in range(4):
+        for group in range(3):
+            read = groups.read(step, {"data": rows}, group)["data"]
+            np.testing.assert_array_equal(read.data, alone.read(3 * step + group, {"data": rows})["data"].data)
 
 
 def test_a_store_that_workers_do_not_find_is_refused(job: Job, processes: Client, stores: Path) -> None:

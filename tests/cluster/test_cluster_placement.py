@@ -1,0 +1,93 @@
+"""Which Dask worker each partition and each server gets, and how many cores."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsinga import UserError
+from dsinga.cluster.placement import place
+from dsinga.cluster.topology import Topology
+
+
+def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:
+    """Return the information of Dask workers with so many threads each, as the scheduler gives it."""
+    kind = "inproc://10.0.0.1/7/" if inproc else "tcp://10.0.0.1:400"
+    return {f"{kind}{number}": {"nthreads": count, "name": number} for number, count in enumerate(threads)}
+
+
+def numbers(topology: Topology, *threads: int, inproc: bool = False) -> tuple[object, object]:
+    """Return the Dask workers of the partitions and of the servers, group by group, by their numbers."""
+    workers = dask_workers(*threads, inproc=inproc)
+    placement, order = place(topology, workers), list(workers)
+    partitions, servers = (
+        [[order.index(address) for address in group] for group in groups]
+        for groups in (placement.partitions, placement.servers)
+    )
+    return partitions, servers
+
+
+def test_partitions_go_to_all_workers_before_any_gets_two() -> None:
+    assert numbers(Topology(3, 2), 2, 2) == ([[0, 1, 0]], [[0, 1]])
+
+
+def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
+    assert place(Topology(1, 1), dask_workers(8)).threads == ((8,),)
+    assert place(Topology(2, 1), dask_workers(4, 4)).threads == ((4, 4),)
+    assert place(Topology(3, 1), dask_workers(2, 2)).threads == ((1, 1, 1),)
+    assert place(Topology(2, 1), dask_workers(1, 1, 1, 1, inproc=True)).threads == ((2, 2),)
+    assert place(Topology(1, 1, groups=2), dask_workers(2, 2)).threads == ((2,), (2,))
+
+
+def test_too_few_threads_are_refused() -> None:
+    with pytest.raises(UserError, match="the job wants 3 workers, the Dask cluster has 2 worker threads; start more"):
+        place(Topology(3, 1), dask_workers(1, 1))
+    with pytest.raises(UserError, match=r"wants 4 workers, .* ask for fewer with --workers or cluster.nworker_groups"):
+        place(Topology(2, 1, groups=2), dask_workers(1, 1))
+
+
+def test_a_cluster_without_workers_is_refused() -> None:
+    with pytest.raises(UserError, match="has no workers; start some with `dask worker"):
+        place(Topology(1, 1), {})
+
+
+def test_blocks_of_workers_share_a_process() -> None:
+    """SINGA's nworkers_per_procs, as far as a process has threads."""
+    assert numbers(Topology(4, 1, workers_per_process=2), 2, 2) == ([[0, 0, 1, 1]], [[0]])
+    assert numbers(Topology(4, 1, workers_per_process=2), 4, 1) == ([[0, 0, 1, 0]], [[0]])
+    assert numbers(Topology(2, 1, groups=2, workers_per_process=2), 4, 4) == ([[0, 0], [1, 1]], [[0]])
+
+
+def test_all_reduce_has_each_server_beside_its_worker() -> None:
+    assert numbers(Topology(4, 4, workers_per_process=2), 2, 2) == ([[0, 0, 1, 1]], [[0, 0, 1, 1]])
+    assert numbers(Topology(4, 2, workers_per_process=2), 2, 2) == ([[0, 0, 1, 1]], [[0, 1]])
+    assert numbers(Topology(4, 4, servers_per_process=2), 1, 1, 1, 1) == ([[0, 1, 2, 3]], [[0, 1, 2, 3]])
+    assert numbers(Topology(4, 3, servers_per_process=2), 1, 1, 1, 1) == ([[0, 1, 2, 3]], [[0, 0, 1]])
+
+
+def test_a_server_group_lives_in_the_processes_of_its_worker_groups() -> None:
+    hogwild = Topology(1, 1, groups=3, server_groups=3)
+    assert numbers(hogwild, 1, 1, 1) == ([[0], [1], [2]], [[0], [1], [2]])
+    hybrid = Topology(2, 1, groups=4, server_groups=2)
+    assert numbers(hybrid, 2, 2, 2, 2) == ([[0, 1], [2, 3], [0, 1], [2, 3]], [[0], [1]])
+    assert numbers(hybrid._replace(workers_per_process=2), 2, 2, 2, 2) == ([[0, 0], [1, 1], [2, 2], [3, 3]], [[0], [3]])
+
+
+def test_separate_servers_have_processes_of_their_own() -> None:
+    sandblaster = Topology(2, 2, separate=True)
+    assert numbers(sandblaster, 1, 1, 1, 1) == ([[0, 1]], [[2, 3]])
+    assert numbers(sandblaster._replace(servers_per_process=2), 1, 1, 1) == ([[0, 1]], [[2, 2]])
+    assert numbers(Topology(1, 1, groups=2, server_groups=2, separate=True), 2, 1, 1) == ([[0], [0]], [[1], [2]])
+
+
+def test_threads_of_one_process_cannot_be_separate() -> None:
+    assert numbers(Topology(2, 1, separate=True), 1, 1, inproc=True) == ([[0, 1]], [[0]])
+
+
+def test_too_few_processes_for_separate_servers_are_refused() -> None:
+    with pytest.raises(
+        UserError,
+        match=r"2 servers, 1 a process, need 2 processes of their own, .* has 2 with",
+    ):
+        place(Topology(1, 2, separate=True), dask_workers(4, 4))
+    with pytest.raises(UserError, match=r"wants 2 workers, .* has 1 worker threads beside those of the servers"):
+        place(Topology(2, 2, separate=True), dask_workers(1, 1, 1))
