@@ -129,7 +129,14 @@ class Course:
             own = max(timing.total - timing.exchange - timing.data for timing in timings)
             data, total = max(timing.data for timing in timings), seconds[number]
             self.timings.append(
-                {"total": total, "compute": own, "data": data, "exchange": max(0.0, total - own - data)}
+                {
+                    "total": total,
+                    "compute": own,
+                    "data": data,
+                    "exchange": max(0.0, total - own - data),
+                    "crossing": sum(timing.crossing for timing in timings),
+                    "within": sum(timing.within for timing in timings),
+                }
             )
             self.step += 1
             self._since_display.append(add_metrics(parts))

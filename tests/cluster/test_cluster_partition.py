@@ -95,12 +95,14 @@ def test_a_cut_run_is_resumed_cut_in_another_way(stores: Path, threads: Client, 
     assert_close(resumed.params, single.params, 1e-5)
 
 
+@pytest.fixture(scope="module")
+def expected(stores: Path, threads: Client) -> Result:
+    """The small job, hybrid on two workers with two servers, exchanged as by default."""
+    return train(small(stores, "hybrid", 2, 2), threads, progress=False)
+
+
 class TestExchange:
     """The choices of ClusterConf: the same bits, but for compression."""
-
-    @pytest.fixture(scope="class")
-    def expected(self, stores: Path, threads: Client) -> Result:
-        return train(small(stores, "hybrid", 2, 2), threads, progress=False)
 
     @pytest.mark.parametrize(
         "options",
@@ -114,7 +116,7 @@ class TestExchange:
 
     def test_without_overlap_nothing_changes(self, stores: Path, client: Client, expected: Result) -> None:
         with dask.config.set({"dsinga.overlap": False}):
-            assert not lay_out(small(stores, "hybrid", 2, 2), client).setup.manner.overlap
+            assert not lay_out(small(stores, "hybrid", 2, 2), client, [str(stores)]).setup.manner.overlap
             assert_same(train(small(stores, "hybrid", 2, 2), client, progress=False).params, expected.params)
 
     def test_workers_that_update_resume_with_their_state(
@@ -140,7 +142,7 @@ def wide(stores: Path, workers: int, gather: bool) -> Job:
     """Return the small job with a fully connected layer whose weight is larger than its activations, cut by rows."""
     job = small(stores, "batch", workers, workers, fullc_gather=gather)
     added = """neuralnet {
-      layer { name: "fc" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 400 } }
+      layer { name: "fc" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 800 } }
       layer { name: "sharp" type: kReLU srclayers: "fc" }
     }"""
     position = [layer.name for layer in job.neuralnet.layer].index("ip")
@@ -235,9 +237,9 @@ def test_a_wait_for_mail_ends_and_says_what_it_waited_for(stores: Path, threads:
     def sends_nothing(net, values, records, ctx, push):
         return {} if ctx.rows.start > 0 else bp(net, values, records, ctx, push)
 
-    job = small(stores, "hybrid", 2).replace(train_one_batch=AlgConf(user_alg="SendsNothing"))
+    job = small(stores, "by layer", 2).replace(train_one_batch=AlgConf(user_alg="SendsNothing"))
     with (
         dask.config.set({"dsinga.timeout": "1s"}),
-        pytest.raises(RunError, match=r"waited 1 s for '.*drop.*' in step 0"),
+        pytest.raises(RunError, match=r"waited 1 s for '.*data.*' in step 0"),
     ):
         train(job, threads, progress=False)
