@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dsinga.planner.link import Links
 from dsinga.planner.program import Await, Compute, Exchange, Group, Packet, Program, Push, Receive, Send
 
-ITERATIONS = 4  # simulated; the first is left out
+ITERATIONS = 3  # simulated; the first is left out
 Waiting = Generator["float | Happening", None, None]
 
 
@@ -61,6 +61,7 @@ def simulate(group: Group, links: Links, overlap: bool = True) -> Prediction:
 class _Run:
     def __init__(self, group: Group, links: Links, overlap: bool):
         self.group, self.links, self.overlap = group, links, overlap
+        self._between = links.between
         self.programs = [program if overlap else program.in_turn() for program in group.programs]
         self.now = 0.0
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -168,7 +169,7 @@ class _Run:
         if here == there:
             self._at(self.now + self.links.inside.seconds(size), arrive)
             return
-        link = self.links.between
+        link = self._between
         seconds = size / link.bandwidth
         begins = max(self.now, self._out[here])
         self._out[here] = begins + seconds
@@ -182,7 +183,7 @@ class _Run:
 
         All links are equally busy both ways, so only the way out is looked at.
         """
-        home, link = self.group.homes[worker], self.links.between
+        home, link = self.group.homes[worker], self._between
         others = len(self.group.programs) - len(self._tenants[home])
         self.sent[worker] += others * size
         self.received[worker] += others * size

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.planner.builder import Builder, by_param, update_pieces
 from dsinga.planner.cost import FLOAT_BYTES
+from dsinga.planner.hosts import Hosts, Part
 from dsinga.planner.machine import Machine, rows_of, work_of
 from dsinga.planner.program import Compute, Group, Receive, Send
-from dsinga.server import Slice
 
 
-def translate(
-    net: PartitionedNet, homes: Sequence[int], servers: Sequence[int], slices: Sequence[Slice], machine: Machine
-) -> Group:
-    """Return what each worker does in an iteration of kBP.
-
-    ``homes`` is the process of each worker, ``servers`` that of each server, ``slices`` are those of the param parts.
-    """
-    kept = by_param(slices, net.parts)
-    users = {name: len(part.users) for name, part in net.parts.items()}
-    group = Group([], homes, servers, update_pieces(slices, users, machine.rates))
+def translate(net: PartitionedNet, hosts: Hosts, machine: Machine) -> Group:
+    """Return what each worker does in an iteration of kBP."""
+    parts = {name: Part(part.shape, part.users) for name, part in net.parts.items()}
+    slices = hosts.slices(parts)
+    kept = by_param(slices, parts)
+    users = {name: len(part.users) for name, part in parts.items()}
+    group = Group([], hosts.workers, hosts.servers, update_pieces(slices, users, machine.rates))
     for worker, local in enumerate(net.locals):
         shapes = {name: net.parts[name].shape for name in local.params}
-        builder = Builder(shapes, kept, homes[worker], servers, machine.rates)
+        builder = Builder(shapes, kept, hosts.workers[worker], hosts.servers, machine.rates)
         builder.program.memory = _memory(local)
         _iterate(builder, local, group, machine)
         group.programs.append(builder.program)
