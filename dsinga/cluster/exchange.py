@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dsinga.cluster.manner import Manner, encode
 from dsinga.cluster.meter import Meter
 from dsinga.cluster.replica import Replica
 from dsinga.cluster.roads import Answer, Road, wait_for
 from dsinga.errors import UserError
-from dsinga.job import Compression, PullTime
+from dsinga.job import PullTime
 from dsinga.ops import Array
 from dsinga.registry import nearest
-from dsinga.server import Codec, Push, Slice, create_codec, fill_buckets
+from dsinga.server import Push, Slice, fill_buckets
 
 Shape = tuple[int, ...]
-
-
-class Manner(NamedTuple):
-    """How values and gradients are exchanged. All but ``compression`` leave the numbers as they are.
-
-    ``pull`` says when values are asked for: with the push, or by the lookup that needs them. Without ``overlap``
-    gradients are sent after the backward pass and all values are waited for before the forward pass. ``topk_share`` is
-    the share of the numbers of a gradient that kTopK sends.
-    """
-
-    pull: PullTime = PullTime.kAtOnce
-    overlap: bool = True
-    compression: Compression = Compression.kNone
-    topk_share: float = 0.01
-
-    def codec(self) -> Codec | None:
-        """Return a new codec for gradients, with no residuals yet; None if they go as they are."""
-        return create_codec(self.compression, self.topk_share)
 
 
 class Exchange(Mapping[str, Array]):
@@ -231,7 +214,8 @@ class Exchange(Mapping[str, Array]):
         push = Push(generation, group, self._step, partition)
         road, gradients = self._roads[server], self._ready[number]
         if self._codec is not None:
-            gradients = self._encode(self._codec, pieces, gradients, road.crosses)
+            changes = {piece.id: gradients[piece.id] for piece in pieces if piece.param not in self._lasting}
+            gradients = {**gradients, **encode(self._codec, changes, road.crosses)}
         self._outdated.add(number)
         if self._manner.pull is PullTime.kAtOnce:
             self._answers[number] = road.push_pull(push, gradients)
@@ -239,15 +223,6 @@ class Exchange(Mapping[str, Array]):
             road.push(push, gradients)  # if it fails, so does the pull
         self._meter.count(road.crosses, sum(gradient.nbytes for gradient in gradients.values()))
         self._ready[number] = {}
-
-    def _encode(self, codec: Codec, pieces: Sequence[Slice], gradients: dict[int, Array], crosses: bool) -> dict:
-        """Return the payloads of gradients, or within a process what a server would make of them."""
-        payloads = dict(gradients)
-        for piece in pieces:
-            if piece.param not in self._lasting:
-                payload = codec.encode(piece.id, gradients[piece.id])
-                payloads[piece.id] = payload if crosses else codec.decode(payload, piece.size)
-        return payloads
 
     def _ask(self, number: int) -> None:
         server, pieces = self._buckets[number]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from dsinga.cluster.exchange import Manner
 from dsinga.cluster.feed import Feed
+from dsinga.cluster.manner import Manner
 from dsinga.cluster.topology import Topology
 from dsinga.job import Phase
 from dsinga.layers.bridge import BridgeSrc

@@ -15,7 +15,8 @@ from distributed import Client
 from smalljob import assert_same
 
 from dsinga import RunError, UserError
-from dsinga.cluster.exchange import Exchange, Manner
+from dsinga.cluster.exchange import Exchange
+from dsinga.cluster.manner import Manner
 from dsinga.cluster.meter import Meter
 from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road, wait_for
