@@ -43,6 +43,10 @@ class Topology(NamedTuple):
         share = self.groups // self.server_groups
         return range(server_group * share, (server_group + 1) * share)
 
+    def neighbours(self, server_group: int) -> list[int]:
+        """Return the server groups that a server group exchanges changes with."""
+        return [one + other - server_group for one, other in self.edges if server_group in (one, other)]
+
     @property
     def framework(self) -> str:
         """The name that the topology has in the literature, or the empty string.

@@ -1,48 +1,51 @@
-"""Every training framework trains: synchronous ones as one worker does, asynchronous ones nearly as well."""
+"""Every training framework trains: asynchronous groups, bounded staleness, warm-up, server groups that keep in step."""
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import assert_close
+from smalljob import assert_close, assert_same
 
 from dsinga import cluster
-from dsinga.api import roots, train
-from dsinga.job import ClusterConf, Job, SyncEdgeConf, SyncTopology
+from dsinga.api import evaluate, roots, train
+from dsinga.cluster import server
+from dsinga.job import AlgConf, ClusterConf, Job, SyncEdgeConf
+from dsinga.registry import register
+from dsinga.training import bp
 
 # Worker groups, server groups, workers and servers of a group.
-FRAMEWORKS = {
+Figures = tuple[int, int, int, int]
+FRAMEWORKS: dict[str, Figures] = {
     "Downpour": (3, 1, 1, 2),
     "Hogwild": (3, 3, 1, 1),
     "hybrid": (2, 1, 2, 2),
     "hybrid Hogwild": (2, 2, 2, 1),
 }
+LINE = [SyncEdgeConf(group=pair) for pair in ([0, 1], [1, 2], [3, 2])]
 
 
-def with_groups(job: Job, *figures: int, **more: Any) -> Job:
-    """Return the job, testing at its end, with so many worker groups, server groups, workers and servers a group."""
-    groups, server_groups, workers, servers = figures
-    conf = ClusterConf(
-        nworker_groups=groups,
-        nserver_groups=server_groups,
-        nworkers_per_group=workers,
-        nservers_per_group=servers,
-        **more,
-    )
+def with_groups(job: Job, figures: Figures, **more: Any) -> Job:
+    """Return the job, tested at its end, with so many worker groups, server groups, workers and servers a group."""
+    names = ("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group")
+    conf = ClusterConf(**dict(zip(names, figures, strict=True)), **more)
     return job.replace(cluster=conf, test_freq=1000, test_steps=2)
 
 
 @pytest.fixture(scope="module")
-def four_threads() -> Any:
+def four_threads() -> Iterator[Client]:
     with cluster.connect(workers=4) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def four_processes() -> Any:
+def four_processes() -> Iterator[Client]:
     with cluster.connect(workers=4, separate_processes=True) as client:
         yield client
 
@@ -54,6 +57,156 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_framework_trains_to_the_accuracy_of_one_worker(job: Job, client: Client, framework: str) -> None:
-    result = train(with_groups(job, *FRAMEWORKS[framework]), client, progress=False)
+    result = train(with_groups(job, FRAMEWORKS[framework]), client, progress=False)
     assert result.step == 50
+    assert [row["step"] for row in result.history if row["phase"] == "train"] == [10, 20, 30, 40, 50]
+    assert result.history.phase("test")[-1, "accuracy"] > 0.9  # one worker: 0.97
+
+
+class AtEnd:
+    """An observer that looks at what the servers have when all groups have ended."""
+
+    def __init__(self, client: Client):
+        self._client = client
+        self.values: dict[int, dict[str, np.ndarray]] = defaultdict(dict)
+
+    def begin(self, step: int) -> None:
+        pass
+
+    def record(self, row: dict[str, Any]) -> None:
+        if row["phase"] == "test":
+            for held in {id(held): held for held in self._client.run(server_values).values()}.values():
+                for group, values in held.items():
+                    self.values[group].update(values)
+
+    def progress(self, row: dict[str, Any]) -> None:
+        pass
+
+
+def server_values() -> dict[int, dict[str, np.ndarray]]:
+    """Return server group -> slice -> value, of the servers in this process."""
+    found: dict[int, dict[str, np.ndarray]] = defaultdict(dict)
+    for key, shard in list(server._shards.items()):
+        found[key.group].update({str(id): value for id, value in shard.snapshot(None, 10).values.items()})
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("more", "servers"),
+    [
+        ({"sync_topology": "kAllToAll"}, 1),
+        ({"sync_topology": "kRing", "sync_freq": 3}, 2),
+        ({"sync_topology": "kStar"}, 1),
+        ({"sync_edge": LINE, "sync_freq": 7}, 1),
+    ],
+    ids=["all-to-all", "ring", "star", "edges"],
+)
+def test_server_groups_agree_at_the_end(job: Job, client: Client, more: dict[str, Any], servers: int) -> None:
+    job = with_groups(job, (4, 4, 1, servers), **more)
+    observer = AtEnd(client)
+    cluster.train(job, client, observer, roots=roots(job, None))
+    assert observer.values.keys() == {0, 1, 2, 3}
+    for group in (1, 2, 3):
+        assert_close(observer.values[group], observer.values[0], 1e-5)
+
+
+@pytest.mark.parametrize("figures", [(3, 1, 1, 1), (3, 3, 1, 1)], ids=["Downpour", "Hogwild"])
+def test_the_last_test_and_checkpoint_are_of_the_params_that_a_run_returns(
+    job: Job, four_threads: Client, tmp_path: Path, figures: Figures
+) -> None:
+    job.neuralnet.layer[1].store_conf.batchsize = [75]  # type: ignore[union-attr]
+    job = with_groups(job, figures, sync_freq=5)
+    result = train(job, four_threads, workspace=tmp_path, progress=False)
+    last = result.history.phase("test")[-1]
+    assert evaluate(job, result.params, client=four_threads)["loss"] == pytest.approx(last["loss"], rel=1e-5)
+    resumed = train(job, four_threads, workspace=tmp_path, resume=True, progress=False)  # at the last step: no more
+    assert_same(resumed.params, result.params)
+
+
+class Course:
+    """What the algorithms below see of a run; theirs and the test's own, for all live in one process."""
+
+    begun: dict[int, list[int]] = defaultdict(list)  # steps by worker group
+    apart: list[int] = []
+    signal = threading.Event()
+
+
+@pytest.fixture
+def course() -> type[Course]:
+    Course.begun.clear()
+    Course.apart.clear()
+    Course.signal.clear()
+    return Course
+
+
+def group_of(ctx: Any) -> int:
+    """Return the worker group of a partition by its random numbers; the job's seed is 0."""
+    return {group * 0x9E3779B97F4A7C15 % 2**64: group for group in range(4)}[ctx.seed]
+
+
+@register("algorithm", "HeldUp")
+def held_up(net, values, records, ctx, push):
+    """Of two groups, let the second one hold its first step up until the first one would be too far ahead."""
+    group = group_of(ctx)
+    dict(values)  # all values of this step have come
+    Course.apart.append(ctx.step - len(Course.begun[1 - group]))
+    if group == 0 and ctx.step > 2:
+        Course.signal.set()
+    if group == 1 and ctx.step == 0:
+        assert not Course.signal.wait(timeout=0.5)
+    Course.begun[group].append(ctx.step)
+    return bp(net, values, records, ctx, push)
+
+
+def test_groups_are_no_further_apart_than_the_staleness(job: Job, four_threads: Client, course: type[Course]) -> None:
+    job = with_groups(job, (2, 1, 1, 1), staleness=2).replace(train_one_batch=AlgConf(user_alg="HeldUp"))
+    train(job, four_threads, progress=False)
+    assert max(course.apart) == 2
+
+
+@register("algorithm", "Warm")
+def warm(net, values, records, ctx, push):
+    """Note the steps of each group, and that no other group begins before group 0 is at step 19."""
+    Course.begun[group_of(ctx)].append(ctx.step)
+    if ctx.step == 19:
+        Course.signal.set()
+    assert Course.signal.is_set() == (ctx.step >= 19)
+    return bp(net, values, records, ctx, push)
+
+
+@pytest.mark.parametrize("figures", [(3, 1, 1, 1), (3, 3, 1, 1)], ids=["Downpour", "Hogwild"])
+def test_group_0_warms_up_alone(job: Job, four_threads: Client, course: type[Course], figures: Figures) -> None:
+    job = with_groups(job, figures, staleness=5 if figures[1] == 1 else None)
+    job = job.replace(warmup_steps=20, train_one_batch=AlgConf(user_alg="Warm"))
+    result = train(job, four_threads, progress=False)
+    assert course.begun == {0: [*range(50)], 1: [*range(20, 50)], 2: [*range(20, 50)]}
     assert result.history.phase("test")[-1, "accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("framework", ["Downpour", "Hogwild"])
+def test_an_asynchronous_run_resumes(job: Job, client: Client, tmp_path: Path, framework: str) -> None:
+    job = with_groups(job, FRAMEWORKS[framework])
+    cut = train(job.replace(train_steps=30), client, workspace=tmp_path, progress=False)
+    resumed = train(job, client, workspace=tmp_path, resume=True, progress=False)
+    assert cut.step == 30
+    assert [row["step"] for row in resumed.history if row["phase"] == "train"] == [10, 20, 30, 40, 50]
+    assert resumed.history.phase("test")[-1, "accuracy"] > 0.9
+
+
+def test_a_run_may_be_all_warm_up(job: Job, four_threads: Client) -> None:
+    result = train(with_groups(job, (2, 2, 1, 1)).replace(warmup_steps=50), four_threads, progress=False)
+    assert result.history.phase("test")[-1, "accuracy"] > 0.9
+
+
+def test_progress_counts_the_samples_of_all_groups(job: Job, four_threads: Client) -> None:
+    rates: list[tuple[float, float]] = []
+
+    class Rates(AtEnd):
+        def progress(self, row: dict[str, Any]) -> None:
+            rates.append(row["samples_per_second"])
+
+    job = with_groups(job, (2, 1, 1, 1), staleness=0)
+    outcome = cluster.train(job, four_threads, Rates(four_threads), roots=roots(job, None))
+    alone = 100 / np.median([timing["total"] for timing in outcome.timings])
+    assert max(rates) > 1.5 * alone
+    assert outcome.batchsize == 200

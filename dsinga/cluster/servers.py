@@ -1,0 +1,117 @@
+"""The servers of a run, as its driver has them: made, filled with values, made known to each other, asked."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from distributed import Client, Future
+
+from dsinga.cluster.neighbours import meet
+from dsinga.cluster.placement import Placement
+from dsinga.cluster.roads import wait_for
+from dsinga.cluster.server import ServerActor, ServerKey
+from dsinga.cluster.setup import Setup
+from dsinga.cluster.slices import Arrays, slice_specs, sliced_values
+from dsinga.cluster.watch import gather
+from dsinga.server import routes
+
+
+class Servers:
+    """The servers of all server groups."""
+
+    def __init__(self, client: Client, setup: Setup, placement: Placement):
+        self._client = client
+        self._setup = setup
+        self._placement = placement
+        self._actors: dict[ServerKey, Any] = {}
+        self.futures: list[Future] = []
+
+    def make(self, step: int) -> None:
+        """Make them, for worker groups that begin with ``step``."""
+        shape, specs, made = self._setup.topology, slice_specs(self._setup), []
+        for group, addresses in enumerate(self._placement.servers):
+            for server in range(len(addresses)):
+                key = ServerKey(self._setup.run, self._setup.generation, group, server)
+                mine = [spec for spec in specs if spec.slice.server == server]
+                arguments = (
+                    key, mine, self._setup.updater, shape.served(group), step, shape.staleness, self._setup.timeout,
+                    self._setup.manner.codec(),
+                )  # fmt: skip
+                self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
+                made.append(key)
+        self._actors = dict(zip(made, self._gather(self.futures), strict=True))
+
+    def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
+        """Give server groups the first values, of whole params, and the updater's state where a run is resumed."""
+        pieces, history = sliced_values(self._setup, values, state)
+
+        def of(key: ServerKey) -> tuple[Any, ...]:
+            ids = [piece.id for piece in self._setup.slices if piece.server == key.server]
+            mine = {id: pieces[id] for id in ids}, None if history is None else {id: history[id] for id in ids}
+            # Servers take what they are given for their own, and what goes to one in this process is not copied.
+            return mine if self._setup.topology.server_groups == 1 else copy.deepcopy(mine)
+
+        for group in groups:
+            self._ask([key for key in self._actors if key.group == group], "put", of)
+
+    def keep_in_step(self) -> None:
+        """Let neighbouring server groups tell each other of their updates from now on; all have the same values."""
+        shape, meetings = self._setup.topology, []
+        if shape.edges:
+            ways = routes(shape.edges, shape.server_groups)
+            for key in self._actors:
+                there = [key._replace(group=group) for group in shape.neighbours(key.group)]
+                neighbours = {other: self._actors[other] for other in there}
+                meetings.append(self._submit(meet, key, "meet", key, neighbours, ways, shape.sync_freq))
+        self._gather(meetings)
+
+    def flush(self) -> None:
+        """Let the server groups, whose worker groups stand still, pass on what they have to, until they agree."""
+        before: list[int] | None = None
+        while self._setup.topology.edges:
+            sent = self._ask(self._actors, "flush", lambda key: ())
+            if sent == before:
+                break
+            before = sent
+
+    def ask(self, group: int, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of the servers of a worker group, side by side; return their answers in order."""
+        mine = self.of(group)
+        return self._ask(mine, method, lambda key: arguments)
+
+    def of(self, group: int) -> dict[ServerKey, Any]:
+        """Return the actors of the servers of a worker group."""
+        server_group = self._setup.topology.server_group(group)
+        return {key: actor for key, actor in self._actors.items() if key.group == server_group}
+
+    def _ask(
+        self, keys: Iterable[ServerKey], method: str, arguments: Callable[[ServerKey], Sequence[Any]]
+    ) -> list[Any]:
+        with self._client.as_current():  # an Actor outside a task finds its way by the current client
+            answers = {key: getattr(self._actors[key], method)(*arguments(key)) for key in keys}
+        return [
+            wait_for(answer, self._setup.timeout, f"{method} by server {key.server} on {self._address(key)}")
+            for key, answer in answers.items()
+        ]
+
+    def _submit(
+        self, task: Callable[..., Any], key: ServerKey, what: str, *arguments: Any, actor: bool = False
+    ) -> Future:
+        of_group = f"-of-group-{key.group}" if self._setup.topology.server_groups > 1 else ""
+        return self._client.submit(
+            task,
+            *arguments,
+            actor=actor,
+            workers=[self._address(key)],
+            allow_other_workers=False,
+            pure=False,
+            key=f"{what}-{key.server}{of_group}-{self._setup.run}",
+        )
+
+    def _address(self, key: ServerKey) -> str:
+        return self._placement.servers[key.group][key.server]
+
+    def _gather(self, futures: Sequence[Future]) -> list[Any]:
+        return gather(self._client, futures, self._placement.addresses)
