@@ -51,13 +51,15 @@ class Course:
     the last step it does so when all groups have ended and all server groups agree.
     """
 
-    def __init__(self, layout: Layout, session: Session, observer: Observer, workspace: Path | None):
+    def __init__(
+        self, layout: Layout, session: Session, observer: Observer, workspace: Path | None, most: int | None = None
+    ):
         self._layout = layout
         self._job = layout.job
         self._session = session
         self._observer = observer
         self._workspace = workspace
-        self._paces = [timetable.Pace() for _ in range(layout.topology.groups)]
+        self._paces = [timetable.Pace(most) for _ in range(layout.topology.groups)]
         self._speeds = [0.0] * layout.topology.groups  # steps a second of those that are on their way
         self._since_display: list[Metrics] = []
         self._started = time.perf_counter()

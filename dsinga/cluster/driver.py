@@ -11,11 +11,12 @@ from distributed import Client
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
 from dsinga.cluster import timetable
 from dsinga.cluster.course import Course, Observer
+from dsinga.cluster.graph import GRAPHS_AHEAD, Grain
 from dsinga.cluster.layout import Layout, lay_out
 from dsinga.cluster.session import Session
 from dsinga.cluster.slices import Arrays
 from dsinga.errors import RunError, UserError
-from dsinga.job import Job, Phase
+from dsinga.job import AlgType, Job, Phase
 from dsinga.net import NeuralNet
 from dsinga.training import initial_values
 
@@ -42,6 +43,7 @@ def train(
     workspace: Path | None = None,
     roots: Sequence[str] = (),
     resume: bool = False,
+    grain: Grain = Grain.round,
 ) -> Outcome:
     """Train ``job`` on the cluster of ``client`` from its first step, or from the last checkpoint if ``resume``.
 
@@ -50,11 +52,13 @@ def train(
 
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way.
     """
+    if grain is Grain.graph and job.train_one_batch.alg is not AlgType.kBP:
+        raise job.train_one_batch.error("graph grain is for kBP; train by rounds, which run any algorithm", "alg")
     layout = lay_out(job, client, roots)
     begin = _resumed(layout, workspace) if resume else _fresh(job, layout, roots)
     observer.begin(begin.step)
-    session = Session(client, layout.setup, layout.placement)
-    course = Course(layout, session, observer, workspace)
+    session = Session(client, layout.setup, layout.placement, grain)
+    course = Course(layout, session, observer, workspace, most=GRAPHS_AHEAD if grain is Grain.graph else None)
     warm = timetable.all_begin(job, layout.topology, begin.step)
     try:
         session.start(begin.params, begin.state if resume else None, begin.step, warm)

@@ -7,6 +7,7 @@ milliseconds a task, so rounds are the default; the numbers are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from distributed import Future
@@ -15,6 +16,17 @@ from dsinga.cluster.mail import pack, unpack
 from dsinga.cluster.setup import PartitionKey, RoundReport
 from dsinga.cluster.stepper import Halt
 from dsinga.net.segments import Segment
+
+
+class Grain(Enum):
+    """What is one task: a round of many iterations of a partition, or a segment of one iteration."""
+
+    round = 0
+    graph = 1
+
+
+# Iterations that are sent as graphs at once.
+GRAPHS_AHEAD = 16
 
 # Sends a task to a partition: submit(partition, function, *arguments, key=...).
 Submit = Callable[..., Future]
@@ -39,7 +51,7 @@ def send_iteration(
             number, segment = len(plans[p]) - len(left[p]), left[p].pop(0)
             letters = {key: bridges.pop(key) for key in segment.receives}
             last = not left[p]
-            halt = submit(p, run_segment, step, number, letters, after[p], key=f"{segment.name}@{p}")
+            halt = submit(p, run_segment, step, number, letters, after[p], key=f"{segment.name} @{p}")
             sent = [submit(p, hand_on, halt, key, key=f"bridge {key}") for key in segment.sends]
             bridges.update(zip(segment.sends, sent, strict=True))
             after[p] = halt if last else [halt, *sent]

@@ -14,17 +14,21 @@ from typing import Any
 from distributed import get_worker
 
 from dsinga.cluster.exchange import Exchange
+from dsinga.cluster.graph import unpacked
 from dsinga.cluster.mail import Correspondent, Neighbour, PartitionMail, Peer, unpack
 from dsinga.cluster.meter import Meter
 from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
 from dsinga.cluster.server import ServerKey, close_shards, local_shard
 from dsinga.cluster.setup import PartitionKey, RoundReport, Setup, Timing
+from dsinga.cluster.stepper import Halt, Stepper
 from dsinga.data import Prefetch
 from dsinga.errors import RunError, UserError
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
+from dsinga.layers.base import Mail
 from dsinga.net import NeuralNet
+from dsinga.net.segments import Segment, segments
 from dsinga.ops import Array, get_ops
 from dsinga.training import Metrics, checked, forward
 
@@ -40,6 +44,7 @@ class Partition:
         self._ops = get_ops()
         self._prefetch: Prefetch | None = None
         self._meter = Meter()
+        self._stepper: Stepper | None = None
         self.mail = PartitionMail(setup.timeout, self._meter)
         nets = [net.locals[key.partition] for net in setup.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
@@ -75,32 +80,45 @@ class Partition:
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""
-        if start != self._step:
-            raise RunError(f"{self._key.words} stands at step {self._step} and was asked to go on from {start}")
-        self._ops.set_threads(self._threads)
-        if self._prefetch is None:
-            self._prefetch = Prefetch(self._reader(Phase.kTrain), start)
         report = RoundReport([], [], stop)
         for step in range(start, stop):
-            metrics, timing = self._iterate(step)
+            metrics, timing = self._iterate(step, self.mail)
             report.metrics.append(metrics)
             report.timings.append(timing)
-            self._step = step + 1
         self.exchange.begin(stop)
         return report
 
-    def _iterate(self, step: int) -> tuple[Metrics, Timing]:
+    def segment(self, step: int, number: int, letters: Mapping[str, Array]) -> Halt:
+        """Run one segment of iteration ``step`` with the mail that it receives (graph grain)."""
+        if self._stepper is None:
+            self._stepper = Stepper(self._key.words)
+        if number == 0:
+            self._stepper.begin(functools.partial(self._iterate, step))
+        plan = self.plan
+        return self._stepper.advance(letters, len(plan[number].sends), last=number == len(plan) - 1)
+
+    @functools.cached_property
+    def plan(self) -> tuple[Segment, ...]:
+        """The segments of an iteration."""
+        return segments(self._local(Phase.kTrain))
+
+    def _iterate(self, step: int, mail: Mail) -> tuple[Metrics, Timing]:
         started = time.perf_counter()
-        assert self._prefetch is not None
+        if step != self._step:
+            raise RunError(f"{self._key.words} stands at step {self._step} and was asked to go on from {step}")
+        self._ops.set_threads(self._threads)
+        if self._prefetch is None:
+            self._prefetch = Prefetch(self._reader(Phase.kTrain), step)
         records = next(self._prefetch)
         data = time.perf_counter() - started
         self._meter.start()
         self.mail.begin(f"step {step}")
         self.exchange.begin(step)
-        net, ctx = self._local(Phase.kTrain), self._context(Phase.kTrain, step, f"step {step}")
+        net, ctx = self._local(Phase.kTrain), self._context(Phase.kTrain, step, f"step {step}", mail)
         metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, self.exchange.push))
         self.exchange.finish()
         self.mail.finish()
+        self._step = step + 1
         meter = self._meter
         return metrics, Timing(time.perf_counter() - started, data, meter.waited, meter.crossing, meter.within)
 
@@ -113,7 +131,7 @@ class Partition:
             for batch, records in enumerate(prefetch):
                 iteration = f"batch {batch} of {phase.name} at step {version}"
                 self.mail.begin(iteration)
-                ctx = self._context(phase, batch, iteration)
+                ctx = self._context(phase, batch, iteration, self.mail)
                 _, metrics = forward(self._local(phase), self.exchange, records, ctx)
                 self.mail.finish()
                 found.append(metrics)
@@ -151,7 +169,7 @@ class Partition:
             return _no_records
         return functools.partial(self._setup.feeds[phase].read, wanted=wanted, group=self._key.group)
 
-    def _context(self, phase: Phase, step: int, iteration: str) -> Context:
+    def _context(self, phase: Phase, step: int, iteration: str, mail: Mail) -> Context:
         """Return the circumstances of an iteration, which is called ``iteration``, a name of its own in the run."""
         seed = group_seed(self._setup.seed, self._key.group)
         ctx = Context(self._ops, phase, self._rows(phase), seed, step)
@@ -161,13 +179,15 @@ class Partition:
             ctx,
             total=lambda key, array: self.exchange.total(f"{iteration}/{key}", array),
             gather=lambda key, array: self.exchange.gather(f"{iteration}/{key}", array),
-            mail=self.mail,
+            mail=mail,
         )
 
     def abort(self, message: str) -> None:
         """End every wait, now and later, with ``message``."""
         self.exchange.aborted = message
         self.mail.box.close(RunError(message))
+        if self._stepper is not None:
+            self._stepper.close(message)
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -230,6 +250,11 @@ def held(key: PartitionKey, token: Any) -> Held:
 def train_round(key: PartitionKey, start: int, stop: int, token: Any) -> RoundReport:
     """Task: one round of a partition. ``token`` is what it must come after."""
     return _find(key).train(start, stop)
+
+
+def run_segment(key: PartitionKey, step: int, number: int, letters: Mapping[str, Any], token: Any) -> Halt:
+    """Task: one segment of an iteration of a partition. ``token`` is what it must come after."""
+    return _find(key).segment(step, number, unpacked(letters))
 
 
 def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:

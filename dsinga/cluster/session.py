@@ -187,20 +187,20 @@ class Session:
     def _graph(self, group: int, start: int, stop: int) -> list[Future]:
         """Send off iterations as task graphs, each after the one before."""
         plans = [segments(local) for local in self._setup.nets[Phase.kTrain].locals]
-        ends = []
+        ends: list[list[Future]] = []
         for step in range(start, stop):
 
             def submit(partition: int, task: Callable[..., Any], *arguments: Any, key: str, step: int = step) -> Future:
                 return self._send(task, group, partition, f"{key}{self._of(group)}-{self._run}-{step}", *arguments)
 
-            self._tokens[group] = [*send_iteration(submit, plans, step, self._tokens[group], tasks.run_segment)]
-            ends.append(self._tokens[group])
-        by_partition = list(zip(*ends, strict=True))
-        self._tokens[group] = [
+            ends.append(send_iteration(submit, plans, step, self._tokens[group], tasks.run_segment))
+            self._tokens[group] = [*ends[-1]]
+        reports = [
             self._submit(report_round, group, p, f"steps-{start}-{stop}", list(halts), stop)
-            for p, halts in enumerate(by_partition)
+            for p, halts in enumerate(zip(*ends, strict=True))
         ]
-        return [*self._tokens[group]]
+        self._tokens[group] = [*reports]
+        return reports
 
     def _chain(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
         """Send off a task of every partition of a group, each after the one that was sent to it before."""

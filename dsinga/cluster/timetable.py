@@ -54,13 +54,14 @@ def all_begin(job: Job, topology: Topology, step: int) -> int:
 
 
 class Pace:
-    """How many steps make a round of about a second, learnt from the rounds before."""
+    """How many steps make a round of about a second, ``most`` at the most, learnt from the rounds before."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self.steps = 1
+        self._most = most
 
     def learn(self, seconds: Sequence[float]) -> None:
         """Take the seconds of each step of a round into account; growth is gradual, for first steps are slow."""
         per_step = sorted(seconds)[len(seconds) // 2]
         wanted = max(1, int(ROUND_SECONDS / max(per_step, 1e-6)))
-        self.steps = min(wanted, self.steps * 8)
+        self.steps = min(wanted, self.steps * 8, self._most or wanted)
