@@ -3,7 +3,7 @@
 from dsinga.net.build import create_net, filter_layers, input_layers
 from dsinga.net.cut import cut_rows
 from dsinga.net.dataflow import Edge, Stage
-from dsinga.net.describe import LayerRow, describe
+from dsinga.net.describe import LayerRow, PartRow, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.draw import to_svg
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.param import Param
@@ -19,13 +19,17 @@ __all__ = [
     "Node",
     "Param",
     "ParamPart",
+    "PartRow",
     "PartitionedNet",
     "Stage",
+    "bridge_traffic",
     "choose_cuts",
     "create_net",
+    "cut_reasons",
     "cut_rows",
     "cut_values",
     "describe",
+    "describe_parts",
     "filter_layers",
     "input_layers",
     "join_values",

@@ -24,14 +24,17 @@ class Arrangement:
     width: float
 
 
-def arrange(sources: Sequence[Sequence[int]], box: float = 1.0, lane: float = 0.3) -> Arrangement:
-    """Place the nodes of a graph, given each one's sources (all earlier), in boxes ``box`` wide.
+def arrange(
+    sources: Sequence[Sequence[int]],
+    box: float | Sequence[float] = 1.0,
+    lane: float = 0.3,
+    rank: Sequence[int] | None = None,
+) -> Arrangement:
+    """Place the nodes of a graph, given each one's sources (all earlier), in boxes ``box`` wide, each or all.
 
-    ``lane`` is the room that a passing edge takes.
+    ``lane`` is the room that a passing edge takes. ``rank`` is given where nodes must stand beside others elsewhere.
     """
-    rank: list[int] = []
-    for into in sources:
-        rank.append(max((rank[source] + 1 for source in into), default=0))
+    rank = longest_paths(sources) if rank is None else list(rank)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
     for node, row in enumerate(rank):
         rows[row].append(node)
@@ -49,18 +52,29 @@ def arrange(sources: Sequence[Sequence[int]], box: float = 1.0, lane: float = 0.
         for upper, lower in zip(chain, chain[1:], strict=False):
             below[upper].append(lower)
             above[lower].append(upper)
-    size = [box] * len(sources) + [lane] * (points - len(sources))
+    boxes = [box] * len(sources) if isinstance(box, (int, float)) else list(box)
+    size = boxes + [lane] * (points - len(sources))
     order_rows(rows, above, below)
     x = place_rows(rows, above, below, size)
-    lines = [*straight_lines(len(sources), above, below), *(chain[1:-1] for chain in chains.values())]
+    lines = straight_lines(len(sources), above, below)
     for _ in range(SETTLING):
         for line in lines:
             straighten(rows, line, size, x)
+        for first, *line, last in chains.values():
+            straighten(rows, line, size, x, (x[first] + x[last]) / 2)
     left = min((x[k] - size[k] / 2 for k in range(points)), default=0.0)
     right = max((x[k] + size[k] / 2 for k in range(points)), default=0.0)
     x = [value - left for value in x]
     routes = {edge: [x[point] for point in chain[1:-1]] for edge, chain in chains.items()}
     return Arrangement(x[: len(sources)], rank, routes, right - left)
+
+
+def longest_paths(sources: Sequence[Sequence[int]]) -> list[int]:
+    """Return for each node how many edges the longest path to it has."""
+    rank: list[int] = []
+    for into in sources:
+        rank.append(max((rank[source] + 1 for source in into), default=0))
+    return rank
 
 
 def order_rows(rows: list[list[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> None:
@@ -132,17 +146,26 @@ def straight_lines(boxes: int, above: Sequence[Sequence[int]], below: Sequence[S
     return lines
 
 
-def straighten(rows: Sequence[Sequence[int]], line: Sequence[int], size: Sequence[float], x: list[float]) -> None:
-    """Move the points of a line, one to a row, within the room that their rows leave, to as few places as can be."""
+def straighten(
+    rows: Sequence[Sequence[int]],
+    line: Sequence[int],
+    size: Sequence[float],
+    x: list[float],
+    wanted: float | None = None,
+) -> None:
+    """Move the points of a line, one to a row, within the room that their rows leave, to as few places as can be.
+
+    These are as near to ``wanted`` as can be, by default to where the points are.
+    """
     spaces = [room(next(row for row in rows if point in row), point, size, x) for point in line]
     start = 0
     while start < len(line):
         (low, high), stop = spaces[start], start + 1
         while stop < len(line) and max(low, spaces[stop][0]) <= min(high, spaces[stop][1]):
             low, high, stop = max(low, spaces[stop][0]), min(high, spaces[stop][1]), stop + 1
-        mean = sum(x[point] for point in line[start:stop]) / (stop - start)
+        near = sum(x[point] for point in line[start:stop]) / (stop - start) if wanted is None else wanted
         for point in line[start:stop]:
-            x[point] = min(max(mean, low), high)
+            x[point] = min(max(near, low), high)
         start = stop
 
 

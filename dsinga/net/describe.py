@@ -1,11 +1,14 @@
-"""A net as a table: a row for each layer."""
+"""A net as a table: a row for each layer, or for each part of one."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dsinga.layers.base import Shape
-from dsinga.net.neuralnet import NeuralNet
+from dsinga.layers.bridge import BridgeDst
+from dsinga.net.neuralnet import NeuralNet, Node
+from dsinga.net.partitioned import WHOLE_LAYER, PartitionedNet
 
 FLOAT_BYTES = 4
 
@@ -46,3 +49,75 @@ def describe(net: NeuralNet) -> list[LayerRow]:
         )
         for node, stage in zip(net.nodes, net.stages, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """A part of a layer: where it is computed and what of it, its shape, and the params that it uses.
+
+    ``count`` are the numbers of its params that no earlier layer of that worker uses. ``because`` says why the layer is
+    not cut as the job asks.
+    """
+
+    layer: str
+    location: int
+    type: str
+    part: str
+    shape: Shape
+    params: tuple[str, ...]
+    count: int
+    because: str
+
+
+def describe_parts(net: PartitionedNet) -> list[PartRow]:
+    """Return a row for each part of each layer of the whole net, layer by layer; connection layers are left out."""
+    rows: dict[str, list[PartRow]] = {name: [] for name in net.cuts}
+    for location, local in enumerate(net.locals):
+        for node, stage in zip(local.nodes, local.stages, strict=True):
+            if node.layer.name in rows:
+                rows[node.layer.name].append(
+                    PartRow(
+                        layer=node.layer.name,
+                        location=location,
+                        type=node.layer.conf.type_name,
+                        part=part_text(node),
+                        shape=part_shape(node),
+                        params=node.params,
+                        count=sum(local.params[name].size for name in stage.completes),
+                        because=net.cuts[node.layer.name].because,
+                    )
+                )
+    return [row for parts in rows.values() for row in parts]
+
+
+def bridge_traffic(net: PartitionedNet) -> tuple[int, int]:
+    """Return how many numbers an iteration sends over bridges: features and labels forward, gradients back."""
+    bridges = [node.layer for node in net.nodes if isinstance(node.layer, BridgeDst)]
+    sizes = [math.prod(bridge.shape) for bridge in bridges]
+    back = [size for size, bridge in zip(sizes, bridges, strict=True) if bridge.wants_gradient]
+    return sum(sizes), sum(back)
+
+
+def cut_reasons(net: PartitionedNet) -> list[str]:
+    """Return a line for each layer that is not cut as the job asks: how it is, and why."""
+    lines = []
+    for name, cut in net.cuts.items():
+        how = "whole" if cut.dim == WHOLE_LAYER else ("by rows", "by features")[cut.dim]
+        if cut.because:
+            lines.append(f"{name} is computed {how}: {cut.because}")
+    return lines
+
+
+def part_text(node: Node) -> str:
+    """Return which part of its layer a node of a partitioned net computes, in words."""
+    if node.layer.columns is not None:
+        return f"features {node.layer.columns.start}-{node.layer.columns.stop - 1}"
+    if node.rows is not None and node.rows.stop - node.rows.start < node.rows.total:
+        return f"rows {node.rows.start}-{node.rows.stop - 1}"
+    return "all"
+
+
+def part_shape(node: Node) -> Shape:
+    """Return the shape of what a node of a partitioned net computes."""
+    shape = node.layer.shape
+    return shape if node.rows is None else (node.rows.stop - node.rows.start, *shape[1:])

@@ -57,7 +57,7 @@ class Place(NamedTuple):
     layer: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PartitionedNet:
     """A net, cut for ``len(locals)`` workers.
 
@@ -72,6 +72,15 @@ class PartitionedNet:
     places: tuple[Place, ...]
     locals: tuple[NeuralNet, ...]
     parts: Mapping[str, ParamPart]
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(str(len(local.nodes)) for local in self.locals)
+        return f"PartitionedNet({self.whole.phase.name}: {len(self.locals)} workers with {sizes} layers)"
+
+    def _repr_html_(self) -> str:
+        from dsinga.net.draw_parts import to_svg
+
+        return to_svg(self)
 
 
 def cut_values(parts: Mapping[str, ParamPart], whole: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
