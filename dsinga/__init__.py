@@ -6,7 +6,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.registry import register
 
 if TYPE_CHECKING:
-    from dsinga.api import Result, build_net, evaluate, predict, predict_batches, train
+    from dsinga.api import Result, build_net, evaluate, partition_net, predict, predict_batches, train
     from dsinga.job import Job, load, loads
 
 __version__ = "0.1.0"
@@ -20,6 +20,7 @@ __all__ = [
     "evaluate",
     "load",
     "loads",
+    "partition_net",
     "predict",
     "predict_batches",
     "register",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 _JOB = ("Job", "load", "loads")
-_API = ("Result", "build_net", "evaluate", "predict", "predict_batches", "train")
+_API = ("Result", "build_net", "evaluate", "partition_net", "predict", "predict_batches", "train")
 _HOMES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
 
 

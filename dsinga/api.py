@@ -20,7 +20,7 @@ from dsinga.cluster import Arrays, connect
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import History, MetricsFile, Progress, read_metrics, show_progress
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, PartitionedNet
 
 PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}
 
@@ -141,6 +141,17 @@ def build_net(job: Job | str | os.PathLike[str], phase: str = "train", *, data_r
     return cluster.build_net(job, _phase(phase), roots(job, data_root))
 
 
+def partition_net(
+    job: Job | str | os.PathLike[str], workers: int, phase: str = "train", *, data_root: str | None = None
+) -> PartitionedNet:
+    """Return the net of a phase, cut for so many workers of a group, without training. Raises UserError for bad input.
+
+    In a notebook it is drawn with a colour for each worker.
+    """
+    job = with_workers(job if isinstance(job, Job) else load(job), workers)
+    return cluster.build_partitioned_net(job, _phase(phase), workers, roots(job, data_root))
+
+
 def roots(job: Job, data_root: str | None) -> list[str]:
     """Return where relative paths of the job are looked up after the working directory."""
     where = job.where()
@@ -227,4 +238,4 @@ def put_aside(workspace: Path) -> None:
             found.replace(old)
 
 
-__all__: Sequence[str] = ["Result", "build_net", "evaluate", "predict", "predict_batches", "train"]
+__all__: Sequence[str] = ["Result", "build_net", "evaluate", "partition_net", "predict", "predict_batches", "train"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dsinga import api
 from dsinga.cluster import connect
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, load
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 
 CONF = click.argument("conf", type=click.Path(path_type=Path))
 SET = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
@@ -100,17 +100,23 @@ def predict(
 @CONF
 @click.option("--svg", type=click.Path(path_type=Path), help="Where to draw the net [default: NAME.svg].")
 @click.option("--phase", default="train", show_default=True, help="Whose net: train, val or test.")
+@click.option("--partitions", type=int, metavar="N", help="Cut the net for N workers, with a colour for each.")
 @DATA_ROOT
 @SET
-def show(conf: Path, svg: Path | None, phase: str, data_root: str | None, overrides: tuple[str, ...]) -> None:
+def show(
+    conf: Path, svg: Path | None, phase: str, partitions: int | None, data_root: str | None, overrides: tuple[str, ...]
+) -> None:
     """Print the layers, shapes and params of the job CONF, and draw its net."""
-    from dsinga.net import to_svg
-
     job = load(conf, overrides)
-    net = api.build_net(job, phase, data_root=data_root)
-    _print_net(net)
+    net: NeuralNet | PartitionedNet
+    if partitions is None:
+        net = api.build_net(job, phase, data_root=data_root)
+        _print_net(net)
+    else:
+        net = api.partition_net(job, partitions, phase, data_root=data_root)
+        _print_parts(net)
     svg = svg or Path(f"{job.name}.svg")
-    svg.write_text(to_svg(net), encoding="utf-8")
+    svg.write_text(net._repr_html_(), encoding="utf-8")
     click.echo(f"drawn to {svg}")
 
 
@@ -183,24 +189,35 @@ def info(store: str) -> None:
 
 def _print_net(net: NeuralNet) -> None:
     """Print a line for each layer, and what the params come to."""
-    from dsinga.net import describe
-
     rows = describe(net)
-    table = rich.table.Table("layer", "type", "sources", "feature", "params", box=rich.box.SIMPLE)
-    table.add_column("values", justify="right")
-    for row in rows:
-        shape = " x ".join(map(str, row.shape))
-        table.add_row(
-            row.layer,
-            row.type,
-            " ".join(row.sources),
-            shape,
-            " ".join(row.params),
-            f"{row.count:,}" if row.count else "",
-        )
-    rich.console.Console(soft_wrap=True, highlight=False).print(table)
+    lines = [(row.layer, row.type, " ".join(row.sources), row.shape, " ".join(row.params), row.count) for row in rows]
+    _print_table(("layer", "type", "sources", "feature", "params"), lines)
     total = sum(row.count for row in rows)
     click.echo(f"{total:,} values in params, {sum(row.bytes for row in rows) / 2**20:,.1f} MiB")
+
+
+def _print_parts(net: PartitionedNet) -> None:
+    """Print a line for each part of each layer, why some are gathered, what workers hold, and what goes between."""
+    rows = describe_parts(net)
+    name = "{0.layer}@{0.location}".format
+    lines = [(name(row), row.type, row.part, row.shape, " ".join(row.params), row.count) for row in rows]
+    _print_table(("layer", "type", "computes", "feature", "params"), lines)
+    for reason in cut_reasons(net):
+        click.echo(reason)
+    for location in range(len(net.locals)):
+        count = sum(row.count for row in rows if row.location == location)
+        click.echo(f"worker {location}: {count:,} values in params")
+    forward, back = bridge_traffic(net)
+    click.echo(f"between workers, an iteration: {forward:,} numbers forward, {back:,} back")
+
+
+def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Sequence[int], str, int]]) -> None:
+    """Print lines of texts, of which the fourth is a shape, and the last how many values the params have."""
+    table = rich.table.Table(*columns, box=rich.box.SIMPLE)
+    table.add_column("values", justify="right")
+    for *texts, shape, params, count in lines:
+        table.add_row(*texts, " x ".join(map(str, shape)), params, f"{count:,}" if count else "")
+    rich.console.Console(soft_wrap=True, highlight=False).print(table)
 
 
 def _job_and_connection(

@@ -114,6 +114,22 @@ def test_show_prints_and_draws(dsinga: Dsinga, folder: Path) -> None:
     assert (folder / "cli.svg").read_text().lstrip().startswith("<svg")
 
 
+def test_show_cuts_the_net_for_workers(dsinga: Dsinga, folder: Path) -> None:
+    cut = ["--set", "neuralnet.layer[ip1].partition_dim=1", "--partitions", "2"]
+    shown = dsinga("show", "job.conf", "--svg", "parts.svg", *cut)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"ip1@0 +kInnerProduct +features 0-1 +20 x 2 +w1@0 b1@0 +18", shown.stdout)
+    assert re.search(r"loss@1 +kSoftmaxLoss +rows 10-19 +10 x 3", shown.stdout)
+    assert "worker 1: 9 values in params" in shown.stdout
+    assert "between workers, an iteration: 190 numbers forward, 30 back" in shown.stdout
+    assert "worker 1" in (folder / "parts.svg").read_text()
+    tested = dsinga("show", "job.conf", "--phase", "test", *cut)
+    assert "w1@1" in tested.stdout, tested.stderr
+    refused = dsinga("show", "job.conf", "--set", "neuralnet.layer[ip1].partition_dim=1", "--partitions", "4")
+    assert refused.returncode == 2
+    assert "layer 'ip1': has 3 features, which cannot be cut over 4 workers" in refused.stderr
+
+
 def test_bench_needs_no_data(dsinga: Dsinga, folder: Path) -> None:
     job = JOB.replace("train.zarr", "nowhere.zarr")
     (folder / "job.conf").write_text(job)

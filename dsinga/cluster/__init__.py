@@ -4,7 +4,7 @@ from dsinga.cluster.course import Observer
 from dsinga.cluster.driver import Outcome, train
 from dsinga.cluster.embedded import connect
 from dsinga.cluster.inference import evaluate, predict
-from dsinga.cluster.layout import Layout, build_net, lay_out
+from dsinga.cluster.layout import Layout, build_net, build_partitioned_net, lay_out
 from dsinga.cluster.placement import workers_at_hand
 from dsinga.cluster.slices import Arrays
 
@@ -14,6 +14,7 @@ __all__ = [
     "Observer",
     "Outcome",
     "build_net",
+    "build_partitioned_net",
     "connect",
     "evaluate",
     "lay_out",

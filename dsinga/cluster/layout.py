@@ -132,6 +132,19 @@ def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
     return create_net(job.neuralnet, phase, open_feed(job, phase, 1, roots).infos)
 
 
+def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:
+    """Return the net of a phase, cut for the workers of a group as in training. Raises UserError as :func:`build_net`.
+
+    The params of the net of another phase are cut as training cuts them.
+    """
+    phases = list(dict.fromkeys([Phase.kTrain, phase]))
+    check(job, phases)
+    feeds = {one: open_feed(job, one, workers, roots) for one in phases}
+    nets = {one: create_net(job.neuralnet, one, feed.infos) for one, feed in feeds.items()}
+    _same_params(nets)
+    return cut_nets(nets, feeds, (job.cluster or ClusterConf()).fullc_gather)[phase]
+
+
 def _same_params(nets: Mapping[Phase, NeuralNet]) -> None:
     train = nets[Phase.kTrain].params
     for phase, net in nets.items():
