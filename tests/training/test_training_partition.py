@@ -22,6 +22,7 @@ from partitioned_run import (
 )
 from partitionnets import NETS, STRATEGIES, net_of
 from randomnets import CLASSES, nets
+from trainingcases import build, dense, layer
 from workergroup import Stuck
 
 from dsinga.errors import UserError
@@ -107,6 +108,14 @@ def test_other_phases_give_the_same_metrics(strategy: str, parts: int):
     assert list(mine) == list(its)
     for name, pair in its.items():
         np.testing.assert_allclose(mine[name], pair, 1e-12, err_msg=name)
+
+
+def test_gradients_of_gathered_activations_are_those_of_the_whole_batch():
+    layers = [dense("a", "data", 40), layer("tanh", "kSTanh", "a"), dense("b", "tanh", 50)]
+    net = build(*layers, layer("loss", "kSoftmaxLoss", "b", "data"), shape=(60,), rows=6)
+    cut = partition(net, 3, gather=True)
+    assert [part.name for part in cut.parts.values() if part.gathered] == list(net.params)
+    assert_equal_runs(*both(net, cut), 1e-12)
 
 
 @pytest.mark.skipif("DSINGA_SINGA_EXAMPLES" not in os.environ, reason="needs SINGA's examples in DSINGA_SINGA_EXAMPLES")
