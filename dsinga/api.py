@@ -58,6 +58,7 @@ def train(
     workers: int | None = None,
     resume: bool = False,
     progress: bool = True,
+    grain: str = "round",
 ) -> Result:
     """Train a job and return the result.
 
@@ -69,6 +70,8 @@ def train(
         workers: overrides the number of workers of each worker group of the job.
         resume: go on from the last checkpoint in the workspace.
         progress: show a live line (in a notebook: a live picture).
+        grain: "round", or "graph" to make each iteration a Dask task graph, which the dashboard shows layer by layer;
+            slower, with the same numbers.
 
     Raises:
         UserError: before training, for a fault in the job, the stores, or the size of the cluster.
@@ -82,7 +85,9 @@ def train(
     with contextlib.ExitStack() as stack:
         client = client or stack.enter_context(connect(workers=wanted_workers(job)))
         observer = stack.enter_context(_Observer(job, folder, resume, progress))
-        outcome = cluster.train(job, client, observer, workspace=folder, roots=roots(job, data_root), resume=resume)
+        outcome = cluster.train(
+            job, client, observer, workspace=folder, roots=roots(job, data_root), resume=resume, grain=_grain(grain)
+        )
     return Result(job, outcome.params, observer.history, outcome.net, outcome.step, folder)
 
 
@@ -178,6 +183,12 @@ def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:
 
 def _params(params: Arrays | str | os.PathLike[str]) -> Arrays:
     return params if isinstance(params, dict) else read_params(params)
+
+
+def _grain(name: str) -> cluster.Grain:
+    if name not in cluster.Grain.__members__:
+        raise UserError(f"grain must be one of {', '.join(cluster.Grain.__members__)}, not {name!r}")
+    return cluster.Grain[name]
 
 
 def _phase(name: str) -> Phase:

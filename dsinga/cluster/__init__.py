@@ -3,6 +3,7 @@
 from dsinga.cluster.course import Observer
 from dsinga.cluster.driver import Outcome, train
 from dsinga.cluster.embedded import connect
+from dsinga.cluster.graph import Grain
 from dsinga.cluster.inference import evaluate, predict
 from dsinga.cluster.layout import Layout, build_net, build_partitioned_net, lay_out
 from dsinga.cluster.placement import workers_at_hand
@@ -10,6 +11,7 @@ from dsinga.cluster.slices import Arrays
 
 __all__ = [
     "Arrays",
+    "Grain",
     "Layout",
     "Observer",
     "Outcome",

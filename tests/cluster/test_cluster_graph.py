@@ -1,0 +1,48 @@
+"""Graph grain: an iteration as a task graph gives the numbers of a round, and shows its layers by name."""
+
+from __future__ import annotations
+
+import pytest
+from dask.utils import key_split
+from distributed import Client, get_task_stream
+from smalljob import assert_same, with_topology
+
+from dsinga import UserError
+from dsinga.api import train
+from dsinga.job import AlgConf, AlgType, Job
+
+
+def hybrid(job: Job, workers: int) -> Job:
+    """Return the small job with its inner product cut by features, for fewer steps."""
+    layers = [layer.replace(partition_dim=1) if layer.name == "ip" else layer for layer in job.neuralnet.layer]
+    job = with_topology(job, workers, 1).replace(train_steps=6)
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_both_grains_are_the_same_bits(job: Job, client: Client, workers: int) -> None:
+    job = hybrid(job, workers).replace(test_freq=3, test_steps=2)
+    rounds = train(job, client, progress=False)
+    graphs = train(job, client, progress=False, grain="graph")
+    assert_same(graphs.params, rounds.params)
+    assert list(graphs.history[:, "loss"]) == list(rounds.history[:, "loss"])
+
+
+def test_several_groups_train_by_graphs(job: Job, threads: Client) -> None:
+    job = with_topology(job, 1).replace(train_steps=20, disp_freq=5)
+    job = job.replace(cluster=job.cluster.replace(nworker_groups=2, staleness=2))
+    losses = train(job, threads, progress=False, grain="graph").history.phase("train")[:, "loss"]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_tasks_are_named_by_their_layers(job: Job, threads: Client) -> None:
+    with get_task_stream(threads) as stream:
+        train(hybrid(job, 2).replace(train_steps=2), threads, progress=False, grain="graph")
+    names = {key_split(task["key"]) for task in stream.data}
+    assert names >= {"forward data..drop @0", "forward ip @1", "bridge drop:all@0"}
+
+
+def test_another_algorithm_is_refused(job: Job, threads: Client) -> None:
+    job = job.replace(train_one_batch=AlgConf(alg=AlgType.kUserAlg, user_alg="own"))
+    with pytest.raises(UserError, match="graph grain"):
+        train(job, threads, progress=False, grain="graph")
