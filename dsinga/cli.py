@@ -151,6 +151,39 @@ def bench(
             click.echo(f"{name:20} {figure:12,.3f}")
 
 
+@main_group.command()
+@CONF
+@click.option("--workers", type=int, metavar="N", help="Workers in the worker group; they need not be there.")
+@click.option("--bandwidth", help="Of the network between machines, such as 1Gbit or 100MB/s [default: 1Gbit].")
+@click.option("--latency", help="Of the network between machines, such as 0.1ms [default: 0.1ms].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Where to draw speedup and efficiency, as SVG.")
+@DATA_ROOT
+@SET
+def plan(
+    conf: Path, bandwidth: str | None, latency: str | None, as_json: bool, picture: Path | None, **options: Any
+) -> None:
+    """Predict what an iteration of the job CONF takes, for each way to partition its net.
+
+    Layers are timed on this machine once and kept in a cache (dask config dsinga.cache). With a network given, the
+    workers are on machines like this one.
+    """
+    from dsinga.plan import network, predict
+    from dsinga.planner.picture import draw_scaling
+    from dsinga.planner.table import print_plan
+
+    link = network(bandwidth, latency)
+    job = load(conf, options["overrides"])
+    found = predict(job, workers=options["workers"], network=link, data_root=options["data_root"])
+    if as_json:
+        click.echo(json.dumps(found.figures()))
+    else:
+        print_plan(found.figures(), rich.console.Console(soft_wrap=True, highlight=False))
+    if picture:
+        picture.write_text(draw_scaling(found.speedups(), f"{found.job}: speedup by workers"), encoding="utf-8")
+        click.echo(f"drawn to {picture}", err=as_json)
+
+
 @main_group.group()
 def data() -> None:
     """Import data into zarr stores, and look at them."""

@@ -1,0 +1,117 @@
+"""The counts behind the prices: against the paper's figures for AlexNet (5.4.1), and numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from plannets import GIGABIT, MACHINE, alexnet, conv, dense, layer, mlp, net_of, size_of_params
+
+from dsinga.layers.base import Connection
+from dsinga.net import choose_cuts
+from dsinga.net.partitioned import Cut
+from dsinga.planner.cost import Cost, feature_traffic, layer_cost, net_traffic, param_traffic
+from dsinga.planner.hosts import Hosts, hosts
+from dsinga.planner.simulate import simulate
+from dsinga.planner.sketch import sketch
+
+ROWS, FEATURES, WHOLE = Cut(0), Cut(1), Cut(-1)
+
+
+def test_a_fully_connected_layer() -> None:
+    """16 x 20 -> 16 x 10: 2·16·20·10 operations, twice that back; 10·20 weights and 10 biases."""
+    net = mlp(16, 10, inputs=20)
+    assert layer_cost(net.layer("out")) == Cost(6400, 12800, 4 * 160, 4 * 210)
+
+
+def test_a_convolution() -> None:
+    """2 x 3 x 8 x 8 by 5 filters of 3 x 3 x 3: each of 2·5·8·8 numbers takes 27 products."""
+    net = net_of(
+        conv("conv", "data", 5, 3, pad=1), layer("loss", "kSoftmaxLoss", "conv", "data"), batch=2, shape=(3, 8, 8)
+    )
+    assert layer_cost(net.layer("conv")) == Cost(2 * 640 * 27, 4 * 640 * 27, 4 * 640, 4 * (135 + 5))
+
+
+def test_a_transposed_weight_counts_alike() -> None:
+    conf = {"num_output": 10, "transpose": True}
+    net = net_of(layer("ip", "kInnerProduct", "data", innerproduct_conf=conf), batch=16, shape=(20,))
+    assert layer_cost(net.layer("ip")).forward == 6400
+
+
+def test_a_layer_without_weights_touches_its_numbers() -> None:
+    net = net_of(layer("relu", "kReLU", "data"), batch=4, shape=(6,))
+    assert layer_cost(net.layer("relu")) == Cost(24, 24, 96, 0)
+
+
+def test_alexnet_has_the_shares_that_the_paper_gives() -> None:
+    """Convolutions: 5 % of the params and 90 to 95 % of the operations; fully connected layers the rest."""
+    net = alexnet()
+    costs = {node.layer.name: layer_cost(node.layer) for node in net.nodes}
+    convolutions = [cost for name, cost in costs.items() if name.startswith("conv")]
+    assert 0.04 < sum(cost.params for cost in convolutions) / sum(cost.params for cost in costs.values()) < 0.07
+    assert 0.90 < sum(cost.forward for cost in convolutions) / sum(cost.forward for cost in costs.values()) < 0.96
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_data_parallel_workers_send_every_gradient_and_get_every_value(workers: int) -> None:
+    """2p a worker: p out and p in, with servers elsewhere."""
+    net = alexnet(64)
+    apart = Hosts(tuple(range(workers)), (workers,))
+    cuts = choose_cuts(net, workers)
+    found = simulate(sketch(net, cuts, apart, MACHINE), GIGABIT)
+    assert found.sent == found.received == 4 * size_of_params(net)
+    assert net_traffic(net, cuts, workers) == 4 * size_of_params(net)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_model_parallel_workers_exchange_features(workers: int) -> None:
+    """fc7 of AlexNet: b·d/K numbers to K - 1 others forward, as many gradients back (Figure 13b)."""
+    batch, width = 64, 4096
+    net = net_of(
+        dense("fc6", "data", width),
+        dense("fc7", "fc6", width),
+        layer("loss", "kEuclideanLoss", "fc7", "data"),
+        batch=batch,
+        shape=(width,),
+    )
+    assert feature_traffic(4 * batch * width, FEATURES, FEATURES, Connection.kOneToAll, workers) == pytest.approx(
+        4 * batch * width * (workers - 1) / workers
+    )
+    cuts = choose_cuts(net, workers, {"fc6": 1, "fc7": 1, "loss": 0})
+    found = simulate(sketch(net, cuts, hosts(workers, 1, workers), MACHINE), GIGABIT)
+    gathered = 4 * batch * width * (workers - 1) // workers  # of the data and of fc6, whose gradient goes back
+    back_to_rows = 2 * 4 * batch * width * (workers - 1) // workers**2
+    assert found.sent == found.received == 3 * gathered + back_to_rows
+    assert net_traffic(net, cuts, workers) == pytest.approx(found.sent)
+
+
+def test_model_parallelism_pays_for_alexnets_fully_connected_layers() -> None:
+    """The size of the params is far above b·d, so by rows costs more, for batches up to thousands (5.4.1)."""
+    fc6 = layer_cost(alexnet(512).layer("fc6"))
+    for workers in (2, 4, 8):
+        by_rows = 2 * param_traffic(fc6.params, ROWS, workers)
+        by_features = 2 * 2 * feature_traffic(4 * 512 * 9216, ROWS, FEATURES, Connection.kOneToAll, workers)
+        assert by_rows > 3 * by_features
+
+
+def test_params_that_are_cut_stay_where_they_are() -> None:
+    assert param_traffic(100, ROWS, 1) == 0
+    assert param_traffic(100, FEATURES, 4) == param_traffic(100, WHOLE, 4) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "cut", "connection", "bytes_"),
+    [
+        (ROWS, ROWS, Connection.kOneToAll, 0),
+        (FEATURES, FEATURES, Connection.kOneToOne, 0),
+        (FEATURES, FEATURES, Connection.kOneToAll, 750),
+        (ROWS, FEATURES, Connection.kOneToAll, 750),
+        (ROWS, FEATURES, Connection.kOneToOne, 187.5),
+        (FEATURES, ROWS, Connection.kOneToAll, 187.5),
+        (WHOLE, ROWS, Connection.kOneToAll, 750),
+        (ROWS, WHOLE, Connection.kOneToAll, 750),
+        (WHOLE, FEATURES, Connection.kOneToAll, 3000),
+        (WHOLE, WHOLE, Connection.kOneToAll, 0),
+        (WHOLE, Cut(-1, 2), Connection.kOneToAll, 1000),
+    ],
+)
+def test_a_thousand_bytes_between_four_workers(source: Cut, cut: Cut, connection: Connection, bytes_: float) -> None:
+    assert feature_traffic(1000, source, cut, connection, 4) == bytes_
