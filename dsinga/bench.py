@@ -25,7 +25,8 @@ def measure(job: Job, client: Client, *, steps: int, synthetic: bool, data_root:
     """Train for a warm-up and ``steps`` more iterations; return medians in milliseconds, and more.
 
     ``exchange_ms`` is the iteration less the longest computing and the longest wait for data among the partitions:
-    what the engine adds. ``peak_rss_mb`` is that of the largest process. ``synthetic`` makes random records of the
+    what the engine adds. ``crossing_mb`` are the megabytes that go between processes in an iteration of a worker group:
+    gradients, values, and what bridges send. ``peak_rss_mb`` is that of the largest process. ``synthetic`` makes random records of the
     shapes in the job, so that no data is needed. Raises UserError for bad input.
     """
     job = _bare(job, WARM_UP + steps)
@@ -41,6 +42,7 @@ def measure(job: Job, client: Client, *, steps: int, synthetic: bool, data_root:
         "compute_ms": 1e3 * median["compute"],
         "exchange_ms": 1e3 * median["exchange"],
         "data_ms": 1e3 * median["data"],
+        "crossing_mb": 1e-6 * median["crossing"],
         "peak_rss_mb": max(client.run(_peak_rss_mb).values()),
     }
 

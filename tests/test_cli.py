@@ -136,7 +136,7 @@ def test_bench_needs_no_data(dsinga: Dsinga, folder: Path) -> None:
     measured = dsinga("bench", "job.conf", "--workers", "2", "--steps", "5", "--synthetic", "--json")
     assert measured.returncode == 0, measured.stderr
     assert json.loads(measured.stdout).keys() == {
-        "ms_per_iteration", "samples_per_second", "compute_ms", "exchange_ms", "data_ms", "peak_rss_mb",
+        "ms_per_iteration", "samples_per_second", "compute_ms", "exchange_ms", "data_ms", "crossing_mb", "peak_rss_mb",
     }  # fmt: skip
 
 
