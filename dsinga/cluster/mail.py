@@ -9,17 +9,16 @@ before has been acknowledged.
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
 import numpy as np
 
 from dsinga.cluster.meter import Meter
-from dsinga.cluster.roads import GLANCE
+from dsinga.cluster.roads import GLANCE, tell
 from dsinga.errors import RunError
 from dsinga.ops import Array
 
@@ -117,12 +116,13 @@ class Correspondent:
 
     def put(self, turn: int, key: str, array: Array) -> Future[None]:
         """See :class:`Peer`."""
-        deliver = functools.partial(self._actor.deliver, turn, key, *pack(array))
-        return asyncio.run_coroutine_threadsafe(_awaited(deliver), self._loop)
+        packed, order = pack(array)
+        sent = self._actor.deliver(tell(turn, key, order), packed)  # on its way: what follows is about the outcome
+        return asyncio.run_coroutine_threadsafe(_outcome(sent), self._loop)
 
 
-async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
-    await call()
+async def _outcome(sent: Awaitable[None]) -> None:
+    await sent
 
 
 class PartitionMail:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -225,8 +226,9 @@ class Tenant:
         self._box = _partitions[key].mail.box
         weakref.finalize(self, _abandon, lambda other: other[:2] == key[:2], "the driver of the run is gone")
 
-    async def deliver(self, turn: int, key: str, array: Array, order: Sequence[int]) -> None:
-        """Take in mail, as it was packed; return when the partition has come near to iteration ``turn``."""
+    async def deliver(self, told: str, array: Array) -> None:
+        """Take in mail: its iteration, key and order are told. Return when the partition has come near to that."""
+        turn, key, order = json.loads(told)
         acknowledged = self._box.put(turn, key, unpack(array, order))
         if acknowledged is not None:
             await asyncio.wrap_future(acknowledged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -53,6 +54,8 @@ def _release(key: ServerKey, shard: Shard) -> None:
 class ServerActor:
     """One server of a server group. Its blocking methods are coroutines, so a wait holds no thread.
 
+    What partitions call in every iteration takes an array at most, and one string (:func:`dsinga.cluster.roads.tell`).
+
     Args:
         key: which server it is.
         slices: what it keeps.
@@ -87,12 +90,36 @@ class ServerActor:
         """Set the values, and the updater's state where a run is resumed."""
         self._shard.put(values, state)
 
-    async def pull(self, ids: Sequence[int], version: int, group: int) -> Array:
-        """Return the values of slices ``ids``, joined, as soon as they have reached ``version`` for a worker group."""
+    async def pull(self, told: str) -> Array:
+        """Return the values of slices, joined, as soon as they have reached a version for a worker group."""
+        return await self._pull(*json.loads(told))
+
+    async def push(self, told: str, joined: Array) -> None:
+        """Take the gradients of slices, packed (:func:`dsinga.cluster.roads.pack`)."""
+        push, ids, lengths = json.loads(told)
+        await self._push(Push(*push), ids, joined, lengths)
+
+    async def push_pull(self, told: str, joined: Array) -> Array:
+        """Take the gradients of slices, packed; return their values once every partition has given its own."""
+        said, ids, lengths = json.loads(told)
+        push = Push(*said)
+        await self._push(push, ids, joined, lengths)
+        return await self._pull(ids, push.step + 1, push.group)
+
+    async def total(self, told: str, array: Array) -> Array:
+        """Return the sum of the arrays of some partitions of a worker group, in their order."""
+        key, group, partition, contributors = json.loads(told)
+        return await self._wait(self._shard.total(key, group, partition, array, contributors))
+
+    async def gather(self, told: str, array: Array) -> Array:
+        """Return the rows of some partitions of a worker group, joined in their order."""
+        key, group, partition, contributors = json.loads(told)
+        return await self._wait(self._shard.gather(key, group, partition, array, contributors))
+
+    async def _pull(self, ids: Sequence[int], version: int, group: int) -> Array:
         return join(await self._wait(self._shard.pull(ids, version, group)), ids)
 
-    async def push(self, push: Push, ids: Sequence[int], joined: Array, lengths: Sequence[int] | None = None) -> None:
-        """Take the gradients of slices ``ids``, packed (:func:`dsinga.cluster.roads.pack`)."""
+    async def _push(self, push: Push, ids: Sequence[int], joined: Array, lengths: Sequence[int] | None) -> None:
         gradients = unpack(joined, lengths, ids, self._sizes, self._codec)
         try:
             if joined.nbytes > INLINE_BYTES:
@@ -103,25 +130,6 @@ class ServerActor:
             raise
         except (OSError, RuntimeError) as error:  # an updater's; a caller takes these two for the loss of this actor
             raise RunError(f"updating at step {push.step} failed: {error!r}") from error
-
-    async def push_pull(
-        self, push: Push, ids: Sequence[int], joined: Array, lengths: Sequence[int] | None = None
-    ) -> Array:
-        """Take the gradients of slices ``ids``, packed; return their values once every partition has given its own."""
-        await self.push(push, ids, joined, lengths)
-        return await self.pull(ids, push.step + 1, push.group)
-
-    async def total(
-        self, key: str, group: int, partition: int, array: Array, contributors: Sequence[int] | None = None
-    ) -> Array:
-        """Return the sum of what the partitions ``contributors`` of a group give, by default all that push here."""
-        return await self._wait(
-            self._shard.total(key, group, partition, array, contributors or self._shard.contributors)
-        )
-
-    async def gather(self, key: str, group: int, partition: int, array: Array, contributors: Sequence[int]) -> Array:
-        """Return the rows of the partitions ``contributors`` of a worker group, joined in their order."""
-        return await self._wait(self._shard.gather(key, group, partition, array, contributors))
 
     def snapshot(self, version: int | None) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
         """Return copies of the values and of the updater's state, by slice id, at ``version``, or as they stand."""

@@ -19,7 +19,7 @@ from dsinga.cluster.exchange import Exchange
 from dsinga.cluster.manner import Manner
 from dsinga.cluster.meter import Meter
 from dsinga.cluster.replica import Held, Replica
-from dsinga.cluster.roads import ActorRoad, DirectRoad, Road, wait_for
+from dsinga.cluster.roads import ActorRoad, DirectRoad, Road, tell, wait_for
 from dsinga.cluster.server import ServerActor, ServerKey, close_shards, local_shard
 from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
 from dsinga.layers.base import ParamSpec
@@ -372,7 +372,7 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     actor = ServerActor(key, [SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()), (0,), 0, None, 20.0)
     actor.put({0: np.zeros(2, np.float32)}, None)
     with pytest.raises(RunError, match=r"updating at step 0 failed: OSError\('no such file'\)"):
-        asyncio.run(actor.push_pull(Push(0, 0, 0, 0), [0], np.zeros(2, np.float32)))
+        asyncio.run(actor.push_pull(tell(Push(0, 0, 0, 0), [0], None), np.zeros(2, np.float32)))
 
 
 def test_a_server_of_this_process_is_found(processes: Client) -> None:
