@@ -10,6 +10,7 @@ import dask.config
 import dask.utils
 from distributed import Client
 
+from dsinga.cluster.automatic import automatic_cuts
 from dsinga.cluster.exchange import Manner
 from dsinga.cluster.feed import Feed, open_feed
 from dsinga.cluster.placement import Placement, place, process, processes, workers_at_hand
@@ -19,7 +20,7 @@ from dsinga.cluster.topology import Topology, topology
 from dsinga.cluster.travel import check_stores, check_travels
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, check, training_phases
-from dsinga.net import NeuralNet, create_net
+from dsinga.net import NeuralNet, choose_cuts, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import slice_for_servers
@@ -58,11 +59,12 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
     if job.train_one_batch.alg is AlgType.kBP and not nets[Phase.kTrain].losses:
         raise job.neuralnet.error("the net has no loss layer in phase kTrain: kBP has no gradient to follow")
     conf = job.cluster or ClusterConf()
-    cut = cut_nets(nets, feeds, conf.fullc_gather)
+    updater = create_updater(job.updater)
+    wishes = automatic_cuts(job.neuralnet, nets[Phase.kTrain], updater, client, placement, wanted.slicing)
+    cut = cut_nets(nets, feeds, conf.fullc_gather, wishes)
     parts = shared_parts(cut)
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if not part.gathered}
     homes = find_homes(parts, placement)
-    updater = create_updater(job.updater)
     setup = Setup(
         run=new_run(),
         generation=0,
@@ -85,17 +87,26 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
 
 
 def cut_nets(
-    nets: Mapping[Phase, NeuralNet], feeds: Mapping[Phase, Feed], gather: bool = False
+    nets: Mapping[Phase, NeuralNet],
+    feeds: Mapping[Phase, Feed],
+    gather: bool = False,
+    wishes: Mapping[str, int] | None = None,
 ) -> dict[Phase, PartitionedNet]:
     """Return the nets, cut for the workers of a group: those of other phases have the training net's param parts.
 
-    Raises JobError, naming layer and field, where a layer cannot be cut as the job wants it.
+    ``wishes`` are dimensions by layer that take the place of the job's. Raises JobError, naming layer and field, where
+    a layer cannot be cut as the job wants it.
     """
     rows = {phase: feeds[phase].parts for phase in nets}
-    train = partition(nets[Phase.kTrain], len(rows[Phase.kTrain]), rows[Phase.kTrain], gather=gather)
+
+    def cut(phase: Phase, axes: Mapping[str, int | None] | None = None, gather: bool = False) -> PartitionedNet:
+        parts = len(rows[phase])
+        cuts = choose_cuts(nets[phase], parts, wishes, axes)
+        return partition(nets[phase], parts, rows[phase], cuts, axes, gather)
+
+    train = cut(Phase.kTrain, gather=gather)
     axes = {part.param: part.axis for part in train.parts.values()}
-    others = {phase: partition(net, len(rows[phase]), rows[phase], axes=axes) for phase, net in nets.items()}
-    return {**others, Phase.kTrain: train}
+    return {**{phase: cut(phase, axes) for phase in nets}, Phase.kTrain: train}
 
 
 def find_homes(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:

@@ -25,6 +25,11 @@ class Hosts(NamedTuple):
     servers: tuple[int, ...]
     slicing: SlicingMethod = SlicingMethod.kSinga
 
+    def first(self, workers: int) -> Hosts:
+        """Return so many of the workers, with the servers in their processes, or one where there are none."""
+        homes = self.workers[:workers]
+        return Hosts(homes, tuple(home for home in self.servers if home in homes) or self.servers[:1], self.slicing)
+
     def slices(self, parts: Mapping[str, Part]) -> list[Slice]:
         """Return the slices of the param parts; a part with one user stays in that user's process, if it can."""
         near: dict[int, list[int]] = {}

@@ -17,7 +17,7 @@ from dsinga.net.strategy import is_inserted_split
 ROWS, FEATURES = 0, 1
 WAYS = (ROWS, FEATURES, WHOLE_LAYER)
 WORTH = 0.98  # what is not cheaper than so is not worth a change: prices are no more exact
-SEARCHED = 8  # with more workers, what is best for so many is compared with all by rows
+SEARCHED = 8
 
 Pattern = tuple[int, ...]
 Price = Callable[[Mapping[str, Cut], int], float]
@@ -27,6 +27,7 @@ class Search:
     """Finds the cheapest cuts of a net by ``price``, a function of cuts and the number of workers.
 
     Layers named in ``fixed`` stay as the job says. Equal prices give equal cuts. What has been priced is remembered.
+    For more than ``SEARCHED`` workers, what is best for so many is compared with all by rows.
     """
 
     def __init__(self, net: NeuralNet, price: Price, fixed: Collection[str] = ()):

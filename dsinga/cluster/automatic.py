@@ -1,0 +1,71 @@
+"""``partition: auto``: the cost model says how the layers are cut, for the cluster that is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+import dask.config
+from distributed import Client
+
+from dsinga.cluster.measure import measure_links
+from dsinga.cluster.placement import Placement, process
+from dsinga.cluster.travel import check_travels
+from dsinga.job import NetConf, PartitionMethod, SlicingMethod
+from dsinga.net import NeuralNet
+from dsinga.ops import get_ops
+from dsinga.planner.forecast import Forecast
+from dsinga.planner.hosts import Hosts
+from dsinga.planner.link import Links
+from dsinga.planner.machine import measured_machine
+from dsinga.planner.search import Search, own_layers
+from dsinga.planner.store import RateStore, rates_file
+from dsinga.planner.strategies import in_words
+from dsinga.training import Updater
+
+_log = logging.getLogger(__name__)
+
+
+def automatic_cuts(
+    conf: NetConf, net: NeuralNet, updater: Updater, client: Client, placement: Placement, slicing: SlicingMethod
+) -> dict[str, int] | None:
+    """Return the dimension that each layer is to be cut on, by name, where the job leaves that to the cost model.
+
+    Layers that say their own partition_dim or location are left out. Returns None for a job that says everything
+    itself, and where there is one worker. Layers are timed on the first worker, unless its machine knows them. Raises
+    UserError where the job's own classes do not reach the workers.
+    """
+    workers = placement.partitions[0]
+    if conf.partition is not PartitionMethod.auto or len(workers) == 1:
+        return None
+    check_travels(client, workers, [net], {"the updater": updater})
+    fixed = own_layers(conf)
+    homes = {home: number for number, home in enumerate(dict.fromkeys(map(process, [*workers, *placement.servers[0]])))}
+    hosts = Hosts(
+        tuple(homes[process(address)] for address in workers),
+        tuple(homes[process(address)] for address in placement.servers[0]),
+        slicing,
+    )
+    links = measure_links(client, workers)
+    folder = dask.config.get("dsinga.cache", None)
+    arguments = (net, hosts, updater, links, fixed, placement.threads[0][0], folder)
+    wishes, words = client.submit(_choose, *arguments, workers=[workers[0]], pure=False).result()
+    _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), words)
+    return wishes
+
+
+def _choose(
+    net: NeuralNet,
+    hosts: Hosts,
+    updater: Updater,
+    links: Links,
+    fixed: Collection[str],
+    threads: int,
+    folder: str | None,
+) -> tuple[dict[str, int], str]:
+    """Task: return the dimensions by layer, and the cuts in words."""
+    store = RateStore(rates_file(folder))
+    forecast = Forecast(net, measured_machine(updater, get_ops(), threads, store), links, hosts.first)
+    cuts = Search(net, forecast.price, fixed).cuts(len(hosts.workers))
+    store.save()
+    return {name: cut.dim for name, cut in cuts.items() if name not in fixed}, in_words(net, cuts)

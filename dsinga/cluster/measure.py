@@ -1,0 +1,71 @@
+"""What a message between two workers of a running cluster takes: by Actor calls, as the exchange makes them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from dsinga.cluster.placement import process
+from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
+
+SMALL, LARGE = 1 << 16, 1 << 24  # bytes
+CALLS = {0: 40, SMALL: 20, LARGE: 5}
+
+
+class Listener:
+    """Actor: takes arrays and forgets them."""
+
+    async def take(self, array: Any) -> None:
+        """Take an array."""
+
+
+def measure_links(client: Client, addresses: Sequence[str]) -> Links:
+    """Return the ways between the Dask workers at ``addresses``, the first two processes standing for all.
+
+    To one power of two: what is chosen by it must not change with the next measurement's noise.
+    """
+    homes = list({process(address): address for address in reversed(addresses)}.values())[::-1]
+    if len(homes) < 2:
+        return Links(INSIDE, ENDS, LOOPBACK)
+    one, other = homes[:2]
+    listener = client.submit(Listener, workers=[other], actor=True, pure=False).result()
+    seconds = client.submit(_time_calls, listener, workers=[one], pure=False).result()
+    found = link_of(seconds)
+    if _host(one) == _host(other):
+        return Links(INSIDE, found, LOOPBACK)
+    return Links(INSIDE, ENDS, found._replace(latency=max(found.latency - ENDS.latency, 0.0)))
+
+
+def link_of(seconds: dict[int, float]) -> Link:
+    """Return the link that takes so many seconds for calls, there and back, with so many bytes."""
+    rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
+    return Link(_near(seconds[0] / 2), _near(rate))
+
+
+def _time_calls(listener: Any) -> dict[int, float]:
+    """Task: return the median seconds of a call, by the bytes that it carries."""
+    medians = {}
+    for size, calls in CALLS.items():
+        array = np.zeros(size, np.uint8)
+        listener.take(array).result()
+        times = []
+        for _ in range(calls):
+            started = time.perf_counter()
+            listener.take(array).result()
+            times.append(time.perf_counter() - started)
+        medians[size] = statistics.median(times)
+    return medians
+
+
+def _near(figure: float) -> float:
+    return 2.0 ** round(math.log2(max(figure, 1e-9)))
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
