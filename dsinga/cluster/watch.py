@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
@@ -17,6 +18,8 @@ from dsinga.errors import RunError, UserError
 LOOK = 0.5
 # How much later than a task that failed for it the loss of a worker may show, in seconds.
 GRACE = 1.0
+# How long to wait for what a task that has ended has left, in seconds.
+PATIENCE = 30.0
 
 # A chain of tasks that decides on its next ones as they come back: it yields tasks and is sent their results, in their
 # order, when all of them have ended well.
@@ -90,10 +93,20 @@ class _Watch:
     def results(self, futures: Sequence[Future]) -> list[Any]:
         """Return the results of tasks that have ended. Raises what a task has raised."""
         self._check_ended(futures)
-        try:
-            return [future.result(timeout=30) for future in futures]
-        except (CancelledError, TimeoutError) as error:
-            self._given_up(error)
+        loop = self._client.loop.asyncio_loop  # type: ignore[union-attr]
+        gathered = self._client.gather(list(futures), asynchronous=True)
+        answer = asyncio.run_coroutine_threadsafe(gathered, loop)
+        deadline = time.monotonic() + PATIENCE
+        while True:  # who has the results may be lost by now, and Dask waits for somebody to compute them again
+            try:
+                return answer.result(timeout=LOOK)
+            except CancelledError as error:
+                self._given_up(error)
+            except TimeoutError as error:
+                _check(self._client, self._addresses)
+                if time.monotonic() > deadline:
+                    answer.cancel()
+                    self._given_up(error)
 
     def _check_ended(self, futures: Sequence[Future]) -> None:
         for future in futures:
@@ -103,7 +116,7 @@ class _Watch:
     def _failed(self, future: Future) -> NoReturn:
         """Raise what the task raised; but where a worker was lost, that comes first, for it is the cause."""
         try:
-            error = future.exception(timeout=30)
+            error = future.exception(timeout=PATIENCE)
             if isinstance(error, UserError):
                 raise error
             deadline = time.monotonic() + GRACE
