@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import json
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from distributed import get_worker
-
 from dsinga.cluster.exchange import Exchange
-from dsinga.cluster.graph import unpacked
-from dsinga.cluster.mail import Correspondent, Neighbour, PartitionMail, Peer, unpack
+from dsinga.cluster.mail import PartitionMail
 from dsinga.cluster.meter import Meter
 from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
-from dsinga.cluster.server import ServerKey, close_shards, local_shard
+from dsinga.cluster.server import ServerKey, local_shard
 from dsinga.cluster.setup import PartitionKey, RoundReport, Setup, Timing
 from dsinga.cluster.stepper import Halt, Stepper
 from dsinga.data import Prefetch
-from dsinga.errors import RunError, UserError
+from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.base import Mail
@@ -138,11 +131,6 @@ class Partition:
                 found.append(metrics)
         return found
 
-    def introduce(self, peers: Mapping[PartitionKey, Any]) -> None:
-        """Learn the ways to the partitions of the group, by their actors in the order of their numbers."""
-        loop = get_worker().loop.asyncio_loop  # type: ignore[attr-defined]
-        self.mail.introduce([_peer(key, actor, loop) for key, actor in peers.items()])
-
     def hold(self, held: Held) -> None:
         """Take the first values of the params that this partition keeps itself, and the updater's state."""
         if self._replica is not None:
@@ -203,114 +191,3 @@ def _no_records(step: int) -> dict[str, Records]:
 def group_seed(seed: int, group: int) -> int:
     """Return the key of a worker group's random numbers: the job's own for group 0, and far from it for the others."""
     return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64
-
-
-# The partitions that live in this process.
-_partitions: dict[PartitionKey, Partition] = {}
-_arriving = threading.Lock()
-
-
-class Tenant:
-    """Actor: a partition's stay on its Dask worker. It ends when Dask lets go of the actor, at the latest.
-
-    So nothing stays of a run whose driver was killed: Dask frees what belongs to a client that is gone. Only the other
-    partitions of the group call this actor. The partition itself is an actor's because Dask never moves or spills one,
-    as it may the result of a task.
-    """
-
-    def __init__(self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], threads: int, step: int):
-        _at(key.address)
-        with _arriving:
-            _check_room(key)
-            _partitions[key] = Partition(key, setup, servers, threads, step)
-        self._box = _partitions[key].mail.box
-        weakref.finalize(self, _abandon, lambda other: other[:2] == key[:2], "the driver of the run is gone")
-
-    async def deliver(self, told: str, array: Array) -> None:
-        """Take in mail: its iteration, key and order are told. Return when the partition has come near to that."""
-        turn, key, order = json.loads(told)
-        acknowledged = self._box.put(turn, key, unpack(array, order))
-        if acknowledged is not None:
-            await asyncio.wrap_future(acknowledged)
-
-
-def introduce(key: PartitionKey, peers: Mapping[PartitionKey, Any]) -> None:
-    """Task: tell a partition the Tenant actors of its group, by their keys in the order of their numbers."""
-    _find(key).introduce(peers)
-
-
-def hold(key: PartitionKey, held: Held) -> None:
-    """Task: give a partition the first values and the state of params that it keeps itself; others are left alone."""
-    _find(key).hold(held)
-
-
-def held(key: PartitionKey, token: Any) -> Held:
-    """Task: return what a partition keeps itself and is the first to use. ``token`` is what it must come after."""
-    return _find(key).held()
-
-
-def train_round(key: PartitionKey, start: int, stop: int, token: Any) -> RoundReport:
-    """Task: one round of a partition. ``token`` is what it must come after."""
-    return _find(key).train(start, stop)
-
-
-def run_segment(key: PartitionKey, step: int, number: int, letters: Mapping[str, Any], token: Any) -> Halt:
-    """Task: one segment of an iteration of a partition. ``token`` is what it must come after."""
-    return _find(key).segment(step, number, unpacked(letters))
-
-
-def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
-    """Task: one evaluation by a partition. ``token`` is what it must come after."""
-    return _find(key).evaluate(phase, batches, version)
-
-
-def renew(key: PartitionKey, token: Any) -> None:
-    """Task: let a partition have the values as they now are at its servers. ``token`` is what it must come after."""
-    _find(key).exchange.renew()
-
-
-def abandon(run: str, message: str | None = None) -> None:
-    """End the run in this process: waits that go on end with ``message``. Called on the event loop, past all queues."""
-    _abandon(lambda key: key.run == run, message)
-
-
-def _abandon(chosen: Callable[[PartitionKey | ServerKey], bool], message: str | None) -> None:
-    leaving = [key for key in list(_partitions) if chosen(key)]
-    ended = [partition for key in leaving if (partition := _partitions.pop(key, None))]
-    for partition in ended:
-        partition.abort(message or "the run has ended")
-    close_shards(chosen, message)
-    for partition in ended:
-        partition.close()
-
-
-def _check_room(key: PartitionKey) -> None:
-    """Refuse to share a thread with another run: each could hold the thread that the other one waits for."""
-    here = [other for other in list(_partitions) if other.address == key.address]
-    threads = get_worker().state.nthreads
-    if len(here) >= threads and any(other.run != key.run for other in here):
-        raise UserError(
-            f"the Dask worker {key.address} is training another job with its {threads} "
-            f"thread{'s' if threads > 1 else ''}; wait until that has ended, or start more Dask workers"
-        )
-
-
-def _peer(key: PartitionKey, actor: Any, loop: asyncio.AbstractEventLoop) -> Peer:
-    """Return the way to a partition's mailbox: straight where it lives in this process."""
-    partition = _partitions.get(key)
-    return Neighbour(partition.mail.box) if partition is not None else Correspondent(actor, loop)
-
-
-def _find(key: PartitionKey) -> Partition:
-    _at(key.address)
-    try:
-        return _partitions[key]
-    except KeyError:
-        raise RunError(f"{key.words} is no longer on {key.address}: its Dask worker was restarted") from None
-
-
-def _at(address: str) -> None:
-    """Make sure that the task runs where it was sent; Dask may move a pinned task when its worker has gone."""
-    here = get_worker().address
-    if here != address:
-        raise RunError(f"a task for the Dask worker {address} was run by {here}")

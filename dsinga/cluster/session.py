@@ -13,7 +13,7 @@ import numpy as np
 from distributed import Client, Future
 from distributed.client import ClosedClientError
 
-from dsinga.cluster import partition as tasks
+from dsinga.cluster import tasks
 from dsinga.cluster.graph import Grain, report_round, send_iteration
 from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.servers import Servers

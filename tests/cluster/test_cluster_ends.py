@@ -14,7 +14,7 @@ from smalljob import with_topology
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import course, embedded, partition, server
+from dsinga.cluster import course, embedded, server, tasks
 from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp
@@ -57,7 +57,7 @@ def wait_until_nothing_is_left() -> None:
     deadline = time.monotonic() + 10
     while True:
         reading = [thread for thread in threading.enumerate() if thread.name == "dsinga-prefetch"]
-        left = [*partition._partitions, *server._shards, *reading]
+        left = [*tasks._partitions, *server._shards, *reading]
         if not left:
             return
         assert time.monotonic() < deadline, left
