@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import dask.config
 from distributed import Client
@@ -40,18 +40,24 @@ def automatic_cuts(
         return None
     check_travels(client, workers, [net], {"the updater": updater})
     fixed = own_layers(conf)
-    homes = {home: number for number, home in enumerate(dict.fromkeys(map(process, [*workers, *placement.servers[0]])))}
-    hosts = Hosts(
-        tuple(homes[process(address)] for address in workers),
-        tuple(homes[process(address)] for address in placement.servers[0]),
-        slicing,
-    )
+    hosts = hosts_of(placement, slicing)
     links = measure_links(client, workers)
     folder = dask.config.get("dsinga.cache", None)
     arguments = (net, hosts, updater, links, fixed, placement.threads[0][0], folder)
     wishes, words = client.submit(_choose, *arguments, workers=[workers[0]], pure=False).result()
     _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), words)
     return wishes
+
+
+def hosts_of(placement: Placement, slicing: SlicingMethod) -> Hosts:
+    """Return where the workers and servers of the first group live, for the planner."""
+    workers, servers = placement.partitions[0], placement.servers[0]
+    numbers = {home: number for number, home in enumerate(dict.fromkeys(map(process, [*workers, *servers])))}
+
+    def homes(addresses: Sequence[str]) -> tuple[int, ...]:
+        return tuple(numbers[process(address)] for address in addresses)
+
+    return Hosts(homes(workers), homes(servers), slicing)
 
 
 def _choose(

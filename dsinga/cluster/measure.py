@@ -34,7 +34,7 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     if len(homes) < 2:
         return Links(INSIDE, ENDS, LOOPBACK)
     one, other = homes[:2]
-    listener = client.submit(Listener, workers=[other], actor=True, pure=False).result()
+    listener = client.submit(Listener, workers=[other], actor=True, pure=False)  # it lives as long as this future
     seconds = client.submit(_time_calls, listener, workers=[one], pure=False).result()
     found = link_of(seconds)
     if _host(one) == _host(other):

@@ -1,0 +1,178 @@
+"""The planner's word against the clock: ``python tests/benchmarks/bench_plan.py [PART OF A NAME]``.
+
+Trains nets with random records on one and two workers, as threads and as processes, cut in different ways, and
+compares the median time of an iteration with what the planner said. Where two strategies for the same net on the same
+workers differ by more than 15 % the planner must have told the faster one. Wants the machine for itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from distributed import Client
+
+from dsinga.api import with_workers
+from dsinga.bench import measure
+from dsinga.cluster import connect
+from dsinga.cluster.automatic import hosts_of
+from dsinga.cluster.measure import measure_links
+from dsinga.cluster.placement import place, processes, workers_at_hand
+from dsinga.cluster.topology import topology
+from dsinga.job import Job, Phase, load, loads
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, create_net, input_layers
+from dsinga.net.partitioned import Cut
+from dsinga.ops import get_ops
+from dsinga.planner.forecast import Forecast
+from dsinga.planner.machine import measured_machine
+from dsinga.planner.search import Search
+from dsinga.planner.store import RateStore, rates_file
+from dsinga.planner.strategies import by_features, by_rows, hybrid
+from dsinga.training import create_updater
+
+STEPS = 40
+WITHIN, APART = 0.25, 0.15
+
+HEAD = """train_steps: 1 updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.001 } }"""
+FULLY = """neuralnet { layer { name: "data" type: kRecordInput store_conf {
+path: "-" batchsize: 64 shape: %d std_value: 255 } }
+%s
+layer { name: "loss" type: kSoftmaxLoss srclayers: "%s" srclayers: "data" } }"""
+
+
+class Case(NamedTuple):
+    """A configuration: net, batch, workers, whether they are processes, strategy."""
+
+    net: str
+    batch: int
+    workers: int
+    processes: bool
+    strategy: str
+
+    def __str__(self) -> str:
+        where = "processes" if self.processes else "threads"
+        return f"{self.net} batch {self.batch}, {self.workers} {where}, {self.strategy}"
+
+
+def dense(inputs: int, *widths: int) -> Job:
+    """Return a job of fully connected layers with rectifiers between them."""
+    lines, last = [], "data"
+    for k, width in enumerate(widths):
+        conf = f"innerproduct_conf {{ num_output: {width} }} param {{ init {{ type: kGaussian std: 0.01 }} }}"
+        lines.append(f'layer {{ name: "fc{k}" type: kInnerProduct srclayers: "{last}" {conf} }}')
+        last = f"fc{k}"
+        if k + 1 < len(widths):
+            lines.append(f'layer {{ name: "relu{k}" type: kReLU srclayers: "{last}" }}')
+            last = f"relu{k}"
+    return loads(HEAD + FULLY % (inputs, "\n".join(lines), last))
+
+
+def cifar10() -> Job:
+    """Return SINGA's CIFAR-10 convnet."""
+    return load("datasets/cifar10/convnet.conf")
+
+
+NETS: dict[str, Callable[[], Job]] = {
+    "cifar10": cifar10,
+    "mlp": lambda: dense(784, 2500, 2000, 1500, 10),
+    "alexnet-fc": lambda: dense(9216, 4096, 4096, 1000),
+}
+CASES = [
+    Case("cifar10", 64, 1, False, "data"),
+    *(Case("cifar10", 128, 2, apart, how) for apart in (False, True) for how in ("data", "hybrid", "feature", "auto")),
+    Case("mlp", 64, 1, False, "data"),
+    *(Case("mlp", 64, 2, apart, how) for apart in (False, True) for how in ("data", "feature", "auto")),
+    *(Case("alexnet-fc", batch, 2, True, how) for batch in (32, 128, 256) for how in ("data", "feature", "auto")),
+]
+
+
+def with_batch(job: Job, batch: int) -> Job:
+    """Return the job with that batch size."""
+    name = input_layers(job.neuralnet, Phase.kTrain)[0].name
+    layers = [
+        layer.replace(store_conf=layer.store_conf.replace(batchsize=[batch])) if layer.name == name else layer
+        for layer in job.neuralnet.layer
+    ]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def with_cuts(job: Job, cuts: Mapping[str, Cut]) -> Job:
+    """Return the job with the dimension of each layer written down."""
+    layers = [
+        layer.replace(partition_dim=cuts[layer.name].dim) if layer.name in cuts else layer
+        for layer in job.neuralnet.layer
+    ]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def build(job: Job) -> NeuralNet:
+    """Return the training net, of the shapes that the job gives."""
+    confs = [layer.store_conf for layer in input_layers(job.neuralnet, Phase.kTrain)]
+    names = [layer.name for layer in input_layers(job.neuralnet, Phase.kTrain)]
+    infos = {n: RecordInfo(tuple(c.shape), sum(c.batchsize)) for n, c in zip(names, confs, strict=True) if c}
+    return create_net(job.neuralnet, Phase.kTrain, infos)
+
+
+def foresee(job: Job, client: Client, store: RateStore, strategy: str) -> tuple[float, dict[str, Cut]]:
+    """Return the predicted milliseconds, and the cuts of a strategy."""
+    at_hand = workers_at_hand(client)
+    wanted = topology(job, len(at_hand), processes(at_hand))
+    placement = place(wanted, at_hand)
+    net = build(job)
+    machine = measured_machine(create_updater(job.updater), get_ops(), placement.threads[0][0], store)
+    links = measure_links(client, placement.partitions[0])
+    forecast = Forecast(net, machine, links, hosts_of(placement, wanted.slicing).first)
+    ways = {"data": by_rows, "feature": by_features, "hybrid": hybrid}
+    workers = wanted.workers
+    cuts = ways[strategy](net, workers) if strategy in ways else Search(net, forecast.price).cuts(workers)
+    return 1e3 * forecast.predict(cuts, workers).seconds, cuts
+
+
+def run(case: Case, store: RateStore) -> tuple[float, float]:
+    """Return predicted and measured milliseconds."""
+    job = with_workers(with_batch(NETS[case.net](), case.batch), case.workers)
+    if case.processes:
+        job = job.replace(cluster=job.cluster.replace(nservers_per_group=case.workers))
+    with connect(workers=case.workers, separate_processes=case.processes) as client:
+        predicted, cuts = foresee(job, client, store, case.strategy)
+        figures = measure(with_cuts(job, cuts), client, steps=STEPS, synthetic=True, data_root=None)
+    return predicted, figures["ms_per_iteration"]
+
+
+def misranked(found: Mapping[Case, tuple[float, float]]) -> list[tuple[Case, Case]]:
+    """Return the pairs of strategies of which the planner has not told the faster one."""
+    wrong = []
+    for one, other in itertools.combinations(found, 2):
+        if one._replace(strategy="") != other._replace(strategy=""):
+            continue
+        (p1, m1), (p2, m2) = found[one], found[other]
+        if max(m1, m2) > (1 + APART) * min(m1, m2) and (p1 < p2) != (m1 < m2):
+            wrong.append((one, other))
+    return wrong
+
+
+def main() -> None:
+    """Run the cases and print how far off the planner was."""
+    store = RateStore(rates_file())
+    found = {}
+    print(f"{'':52} predicted  measured   error")
+    for case in CASES:
+        if len(sys.argv) > 1 and sys.argv[1] not in str(case):
+            continue
+        predicted, measured = found[case] = run(case, store)
+        store.save()
+        print(f"{case!s:52} {predicted:9.2f} {measured:9.2f} {predicted / measured - 1:+7.0%}", flush=True)
+    errors = {case: abs(predicted / measured - 1) for case, (predicted, measured) in found.items()}
+    worst = max(errors, key=lambda case: errors[case])
+    print(
+        f"worst: {worst}, {errors[worst]:.0%}; {sum(e <= WITHIN for e in errors.values())} of {len(errors)} within 25 %"
+    )
+    for one, other in misranked(found):
+        print(f"misranked: {one} and {other}")
+
+
+if __name__ == "__main__":
+    main()
