@@ -164,10 +164,10 @@ class Course:
 
 
 def _seconds(reports: Sequence[RoundReport]) -> list[float]:
-    """Return how long each step of a round took a group.
+    """Return how long each step of a round took a group: its steps at the partition that took longest for them all.
 
-    The mean of its partitions, not the largest: who is served first begins the next step first, so the lengths of one
-    step differ from partition to partition while those of many steps are the same.
+    Not the longest of each step: who is served first begins the next step first, so the lengths of one step differ from
+    partition to partition while those of many are the same.
     """
-    by_step = zip(*(report.timings for report in reports), strict=True)
-    return [sum(timing.total for timing in timings) / len(timings) for timings in by_step]
+    slowest = max(reports, key=lambda report: sum(timing.total for timing in report.timings))
+    return [timing.total for timing in slowest.timings]
