@@ -1,8 +1,9 @@
 """An iteration that halts between its segments, so that each can be a task of its own: graph grain.
 
 The algorithm that runs is the same as in a round; only its mail is another. What it sends is kept for the task to hand
-on, what it receives the task has brought, and after the last thing that a segment sends the iteration halts until the
-next task comes. It runs in a thread of its own, which is idle whenever no task of the partition runs.
+on, what it receives the task has brought, and after the last thing that a segment sends (or, where it sends nothing,
+before what the next one receives) the iteration halts until the next task comes. It runs in a thread of its own, which
+is idle whenever no task of the partition runs.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Stepper:
     def advance(self, letters: Mapping[str, Any], sends: int, last: bool) -> Halt:
         """Run the next segment, which receives ``letters`` and halts after so many sends; the last runs to the end.
 
-        Raises what the iteration raises.
+        One without sends halts at the first thing it has not received. Raises what the iteration raises.
         """
         assert self._running is not None, "no iteration has begun"
         self._letters.update(letters)
@@ -70,11 +71,12 @@ class Stepper:
         self._sends[key] = array
         self._left -= 1
         if not self._left:
-            self._halted.release()
-            self._take_turn()
+            self._halt()
 
     def receive(self, key: str) -> Any:
         """See :class:`Mail`; the task has brought the array."""
+        if key not in self._letters and not self._left:
+            self._halt()
         if key not in self._letters:
             raise RunError(f"{key!r} is wanted by a segment that does not receive it: graph grain is for kBP alone")
         return self._letters.pop(key)
@@ -95,6 +97,10 @@ class Stepper:
                 running.set_exception(error)
             self._halted.release()
             del work, iterate, running  # or what the iteration held would live until the next
+
+    def _halt(self) -> None:
+        self._halted.release()
+        self._take_turn()
 
     def _take_turn(self) -> None:
         self._go.acquire()

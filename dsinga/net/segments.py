@@ -16,8 +16,8 @@ CONNECTIONS = (LayerType.kSplit, LayerType.kSlice, LayerType.kConcate, LayerType
 class Segment(NamedTuple):
     """A stretch of one worker's iteration that waits only at its begin and sends only at its end.
 
-    ``name`` is of its layers in the order in which they run, as "forward conv1..pool1". ``receives`` and ``sends`` are
-    the keys of the mail.
+    ``name`` is of its layers in the order in which they run, as "forward conv1..pool1"; no other segment of the worker
+    has it. ``receives`` and ``sends`` are the keys of the mail.
     """
 
     name: str
@@ -40,7 +40,7 @@ def segments(net: NeuralNet) -> tuple[Segment, ...]:
     sends: list[str] = []
     for step in _steps(net):
         if sends and not step.sends or names and step.receives:
-            found.append(Segment(_name(names), tuple(receives), tuple(sends)))
+            found.append(Segment(_name(names, len(found)), tuple(receives), tuple(sends)))
             names, receives, sends = [], [], []
         if step.receives:
             receives.append(step.receives)
@@ -48,7 +48,7 @@ def segments(net: NeuralNet) -> tuple[Segment, ...]:
             sends.append(step.sends)
         else:
             names.append(step)
-    found.append(Segment(_name(names), tuple(receives), tuple(sends)))
+    found.append(Segment(_name(names, len(found)), tuple(receives), tuple(sends)))
     return tuple(found)
 
 
@@ -77,10 +77,10 @@ def _shown(layer: Layer) -> str:
     return "" if layer.conf.type in CONNECTIONS else layer.name
 
 
-def _name(steps: Sequence[_Step]) -> str:
+def _name(steps: Sequence[_Step], number: int) -> str:
     words = []
     for forward, direction in ((True, "forward"), (False, "backward")):
         layers = [step.layer for step in steps if step.forward is forward and step.layer]
         if layers:
             words.append(f"{direction} {layers[0]}" + (f"..{layers[-1]}" if len(layers) > 1 else ""))
-    return ", ".join(words) or "pass on"
+    return ", ".join(words) or f"pass on {number}"

@@ -46,6 +46,17 @@ def test_segments_hand_on_what_is_sent_and_the_last_gives_the_outcome(stepper):
         assert log == ["begin", "between", "end"]
 
 
+def test_a_segment_that_sends_nothing_halts_where_the_next_receives(stepper):
+    def iterate(mail):
+        first = mail.receive("a")
+        return first + mail.receive("b") + mail.receive("c")
+
+    stepper.begin(iterate)
+    assert stepper.advance({}, sends=0, last=False) == ({}, None)
+    assert stepper.advance({"a": 1}, sends=0, last=False) == ({}, None)
+    assert stepper.advance({"b": 2, "c": 3}, sends=0, last=True) == ({}, 6)
+
+
 def test_what_the_iteration_raises_reaches_the_task_of_the_segment(stepper):
     def iterate(mail):
         mail.send(1, "a", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from partitionnets import STRATEGIES, net_of
 
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
@@ -52,3 +53,11 @@ def test_segments_can_be_run_to_the_end(workers, dims):
             sent.update(sends)
     received = {key for own in plan(workers, *dims) for segment in own for key in segment.receives}
     assert received == sent
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_two_segments_of_a_worker_have_the_same_name(strategy):
+    """They are tasks, and of two tasks with one key Dask runs one."""
+    for local in partition(net_of("zoo", strategy, 3), 3).locals:
+        names = [segment.name for segment in segments(local)]
+        assert len(set(names)) == len(names)
