@@ -1,0 +1,79 @@
+"""Nets to cut (tests/net) as jobs over small stores, which start from the same params however they are cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from partitioned_run import RATE, Values, initial
+from randomnets import CLASSES
+
+from dsinga.data import write_store
+from dsinga.job import ClusterConf, DataConf, Job, LayerConf, LayerType, NetConf, StoreConf, loads
+from dsinga.layers.base import Layer, Shape
+from dsinga.net import NeuralNet
+from dsinga.net.strategy import is_inserted_split
+
+RECORDS = 40
+SGD = "updater { type: kSGD learning_rate { type: kFixed base_lr: 1 } }"
+STEEP = 1024.0
+
+
+def job_of(net: NeuralNet, folder: Path, workers: int = 1, steps: int = 20, rate: float = RATE) -> Job:
+    """Return the job that trains ``net`` by plain SGD; its stores, and its params to start from, are in ``folder``.
+
+    For one worker it says nothing of how the net is cut.
+    """
+    layers = [conf_of(node.layer, folder) for node in net.nodes if not is_inserted_split(node.layer)]
+    if workers == 1:
+        layers = [layer.replace(partition_dim=None, location=None) for layer in layers]
+    start = folder / "start.npz"
+    np.savez(start, allow_pickle=False, **start_of(net))
+    job = loads(SGD, "cut.conf").replace(
+        name="cut",
+        train_steps=steps,
+        checkpoint_path=[str(start)],
+        neuralnet=NetConf(layer=layers),
+        cluster=ClusterConf(nworkers_per_group=workers, nservers_per_group=1 + workers // 3),
+    )
+    job.updater.learning_rate.base_lr = rate
+    return job
+
+
+def start_of(net: NeuralNet) -> Values:
+    """Return the params to start from."""
+    return initial(net, np.float32)
+
+
+def gradients(net: NeuralNet, trained: Values) -> Values:
+    """Return the gradients, by the params after one step at the rate STEEP, and the new state of lasting params.
+
+    A step at a rate of 1 is the gradient too, but adding it to larger params rounds it; a power of two does not.
+    """
+    start = start_of(net)
+    return {
+        name: (start[name] - value) / np.float32(STEEP) if net.params[name].trainable else value
+        for name, value in trained.items()
+    }
+
+
+def conf_of(layer: Layer, folder: Path) -> LayerConf:
+    """Return the configuration of a layer; where it is one that reads, with a store of its own shape to read from."""
+    if not layer.is_input or layer.conf.type is LayerType.kDummy:
+        return layer.conf
+    path, rows = str(write_records(folder, layer.shape[1:])), layer.shape[0]
+    if layer.conf.type is LayerType.kLMDBData:
+        return layer.conf.replace(store_conf=None, lmdbdata_conf=DataConf(path=path, batchsize=rows))
+    if layer.conf.type is LayerType.kShardData:
+        return layer.conf.replace(store_conf=None, sharddata_conf=DataConf(path=path, batchsize=rows))
+    return layer.conf.replace(store_conf=StoreConf(path=path, batchsize=[rows]))
+
+
+def write_records(folder: Path, shape: Shape) -> Path:
+    """Return the store of random records of this shape, which is written if it is not there."""
+    path = folder / f"{'x'.join(map(str, shape))}.zarr"
+    if not path.exists():
+        rng = np.random.default_rng(len(shape))
+        data = rng.normal(size=(RECORDS, *shape)).astype(np.float32)
+        write_store(path, [(data, rng.integers(0, CLASSES, RECORDS))])
+    return path

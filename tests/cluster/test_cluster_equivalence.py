@@ -1,0 +1,138 @@
+"""However a net is cut, by either road and in either grain, the engine trains it as one worker does: to 1e-5.
+
+All four give the same bits. What is left to differ from one worker is the rounding of float32; for nets of every type
+of layer in float64, without a cluster, see tests/training/test_training_partition.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from cutjobs import STEEP, gradients, job_of
+from distributed import Client
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+from partitioned_run import Values, assert_close
+from partitionnets import NETS, STRATEGIES, net_of
+from randomnets import nets
+from smalljob import assert_same
+
+from dsinga.api import train
+from dsinga.cluster import connect
+from dsinga.job import Job
+from dsinga.net import NeuralNet
+
+pytestmark = pytest.mark.process
+
+WORKERS = 4
+TOLERANCE = 1e-5
+
+Clients = dict[str, Client]
+Manner = tuple[str, str]  # road, and grain
+
+PLAIN: Manner = ("threads", "round")
+OTHERS: list[Manner] = [("threads", "graph"), ("processes", "round"), ("processes", "graph")]
+
+
+class Trained(NamedTuple):
+    """Params after all steps, and the gradients of the first one."""
+
+    params: Values
+    gradients: Values
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[Clients]:
+    """A cluster of four threads and one of four processes."""
+    with connect(workers=WORKERS) as threads, connect(workers=WORKERS, separate_processes=True) as processes:
+        yield {"threads": threads, "processes": processes}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the jobs have their stores."""
+    return tmp_path_factory.mktemp("jobs")
+
+
+@pytest.fixture(scope="module")
+def alone(clients: Clients, folder: Path) -> dict[str, Trained]:
+    """NETS, each trained by one worker."""
+    return {name: run(net_of(name), clients, folder) for name in NETS}
+
+
+def params(job: Job, clients: Clients, manner: Manner = PLAIN) -> Values:
+    """Return the params after training."""
+    road, grain = manner
+    return train(job, clients[road], grain=grain, progress=False).params
+
+
+def run(net: NeuralNet, clients: Clients, folder: Path, workers: int = 1) -> Trained:
+    """Train a net on threads, by rounds."""
+    steep = job_of(net, folder, workers, steps=1, rate=STEEP)
+    return Trained(params(job_of(net, folder, workers), clients), gradients(net, params(steep, clients)))
+
+
+def check(
+    name: str, strategy: str, workers: int, others: list[Manner], alone: Trained, clients: Clients, folder: Path
+) -> None:
+    """Assert that one of NETS, cut so, trains as alone, and in other manners to the same bits."""
+    net = net_of(name, strategy, workers)
+    cut = run(net, clients, folder, workers)
+    assert_close(cut.gradients, alone.gradients, TOLERANCE, "gradient")
+    assert_close(cut.params, alone.params, TOLERANCE, "param")
+    for manner in others:
+        assert_same(params(job_of(net, folder, workers), clients, manner), cut.params)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "workers", "other"),
+    [
+        ("zoo", "rows", 4, ("processes", "round")),
+        ("convnet", "features", 2, ("threads", "graph")),
+        ("convnet", "none", 1, ("threads", "graph")),
+        ("zoo", "locations", 3, ("processes", "round")),
+        ("convnet", "hybrid", 2, ("processes", "graph")),
+        ("zoo", "mixed", 3, ("processes", "round")),
+    ],
+)
+def test_a_cut_net_trains_as_a_whole_one(
+    alone: dict[str, Trained], clients: Clients, folder: Path, name: str, strategy: str, workers: int, other: Manner
+) -> None:
+    check(name, strategy, workers, [other], alone[name], clients, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", range(1, WORKERS + 1))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", NETS)
+def test_every_strategy_on_every_number_of_workers_in_every_manner(
+    alone: dict[str, Trained], clients: Clients, folder: Path, name: str, strategy: str, workers: int
+) -> None:
+    check(name, strategy, workers, OTHERS, alone[name], clients, folder)
+
+
+def check_random(data: st.DataObject, clients: Clients, folder: Path, manners: list[Manner]) -> None:
+    """Draw a net, cut and placed at random, and assert that it trains as by one worker, in one of these manners."""
+    workers = data.draw(st.integers(1, WORKERS))
+    net, manner = data.draw(nets(workers)), data.draw(st.sampled_from(manners))
+    whole = params(job_of(net, folder), clients)
+    assume(all(np.isfinite(value).all() for value in whole.values()))  # a random net may diverge, without our doing
+    assert_close(params(job_of(net, folder, workers), clients, manner), whole, TOLERANCE, "param")
+
+
+@settings(max_examples=4, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_nets_train_as_on_one_worker(clients: Clients, folder: Path, data: st.DataObject) -> None:
+    check_random(data, clients, folder, [PLAIN, *OTHERS])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_many_random_nets_train_as_on_one_worker(clients: Clients, folder: Path, data: st.DataObject) -> None:
+    check_random(data, clients, folder, [PLAIN, *OTHERS])
