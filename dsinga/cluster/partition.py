@@ -20,7 +20,7 @@ from dsinga.data import Prefetch
 from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
-from dsinga.layers.base import Mail
+from dsinga.layers.context import Mail
 from dsinga.net import NeuralNet
 from dsinga.net.segments import Segment, segments
 from dsinga.ops import Array, get_ops

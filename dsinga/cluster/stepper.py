@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from dsinga.errors import RunError
-from dsinga.layers.base import Mail
+from dsinga.layers.context import Mail
 
 Iterate = Callable[[Mail], Any]
 

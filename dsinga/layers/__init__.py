@@ -18,4 +18,5 @@ from dsinga.layers import (
     pooling,
     softmax,
 )
-from dsinga.layers.base import Columns, Connection, Context, Layer, Output, ParamSpec, RecordInfo, Records, Rows, Shape
+from dsinga.layers.base import Connection, Layer, Output, ParamSpec, Shape
+from dsinga.layers.context import Columns, Context, RecordInfo, Records, Rows

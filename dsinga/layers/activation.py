@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import ActivationConf, ActivationType, LayerConf, ReLUConf
-from dsinga.layers.base import Array, Arrays, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.ops import Ops
 from dsinga.registry import register
 

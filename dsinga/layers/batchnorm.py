@@ -9,19 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Connection,
-    Context,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    RecordInfo,
-    Shape,
-    times,
-)
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, times
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 EPSILON = 1e-5  # cuDNN's smallest, which SINGA uses

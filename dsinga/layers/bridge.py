@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Arrays, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 

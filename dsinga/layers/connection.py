@@ -13,19 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import ConcateConf, LayerConf, SliceConf, SplitConf
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Connection,
-    Context,
-    Gradients,
-    Layer,
-    Output,
-    RecordInfo,
-    Rows,
-    Shape,
-    times,
-)
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, times
+from dsinga.layers.context import Context, RecordInfo, Rows
 from dsinga.registry import register
 
 

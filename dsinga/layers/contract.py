@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Columns, Layer, Output, ParamSpec, RecordInfo, Shape, times
+from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, times
+from dsinga.layers.context import Columns, RecordInfo
 from dsinga.registry import nearest
 
 

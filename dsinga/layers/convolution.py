@@ -6,18 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import (
-    Arrays,
-    Columns,
-    Connection,
-    Context,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    RecordInfo,
-    Shape,
-)
+from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape
+from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.layers.window import as_images, slide
 from dsinga.registry import register
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import DropoutConf, LayerConf
-from dsinga.layers.base import Arrays, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape, from_matrix
+from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape, from_matrix
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 

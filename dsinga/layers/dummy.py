@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import DummyConf, LayerConf
-from dsinga.layers.base import Arrays, Columns, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape
+from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.registry import register
 
 

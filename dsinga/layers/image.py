@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, MnistConf, RGBImageConf
-from dsinga.layers.base import Array, Arrays, Connection, Context, Layer, Output, RecordInfo, Shape, times
+from dsinga.layers.base import Array, Arrays, Connection, Layer, Output, Shape, times
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 

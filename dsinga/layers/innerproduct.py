@@ -7,20 +7,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import (
-    Arrays,
-    Columns,
-    Connection,
-    Context,
-    Gradients,
-    Layer,
-    Output,
-    ParamSpec,
-    RecordInfo,
-    Shape,
-    from_matrix,
-    to_matrix,
-)
+from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, from_matrix, to_matrix
+from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.registry import register
 
 

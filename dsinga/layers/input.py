@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, StoreConf
-from dsinga.layers.base import Arrays, Context, Layer, Output, RecordInfo, Records, Shape, times
+from dsinga.layers.base import Arrays, Layer, Output, Shape, times
+from dsinga.layers.context import Context, RecordInfo, Records
 from dsinga.registry import register
 
 

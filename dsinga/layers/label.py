@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Arrays, Context, Layer, Output, RecordInfo, Shape
+from dsinga.layers.base import Arrays, Layer, Output, Shape
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 

@@ -13,18 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, SoftmaxLossConf
-from dsinga.layers.base import (
-    Arrays,
-    Context,
-    Gradients,
-    Layer,
-    Output,
-    RecordInfo,
-    Shape,
-    from_matrix,
-    times,
-    to_matrix,
-)
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, from_matrix, times, to_matrix
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels, count_hits
 from dsinga.registry import register
 

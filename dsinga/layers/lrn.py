@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, LRNConf
-from dsinga.layers.base import Arrays, Context, Gradients, Layer, Output, RecordInfo, Shape, times
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, times
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 

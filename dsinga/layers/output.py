@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from dsinga.job import ArgSortConf, LayerConf
-from dsinga.layers.base import Array, Arrays, Context, Layer, Output, RecordInfo, Shape, to_matrix
+from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, to_matrix
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels, count_hits
 from dsinga.registry import register
 

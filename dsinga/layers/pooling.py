@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, PoolingConf, PoolMethod
-from dsinga.layers.base import Arrays, Connection, Context, Gradients, Layer, Output, RecordInfo, Shape, times
+from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape, times
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.window import as_images, slide
 from dsinga.registry import register
 

@@ -7,18 +7,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, SoftmaxConf
-from dsinga.layers.base import (
-    Array,
-    Arrays,
-    Context,
-    Gradients,
-    Layer,
-    Output,
-    RecordInfo,
-    Shape,
-    from_matrix,
-    to_matrix,
-)
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
+from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 

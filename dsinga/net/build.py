@@ -12,7 +12,8 @@ import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
 from dsinga.job.checknet import check_net, sources
-from dsinga.layers.base import Layer, RecordInfo, Shape
+from dsinga.layers.base import Layer, Shape
+from dsinga.layers.context import RecordInfo
 from dsinga.layers.contract import make_layer
 from dsinga.layers.label import class_labels
 from dsinga.net.neuralnet import NeuralNet, Node

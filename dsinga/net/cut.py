@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsinga.layers.base import Rows
+from dsinga.layers.context import Rows
 
 
 def cut_rows(total: int, parts: int) -> list[Rows]:

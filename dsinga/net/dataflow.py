@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsinga.layers.base import Layer, Rows
+from dsinga.layers.base import Layer
+from dsinga.layers.context import Rows
 
 if TYPE_CHECKING:
     from dsinga.net.neuralnet import NeuralNet, Node

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.base import Layer, Rows
+from dsinga.layers.base import Layer
 from dsinga.layers.connection import Concate, Slice
+from dsinga.layers.context import Rows
 from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
 from dsinga.net.dataflow import WHOLE, Edge
 from dsinga.net.neuralnet import NeuralNet

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
-from dsinga.layers.base import Layer, Rows
+from dsinga.layers.base import Layer
+from dsinga.layers.context import Rows
 from dsinga.net.dataflow import Stage, trace
 from dsinga.net.param import Param
 from dsinga.registry import nearest

@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dsinga.job import LayerType
-from dsinga.layers.base import Columns, Connection, Layer, Rows
+from dsinga.layers.base import Connection, Layer
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net.cut import cut_rows

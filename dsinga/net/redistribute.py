@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.job import ConcateConf, LayerConf, LayerType, SliceConf, SplitConf
-from dsinga.layers.base import Layer, Rows, Shape
+from dsinga.layers.base import Layer, Shape
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import Concate, Slice, Split
+from dsinga.layers.context import Rows
 from dsinga.net.cut import cut_rows
 from dsinga.net.dataflow import WHOLE
 from dsinga.net.neuralnet import Node

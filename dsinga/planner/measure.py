@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.job import Phase
-from dsinga.layers.base import Array, Context, Layer, Records, Rows, Shape
+from dsinga.layers.base import Array, Layer, Shape
+from dsinga.layers.context import Context, Records, Rows
 from dsinga.ops import Ops
 from dsinga.training import Updater
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from dsinga.layers.base import Columns, Connection, Layer, Rows
+from dsinga.layers.base import Connection, Layer
+from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
 from dsinga.net import NeuralNet, cut_rows
 from dsinga.net.partitioned import Cut

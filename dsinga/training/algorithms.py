@@ -8,7 +8,8 @@ from typing import Any
 import dsinga.training.bp  # noqa: F401  registers kBP
 from dsinga.errors import UserError
 from dsinga.job import AlgConf
-from dsinga.layers.base import Array, Context, Records
+from dsinga.layers.base import Array
+from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import is_metric
 from dsinga.net import NeuralNet
 from dsinga.training.bp import Metrics, Push

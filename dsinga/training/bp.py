@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.layers.base import Array, Context, Output, Records
+from dsinga.layers.base import Array, Output
+from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import blame, check_gradients, check_output
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE

@@ -28,8 +28,8 @@ from workergroup import Stuck
 from dsinga.errors import UserError
 from dsinga.job import LayerType, Phase, load
 from dsinga.layers import RecordInfo
-from dsinga.layers.base import Rows
 from dsinga.layers.bridge import BridgeDst
+from dsinga.layers.context import Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
