@@ -11,8 +11,8 @@ from dsinga.layers.context import Rows
 from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
 from dsinga.net.dataflow import WHOLE, Edge
 from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.partitioned import WHOLE_LAYER, Cut, Place
-from dsinga.net.redistribute import FEATURES, ROWS, Feature, Graph, Held, Wanted, bring
+from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, Cut, Place
+from dsinga.net.redistribute import Feature, Graph, Held, Wanted, bring
 
 
 class Labels:

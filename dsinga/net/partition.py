@@ -18,8 +18,8 @@ from dsinga.net.labels import Labels
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.order import communication_order
 from dsinga.net.param import Param
-from dsinga.net.partitioned import WHOLE_LAYER, Cut, ParamPart, PartitionedNet, Place
-from dsinga.net.redistribute import FEATURES, ROWS, Feature, Graph, Held, Wanted, bring
+from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, Cut, ParamPart, PartitionedNet, Place
+from dsinga.net.redistribute import Feature, Graph, Held, Wanted, bring
 from dsinga.net.strategy import choose_cuts
 
 
@@ -108,7 +108,7 @@ class _Rewriting:
     def _layer(self, node: Node, cut: Cut, part: int) -> Layer:
         """Return the layer that computes this part of the layer of ``node``."""
         layer = node.layer
-        if cut.dim == ROWS and self.gather and isinstance(layer, InnerProduct) and self._pays(node):
+        if cut.dim == ROWS and self.gather and type(layer) is InnerProduct and self._pays(node):
             layer = copy.copy(layer)
             layer.gathers = True
             self.gathered.update(node.params)

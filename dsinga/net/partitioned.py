@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.layers.base import Shape
 from dsinga.net.neuralnet import NeuralNet, Node
 
+ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut
 WHOLE_LAYER = -1  # instead of a dimension
 
 

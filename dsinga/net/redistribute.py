@@ -19,9 +19,7 @@ from dsinga.layers.context import Rows
 from dsinga.net.cut import cut_rows
 from dsinga.net.dataflow import WHOLE
 from dsinga.net.neuralnet import Node
-from dsinga.net.partitioned import WHOLE_LAYER, Place
-
-ROWS, FEATURES = 0, 1
+from dsinga.net.partitioned import ROWS, WHOLE_LAYER, Place
 
 
 class Held(NamedTuple):

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 from dsinga.layers.base import Connection, Layer
 from dsinga.net.neuralnet import NeuralNet, Node
-from dsinga.net.partitioned import WHOLE_LAYER, Cut
-
-ROWS, FEATURES = 0, 1
+from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, Cut
 
 
 def choose_cuts(
@@ -30,7 +28,9 @@ def choose_cuts(
         if not is_inserted_split(node.layer):
             wish = (wishes or {}).get(node.layer.name)
             cuts[node.layer.name] = _follow(node, parts, axes or {}) or _cut(node.layer, parts, wish)
-    while _agree_on_params(net, parts, cuts):
+    while _agree_on_params(net, parts, cuts, axes or {}):
+        pass
+    while _agree_on_state(net, cuts):
         pass
     for node in net.nodes:
         if is_inserted_split(node.layer):
@@ -45,7 +45,7 @@ def param_axis(node: Node, index: int, cut: Cut) -> int | None:
 
 def is_inserted_split(layer: Layer) -> bool:
     """Whether this is a kSplit layer that :func:`insert_splits` has put in."""
-    return layer.hands_parts and layer.name == f"split({layer.conf.srclayers[0]})"
+    return layer.hands_parts and [layer.name] == [f"split({source})" for source in layer.conf.srclayers]
 
 
 def _follow(node: Node, parts: int, axes: Mapping[str, int | None]) -> Cut | None:
@@ -89,6 +89,8 @@ def _gathered_because(layer: Layer) -> str:
         return layer.gathered_because
     if len(layer.shape) < 2:
         return "has one number a row"
+    if any(not spec.trainable and spec.cut_axis is None for spec in layer.params):
+        return "keeps a state of all features"
     widths = {shape[1:2] for k, shape in enumerate(layer.source_shapes) if k != layer.label_source}
     if layer.connection is Connection.kOneToOne and widths != {layer.shape[1:2]}:
         return "has another number of features than its source"
@@ -104,19 +106,44 @@ def _check_length(layer: Layer, length: int, parts: int, what: str) -> None:
         )
 
 
-def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, Cut]) -> bool:
-    """Gather the layers whose params another layer wants cut otherwise; return whether there were any."""
-    wanted: dict[str, dict[int | None, Node]] = {}
+def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, Cut], axes: Mapping[str, int | None]) -> bool:
+    """Gather the layers whose params another layer, or training, wants cut otherwise; return whether there were any."""
+    wanted = {name: {axis} for name, axis in axes.items()}
     for node in net.nodes:
         for k, name in enumerate(node.params):
-            wanted.setdefault(name, {}).setdefault(param_axis(node, k, cuts[node.layer.name]), node)
+            wanted.setdefault(name, set()).add(param_axis(node, k, cuts[node.layer.name]))
     changed = False
     for node in net.nodes:
         layer = node.layer
         torn = [name for name in node.params if len(wanted[name]) > 1]
         if torn and cuts[layer.name].dim == FEATURES:
             cuts[layer.name] = _cut(layer, parts, ROWS)._replace(
-                because=f"shares its param {torn[0]!r} with a layer that is not cut alike"
+                because=f"training leaves its param {torn[0]!r} whole"
+                if torn[0] in axes
+                else f"shares its param {torn[0]!r} with a layer that is not cut alike"
             )
+            changed = True
+    return changed
+
+
+def _agree_on_state(net: NeuralNet, cuts: dict[str, Cut]) -> bool:
+    """Put layers that share a lasting param and are not cut alike where the first whole one is; return if there were.
+
+    Workers push their shares of the new state, by their rows: if one had all rows and another some, or all as well,
+    the shares would add up to more than one state.
+    """
+    users: dict[str, list[str]] = {}
+    for node in net.nodes:
+        for spec, name in zip(node.layer.params, node.params, strict=True):
+            if not spec.trainable:
+                users.setdefault(name, []).append(node.layer.name)
+    changed = False
+    for name, layers in users.items():
+        if len({(cuts[layer].dim, cuts[layer].location) for layer in layers}) > 1:
+            location = next(cuts[layer].location for layer in layers if cuts[layer].dim == WHOLE_LAYER)
+            because = f"shares its state {name!r} with a layer that is not cut alike"
+            for layer in layers:
+                if cuts[layer][:2] != (WHOLE_LAYER, location):
+                    cuts[layer] = Cut(WHOLE_LAYER, location, because)
             changed = True
     return changed

@@ -1,0 +1,100 @@
+"""Lasting state, and params that several layers or phases use, in nets that are cut: one value, as on one worker."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
+from randomnets import CLASSES
+from trainingcases import build, dense, layer
+
+from dsinga.job import Phase
+from dsinga.layers import Connection, Layer, Output, ParamSpec
+from dsinga.layers.innerproduct import InnerProduct
+from dsinga.net import NeuralNet, partition
+from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, PartitionedNet
+from dsinga.registry import register
+
+STATE = [{}, {}, {"share_from": "one_mean"}, {"share_from": "one_variance"}]
+
+
+@register("layer", "Level")
+class Level(Layer):
+    """Keeps the mean of all its numbers as lasting state, one number for all features; hands its source on."""
+
+    connection = Connection.kOneToOne
+
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+        self.params = (ParamSpec("mean", (1,), cut_axis=None, trainable=False),)
+
+    def compute_feature(self, params, sources, ctx):
+        return Output(sources[0], state={"mean": sources[0].mean(keepdims=True)[0]})
+
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        return (grad,), (None,)
+
+
+@register("layer", "Halved")
+class Halved(InnerProduct):
+    """Trains its params at half the pace, in a gradient of its own."""
+
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        dx, dw, db = ctx.ops.inner_product_grad(output.saved, params[0], grad, False, needs[0], True)
+        return (dx,), (dw / 2, db / 2)
+
+
+def check(net: NeuralNet, cut: PartitionedNet) -> None:
+    values, batches = initial(net, np.float64), batches_of(net, 3, CLASSES, np.float64)
+    assert_equal_runs(run_partitioned(cut, values, batches), run_whole(net, values, batches), 1e-12)
+
+
+def test_a_state_of_all_features_is_not_counted_once_for_each_part_of_them():
+    by_features = {"partition_dim": FEATURES}
+    net = build(
+        dense("a", "data", 6), layer("level", "Level", "a", **by_features), dense("b", "level", 4),
+        layer("loss", "kSoftmaxLoss", "b", "data"),
+    )  # fmt: skip
+    cut = partition(net, 2)
+    assert cut.cuts["level"] == (ROWS, 0, "keeps a state of all features")
+    check(net, cut)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ({"location": 1}, {"location": 0}, (WHOLE_LAYER, 1)),
+        ({"partition_dim": ROWS}, {"location": 1}, (WHOLE_LAYER, 1)),
+        ({"partition_dim": FEATURES}, {"location": 1}, (WHOLE_LAYER, 1)),
+        ({"partition_dim": FEATURES}, {"partition_dim": ROWS}, (ROWS, 0)),
+        ({"partition_dim": FEATURES}, {"partition_dim": FEATURES}, (FEATURES, 0)),
+    ],
+)
+def test_a_state_that_two_layers_share_is_counted_once(one: dict, other: dict, together: tuple[int, int]):
+    net = build(
+        dense("a", "data", 6), layer("one", "kBM", "a", **one), dense("b", "one", 6),
+        layer("two", "kBM", "b", param=STATE, **other), dense("c", "two", 4),
+        layer("loss", "kSoftmaxLoss", "c", "data"),
+    )  # fmt: skip
+    cut = partition(net, 2)
+    assert [cut.cuts[name][:2] for name in ("one", "two")] == [together, together]
+    check(net, cut)
+
+
+def test_another_phase_leaves_whole_what_training_does():
+    a = dense("a", "data", 6).replace(partition_dim=FEATURES)
+    rows, features = (dense("b", "a", 6).replace(partition_dim=dim) for dim in (ROWS, FEATURES))
+    train = partition(build(a, rows), 2)
+    axes = {part.param: part.axis for part in train.parts.values()}
+    cut = partition(build(a, features, phase=Phase.kTest), 2, axes=axes)
+    assert cut.cuts["b"] == (ROWS, 0, "training leaves its param 'b_weight' whole")
+    assert cut.parts.keys() == train.parts.keys()
+
+
+def test_a_layer_with_a_gradient_of_its_own_gathers_no_activations():
+    net = build(dense("a", "data", 40), layer("b", "Halved", "a", innerproduct_conf={"num_output": 50}),
+                layer("loss", "kSoftmaxLoss", "b", "data"), shape=(60,), rows=6)  # fmt: skip
+    cut = partition(net, 2, gather=True)
+    assert [part.name for part in cut.parts.values() if part.gathered] == ["a_weight", "a_bias"]
+    check(net, cut)
