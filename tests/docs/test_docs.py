@@ -2,7 +2,8 @@
 
 A fence's first word says what to do with a block: ``python`` is executed (the blocks of a page share their names);
 ``console`` holds commands after ``$`` and, below each, what it prints, where ``...`` stands for anything; and
-``file=NAME``, after any language, writes the block to a file. Other blocks are only shown.
+``file=NAME``, after any language, writes the block to a file. Other blocks are only shown. A picture of docs/images
+that the page's blocks draw too, under the same name, must be what they draw.
 """
 
 import doctest
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import dask.config
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +46,8 @@ def shell(tmp_path) -> dict[str, str]:
     for name, words in {"dsinga": ["-m", "dsinga"], "dask": ["-m", "dask"], "python": []}.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
         (folder / name).chmod(0o755)
-    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    path = f"{folder}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "DASK_DSINGA__CACHE": str(tmp_path)}
 
 
 def run_commands(block: Block, where: str, shell: dict[str, str], folder: Path) -> None:
@@ -71,8 +74,10 @@ def test_page(page, tmp_path, shell, monkeypatch):
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setitem(dask.config.config, "dsinga", {"cache": str(tmp_path)})
     names: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for block in blocks(text):
         where = f"docs/{page.name}:{block.line}"
         if block.file:
             Path(block.file).write_text(block.text, encoding="utf-8")
@@ -81,6 +86,9 @@ def test_page(page, tmp_path, shell, monkeypatch):
             exec(compile(padded, str(page), "exec"), names)
         elif block.language == "console":
             run_commands(block, where, shell, folder)
+    for picture in re.findall(r"\]\(images/([^)]+)\)", text):
+        drawn, kept = folder / picture, page.parent / "images" / picture
+        assert not drawn.exists() or drawn.read_text() == kept.read_text(), f"out of date: cp {drawn} {kept}"
 
 
 def test_the_job_in_the_readme_is_a_job():

@@ -1,0 +1,89 @@
+"""The notebook about partitioning, run as a person would: from a fresh kernel, beside the data sets of the repository."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BOOK = ROOT / "notebooks" / "partitioning.ipynb"
+
+
+@pytest.fixture(scope="module")
+def book():
+    return nbformat.read(BOOK, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def executed(book, tmp_path_factory):
+    """The notebook after a run in a folder that has the data sets beside it, with a cache of its own."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "datasets").symlink_to(ROOT / "datasets")
+    (folder / "notebooks").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("DASK_DSINGA__CACHE", str(folder))
+        resources = {"metadata": {"path": str(folder / "notebooks")}}
+        return nbclient.NotebookClient(nbformat.from_dict(book), timeout=90, resources=resources).execute()
+
+
+def outputs(book, name):
+    (cell,) = [cell for cell in book.cells if cell.id == name]
+    return cell.outputs
+
+
+def value(book, name):
+    """Return what the cell of this id displays as its result."""
+    (result,) = [output for output in outputs(book, name) if output.output_type == "execute_result"]
+    return ast.literal_eval(result.data["text/plain"])
+
+
+def test_the_cut_net_trains_as_one_worker(executed):
+    assert max(value(executed, "compare").values()) < 1e-2  # a pooling may choose another maximum
+    one, three = value(executed, "accuracy")
+    assert one > 0.9
+    assert three == pytest.approx(one, abs=0.01)
+
+
+def test_each_way_to_cut_sends_what_the_text_says(executed):
+    traffic = value(executed, "ways")
+    assert traffic["all by rows"]["over bridges"] == 0
+    assert traffic["all by features"]["gradients"] == 0
+    assert traffic["ip by features"]["gradients"] == traffic["ip on worker 1"]["gradients"] > 0
+
+
+def test_one_worker_is_among_the_best_for_so_small_a_net(executed):
+    (text,) = [output.text for output in outputs(executed, "plan")]
+    assert {"one worker", "auto"} & {line[:16].strip() for line in text.splitlines()[:2]}
+
+
+@pytest.mark.parametrize("name", ["job", "cluster", "train", "plan-picture"])
+def test_objects_show_themselves(executed, name):
+    assert [output.data["text/html"] for output in outputs(executed, name)][0]
+
+
+def test_the_task_stream_is_drawn(executed):
+    assert [output.data["image/png"] for output in outputs(executed, "stream")][0]
+
+
+def test_no_cell_complains(executed):
+    for cell in executed.cells:
+        said = [output for output in cell.get("outputs", ()) if output.output_type == "stream"]
+        assert [output.name for output in said] == (["stdout"] if cell.id == "plan" else []), said
+
+
+def test_the_repository_holds_no_outputs(book):
+    for cell in book.cells:
+        assert not cell.get("outputs"), cell.id
+        assert cell.get("execution_count") is None, cell.id
+
+
+def test_links_lead_somewhere(book):
+    text = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert targets
+    for target in targets:
+        assert (BOOK.parent / target).exists(), target
