@@ -100,9 +100,14 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
     for name, metric in output.metrics.items():
         if not is_metric(metric):
             raise layer.fail(f"the metric {name!r} must be a pair (sum, count), not {metric!r}")
-
     for role, state in output.state.items():
         check_state(layer, params, role, state)
+
+
+def check_labels(layer: Layer, output: Output) -> None:
+    """Raise UserError where a layer of a net that is cut makes labels unsaid: others have taken its sources'."""
+    if output.labels is not None and not (layer.is_input or layer.makes_labels):
+        raise layer.fail(f"compute_feature returned labels; set makes_labels = True in {type(layer).__name__}")
 
 
 def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:

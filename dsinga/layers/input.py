@@ -31,6 +31,7 @@ class RecordInput(Layer):
         super().__init__(conf, source_shapes, info)
         assert info is not None, "an input layer is made with the RecordInfo of its store"
         store = conf.store_conf or StoreConf()
+        self.has_labels = info.has_labels
         self.record = self._record_shape(store, tuple(info.shape))
         self.shape = (info.batchsize, *self.record)
         self.mean = self._per_record(info.mean, store.mean_value, store, "mean")

@@ -18,8 +18,8 @@ from dsinga.net.redistribute import Feature, Graph, Held, Wanted, bring
 class Labels:
     """The labels of a net that is being cut; ``features`` has where the workers have the features so far.
 
-    Labels come from a maker: an input layer, one that makes labels, or a kSlice or kConcate layer of rows, which makes
-    others of those of its sources. All other layers hand on those of the first source that has some.
+    Labels come from a maker: an input layer, one that makes labels or hands them on in a way of its own, or a kSlice or
+    kConcate layer of rows. All other layers hand on those of the first source that has some.
     """
 
     def __init__(self, net: NeuralNet, graph: Graph, features: Mapping[Edge, Feature], cuts: Mapping[str, Cut]):
@@ -49,7 +49,7 @@ class Labels:
         node = self._net.nodes[edge.node]
         if moves_rows(node.layer) and not (node.layer.hands_parts and edge.part == WHOLE):
             return edge._replace(labels=False)
-        if node.layer.is_input or node.layer.makes_labels:
+        if makes_labels(node.layer):
             return Edge(edge.node)
         found = map(self._maker, self._net.stages[edge.node].edges)
         return next((maker for maker in found if maker is not None), None)
@@ -96,6 +96,14 @@ class Labels:
             assert rows is not None
             added[location] = Held(self._graph.add(connection, Place(location, layer.name), [source], rows=rows))
         return added
+
+
+def makes_labels(layer: Layer) -> bool:
+    """Whether the layer gives other labels than the first of its sources that has some, of the same rows."""
+    if layer.is_input:
+        return getattr(layer, "has_labels", True)
+    own_way = type(layer).hand_on_labels is not Layer.hand_on_labels and not isinstance(layer, (Slice, Concate))
+    return layer.makes_labels or own_way
 
 
 def moves_rows(layer: Layer) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.layers.base import Array, Output
 from dsinga.layers.context import Context, Records
-from dsinga.layers.contract import blame, check_gradients, check_output
+from dsinga.layers.contract import blame, check_gradients, check_labels, check_output
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE
 from dsinga.registry import register
@@ -118,6 +118,8 @@ def visit_layers(
             own = ctx.of(stage.rows)
             output = layer.compute_feature(params, sources, own)
             check_output(layer, params, sources, output)
+            if net.bridged:
+                check_labels(layer, output)
         except Exception as error:
             blame(error, layer, "compute_feature")
             raise

@@ -7,8 +7,42 @@ from partitioned_run import assert_equal_runs, batches_of, initial, run_partitio
 from trainingcases import build, dense, layer
 
 from dsinga.errors import UserError
-from dsinga.job import LayerConf
+from dsinga.job import LayerConf, NetConf, Phase
+from dsinga.layers import Layer, Output, RecordInfo
+from dsinga.net import create_net
 from dsinga.net.partition import partition
+from dsinga.registry import register
+
+
+class Same(Layer):
+    """Hands its source on."""
+
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params, sources, ctx):
+        return Output(sources[0])
+
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        return (grad,), ()
+
+
+@register("layer", "OtherLabels")
+class OtherLabels(Same):
+    """Hands on the labels under other numbers."""
+
+    def hand_on_labels(self, labels, ctx):
+        return (labels[0] + 1) % 3
+
+
+@register("layer", "Unsaid")
+class Unsaid(Same):
+    """Makes labels, and does not say so."""
+
+    def compute_feature(self, params, sources, ctx):
+        return Output(sources[0], labels=(sources[0][:, 0] > 0).astype(int))
+
 
 JOIN = {"concate_conf": {"concate_dim": 0}}
 HALVES = {"slice_conf": {"slice_dim": 0, "num_slices": 2}}
@@ -29,6 +63,12 @@ NETS: dict[str, list[LayerConf]] = {
         layer("drop", "kDropout", "both"),
         layer("norm", "kBM", "drop"),
         dense("top", "norm"),
+        LOSS,
+    ],
+    "numbered otherwise": [
+        dense("a", "data"),
+        layer("both", "OtherLabels", "a"),
+        dense("top", "both"),
         LOSS,
     ],
     "sliced": [
@@ -73,3 +113,23 @@ def test_labels_of_rows_of_which_some_have_none_are_refused():
     )
     with pytest.raises(UserError, match="layer 'both': labels are wanted of its rows, of which some have none"):
         partition(net, 2)
+
+
+def test_a_layer_that_does_not_say_that_it_makes_labels_is_refused_where_others_would_get_its_sources():
+    net = build(dense("a", "data"), layer("both", "Unsaid", "a"), dense("top", "both"), LOSS, shape=(3,), rows=6)
+    values, batches = initial(net), batches_of(net, 1, classes=2)
+    run_whole(net, values, batches)
+    with pytest.raises(
+        UserError, match="layer 'both': compute_feature returned labels; set makes_labels = True in Uns"
+    ):
+        run_partitioned(partition(net, 2), values, batches)
+
+
+def test_labels_come_from_the_first_store_that_has_some():
+    infos = {"plain": RecordInfo((3,), 6, has_labels=False), "labelled": RecordInfo((3,), 6)}
+    layers = [layer(name, "kCSVInput") for name in infos]
+    join = layer("both", "kConcate", *infos, concate_conf={"concate_dim": 1})
+    cut = partition(create_net(NetConf(layer=[*layers, join, dense("top", "both"), LOSS]), Phase.kTrain, infos), 2)
+    for local in cut.locals:
+        loss = local.nodes[local.position("loss")]
+        assert local.nodes[loss.sources[1]].layer.name == "labelled"
