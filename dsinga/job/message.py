@@ -67,7 +67,7 @@ class Message:
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
             name = field_name(type(self), name)
-            value = convert(value, field_types(type(self))[name], f"{type(self).__name__}.{name}")
+            value = convert(value, self._types[name], f"{type(self).__name__}.{name}")
         object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -142,6 +142,7 @@ def readable(value: Any) -> Any:
     return value.name if isinstance(value, enum.Enum) else value
 
 
+@functools.cache
 def item_type(hint: Any) -> tuple[Any, bool]:
     """Return the type of one value of a field, and whether the field holds a list of them."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):  # T | None
@@ -149,6 +150,12 @@ def item_type(hint: Any) -> tuple[Any, bool]:
     if typing.get_origin(hint) is list:
         return typing.get_args(hint)[0], True
     return (dict, False) if typing.get_origin(hint) is dict else (hint, False)
+
+
+@functools.cache
+def is_optional(hint: Any) -> bool:
+    """Whether a field of this type may be None."""
+    return types.NoneType in typing.get_args(hint)
 
 
 def is_message(kind: Any) -> bool:
@@ -166,8 +173,9 @@ def convert(value: Any, hint: Any, what: str) -> Any:
     """Return ``value`` as the field type ``hint``; raise JobError, calling the field ``what``, where it is none."""
     kind, repeated = item_type(hint)
     if not repeated:
-        optional = types.NoneType in typing.get_args(hint)
-        return None if value is None and optional else convert_item(value, kind, what)
+        if value is None and is_optional(hint):
+            return None
+        return convert_item(value, kind, what)
     several = isinstance(value, Iterable) and not isinstance(value, (str, Mapping))
     return [convert_item(one, kind, what) for one in (value if several else [value])]
 
