@@ -90,9 +90,10 @@ class Session:
     def join(self, step: int) -> None:
         """End the warm-up: give the values to the other server groups and let the other worker groups begin."""
         shape = self._setup.topology
+        # Its last pushes may be on their way, and what it has may be the very arrays that others change from now on.
+        self._renew([0], "warm")
         self._servers.put(range(1, shape.server_groups), *self.snapshot(step))
         self._servers.keep_in_step()
-        self._renew("warm")  # what group 0 has may be the very arrays that others change from now on
         for group in range(1, shape.groups):
             self._servers.ask(group, "join", group, step)
 
@@ -118,8 +119,9 @@ class Session:
     def settle(self) -> None:
         """Let all server groups agree, and group 0 have their values, when all worker groups have ended."""
         if self._several:
+            self._renew(range(self._setup.topology.groups), "ended")  # their last pushes may be on their way
             self._servers.flush()
-            self._renew("settled")
+            self._renew([0], "settled")
 
     def snapshot(self, step: int) -> tuple[Arrays, dict[str, Arrays]]:
         """Return whole params and the updater's state, as server group 0 has them.
@@ -155,10 +157,14 @@ class Session:
             self._client.cancel([*tokens, *self._tenants, *self._servers.futures], force=True)
         self._tokens, self._tenants = [], []
 
-    def _renew(self, when: str) -> None:
-        """Let group 0, which stands still, have the values as they now are; once for each ``when``."""
-        self._gather(self._chain(tasks.renew, 0, when))
-        self._servers.ask(0, "renew", 0)
+    def _renew(self, groups: Sequence[int], when: str) -> None:
+        """Wait for the last updates of worker groups that stand still, and let them have the values as they then are.
+
+        Once for each ``when``.
+        """
+        self._gather([future for group in groups for future in self._chain(tasks.renew, group, when)])
+        for group in groups:
+            self._servers.ask(group, "renew", group)
 
     def _acquaint(self, tenants: Sequence[Any]) -> None:
         """Make the partitions of each worker group known to each other, where they have mail for each other."""

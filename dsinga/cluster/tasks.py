@@ -84,7 +84,7 @@ def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token:
 
 
 def renew(key: PartitionKey, token: Any) -> None:
-    """Task: let a partition have the values as they now are at its servers. ``token`` is what it must come after."""
+    """Task: wait for a partition's values, then forget them, so that it has them anew. It comes after ``token``."""
     _find(key).exchange.renew()
 
 
