@@ -11,6 +11,7 @@ from distributed import Client
 from dsinga.cluster.measure import measure_links
 from dsinga.cluster.placement import Placement, process
 from dsinga.cluster.travel import check_travels
+from dsinga.cluster.watch import gather
 from dsinga.job import NetConf, PartitionMethod, SlicingMethod
 from dsinga.net import NeuralNet
 from dsinga.ops import get_ops
@@ -33,7 +34,7 @@ def automatic_cuts(
 
     Layers that say their own partition_dim or location are left out. Returns None for a job that says everything
     itself, and where there is one worker. Layers are timed on the first worker, unless its machine knows them. Raises
-    UserError where the job's own classes do not reach the workers.
+    UserError where the job's own classes do not reach the workers, RunError where a worker is lost meanwhile.
     """
     workers = placement.partitions[0]
     if conf.partition is not PartitionMethod.auto or len(workers) == 1:
@@ -44,7 +45,8 @@ def automatic_cuts(
     links = measure_links(client, workers)
     folder = dask.config.get("dsinga.cache", None)
     arguments = (net, hosts, updater, links, fixed, placement.threads[0][0], folder)
-    wishes, words = client.submit(_choose, *arguments, workers=[workers[0]], pure=False).result()
+    chosen = client.submit(_choose, *arguments, workers=[workers[0]], pure=False)
+    ((wishes, words),) = gather(client, [chosen], workers)
     _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), words)
     return wishes
 

@@ -12,6 +12,7 @@ import numpy as np
 from distributed import Client
 
 from dsinga.cluster.placement import process
+from dsinga.cluster.watch import gather
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 
 SMALL, LARGE = 1 << 16, 1 << 24  # bytes
@@ -28,15 +29,16 @@ class Listener:
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     """Return the ways between the Dask workers at ``addresses``, the first two processes standing for all.
 
-    To one power of two: what is chosen by it must not change with the next measurement's noise.
+    To one power of two: what is chosen by it must not change with the next measurement's noise. Raises RunError where
+    a worker is lost meanwhile.
     """
     homes = list({process(address): address for address in reversed(addresses)}.values())[::-1]
     if len(homes) < 2:
         return Links(INSIDE, ENDS, LOOPBACK)
     one, other = homes[:2]
     listener = client.submit(Listener, workers=[other], actor=True, pure=False)  # it lives as long as this future
-    seconds = client.submit(_time_calls, listener, workers=[one], pure=False).result()
-    found = link_of(seconds)
+    timed = client.submit(_time_calls, listener, workers=[one], pure=False)
+    found = link_of(gather(client, [timed], homes[:2])[0])
     if _host(one) == _host(other):
         return Links(INSIDE, found, LOOPBACK)
     return Links(INSIDE, ENDS, found._replace(latency=max(found.latency - ENDS.latency, 0.0)))

@@ -175,7 +175,7 @@ def wait_for(answer: Answer, timeout: float, what: str, aborted: Callable[[], st
     """Return the outcome of ``answer``.
 
     Raises RunError, saying ``what`` was waited for, after ``timeout`` seconds and where the server is gone, and soon
-    after ``aborted`` gives a reason.
+    after ``aborted`` gives a reason, or raises it itself.
     """
     deadline = time.monotonic() + timeout
     while True:

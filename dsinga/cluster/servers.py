@@ -10,11 +10,12 @@ from distributed import Client, Future
 
 from dsinga.cluster.neighbours import meet
 from dsinga.cluster.placement import Placement
-from dsinga.cluster.roads import wait_for
+from dsinga.cluster.roads import Answer, wait_for
 from dsinga.cluster.server import ServerActor, ServerKey
 from dsinga.cluster.setup import Setup
 from dsinga.cluster.slices import Arrays, slice_specs, sliced_values
-from dsinga.cluster.watch import gather
+from dsinga.cluster.watch import check_there, gather
+from dsinga.errors import RunError
 from dsinga.server import routes
 
 
@@ -89,12 +90,22 @@ class Servers:
     def _ask(
         self, keys: Iterable[ServerKey], method: str, arguments: Callable[[ServerKey], Sequence[Any]]
     ) -> list[Any]:
+        answers: dict[ServerKey, Answer] = {}
         with self._client.as_current():  # an Actor outside a task finds its way by the current client
-            answers = {key: getattr(self._actors[key], method)(*arguments(key)) for key in keys}
-        return [
-            wait_for(answer, self._setup.timeout, f"{method} by server {key.server} on {self._address(key)}")
-            for key, answer in answers.items()
-        ]
+            for key in keys:
+                try:
+                    answers[key] = getattr(self._actors[key], method)(*arguments(key))
+                except RuntimeError as lost:  # Dask knows already that it is gone
+                    raise RunError(f"server {key.server} on {self._address(key)} was lost: {lost}") from lost
+        found = []
+        for key, answer in answers.items():
+            what = f"{method} by server {key.server} on {self._address(key)}"
+            found.append(wait_for(answer, self._setup.timeout, what, self._look))
+        return found
+
+    def _look(self) -> None:
+        """Raise RunError if a Dask worker is lost: a server may wait for what was to come from there."""
+        check_there(self._client, self._placement.addresses)
 
     def _submit(
         self, task: Callable[..., Any], key: ServerKey, what: str, *arguments: Any, actor: bool = False

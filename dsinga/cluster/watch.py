@@ -26,10 +26,12 @@ PATIENCE = 30.0
 Steps = Generator[Sequence[Future], Any, Any]
 
 
-def lost_workers(client: Client, addresses: Iterable[str]) -> list[str]:
-    """Return those of the ``addresses`` that the scheduler no longer knows."""
+def check_there(client: Client, addresses: Iterable[str]) -> None:
+    """Raise RunError that names those of the ``addresses`` which the scheduler no longer knows."""
     known = workers_at_hand(client)
-    return [address for address in addresses if address not in known]
+    lost = [address for address in sorted(addresses) if address not in known]
+    if lost:
+        raise RunError(f"the Dask worker {', '.join(lost)} was lost")
 
 
 def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str]) -> list[Any]:
@@ -87,7 +89,7 @@ class _Watch:
         except CancelledError as error:
             self._given_up(error)
         if time.monotonic() - self._looked >= LOOK:  # also while the tasks of some go on coming back
-            _check(self._client, self._addresses)
+            check_there(self._client, self._addresses)
             self._looked = time.monotonic()
 
     def results(self, futures: Sequence[Future]) -> list[Any]:
@@ -103,7 +105,7 @@ class _Watch:
             except CancelledError as error:
                 self._given_up(error)
             except TimeoutError as error:
-                _check(self._client, self._addresses)
+                check_there(self._client, self._addresses)
                 if time.monotonic() > deadline:
                     answer.cancel()
                     self._given_up(error)
@@ -121,18 +123,12 @@ class _Watch:
                 raise error
             deadline = time.monotonic() + GRACE
             while time.monotonic() < deadline:
-                _check(self._client, self._addresses)
+                check_there(self._client, self._addresses)
                 threading.Event().wait(GRACE / 10)
             raise error or CancelledError(future.key)
         except (CancelledError, TimeoutError) as error:
             self._given_up(error)
 
     def _given_up(self, error: BaseException) -> NoReturn:
-        _check(self._client, self._addresses)
+        check_there(self._client, self._addresses)
         raise RunError(f"Dask has given up a task, as when the workers with its data were lost: {error}") from error
-
-
-def _check(client: Client, addresses: Iterable[str]) -> None:
-    lost = lost_workers(client, addresses)
-    if lost:
-        raise RunError(f"the Dask worker {', '.join(lost)} was lost")
