@@ -38,7 +38,7 @@ class Partition:
         self._ops = get_ops()
         self._prefetch: Prefetch | None = None
         self._meter = Meter()
-        self._stepper: Stepper | None = None
+        self._stepper = Stepper(key.words)
         self.mail = PartitionMail(setup.timeout, self._meter)
         nets = [net.locals[key.partition] for net in setup.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
@@ -84,8 +84,6 @@ class Partition:
 
     def segment(self, step: int, number: int, letters: Mapping[str, Array]) -> Halt:
         """Run one segment of iteration ``step`` with the mail that it receives (graph grain)."""
-        if self._stepper is None:
-            self._stepper = Stepper(self._key.words)
         if number == 0:
             self._stepper.begin(functools.partial(self._iterate, step))
         plan = self.plan
@@ -175,8 +173,7 @@ class Partition:
         """End every wait, now and later, with ``message``."""
         self.exchange.aborted = message
         self.mail.box.close(RunError(message))
-        if self._stepper is not None:
-            self._stepper.close(message)
+        self._stepper.close(message)
 
     def close(self) -> None:
         """Stop reading ahead."""

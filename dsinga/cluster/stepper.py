@@ -40,25 +40,31 @@ class Stepper:
         self._closed: str | None = None
         # One thread for all iterations, because kernels keep their buffers by thread; a daemon, because one that has
         # halted must not keep a process that ends.
-        threading.Thread(target=self._serve, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def begin(self, iterate: Iterate) -> None:
         """Make ``iterate`` the present iteration; it starts with the first segment."""
         assert self._running is None, "the iteration before has not ended"
+        self._check_open()
+        if self._thread.ident is None:
+            self._thread.start()
         self._running = Future()
         self._iterations.put((iterate, self._running))
 
     def advance(self, letters: Mapping[str, Any], sends: int, last: bool) -> Halt:
         """Run the next segment, which receives ``letters`` and halts after so many sends; the last runs to the end.
 
-        One without sends halts at the first thing it has not received. Raises what the iteration raises.
+        One without sends halts at the first thing it has not received. Raises what the iteration raises, and what
+        :meth:`close` was given after that.
         """
         assert self._running is not None, "no iteration has begun"
+        self._check_open()
         self._letters.update(letters)
         self._sends, self._left = {}, -1 if last else sends
         self._go.release()
         self._halted.acquire()
-        if not (last or self._running.done()):
+        if not self._running.done():
+            self._check_open()
             return Halt(self._sends)
         running, self._running = self._running, None
         outcome = running.result()
@@ -82,7 +88,7 @@ class Stepper:
         return self._letters.pop(key)
 
     def close(self, message: str) -> None:
-        """End the thread, and an iteration that has halted: it raises RunError(``message``)."""
+        """End the thread, and an iteration that has halted: it raises RunError(``message``), as later calls do."""
         self._closed = message
         self._iterations.put(None)
         self._go.release()
@@ -97,6 +103,7 @@ class Stepper:
                 running.set_exception(error)
             self._halted.release()
             del work, iterate, running  # or what the iteration held would live until the next
+        self._halted.release()  # for a task that came just before the end
 
     def _halt(self) -> None:
         self._halted.release()
@@ -104,5 +111,8 @@ class Stepper:
 
     def _take_turn(self) -> None:
         self._go.acquire()
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self._closed:
             raise RunError(self._closed)

@@ -90,3 +90,24 @@ def test_closing_ends_an_iteration_that_has_halted(stepper):
     stepper.advance({}, sends=1, last=False)
     stepper.close("the run has ended")
     assert ended.wait(5)
+    with pytest.raises(RunError, match="the run has ended"):
+        stepper.advance({}, sends=0, last=True)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_task_that_comes_when_the_run_has_ended_does_not_wait(stepper, begun):
+    if begun:
+        stepper.begin(lambda mail: None)
+    stepper.close("the run has ended")
+    with pytest.raises(RunError, match="the run has ended"):
+        stepper.advance({}, sends=0, last=True) if begun else stepper.begin(lambda mail: None)
+
+
+def test_a_segment_that_the_end_of_the_run_meets_is_told(stepper):
+    def iterate(mail):
+        stepper.close("the run has ended")  # as from another thread, while the segment runs
+        mail.send(1, "a", 0)
+
+    stepper.begin(iterate)
+    with pytest.raises(RunError, match="the run has ended"):
+        stepper.advance({}, sends=1, last=False)
