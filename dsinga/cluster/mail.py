@@ -50,6 +50,7 @@ class Mailbox:
             if turn <= self._turn + AHEAD:
                 return None
             acknowledged: Future[None] = Future()
+            acknowledged.set_running_or_notify_cancel()  # so that resolving it never meets a cancelled future
             self._early.append((turn, acknowledged))
             return acknowledged
 
