@@ -27,6 +27,8 @@ class Hosts(NamedTuple):
 
     def first(self, workers: int) -> Hosts:
         """Return so many of the workers, with the servers in their processes, or one where there are none."""
+        if workers == len(self.workers):
+            return self
         homes = self.workers[:workers]
         return Hosts(homes, tuple(home for home in self.servers if home in homes) or self.servers[:1], self.slicing)
 
