@@ -184,6 +184,75 @@ def test_a_bad_job_is_one_message_and_status_2(dsinga: Dsinga, folder: Path, mis
     assert not (folder / "work").exists(), "nothing is written for a job that is refused"
 
 
+# Shares the weight of ip1 in the test net alone, where its rows are columns.
+DECODER = """  layer { name: "decode" type: kInnerProduct include: kTest srclayers: "ip1"
+    innerproduct_conf { num_output: 8 transpose: true bias_term: false } param { share_from: "w1" } }
+  layer { name: "rebuilt" type: kEuclideanLoss include: kTest srclayers: "decode" srclayers: "data" }
+"""
+BY_FEATURES = "neuralnet.layer[ip1].partition_dim=1"
+
+BAD_PARTITIONINGS = {
+    "more workers than rows": (
+        ["cluster.nworkers_per_group=21"],
+        r"layer 'data': a batch of 20.*21 workers.*batchsize",
+    ),
+    "more workers than features": (
+        ["cluster.nworkers_per_group=4", BY_FEATURES],
+        r"layer 'ip1': has 3 features, which cannot be cut over 4 workers; use fewer workers, or partition_dim: -1",
+    ),
+    "more workers than rows of a test batch": (
+        ["cluster.nworkers_per_group=2", "neuralnet.layer[data,kTest].store_conf.batchsize=1"],
+        r"layer 'data': a batch of 1 cannot be cut over 2 workers",
+    ),
+    "a location beyond the group": (
+        ["cluster.nworkers_per_group=2", "neuralnet.layer[ip1].location=2"],
+        r"layer 'ip1': location must be one of the group's workers, 0 to 1",
+    ),
+    "a location beyond the only worker": (
+        ["neuralnet.layer[ip1].location=1"],
+        r"layer 'ip1': location must be one of the group's workers, 0 to 0",
+    ),
+    "a dimension that layers do not have": (
+        ["neuralnet.layer[ip1].partition_dim=2"],
+        r"layer 'ip1': partition_dim must be in \[-1, 1\], not 2",
+    ),
+    "groups that do not divide": (
+        ["cluster.nworker_groups=3", "cluster.nserver_groups=2"],
+        r"nserver_groups: 2 must divide nworker_groups: 3",
+    ),
+    "params that training cuts otherwise": (
+        ["cluster.nworkers_per_group=2", BY_FEATURES],
+        r"layer 'decode': training cuts its params \('w1'\) otherwise",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", BAD_PARTITIONINGS)
+def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: Path, mistake: str) -> None:
+    overrides, message = BAD_PARTITIONINGS[mistake]
+    if "otherwise" in mistake:
+        (folder / "job.conf").write_text(JOB.replace('  layer { name: "loss"', f'{DECODER}  layer {{ name: "loss"'))
+    before = sorted(folder.iterdir())
+    refused = dsinga("train", "job.conf", *(word for one in overrides for word in ("--set", one)))
+    assert refused.returncode == 2, refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert re.fullmatch(rf"dsinga: .*{message}.*\n", refused.stderr), refused.stderr
+    assert sorted(folder.iterdir()) == before, "nothing is written for a job that is refused"
+
+
+def test_servers_without_a_slice_idle(dsinga: Dsinga, folder: Path) -> None:
+    """The net's params are 27 numbers, which are cut into fewer slices than there are servers."""
+    from dsinga.checkpoint import read_params
+
+    for servers in ("1", "40"):
+        trained = dsinga("train", "job.conf", "--workspace", servers, "--set", f"cluster.nservers_per_group={servers}")
+        assert trained.returncode == 0, trained.stderr
+    one, many = read_params(folder / "1"), read_params(folder / "40")
+    assert one.keys() == many.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], many[name], err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
