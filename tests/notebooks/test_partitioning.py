@@ -1,4 +1,4 @@
-"""The notebook about partitioning, run as a person would: from a fresh kernel, beside the data sets of the repository."""
+"""The notebook about partitioning, run as a person would: from a fresh kernel, beside the data sets."""
 
 import ast
 import re
