@@ -48,7 +48,7 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
     """Return the layer that computes ``columns`` of the feature of ``layer``, which has a ``connection``.
 
     ``source_shapes`` are those of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll). Raises
-    JobError where the class makes a layer of other columns, or of params that are not cut in proportion.
+    JobError where the class makes a layer of other columns, or of other params than those, cut in proportion.
     """
     cls, length = type(layer), columns.stop - columns.start
     part = make_layer(cls, layer.cut_conf(columns), source_shapes, None)
@@ -57,6 +57,11 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
     if part.shape != wanted:
         raise layer.fail(
             f"{cls.__name__}.cut_conf must make {times(layer.shape)} into {times(wanted)}, not {times(part.shape)}"
+        )
+    if len(part.params) != len(layer.params):
+        raise layer.fail(
+            f"{cls.__name__} has {len(layer.params)} params, but {len(part.params)} for {length} of {columns.total} "
+            "columns; make as many for any columns, or leave connection at None"
         )
     for whole, own in zip(layer.params, part.params, strict=True):
         fits = whole.shape if whole.cut_axis is None else cut_shape(whole.shape, whole.cut_axis, columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from dsinga.job import LayerType
 from dsinga.layers.base import Connection, Layer
@@ -57,6 +58,14 @@ def partition(
     return PartitionedNet(net, cuts, nodes, places, nets, _param_parts(net, nets, rewriting))
 
 
+class _Part(NamedTuple):
+    """A param as a part of a layer has it; of one that is cut, along which axis, and to which columns it belongs."""
+
+    param: Param
+    axis: int | None = None
+    columns: Columns | None = None
+
+
 class _Rewriting:
     """The graph of all workers, built layer by layer."""
 
@@ -66,7 +75,7 @@ class _Rewriting:
 
         self.net, self.parts, self.cuts, self.gather = net, parts, cuts, gather
         self.graph = Graph(of, parts)
-        self.params: dict[str, tuple[Param, int | None, Columns | None]] = {}  # parts by name: axis, and from where
+        self.params: dict[str, _Part] = {}
         self.gathered: set[str] = set()
         self._features: dict[Edge, Feature] = {}
         self._labels = Labels(net, self.graph, self._features, cuts)
@@ -136,15 +145,15 @@ class _Rewriting:
         inputs, outputs = math.prod(node.layer.source_shapes[0][1:]), node.layer.shape[1]
         return uses == len(node.params) and node.layer.shape[0] * (inputs + outputs) < inputs * outputs
 
-    def _name_params(self, node: Node, own: Layer, part: int) -> tuple[str, ...]:
+    def _name_params(self, node: Node, own: Layer, number: int) -> tuple[str, ...]:
         """Return the names of the params of a part of a layer, noting those that are seen for the first time."""
         names = []
         for spec, name in zip(own.params, node.params, strict=True):
             cut = own.columns is not None and spec.cut_axis is not None
-            names.append(f"{name}@{part}" if cut else name)
+            names.append(f"{name}@{number}" if cut else name)
             whole = self.net.params[name]
-            param = Param(names[-1], spec, whole.conf) if cut else whole
-            self.params.setdefault(names[-1], (param, spec.cut_axis if cut else None, own.columns))
+            part = _Part(Param(names[-1], spec, whole.conf), spec.cut_axis, own.columns) if cut else _Part(whole)
+            self.params.setdefault(names[-1], part)
         return tuple(names)
 
 
@@ -175,7 +184,7 @@ def _local(
     net: NeuralNet,
     nodes: Sequence[Node],
     places: Sequence[Place],
-    params: Mapping[str, tuple[Param, int | None, Columns | None]],
+    params: Mapping[str, _Part],
     location: int,
 ) -> NeuralNet:
     """Return the net of one worker: its nodes, in the common order."""
@@ -187,7 +196,7 @@ def _local(
         sources = () if isinstance(node.layer, BridgeDst) else tuple(moved[source] for source in node.sources)
         local.append(node._replace(sources=sources, takes=node.takes if sources else ()))
     used = dict.fromkeys(name for node in local for name in node.params)
-    return NeuralNet(tuple(local), {name: params[name][0] for name in used}, net.phase)
+    return NeuralNet(tuple(local), {name: params[name].param for name in used}, net.phase)
 
 
 def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], rewriting: _Rewriting) -> dict[str, ParamPart]:

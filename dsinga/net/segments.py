@@ -35,20 +35,20 @@ class _Step(NamedTuple):
 def segments(net: NeuralNet) -> tuple[Segment, ...]:
     """Return the segments of one iteration of back-propagation over the net of one worker; at least one."""
     found: list[Segment] = []
-    names: list[_Step] = []
+    steps: list[_Step] = []
     receives: list[str] = []
     sends: list[str] = []
     for step in _steps(net):
-        if sends and not step.sends or names and step.receives:
-            found.append(Segment(_name(names, len(found)), tuple(receives), tuple(sends)))
-            names, receives, sends = [], [], []
+        if sends and not step.sends or steps and step.receives:
+            found.append(Segment(_name(steps, len(found)), tuple(receives), tuple(sends)))
+            steps, receives, sends = [], [], []
         if step.receives:
             receives.append(step.receives)
         elif step.sends:
             sends.append(step.sends)
         else:
-            names.append(step)
-    found.append(Segment(_name(names, len(found)), tuple(receives), tuple(sends)))
+            steps.append(step)
+    found.append(Segment(_name(steps, len(found)), tuple(receives), tuple(sends)))
     return tuple(found)
 
 

@@ -34,7 +34,7 @@ class _Total:
             result = self.fold([self.parts[partition] for partition in self.contributors]).view()
             result.flags.writeable = False
             self.future.set_result(result)
-        except ValueError as error:  # shapes that do not fit: everybody learns of it, not only the last to come
+        except Exception as error:  # such as shapes that do not fit: everybody learns of it, not only the last to come
             self.future.set_exception(error)
 
 

@@ -180,6 +180,11 @@ def test_a_users_layer_that_cuts_wrongly_is_named():
     class Uncut(Scale):
         cut_axis = None
 
+    class PerColumn(Scale):
+        def __init__(self, conf, source_shapes, info=None):
+            super().__init__(conf, source_shapes, info)
+            self.params *= self.shape[1]
+
     conf = LayerConf(name="mine", user_type="Mine")
     with pytest.raises(UserError, match=r"layer 'mine': Unchanged.cut_conf must make 4 x 10 into 4 x 3, not 4 x 10"):
         make_part(Unchanged(conf, [(4, 10)]), [(4, 10)], Columns(7, 10, 10))
@@ -187,6 +192,8 @@ def test_a_users_layer_that_cuts_wrongly_is_named():
         UserError, match=r"layer 'mine': .*param 'factor', 10, .* must be 10, not 3; correct its cut_axis"
     ):
         make_part(Uncut(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10))
+    with pytest.raises(UserError, match=r"layer 'mine': PerColumn has 10 params, but 3 for 3 of 10 columns; make as"):
+        make_part(PerColumn(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10))
 
 
 def test_a_user_layer_that_says_nothing_is_gathered():
