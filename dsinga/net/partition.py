@@ -101,6 +101,8 @@ class _Rewriting:
             held[location] = self.graph.add(own, Place(location, layer.name), into, names, rows=rows)
         for part, shape in enumerate(layer.part_shapes) if layer.hands_parts else [(WHOLE, layer.shape)]:
             name = f"{layer.name}.{part}" if layer.hands_parts else layer.name
+            while part != WHOLE and name in self.net.positions:  # a layer is called so: mail must not be mistaken
+                name += "'"
             spots = {location: Held(number, part) for location, number in held.items()}
             self._features[Edge(position, part)] = Feature(name, shape, cut.dim, spots)
 

@@ -9,6 +9,7 @@ from partitionnets import net_of
 
 from dsinga.job import JobError, loads
 from dsinga.layers import RecordInfo
+from dsinga.layers.bridge import BridgeSrc
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet, cut_values, join_values
@@ -68,6 +69,17 @@ def test_layers_at_two_locations_are_joined_by_one_bridge():
         ["b", "receive(a:all@0@1-0)"],
         ["send(a:all@0@1-0)", "a", "data"],
     ]
+
+
+def test_mail_is_not_mistaken_where_a_layer_is_named_like_a_part_of_another():
+    here, there = {"location": 0}, {"location": 1}
+    halves = layer("s", "kSlice", "a", slice_conf={"slice_dim": 1, "num_slices": 2}, **here)
+    net = build(
+        layer("data", "kCSVInput", **here), dense("a", "data", 6, **here), halves, dense("s.0", "data", 3, **here),
+        dense("b", "s", **there), dense("c", "s", **there), dense("d", "s.0", **there),
+    )  # fmt: skip
+    keys = [node.layer.key for node in partition(net, 2).nodes if isinstance(node.layer, BridgeSrc)]
+    assert len(set(keys)) == len(keys) == 3
 
 
 def test_what_several_layers_want_is_brought_once():
