@@ -15,7 +15,8 @@ from smalljob import assert_same, with_topology
 
 from dsinga import RunError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import connect
+from dsinga.cluster import connect, lay_out
+from dsinga.cluster.servers import Servers
 from dsinga.job import ClusterConf, Job
 
 pytestmark = pytest.mark.process
@@ -97,6 +98,19 @@ def test_what_was_cut_by_a_kill_resumes_to_the_same_bits(job: Job, tmp_path: Pat
     with connect(workers=2) as client:
         resumed = train(job, client, workspace=tmp_path, resume=True, progress=False)
     assert_same(resumed.params, whole.params)
+
+
+def test_a_server_that_is_lost_is_named_to_its_driver(job: Job) -> None:
+    with connect(workers=2, separate_processes=True) as client:
+        layout = lay_out(with_topology(job, 2), client, roots(job, None))
+        servers = Servers(client, layout.setup, layout.placement)
+        servers.make(0)
+        victim = layout.placement.servers[0][0]
+        os.kill(client.run(os.getpid)[victim], signal.SIGKILL)
+        for _ in range(2):  # when the call fails, and when Dask knows without a call
+            with pytest.raises(RunError, match="was lost") as raised:
+                servers.ask(0, "snapshot", None)
+            assert victim in str(raised.value)
 
 
 def test_no_thread_is_left_behind(job: Job) -> None:
