@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from paperformulas import feature_traffic, net_traffic, param_traffic
 from plannets import GIGABIT, MACHINE, alexnet, conv, dense, layer, mlp, net_of, size_of_params
 
 from dsinga.layers.base import Connection
 from dsinga.net import choose_cuts
 from dsinga.net.partitioned import Cut
-from dsinga.planner.cost import Cost, feature_traffic, layer_cost, net_traffic, param_traffic
+from dsinga.planner.cost import Cost, layer_cost
 from dsinga.planner.hosts import Hosts, hosts
 from dsinga.planner.simulate import simulate
 from dsinga.planner.sketch import sketch
