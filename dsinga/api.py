@@ -151,7 +151,8 @@ def partition_net(
 ) -> PartitionedNet:
     """Return the net of a phase, cut for so many workers of a group, without training. Raises UserError for bad input.
 
-    In a notebook it is drawn with a colour for each worker.
+    In a notebook it is drawn with a colour for each worker. What ``partition: auto`` would choose is not asked here: it
+    depends on the cluster; see ``dsinga plan``.
     """
     job = with_workers(job if isinstance(job, Job) else load(job), workers)
     return cluster.build_partitioned_net(job, _phase(phase), workers, roots(job, data_root))

@@ -26,8 +26,8 @@ def measure(job: Job, client: Client, *, steps: int, synthetic: bool, data_root:
 
     ``exchange_ms`` is the iteration less the longest computing and the longest wait for data among the partitions:
     what the engine adds. ``crossing_mb`` are the megabytes that go between processes in an iteration of a worker group:
-    gradients, values, and what bridges send. ``peak_rss_mb`` is that of the largest process. ``synthetic`` makes random records of the
-    shapes in the job, so that no data is needed. Raises UserError for bad input.
+    gradients, values, and what bridges send. ``peak_rss_mb`` is that of the largest process. ``synthetic`` makes random
+    records of the shapes in the job, so that no data is needed. Raises UserError for bad input.
     """
     job = _bare(job, WARM_UP + steps)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:

@@ -15,7 +15,8 @@ class Manner(NamedTuple):
 
     ``pull`` says when values are asked for: with the push, or by the lookup that needs them. Without ``overlap``
     gradients are sent after the backward pass and all values are waited for before the forward pass. ``topk_share`` is
-    the share of the numbers of a gradient that kTopK sends.
+    the share of the numbers of a gradient that kTopK sends. What compression has left out so far is no part of a
+    checkpoint: a run that is resumed begins without it, so with compression it is not the same bits as one uncut.
     """
 
     pull: PullTime = PullTime.kAtOnce
