@@ -46,15 +46,19 @@ def main_group() -> None:
 @CONF
 @click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, or NAME-workspace].")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the workspace.")
+@click.option(
+    "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
+    help="What is one Dask task: a round of iterations, or each segment of an iteration, to look at on the dashboard.",
+)  # fmt: skip
 @DATA_ROOT
 @SET
 @_cluster_options
-def train(conf: Path, workspace: str | None, resume: bool, data_root: str | None, **options: Any) -> None:
+def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root: str | None, **options: Any) -> None:
     """Train the job CONF."""
     job, connection = _job_and_connection(conf, options)
     workspace = workspace or (job.cluster and job.cluster.workspace) or f"{job.name}-workspace"
     with connection as client:
-        result = api.train(job, client, workspace=workspace, data_root=data_root, resume=resume)
+        result = api.train(job, client, workspace=workspace, data_root=data_root, resume=resume, grain=grain)
     click.echo(repr(result)[1:-1])
     click.echo(f"metrics and checkpoints are in {result.workspace}")
 

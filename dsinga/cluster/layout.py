@@ -11,8 +11,8 @@ import dask.utils
 from distributed import Client
 
 from dsinga.cluster.automatic import automatic_cuts
-from dsinga.cluster.exchange import Manner
 from dsinga.cluster.feed import Feed, open_feed
+from dsinga.cluster.manner import Manner
 from dsinga.cluster.placement import Placement, place, process, processes, workers_at_hand
 from dsinga.cluster.session import new_run
 from dsinga.cluster.setup import Setup
