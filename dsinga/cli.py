@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-import rich.box
 import rich.console
-import rich.table
 
 import dsinga
 from dsinga import api
 from dsinga.cluster import connect
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, load
-from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
+from dsinga.net import NeuralNet, PartitionedNet
+from dsinga.show import print_net, print_parts
 
 CONF = click.argument("conf", type=click.Path(path_type=Path))
 SET = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
@@ -115,10 +114,10 @@ def show(
     net: NeuralNet | PartitionedNet
     if partitions is None:
         net = api.build_net(job, phase, data_root=data_root)
-        _print_net(net)
+        print_net(net)
     else:
         net = api.partition_net(job, partitions, phase, data_root=data_root)
-        _print_parts(net)
+        print_parts(net)
     svg = svg or Path(f"{job.name}.svg")
     svg.write_text(net._repr_html_(), encoding="utf-8")
     click.echo(f"drawn to {svg}")
@@ -222,39 +221,6 @@ def info(store: str) -> None:
 
     for name, value in describe(open_store(store)).items():
         click.echo(f"{name:18} {value}")
-
-
-def _print_net(net: NeuralNet) -> None:
-    """Print a line for each layer, and what the params come to."""
-    rows = describe(net)
-    lines = [(row.layer, row.type, " ".join(row.sources), row.shape, " ".join(row.params), row.count) for row in rows]
-    _print_table(("layer", "type", "sources", "feature", "params"), lines)
-    total = sum(row.count for row in rows)
-    click.echo(f"{total:,} values in params, {sum(row.bytes for row in rows) / 2**20:,.1f} MiB")
-
-
-def _print_parts(net: PartitionedNet) -> None:
-    """Print a line for each part of each layer, why some are gathered, what workers hold, and what goes between."""
-    rows = describe_parts(net)
-    name = "{0.layer}@{0.location}".format
-    lines = [(name(row), row.type, row.part, row.shape, " ".join(row.params), row.count) for row in rows]
-    _print_table(("layer", "type", "computes", "feature", "params"), lines)
-    for reason in cut_reasons(net):
-        click.echo(reason)
-    for location in range(len(net.locals)):
-        count = sum(row.count for row in rows if row.location == location)
-        click.echo(f"worker {location}: {count:,} values in params")
-    forward, back = bridge_traffic(net)
-    click.echo(f"between workers, an iteration: {forward:,} numbers forward, {back:,} back")
-
-
-def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Sequence[int], str, int]]) -> None:
-    """Print lines of texts, of which the fourth is a shape, and the last how many values the params have."""
-    table = rich.table.Table(*columns, box=rich.box.SIMPLE)
-    table.add_column("values", justify="right")
-    for *texts, shape, params, count in lines:
-        table.add_row(*texts, " x ".join(map(str, shape)), params, f"{count:,}" if count else "")
-    rich.console.Console(soft_wrap=True, highlight=False).print(table)
 
 
 def _job_and_connection(

@@ -1,0 +1,45 @@
+"""Nets as tables on the terminal: a line for each layer, or for each part of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import rich.box
+import rich.console
+import rich.table
+
+from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
+
+
+def print_net(net: NeuralNet) -> None:
+    """Print a line for each layer, and what the params come to."""
+    rows = describe(net)
+    lines = [(row.layer, row.type, " ".join(row.sources), row.shape, " ".join(row.params), row.count) for row in rows]
+    _print_table(("layer", "type", "sources", "feature", "params"), lines)
+    total = sum(row.count for row in rows)
+    click.echo(f"{total:,} values in params, {sum(row.bytes for row in rows) / 2**20:,.1f} MiB")
+
+
+def print_parts(net: PartitionedNet) -> None:
+    """Print a line for each part of each layer, why some are gathered, what workers hold, and what goes between."""
+    rows = describe_parts(net)
+    name = "{0.layer}@{0.location}".format
+    lines = [(name(row), row.type, row.part, row.shape, " ".join(row.params), row.count) for row in rows]
+    _print_table(("layer", "type", "computes", "feature", "params"), lines)
+    for reason in cut_reasons(net):
+        click.echo(reason)
+    for location in range(len(net.locals)):
+        count = sum(row.count for row in rows if row.location == location)
+        click.echo(f"worker {location}: {count:,} values in params")
+    forward, back = bridge_traffic(net)
+    click.echo(f"between workers, an iteration: {forward:,} numbers forward, {back:,} back")
+
+
+def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Sequence[int], str, int]]) -> None:
+    """Print lines of texts, of which the fourth is a shape, and the last how many values the params have."""
+    table = rich.table.Table(*columns, box=rich.box.SIMPLE)
+    table.add_column("values", justify="right")
+    for *texts, shape, params, count in lines:
+        table.add_row(*texts, " x ".join(map(str, shape)), params, f"{count:,}" if count else "")
+    rich.console.Console(soft_wrap=True, highlight=False).print(table)
