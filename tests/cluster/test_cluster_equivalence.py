@@ -106,6 +106,7 @@ def test_a_cut_net_trains_as_a_whole_one(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # of 20 iterations as graphs: up to 544 tasks each
 @pytest.mark.parametrize("workers", range(1, WORKERS + 1))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", NETS)
