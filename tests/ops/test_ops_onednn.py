@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,13 @@ onednn = OnednnOps()
 IN, OUT = (64, 3, 32, 32), (64, 32, 32, 32)
 
 
+CPU = Path("/proc/cpuinfo")
+AVX512 = pytest.mark.skipif(
+    CPU.exists() and "avx512f" not in CPU.read_text(),
+    reason="oneDNN 3.2 normalises channels-last images with AVX-512 alone; elsewhere numpy does",
+)
+
+
 @pytest.fixture
 def own_thread():
     """A thread of its own, with no kernels made yet."""
@@ -36,8 +44,8 @@ def own_thread():
         (convolution._BackwardData, (OUT, (64, 32, 5, 5), (1, 1), (2, 2))),
         (pooling._Forward, (library.MAX_POOLING, OUT, (3, 3), (2, 2), (0, 0), True)),
         (pooling._Backward, (library.AVG_POOLING, OUT, (3, 3), (2, 2), (0, 0))),
-        (normalisation._Forward, (OUT, 3, 5e-5, 0.75, 1.0, True)),
-        (normalisation._Backward, (OUT, 5, 1e-4, 0.75, 1.0)),
+        pytest.param(normalisation._Forward, (OUT, 3, 5e-5, 0.75, 1.0, True), marks=AVX512),
+        pytest.param(normalisation._Backward, (OUT, 5, 1e-4, 0.75, 1.0), marks=AVX512),
     ],
 )
 def test_the_library_has_the_kernels_of_image_nets(make, arguments):

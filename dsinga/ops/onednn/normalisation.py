@@ -92,6 +92,8 @@ class OnednnNormalisation(NumpyNormalisation):
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         normalise = get_kernel(_Forward, x.shape, size, alpha, beta, k, train) if suits(x) else None
+        if normalise and train and get_kernel(_Backward, x.shape, size, alpha, beta, k) is None:
+            normalise = None  # without AVX-512 the library goes forward through shapes that it cannot go back through
         return normalise(to_rows(x)) if normalise else super().lrn(x, size, alpha, beta, k, train)
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
