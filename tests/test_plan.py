@@ -96,7 +96,7 @@ def test_a_slower_network_is_never_better(plan: Plan) -> None:
         rows = json.loads(plan("--workers", "8", "--bandwidth", bandwidth, "--json")[1])["alternatives"]
         return next(row["ms_per_iteration"] for row in rows if row["name"] == "data")
 
-    assert data_ms("1Mbit") > 2 * data_ms("100Mbit")
+    assert data_ms("1Mbit") > data_ms("100Mbit")
     assert data_ms("100Mbit") > 0.99 * data_ms("10Gbit")  # packets that come in another order may cost a little
 
 
