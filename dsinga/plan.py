@@ -22,7 +22,7 @@ from dsinga.ops import get_ops
 from dsinga.planner.forecast import Forecast
 from dsinga.planner.hosts import Hosts, hosts
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
-from dsinga.planner.machine import measured_machine
+from dsinga.planner.machine import Machine, measured_machine
 from dsinga.planner.search import Search, own_layers
 from dsinga.planner.simulate import Prediction
 from dsinga.planner.store import RateStore, rates_file
@@ -112,10 +112,10 @@ def predict(job: Job, *, workers: int | None = None, network: Link | None = None
         raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
     here = network is None and count <= CPU_COUNT
     forecasts = _Forecasts(job, net)
-    near = forecasts.at(_in_one_process, CPU_COUNT // count, Links(INSIDE, ENDS, LOOPBACK))
+    near = forecasts.at(_in_one_process, count, Links(INSIDE, ENDS, LOOPBACK))
     per_process = conf.nworkers_per_procs if conf else CPU_COUNT
     link = network or NETWORK
-    far = forecasts.at(_spread(conf), CPU_COUNT // per_process, Links(INSIDE, ENDS, link))
+    far = forecasts.at(_spread(conf), per_process, Links(INSIDE, ENDS, link))
     forecast = near if here else far
     found = _alternatives(job, forecast, count)
     curve = [
@@ -146,9 +146,14 @@ class _Forecasts:
         self.store = RateStore(rates_file(dask.config.get("dsinga.cache", None)))
         self._net, self._updater = net, create_updater(job.updater)
 
-    def at(self, hosts: Callable[[int], Hosts], threads: int, links: Links) -> Forecast:
-        """Return a forecast for workers that live so, with so many kernel threads each."""
-        machine = measured_machine(self._updater, get_ops(), max(1, threads), self.store)
+    def at(self, hosts: Callable[[int], Hosts], each: int, links: Links) -> Forecast:
+        """Return a forecast for workers that live so, up to ``each`` on a machine with the cores of this one."""
+        each = min(each, CPU_COUNT)
+
+        def machine(workers: int) -> Machine:
+            crowd = min(workers, each)
+            return measured_machine(self._updater, get_ops(), CPU_COUNT // each, crowd, self.store)
+
         return Forecast(self._net, machine, links, hosts)
 
 
@@ -171,7 +176,7 @@ def _spread(conf: ClusterConf | None) -> Callable[[int], Hosts]:
 def _named(forecast: Forecast, workers: int, fixed: Collection[str] = ()) -> dict[str, Cuts]:
     """Return the cuts that are compared for any number of workers, by name."""
     if workers == 1:
-        return {"data": choose_cuts(forecast.net, 1)}
+        return {"data": by_rows(forecast.net, 1)}
     return {
         "data": by_rows(forecast.net, workers),
         "hybrid": hybrid(forecast.net, workers),
@@ -182,7 +187,7 @@ def _named(forecast: Forecast, workers: int, fixed: Collection[str] = ()) -> dic
 def _alternatives(job: Job, forecast: Forecast, workers: int) -> list[Alternative]:
     """Return the priced alternatives, cheapest first."""
     net = forecast.net
-    alone = _price(forecast, "one worker", choose_cuts(net, 1), 1)
+    alone = _price(forecast, "one worker", by_rows(net, 1), 1)
     if workers == 1:
         return [alone]
     fixed = own_layers(job.neuralnet) if job.neuralnet.partition is PartitionMethod.auto else ()

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 
 import dask.config
 from distributed import Client
 
 from dsinga.cluster.measure import measure_links
-from dsinga.cluster.placement import Placement, process
+from dsinga.cluster.placement import Placement, host, process
 from dsinga.cluster.travel import check_travels
 from dsinga.cluster.watch import gather
 from dsinga.job import NetConf, PartitionMethod, SlicingMethod
 from dsinga.net import NeuralNet
-from dsinga.ops import get_ops
+from dsinga.ops import Ops, get_ops
 from dsinga.planner.forecast import Forecast
 from dsinga.planner.hosts import Hosts
 from dsinga.planner.link import Links
-from dsinga.planner.machine import measured_machine
+from dsinga.planner.machine import Machine, measured_machine
 from dsinga.planner.search import Search, own_layers
 from dsinga.planner.store import RateStore, rates_file
 from dsinga.planner.strategies import in_words
@@ -44,7 +45,7 @@ def automatic_cuts(
     hosts = hosts_of(placement, slicing)
     links = measure_links(client, workers)
     folder = dask.config.get("dsinga.cache", None)
-    arguments = (net, hosts, updater, links, fixed, placement.threads[0][0], folder)
+    arguments = (net, hosts, updater, links, fixed, placement, folder)
     chosen = client.submit(_choose, *arguments, workers=[workers[0]], pure=False)
     ((wishes, words),) = gather(client, [chosen], workers)
     _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), words)
@@ -62,18 +63,24 @@ def hosts_of(placement: Placement, slicing: SlicingMethod) -> Hosts:
     return Hosts(homes(workers), homes(servers), slicing)
 
 
+def machine_of(updater: Updater, ops: Ops, placement: Placement, store: RateStore, workers: int) -> Machine:
+    """Return the machine of the first worker, as it is when the first ``workers`` of its group compute."""
+    first, *others = map(host, placement.partitions[0][:workers])
+    return measured_machine(updater, ops, placement.threads[0][0], 1 + others.count(first), store)
+
+
 def _choose(
     net: NeuralNet,
     hosts: Hosts,
     updater: Updater,
     links: Links,
     fixed: Collection[str],
-    threads: int,
+    placement: Placement,
     folder: str | None,
 ) -> tuple[dict[str, int], str]:
     """Task: return the dimensions by layer, and the cuts in words."""
     store = RateStore(rates_file(folder))
-    forecast = Forecast(net, measured_machine(updater, get_ops(), threads, store), links, hosts.first)
+    forecast = Forecast(net, partial(machine_of, updater, get_ops(), placement, store), links, hosts.first)
     cuts = Search(net, forecast.price, fixed).cuts(len(hosts.workers))
     store.save()
     return {name: cut.dim for name, cut in cuts.items() if name not in fixed}, in_words(net, cuts)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from dsinga.cluster.placement import process
+from dsinga.cluster.placement import host, process
 from dsinga.cluster.watch import gather
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 
@@ -29,8 +29,8 @@ class Listener:
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     """Return the ways between the Dask workers at ``addresses``, the first two processes standing for all.
 
-    To one power of two: what is chosen by it must not change with the next measurement's noise. Raises RunError where
-    a worker is lost meanwhile.
+    Figures are rounded to a quarter of a power of two: what is chosen by them must not change with the noise of the
+    next measurement. Raises RunError where a worker is lost meanwhile.
     """
     homes = list({process(address): address for address in reversed(addresses)}.values())[::-1]
     if len(homes) < 2:
@@ -39,7 +39,7 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     listener = client.submit(Listener, workers=[other], actor=True, pure=False)  # it lives as long as this future
     timed = client.submit(_time_calls, listener, workers=[one], pure=False)
     found = link_of(gather(client, [timed], homes[:2])[0])
-    if _host(one) == _host(other):
+    if host(one) == host(other):
         return Links(INSIDE, found, LOOPBACK)
     return Links(INSIDE, ENDS, found._replace(latency=max(found.latency - ENDS.latency, 0.0)))
 
@@ -66,8 +66,5 @@ def _time_calls(listener: Any) -> dict[int, float]:
 
 
 def _near(figure: float) -> float:
-    return 2.0 ** round(math.log2(max(figure, 1e-9)))
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]
+    """Return the figure within 9 percent, so that a choice that rests on it seldom changes from run to run."""
+    return 2.0 ** (round(4 * math.log2(max(figure, 1e-9))) / 4)

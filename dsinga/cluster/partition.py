@@ -79,7 +79,6 @@ class Partition:
             metrics, timing = self._iterate(step, self.mail)
             report.metrics.append(metrics)
             report.timings.append(timing)
-        self.exchange.begin(stop)
         return report
 
     def segment(self, step: int, number: int, letters: Mapping[str, Array]) -> Halt:

@@ -135,12 +135,13 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
 
 def _threads(partitions: Groups, workers: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
     """Share the cores that the Dask workers of each host were given among the partitions there."""
-    crowd = Counter(_host(address) for group in partitions for address in group)
+    crowd = Counter(host(address) for group in partitions for address in group)
     cores = Counter[str]()
     for address, worker in workers.items():
-        cores[_host(address)] += worker["nthreads"]
-    return tuple(tuple(max(1, cores[_host(at)] // crowd[_host(at)]) for at in group) for group in partitions)
+        cores[host(address)] += worker["nthreads"]
+    return tuple(tuple(max(1, cores[host(at)] // crowd[host(at)]) for at in group) for group in partitions)
 
 
-def _host(address: str) -> str:
+def host(address: str) -> str:
+    """Return what tells the machine of a Dask worker."""
     return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address

@@ -97,15 +97,17 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _panel(panel: Panel, left: float) -> str:
-    rows = math.ceil(len(panel.lines) / 3)  # of the legend, where three lines or fewer go beside the title
-    top = 40 if rows == 1 else 28 + 15 * rows
+    names = [f"{name} {line.points[-1][1]:.4g}".strip() for name, line in panel.lines.items()]
+    beside = 7.5 * len(panel.title) + sum(6.2 * len(name) + 12 for name in names) <= 310
+    top = 40 if beside else 28 + 15 * math.ceil(len(names) / 3)
     box = Box(left + 46, top, 310, 222 - top)
     steps, values = zip(*(point for line in panel.lines.values() for point in line.points), strict=True)
     x_scale = _scale(steps, box.left, box.left + box.width, margin=0)
     y_scale = _scale([y for y in values if math.isfinite(y)], box.top + box.height, box.top, margin=0.05)
     drawn = "".join(_line(line, x_scale, y_scale) for line in panel.lines.values())
     title = f'<text x="{box.left}" y="24" font-size="13" font-weight="600" fill="#222">{escape(panel.title)}</text>'
-    return title + _legend(panel.lines, box) + _axes(panel, box, x_scale, y_scale) + drawn
+    named = list(zip(names, (line.colour for line in panel.lines.values()), strict=True))
+    return title + _legend(named, box, beside) + _axes(panel, box, x_scale, y_scale) + drawn
 
 
 def _scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
@@ -146,15 +148,13 @@ def _step(value: float) -> str:
     return f"{value:.7g}"
 
 
-def _legend(lines: Mapping[str, Line], box: Box) -> str:
+def _legend(named: Sequence[tuple[str, str]], box: Box, beside: bool) -> str:
     """Name each line, with its last value, the number that is looked for first: beside the title, or in rows below."""
-    named = [(f"{name} {line.points[-1][1]:.4g}".strip(), line.colour) for name, line in lines.items()]
-    in_rows = len(named) > 3
     parts, x, right = [], box.left + box.width, box.left + box.width
-    for number, (words, colour) in enumerate(named if in_rows else reversed(named)):
-        if in_rows:
+    for number, (words, colour) in enumerate(reversed(named) if beside else named):
+        if not beside:
             x = right - (2 - number % 3) * 112
-        y = 39 + 15 * (number // 3) if in_rows else 24
+        y = 24 if beside else 39 + 15 * (number // 3)
         parts.append(f'<text x="{x:.0f}" y="{y}" text-anchor="end" fill="{colour}">{escape(words)}</text>')
         x -= 6.2 * len(words) + 12
     return "".join(parts)

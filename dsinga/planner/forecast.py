@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dsinga.net import NeuralNet, choose_cuts, partition
+from dsinga.net import NeuralNet, partition
 from dsinga.net.partitioned import Cut
 from dsinga.planner.hosts import Hosts
 from dsinga.planner.link import Links
 from dsinga.planner.machine import Machine
 from dsinga.planner.simulate import Prediction, simulate
 from dsinga.planner.sketch import sketch
+from dsinga.planner.strategies import by_rows
 from dsinga.planner.translate import translate
 
 EXACT_WORKERS = 8  # up to so many the net is partitioned as a run would do it, beyond it is sketched
@@ -19,28 +20,28 @@ EXACT_WORKERS = 8  # up to so many the net is partitioned as a run would do it, 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Prices partitionings of ``net``, ``hosts`` being a function of the number of workers."""
+    """Prices partitionings of ``net``; ``machine`` and ``hosts`` are functions of the number of workers."""
 
     net: NeuralNet
-    machine: Machine
+    machine: Callable[[int], Machine]
     links: Links
     hosts: Callable[[int], Hosts]
 
     def predict(self, cuts: Mapping[str, Cut], workers: int, overlap: bool = True) -> Prediction:
         """Return what an iteration costs."""
         if workers <= EXACT_WORKERS:
-            group = translate(partition(self.net, workers, cuts=cuts), self.hosts(workers), self.machine)
+            group = translate(partition(self.net, workers, cuts=cuts), self.hosts(workers), self.machine(workers))
         else:
-            group = sketch(self.net, cuts, self.hosts(workers), self.machine)
+            group = sketch(self.net, cuts, self.hosts(workers), self.machine(workers))
         return simulate(group, self.links, overlap)
 
     def price(self, cuts: Mapping[str, Cut], workers: int) -> float:
         """Return the seconds of an iteration, sketched: quick, for a search."""
-        return simulate(sketch(self.net, cuts, self.hosts(workers), self.machine), self.links).seconds
+        return simulate(sketch(self.net, cuts, self.hosts(workers), self.machine(workers)), self.links).seconds
 
     def alone(self) -> Prediction:
         """Return what an iteration costs on one worker."""
-        return self.predict(choose_cuts(self.net, 1), 1)
+        return self.predict(by_rows(self.net, 1), 1)
 
     def efficiency(self, prediction: Prediction, workers: int) -> float:
         """Return how much of ``workers`` times one worker's speed they reach: t1 / (n·tn)."""

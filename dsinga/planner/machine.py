@@ -31,18 +31,20 @@ class Machine:
     time: Callable[[Work], LayerTime]
 
 
-def measured_machine(updater: Updater, ops: Ops, threads: int, store: RateStore) -> Machine:
-    """Return this machine as it is measured, where ``store`` does not know it already.
+def measured_machine(updater: Updater, ops: Ops, threads: int, crowd: int, store: RateStore) -> Machine:
+    """Return this machine as it is measured with ``crowd`` workers, where ``store`` does not know it already.
 
     A layer is told by its type, configuration, shapes and what is wanted of it, with the kernels and threads used.
     """
 
     def time(work: Work) -> LayerTime:
-        known = store.get(f"{ops.name} x{threads}: {describe(work)}", lambda: time_layer(work, ops, threads))
+        known = store.get(f"{kernels}: {describe(work)}", lambda: time_layer(work, ops, threads, crowd))
         return LayerTime(known[0], known[1], int(known[2]), int(known[3]))
 
+    kernels = f"{ops.name}, {crowd} at once x{threads}"
     settings = "; ".join(lines(message_fields(updater.conf.replace(learning_rate=LRGenConf()))))
-    rates = Rates(*store.get(f"numbers: {type(updater).__name__}: {settings}", lambda: time_numbers(updater)))
+    numbers = f"numbers, {crowd} at once: {type(updater).__name__}: {settings}"
+    rates = Rates(*store.get(numbers, lambda: time_numbers(updater, crowd)))
     return Machine(rates, time)
 
 

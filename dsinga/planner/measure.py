@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,9 +19,9 @@ from dsinga.layers.context import Context, Records, Rows
 from dsinga.ops import Ops
 from dsinga.training import Updater
 
-MOST_RUNS = 9
-ENOUGH_SECONDS = 0.15  # of measuring one thing
+RUNS = 6  # the first of them is not counted
 NUMBERS = 1 << 22  # to time the arithmetic on params with: 16 MB, more than a cache level of one core holds
+PATIENCE = 60.0  # seconds within which all threads of a crowd have done one run
 
 
 class LayerTime(NamedTuple):
@@ -39,44 +43,64 @@ class Work(NamedTuple):
     backward: bool
 
 
-def time_layer(work: Work, ops: Ops, threads: int) -> LayerTime:
-    """Run a layer forward and backward on random numbers and return the seconds."""
-    layer = work.layer
-    if layer.is_output:  # it may write a store
+def time_layer(work: Work, ops: Ops, threads: int, crowd: int) -> LayerTime:
+    """Run a layer forward and backward on random numbers and return the seconds.
+
+    ``crowd`` threads do so at once, each with numbers of its own and ``threads`` kernel threads, as the workers of a
+    machine share its memory and its caches.
+    """
+    if work.layer.is_output:  # it may write a store
         return LayerTime(0.0, 0.0)
-    ops.set_threads(threads)
-    rng = np.random.default_rng(0)
-    sums = _Sums()
-    rows = Rows(0, work.rows, max(work.rows, layer.shape[0]))
-    ctx = Context(ops, Phase.kTrain, rows, total=sums)
+    asked: dict[str, int] = {}
+
+    def runs() -> list[Callable[[], object]]:
+        ops.set_threads(threads)
+        forward, backward, sums = _passes(work, ops)
+        forward()
+        asked["forward"] = sums.taken()
+        if backward is None:
+            return [forward]
+        backward()
+        asked["backward"] = sums.taken()
+        return [forward, backward]
+
+    forward, backward = (*_seconds(runs, crowd), 0.0)[:2]
+    return LayerTime(forward, backward, asked["forward"], asked.get("backward", 0))
+
+
+def time_numbers(updater: Updater, crowd: int) -> tuple[float, float, float]:
+    """Return seconds to update a number of a param, to add a number of a gradient, to copy a byte."""
+
+    def runs() -> list[Callable[[], object]]:
+        value, gradient = np.ones(NUMBERS, np.float32), np.ones(NUMBERS, np.float32)
+        state = updater.create_state(NUMBERS)
+        return [
+            lambda: updater.update(0, value, gradient, state),
+            lambda: np.add(value, gradient, out=value),
+            value.copy,
+        ]
+
+    update, add, copy = _seconds(runs, crowd)
+    return update / NUMBERS, add / NUMBERS, copy / (4 * NUMBERS)
+
+
+def _passes(work: Work, ops: Ops) -> tuple[Callable[[], object], Callable[[], object] | None, _Sums]:
+    """Return what runs a layer forward, and backward if that is wanted, and the count of the sums it asks for."""
+    layer, rng, sums = work.layer, np.random.default_rng(0), _Sums()
+    ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), total=sums)
     params = [_numbers(rng, spec.shape, ops) for spec in layer.params]
     sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [_records(work, rng)]
     forward = partial(layer.compute_feature, params, sources, ctx)
-    output, asked = forward(), sums.taken()
-    seconds = _seconds(forward)
     if not work.backward:
-        return LayerTime(seconds, 0.0, asked)
+        return forward, None, sums
+    output = forward()
+    sums.taken()
     grad: Any = None
     if layer.hands_parts:
         grad = [_numbers(rng, part.shape, ops) for part in output.feature]
     elif not layer.is_loss:
         grad = _numbers(rng, output.feature.shape, ops)
-    backward = partial(layer.compute_gradient, params, sources, output, grad, work.needs, ctx)
-    sums.taken()
-    backward()
-    asked_backward = sums.taken()
-    return LayerTime(seconds, _seconds(backward), asked, asked_backward)
-
-
-def time_numbers(updater: Updater) -> tuple[float, float, float]:
-    """Return seconds to update a number of a param, to add a number of a gradient, to copy a byte."""
-    value, gradient = np.ones(NUMBERS, np.float32), np.ones(NUMBERS, np.float32)
-    state = updater.create_state(NUMBERS)
-    return (
-        _seconds(lambda: updater.update(0, value, gradient, state)) / NUMBERS,
-        _seconds(lambda: np.add(value, gradient, out=value)) / NUMBERS,
-        _seconds(value.copy) / value.nbytes,
-    )
+    return forward, partial(layer.compute_gradient, params, sources, output, grad, work.needs, ctx), sums
 
 
 class _Sums:
@@ -113,14 +137,32 @@ def _records(work: Work, rng: np.random.Generator) -> Records:
     return Records(data, rng.integers(0, 2, work.rows))
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    """Return the seconds of a run: the lower quartile of a few, fewer where one takes long.
+def _seconds(runs: Callable[[], Sequence[Callable[[], object]]], crowd: int) -> list[float]:
+    """Return the seconds of each of several runs: medians, while ``crowd`` threads do the same with their own.
 
-    Others may use this machine too, and only ever make a run longer.
+    Between two runs the caches are emptied, as the rest of a net does it between two iterations.
     """
-    times: list[float] = []
-    while len(times) < MOST_RUNS and sum(times) < ENOUGH_SECONDS:
+    barrier = threading.Barrier(crowd, timeout=PATIENCE)
+
+    def time_runs() -> list[list[float]]:
+        try:
+            return [_times(run, barrier) for run in runs()]
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(crowd) as pool:
+        found = [future.result() for future in [pool.submit(time_runs) for _ in range(crowd)]]
+    return [statistics.median(itertools.chain.from_iterable(times)) for times in zip(*found, strict=True)]
+
+
+def _times(run: Callable[[], object], barrier: threading.Barrier) -> list[float]:
+    others = np.zeros(NUMBERS, np.float32)
+    times = []
+    for _ in range(RUNS):
+        others += 1
+        barrier.wait()
         started = time.perf_counter()
         run()
         times.append(time.perf_counter() - started)
-    return sorted(times)[len(times) // 4]
+    return times[1:]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from distributed import Client
@@ -17,7 +18,7 @@ from distributed import Client
 from dsinga.api import with_workers
 from dsinga.bench import measure
 from dsinga.cluster import connect
-from dsinga.cluster.automatic import hosts_of
+from dsinga.cluster.automatic import hosts_of, machine_of
 from dsinga.cluster.measure import measure_links
 from dsinga.cluster.placement import place, processes, workers_at_hand
 from dsinga.cluster.topology import topology
@@ -27,7 +28,6 @@ from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.net.partitioned import Cut
 from dsinga.ops import get_ops
 from dsinga.planner.forecast import Forecast
-from dsinga.planner.machine import measured_machine
 from dsinga.planner.search import Search
 from dsinga.planner.store import RateStore, rates_file
 from dsinga.planner.strategies import by_features, by_rows, hybrid
@@ -122,7 +122,8 @@ def foresee(job: Job, client: Client, store: RateStore, strategy: str) -> tuple[
     wanted = topology(job, len(at_hand), processes(at_hand))
     placement = place(wanted, at_hand)
     net = build(job)
-    machine = measured_machine(create_updater(job.updater), get_ops(), placement.threads[0][0], store)
+    updater = create_updater(job.updater)
+    machine = partial(machine_of, updater, get_ops(), placement, store)
     links = measure_links(client, placement.partitions[0])
     forecast = Forecast(net, machine, links, hosts_of(placement, wanted.slicing).first)
     ways = {"data": by_rows, "feature": by_features, "hybrid": hybrid}

@@ -15,7 +15,7 @@ from dsinga.planner.search import Search, changes, cut_as, own_layers, runs, seg
 
 
 def forecast(net: NeuralNet, links: Links = GIGABIT) -> Forecast:
-    return Forecast(net, MACHINE, links, lambda workers: hosts(workers, 1, workers))
+    return Forecast(net, lambda workers: MACHINE, links, lambda workers: hosts(workers, 1, workers))
 
 
 def dims(net: NeuralNet, workers: int, links: Links = GIGABIT, fixed: tuple[str, ...] = ()) -> dict[str, int]:
