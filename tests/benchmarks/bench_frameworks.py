@@ -53,7 +53,7 @@ def main(conf: str, steps: int, test_freq: int, data_root: str | None, out: Path
         print(f"{name:12} {tests[name][-1]['accuracy']:.4f} after {took:.0f} s", flush=True)
     out.with_suffix(".json").write_text(json.dumps(tests, indent=1))
     lines = {
-        name: Line([(row["time"], row["accuracy"]) for row in rows], COLOURS[k])
+        name: Line([(row["time"], row["accuracy"]) for row in rows[1:]], COLOURS[k])  # less the start
         for k, (name, rows) in enumerate(tests.items())
     }
     panel = Panel("accuracy", lines, x_label="seconds", whole=False)
