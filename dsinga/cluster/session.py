@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from dsinga.cluster.slices import Arrays, held_values, whole_values
 from dsinga.cluster.watch import Steps, drive, gather
 from dsinga.errors import RunError
 from dsinga.job import Phase
-from dsinga.net.segments import segments
+from dsinga.net.segments import Segment, segments
 from dsinga.training import Metrics
 
 # Seconds in which Dask workers must hear that a run has ended.
@@ -190,16 +191,20 @@ class Session:
         address = self._placement.partitions[group][partition]
         return PartitionKey(self._setup.run, self._setup.generation, group, partition, address)
 
+    @functools.cached_property
+    def _plans(self) -> list[tuple[Segment, ...]]:
+        """The segments of each partition, the same in every iteration."""
+        return [segments(local) for local in self._setup.nets[Phase.kTrain].locals]
+
     def _graph(self, group: int, start: int, stop: int) -> list[Future]:
         """Send off iterations as task graphs, each after the one before."""
-        plans = [segments(local) for local in self._setup.nets[Phase.kTrain].locals]
         ends: list[list[Future]] = []
         for step in range(start, stop):
 
             def submit(partition: int, task: Callable[..., Any], *arguments: Any, key: str, step: int = step) -> Future:
                 return self._send(task, group, partition, f"{key}{self._of(group)}-{self._run}-{step}", *arguments)
 
-            ends.append(send_iteration(submit, plans, step, self._tokens[group], tasks.run_segment))
+            ends.append(send_iteration(submit, self._plans, step, self._tokens[group], tasks.run_segment))
             self._tokens[group] = [*ends[-1]]
         reports = [
             self._submit(report_round, group, p, f"steps-{start}-{stop}", list(halts), stop)

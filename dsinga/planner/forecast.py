@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from dsinga.net import NeuralNet, partition
 from dsinga.net.partitioned import Cut
@@ -39,10 +40,11 @@ class Forecast:
         """Return the seconds of an iteration, sketched: quick, for a search."""
         return simulate(sketch(self.net, cuts, self.hosts(workers), self.machine(workers)), self.links).seconds
 
+    @cached_property
     def alone(self) -> Prediction:
-        """Return what an iteration costs on one worker."""
+        """What an iteration costs on one worker."""
         return self.predict(by_rows(self.net, 1), 1)
 
     def efficiency(self, prediction: Prediction, workers: int) -> float:
         """Return how much of ``workers`` times one worker's speed they reach: t1 / (n·tn)."""
-        return self.alone().seconds / (workers * prediction.seconds)
+        return self.alone.seconds / (workers * prediction.seconds)

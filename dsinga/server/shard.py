@@ -52,7 +52,6 @@ class Shard:
         self._slots = {spec.slice.id: Slot(spec, groups, start) for spec in slices}
         self._updater = updater
         self._groups = groups
-        self.contributors = sorted({partition for spec in slices for partition in spec.contributors})
         self._shared = len(groups) > 1  # whether a value may change while a group computes with it
         self._generation = generation
         self._lock = threading.Lock()
