@@ -152,7 +152,7 @@ class _Forecasts:
 
         def machine(workers: int) -> Machine:
             crowd = min(workers, each)
-            return measured_machine(self._updater, get_ops(), CPU_COUNT // each, crowd, self.store)
+            return measured_machine(self._net, self._updater, get_ops(), CPU_COUNT // each, crowd, self.store)
 
         return Forecast(self._net, machine, links, hosts)
 

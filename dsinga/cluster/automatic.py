@@ -63,10 +63,12 @@ def hosts_of(placement: Placement, slicing: SlicingMethod) -> Hosts:
     return Hosts(homes(workers), homes(servers), slicing)
 
 
-def machine_of(updater: Updater, ops: Ops, placement: Placement, store: RateStore, workers: int) -> Machine:
+def machine_of(
+    net: NeuralNet, updater: Updater, ops: Ops, placement: Placement, store: RateStore, workers: int
+) -> Machine:
     """Return the machine of the first worker, as it is when the first ``workers`` of its group compute."""
     first, *others = map(host, placement.partitions[0][:workers])
-    return measured_machine(updater, ops, placement.threads[0][0], 1 + others.count(first), store)
+    return measured_machine(net, updater, ops, placement.threads[0][0], 1 + others.count(first), store)
 
 
 def _choose(
@@ -80,7 +82,7 @@ def _choose(
 ) -> tuple[dict[str, int], str]:
     """Task: return the dimensions by layer, and the cuts in words."""
     store = RateStore(rates_file(folder))
-    forecast = Forecast(net, partial(machine_of, updater, get_ops(), placement, store), links, hosts.first)
+    forecast = Forecast(net, partial(machine_of, net, updater, get_ops(), placement, store), links, hosts.first)
     cuts = Search(net, forecast.price, fixed).cuts(len(hosts.workers))
     store.save()
     return {name: cut.dim for name, cut in cuts.items() if name not in fixed}, in_words(net, cuts)

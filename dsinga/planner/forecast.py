@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from dsinga.net import NeuralNet, partition
 from dsinga.net.partitioned import Cut
@@ -28,17 +28,21 @@ class Forecast:
     links: Links
     hosts: Callable[[int], Hosts]
 
+    @cached_property
+    def _machines(self) -> Callable[[int], Machine]:
+        return cache(self.machine)
+
     def predict(self, cuts: Mapping[str, Cut], workers: int, overlap: bool = True) -> Prediction:
         """Return what an iteration costs."""
         if workers <= EXACT_WORKERS:
-            group = translate(partition(self.net, workers, cuts=cuts), self.hosts(workers), self.machine(workers))
+            group = translate(partition(self.net, workers, cuts=cuts), self.hosts(workers), self._machines(workers))
         else:
-            group = sketch(self.net, cuts, self.hosts(workers), self.machine(workers))
+            group = sketch(self.net, cuts, self.hosts(workers), self._machines(workers))
         return simulate(group, self.links, overlap)
 
     def price(self, cuts: Mapping[str, Cut], workers: int) -> float:
         """Return the seconds of an iteration, sketched: quick, for a search."""
-        return simulate(sketch(self.net, cuts, self.hosts(workers), self.machine(workers)), self.links).seconds
+        return simulate(sketch(self.net, cuts, self.hosts(workers), self._machines(workers)), self.links).seconds
 
     @cached_property
     def alone(self) -> Prediction:

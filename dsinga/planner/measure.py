@@ -16,8 +16,9 @@ import numpy as np
 from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer, Shape
 from dsinga.layers.context import Context, Records, Rows
+from dsinga.net import NeuralNet
 from dsinga.ops import Ops
-from dsinga.training import Updater
+from dsinga.training import Updater, bp
 
 RUNS = 6  # the first of them is not counted
 NUMBERS = 1 << 22  # to time the arithmetic on params with: 16 MB, more than a cache level of one core holds
@@ -68,6 +69,25 @@ def time_layer(work: Work, ops: Ops, threads: int, crowd: int) -> LayerTime:
     return LayerTime(forward, backward, asked["forward"], asked.get("backward", 0))
 
 
+def time_net(net: NeuralNet, rows: int, ops: Ops, threads: int, crowd: int) -> float:
+    """Run ``rows`` rows of a batch forward and backward through a whole net and return the seconds, as above.
+
+    That is more than its layers take one by one: each finds the caches, and the memory that it asks for, as the layers
+    around it leave them.
+    """
+
+    def runs() -> list[Callable[[], object]]:
+        ops.set_threads(threads)
+        rng = np.random.default_rng(0)
+        layers = [stage.layer for stage in net.stages]
+        values = {name: _numbers(rng, param.shape, ops) * np.float32(0.01) for name, param in net.params.items()}
+        records = {layer.name: _records(layer, rows, rng) for layer in layers if layer.is_input}
+        ctx = Context(ops, Phase.kTrain, Rows(0, rows, max(rows, layers[0].shape[0])))
+        return [lambda: bp(net, values, records, ctx, lambda name, gradient: None)]
+
+    return _seconds(runs, crowd)[0]
+
+
 def time_numbers(updater: Updater, crowd: int) -> tuple[float, float, float]:
     """Return seconds to update a number of a param, to add a number of a gradient, to copy a byte."""
 
@@ -89,7 +109,7 @@ def _passes(work: Work, ops: Ops) -> tuple[Callable[[], object], Callable[[], ob
     layer, rng, sums = work.layer, np.random.default_rng(0), _Sums()
     ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), total=sums)
     params = [_numbers(rng, spec.shape, ops) for spec in layer.params]
-    sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [_records(work, rng)]
+    sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [_records(layer, work.rows, rng)]
     forward = partial(layer.compute_feature, params, sources, ctx)
     if not work.backward:
         return forward, None, sums
@@ -131,10 +151,10 @@ def _source(work: Work, index: int, rng: np.random.Generator, ops: Ops) -> Array
     return _numbers(rng, work.sources[index], ops)
 
 
-def _records(work: Work, rng: np.random.Generator) -> Records:
+def _records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
     """Return what an input layer gets: bytes, for what the store has is not known here."""
-    data = rng.integers(0, 256, (work.rows, *work.layer.shape[1:]), dtype=np.uint8)
-    return Records(data, rng.integers(0, 2, work.rows))
+    data = rng.integers(0, 256, (rows, *layer.shape[1:]), dtype=np.uint8)
+    return Records(data, rng.integers(0, 2, rows))
 
 
 def _seconds(runs: Callable[[], Sequence[Callable[[], object]]], crowd: int) -> list[float]:

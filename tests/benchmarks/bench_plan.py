@@ -123,7 +123,7 @@ def foresee(job: Job, client: Client, store: RateStore, strategy: str) -> tuple[
     placement = place(wanted, at_hand)
     net = build(job)
     updater = create_updater(job.updater)
-    machine = partial(machine_of, updater, get_ops(), placement, store)
+    machine = partial(machine_of, net, updater, get_ops(), placement, store)
     links = measure_links(client, placement.partitions[0])
     forecast = Forecast(net, machine, links, hosts_of(placement, wanted.slicing).first)
     ways = {"data": by_rows, "feature": by_features, "hybrid": hybrid}
