@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -202,7 +203,7 @@ def data() -> None:
 @click.option("--encoded", flag_value=True, default=None, help="kvfile, lmdb: pixels are image files such as JPEG.")
 @click.option("--size", type=int, help="imagefolder: scale every image to SIZE x SIZE.")
 def import_(kind: str, source: str, destination: str, overwrite: bool, **options: Any) -> None:
-    """Import SOURCE, of a KIND such as mnist, cifar10, csv, kvfile, npz or imagefolder, to DESTINATION."""
+    """Import SOURCE, of a KIND such as mnist, cifar10, csv, kvfile, npz, mat or imagefolder, to DESTINATION."""
     from dsinga.data import import_records
     from dsinga.monitor import show_import
 
@@ -249,7 +250,9 @@ def _plain_errors() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; what the rooms log, such as the cut that ``partition: auto`` has chosen, goes to stderr."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("dsinga").setLevel(logging.INFO)
     with _plain_errors():
         main_group(prog_name="dsinga")
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import lmdb
 import numpy as np
 from PIL import Image
+from scipy.io import savemat
 
 from dsinga.data.importers.protos import CaffeDatum, RecordProto
 
@@ -161,6 +162,29 @@ def npz_fortran(folder: Path) -> Source:
     return Source("npz", path, {"": (data.astype(np.float32), None)})
 
 
+def mat(folder: Path) -> Source:
+    """Two modalities and their labels, counted from 1, in one file; a matrix without labels; what is no matrix."""
+    rng = np.random.default_rng(0)
+    images, texts, other = (rng.normal(size=shape) for shape in ((6000, 50), (6000, 3), (7, 4)))
+    labels = rng.integers(0, 5, 6000)
+    path = folder / "features.mat"
+    more = {"note": "hello", "scale_tr": 0.5, "weight_tr": rng.normal(size=9), "empty": np.zeros((0, 4))}
+    savemat(path, {"I_tr": images, "T_tr": texts.astype(np.float32), "L_tr": labels + 1.0, "other": other, **more})
+    floats = {name: array.astype(np.float32) for name, array in (("I_tr", images), ("T_tr", texts), ("other", other))}
+    return Source(
+        "mat", path, {f"{name}.zarr": (data, labels if "_" in name else None) for name, data in floats.items()}
+    )
+
+
+def mat_lists(folder: Path) -> Source:
+    """A folder: labels in list files, as with Wikipedia's features; bytes stay bytes."""
+    (train, labels), (test, test_labels) = records(90, (12,)), records(30, (12,), 1)
+    savemat(folder / "raw.mat", {"I_tr": train, "I_te": test})
+    for name, numbers in (("trainset.list", labels), ("testset.list", test_labels)):
+        (folder / name).write_text("".join(f"text-{row}.5\timage\t{label + 1}\n" for row, label in enumerate(numbers)))
+    return Source("mat", folder, {"I_tr.zarr": (train, labels), "I_te.zarr": (test, test_labels)})
+
+
 def imagefolder(folder: Path) -> Source:
     """A list file, whose order is kept; lossless images."""
     data, labels = records(40, (3, 6, 5))
@@ -185,6 +209,8 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
         lmdb_record,
         npz,
         npz_fortran,
+        mat,
+        mat_lists,
         imagefolder,
     )
 }

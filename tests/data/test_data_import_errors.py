@@ -11,6 +11,7 @@ import lmdb
 import numpy as np
 import pytest
 from data_sources import cifar_rows, idx, pair, pixels, records
+from scipy.io import savemat
 
 from dsinga.data import import_records
 from dsinga.data.importers.protos import RecordProto
@@ -45,6 +46,13 @@ def _cifar(folder: Path, train: bytes) -> Path:
 def _npz(folder: Path, **arrays: np.ndarray) -> Path:
     np.savez(folder / "a.npz", **arrays)
     return folder / "a.npz"
+
+
+def _mat(folder: Path, lists: str = "", **arrays: np.ndarray) -> Path:
+    savemat(folder / "a.mat", arrays)
+    if lists:
+        (folder / "trainset.list").write_text(lists)
+    return folder
 
 
 def _lmdb(folder: Path, value: bytes) -> Path:
@@ -146,6 +154,35 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
     ),
     "npz rows": ("npz", lambda at: _npz(at, x=np.zeros((3, 2)), y=np.zeros(2)), r"'y' has shape \(2,\), where 'x' has"),
     "npz objects": ("npz", lambda at: _npz(at, x=np.array([None])), "array 'x' is object"),
+    "mat none": ("mat", lambda at: _file(at, "x.mat", b"x" * 300), "x.mat cannot be read as a MATLAB file"),
+    "mat empty": ("mat", lambda at: _file(at, "x.mat", b""), "x.mat cannot be read as a MATLAB file"),
+    "mat hdf5": (
+        "mat",
+        lambda at: _file(at, "x.mat", b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + b"x" * 400),
+        "version 7.3 .HDF5.; save it with",
+    ),
+    "mat folder": ("mat", lambda at: at, r"must have one file .mat, and has none; name the file itself"),
+    "mat folder two": (
+        "mat",
+        lambda at: _file(_mat(at, a=np.ones((3, 2))), "b.mat", b"").parent,
+        "and has 2: a.mat, b.mat",
+    ),
+    "mat no matrix": ("mat", lambda at: _mat(at, a=np.ones(3)), r"no matrix of numbers.*; it has a \(1, 3\)"),
+    "mat rows": (
+        "mat",
+        lambda at: _mat(at, a_tr=np.ones((3, 2)), y_tr=np.ones(4)),
+        "'a_tr' has 3 rows, but there are 4",
+    ),
+    "mat two labels": (
+        "mat",
+        lambda at: _mat(at, a=np.ones((3, 2)), y=np.ones(3), z=np.ones(3)),
+        "'y' and 'z' could both be labels",
+    ),
+    "mat list": (
+        "mat",
+        lambda at: _mat(at, "a 1\nb\n", a_tr=np.ones((3, 2))),
+        "trainset.list:2: a line ends in a label, an integer, not 'b'",
+    ),
     "image": ("imagefolder", lambda at: _file(at, "list", b"list 3"), "list is no image that can be read"),
     "image missing": ("imagefolder", lambda at: _file(at, "list", b"a.png 3"), "a.png cannot be read: No such file"),
     "image list": ("imagefolder", lambda at: _file(at, "list", b"a.png 3\nb.png"), "list:2: a line is 'path label'"),

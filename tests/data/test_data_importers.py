@@ -134,7 +134,7 @@ class TestImageFolder:
 
 
 class TestMissingExtra:
-    @pytest.mark.parametrize(("module", "made"), [("lmdb", "lmdb_datum"), ("PIL", "imagefolder")])
+    @pytest.mark.parametrize(("module", "made"), [("lmdb", "lmdb_datum"), ("PIL", "imagefolder"), ("scipy.io", "mat")])
     def test_one_sentence_says_what_to_install(
         self, module: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -11,6 +11,7 @@ from dsinga.data.importers.cifar10 import cifar10
 from dsinga.data.importers.imagefolder import imagefolder
 from dsinga.data.importers.kvfile import kvfile
 from dsinga.data.importers.lmdb import lmdb
+from dsinga.data.importers.mat import mat
 from dsinga.data.importers.mnist import mnist
 from dsinga.data.importers.npz import npz
 from dsinga.data.importers.records import Batch, Part
@@ -33,6 +34,7 @@ KINDS: dict[str, Importer] = {
     "kvfile": kvfile,
     "lmdb": lmdb,
     "npz": npz,
+    "mat": mat,
     "imagefolder": imagefolder,
 }
 
@@ -51,7 +53,7 @@ def import_records(
         kind: a key of ``KINDS``; its function's docstring says what it reads.
         source: file or folder.
         destination: path or URL of the store to make; for mnist and cifar10 the folder to make train_data.zarr,
-            test_data.zarr (and image_mean.zarr) in.
+            test_data.zarr (and image_mean.zarr) in, for mat the folder for a store for each matrix.
         progress: called after each batch with how much is done and of how much, in records or bytes.
         overwrite: whether stores that are there are replaced; see :func:`dsinga.data.write_store`.
         **options: those of the kind.
