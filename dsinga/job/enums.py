@@ -109,6 +109,21 @@ class PoolMethod(Enum):
     AVG = 1
 
 
+class DropoutUnit(Enum):
+    """What kDropout drops at a time: one number, a channel of a row, or a row as a whole."""
+
+    kNumber = 0
+    kChannel = 1
+    kRow = 2
+
+
+class HingeNorm(Enum):
+    """Whether kHingeLoss sums what classes lack of the margin, or the squares of that."""
+
+    L1 = 1
+    L2 = 2
+
+
 class SlicingMethod(Enum):
     """How params are cut for the servers: SINGA's slicer, or fixed-size blocks dealt out by hash (PaddlePaddle)."""
 
@@ -206,3 +221,8 @@ class LayerType(Enum):
     kSplit = 504
     kRNNDummy = 505
     kUserLayer = 600
+    kAdd = 720
+    kMultiply = 721
+    kLayerNorm = 722
+    kSigmoidCrossEntropyLoss = 730
+    kHingeLoss = 731

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import field
 from typing import Any, ClassVar
 
-from dsinga.job.enums import ActivationType, LayerType, Phase, PoolMethod, UnrollConnType
+from dsinga.job.enums import ActivationType, DropoutUnit, HingeNorm, LayerType, Phase, PoolMethod, UnrollConnType
 from dsinga.job.inputconf import CharRNNConf, DataConf, MnistConf, OnehotConf, RGBImageConf, StoreConf
 from dsinga.job.message import Message
 from dsinga.job.paramconf import ParamConf
@@ -48,15 +48,17 @@ class ConvolutionConf(WindowConf):
 
 
 class PoolingConf(WindowConf):
-    """kPooling; kernel 3, pad 0, stride 2 by default."""
+    """kPooling; kernel 3, pad 0, stride 2 by default. Beyond SINGA: one window over the whole image (Caffe's name)."""
 
     pool: PoolMethod = PoolMethod.MAX
+    global_pooling: bool = False
 
 
 class DropoutConf(Message):
-    """kDropout: the share of units set to zero."""
+    """kDropout: the share of units set to zero. Beyond SINGA: what is such a unit."""
 
     dropout_ratio: float = 0.5
+    unit: DropoutUnit = DropoutUnit.kNumber
 
 
 class DummyConf(Message):
@@ -119,12 +121,41 @@ class EmbeddingConf(Message):
 
 
 class BMConf(Message):
-    """kBM."""
+    """kBM. Beyond SINGA: the share of the newest batch in the running statistics (PyTorch's name)."""
+
+    momentum: float = 0.1
+
+
+class LayerNormConf(Message):
+    """kLayerNorm: the first of the axes that are normalised together."""
+
+    first_axis: int = 1
 
 
 class SoftmaxLossConf(Message):
     """kSoftmaxLoss."""
 
+    topk: int = 1
+    scale: float = 1.0
+
+
+class EuclideanLossConf(Message):
+    """kEuclideanLoss."""
+
+    scale: float = 1.0
+
+
+class SigmoidCrossEntropyLossConf(Message):
+    """kSigmoidCrossEntropyLoss."""
+
+    scale: float = 1.0
+
+
+class HingeLossConf(Message):
+    """kHingeLoss."""
+
+    norm: HingeNorm = HingeNorm.L1
+    margin: float = 1.0
     topk: int = 1
     scale: float = 1.0
 
@@ -168,6 +199,7 @@ class RNNDummyConf(Message):
 class LayerConf(Message):
     """A layer: its type, its sources, its params, the phases it belongs to, and the configuration of its type.
 
+    ``unroll_len`` is the number of time steps, None for the net's; an explicit 1 keeps the layer out of unrolling.
     Beyond SINGA 0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one
     worker of the group.
     """
@@ -181,7 +213,7 @@ class LayerConf(Message):
     include: list[Phase] = field(default_factory=list)
     exclude: list[Phase] = field(default_factory=list)
     share_src_blobs: bool = False
-    unroll_len: int = 1
+    unroll_len: int | None = None
     unroll_index: int = 0
     unroll_conn_type: list[UnrollConnType] = field(default_factory=list)
     shift: list[int] = field(default_factory=list)
@@ -209,7 +241,11 @@ class LayerConf(Message):
     gru_conf: GRUConf | None = None
     embedding_conf: EmbeddingConf | None = None
     bm_conf: BMConf | None = None
+    layernorm_conf: LayerNormConf | None = None
     softmaxloss_conf: SoftmaxLossConf | None = None
+    euclideanloss_conf: EuclideanLossConf | None = None
+    sigmoidcrossentropyloss_conf: SigmoidCrossEntropyLossConf | None = None
+    hingeloss_conf: HingeLossConf | None = None
     argsort_conf: ArgSortConf | None = None
     concate_conf: ConcateConf | None = None
     slice_conf: SliceConf | None = None

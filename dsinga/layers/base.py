@@ -26,6 +26,10 @@ class ParamSpec:
     ``role`` ("weight", "bias", ...) names the param when the job does not. ``cut_axis`` is the axis cut with the
     layer's dimension 1, None if the param is replicated. ``trainable`` is False for lasting state (running means):
     its new value travels where a gradient would, and replaces the old. ``initial`` fills it if the job has no ``init``.
+
+    ``by_rows`` is for state of which each row of the batch has its own, (B, ...), as is the hidden state that a
+    recurrent layer carries over to the next batch: a worker that computes some rows of the batch is given those of the
+    param, and gives back those. Such a param exists in training only: in other phases the layer is made without it.
     """
 
     role: str
@@ -33,6 +37,7 @@ class ParamSpec:
     cut_axis: int | None = 0
     trainable: bool = True
     initial: float = 0.0
+    by_rows: bool = False
 
 
 class Connection(Enum):
@@ -60,6 +65,11 @@ class Output(NamedTuple):
 
 class Layer(ABC):
     """Base of all layers: set up once from its configuration and the shapes of its sources, then pure.
+
+    Sequences: a layer over T time steps has the feature (B, T, ...), batch first, so that rows are what they are
+    elsewhere; the labels of its steps are (B, T) int64, -1 where a sequence has ended (which it does for good). A layer
+    that must know lengths takes these labels as those of an optional last source; without it all have length T. The
+    feature of a step beyond the end is 0, and so is its gradient.
 
     A subclass calls ``super().__init__`` and sets ``shape`` (the full feature shape, batch first) and ``params``.
     It raises UserError, through :meth:`fail`, when a source has a shape that it cannot take. ``shape`` is that of the

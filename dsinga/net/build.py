@@ -122,7 +122,7 @@ def check_unrolling(conf: NetConf, confs: Sequence[LayerConf]) -> None:
     if conf.unroll_len > 1:
         raise conf.error("unrolling is not available yet; leave unroll_len out", "unroll_len")
     for layer in confs:
-        field = "unroll_len" if layer.unroll_len > 1 else "shift" if any(layer.shift) else None
+        field = "unroll_len" if (layer.unroll_len or 1) > 1 else "shift" if any(layer.shift) else None
         if field:
             raise layer.error(f"layer {layer.name!r}: unrolling is not available yet; leave {field} out", field)
 
