@@ -113,6 +113,19 @@ class Ops(ABC):
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         """x·scale + shift with scale and shift (C,) along axis 1."""
 
+    @abstractmethod
+    def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        """(R, n), scale and shift (n,) -> ((R, n), workspace): scale·(x - mean)/√(var + epsilon) + shift, row by row.
+
+        The variance is the biased one. No workspace if not ``train``.
+        """
+
+    @abstractmethod
+    def layer_norm_grad(
+        self, x: Array, workspace: Any, dy: Array, scale: Array, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        """Return (dx (R, n), dscale (n,), dshift (n,))."""
+
     # -- elementwise -------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -156,6 +169,29 @@ class Ops(ABC):
     @abstractmethod
     def softmax_grad(self, y: Array, dy: Array) -> Array:
         """y·(dy - Σ dy·y)."""
+
+    # -- sequences of tags: linear-chain conditional random fields -------------------------------------------------
+    #
+    # Of tags y a sequence of n steps has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt], and
+    # P(y) = exp(score of y) / Σ exp(score of any tags). Steps after the end are not looked at.
+
+    @abstractmethod
+    def crf(self, x: Array, tags: Array, transitions: Array, start: Array, train: bool) -> tuple[Array, Any]:
+        """x (B, T, K), tags (B, T) integers in [0, K), -1 after the end -> (-log P(tags) (B,), workspace).
+
+        Transitions are (K, K), from row to column, start (K,); every sequence has one step at least. By the forward
+        algorithm, in log space. No workspace if not ``train``.
+        """
+
+    @abstractmethod
+    def crf_grad(
+        self, x: Array, tags: Array, transitions: Array, start: Array, workspace: Any
+    ) -> tuple[Array, Array, Array]:
+        """Return (dx, dtransitions, dstart) of the sum of the losses: expected counts of what is used, minus own."""
+
+    @abstractmethod
+    def crf_decode(self, x: Array, lengths: Array, transitions: Array, start: Array) -> Array:
+        """Return the tags (B, T) int64 of the highest score, -1 after the end (Viterbi); ties go to the lower tag."""
 
     # -- random numbers ----------------------------------------------------------------------------------------
 

@@ -10,12 +10,13 @@ import numpy as np
 from dsinga.ops.interface import Array
 from dsinga.ops.layout import to_image
 from dsinga.ops.numpy_convolution import NumpyConvolution
+from dsinga.ops.numpy_crf import NumpyCRF
 from dsinga.ops.numpy_elementwise import NumpyElementwise
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.numpy_pooling import NumpyPooling
 
 
-class NumpyOps(NumpyConvolution, NumpyPooling, NumpyNormalisation, NumpyElementwise):
+class NumpyOps(NumpyConvolution, NumpyPooling, NumpyNormalisation, NumpyElementwise, NumpyCRF):
     """All kernels in numpy. Images that it makes have channels-last strides; those it is given may have any."""
 
     name = "numpy"
