@@ -12,6 +12,7 @@ from dsinga.layers import (
     innerproduct,
     input,
     label,
+    layernorm,
     loss,
     lrn,
     output,

@@ -8,13 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.job import LayerConf
+from dsinga.job import BMConf, LayerConf
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, times
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 EPSILON = 1e-5  # cuDNN's smallest, which SINGA uses
-AVERAGING = 0.1  # share of the newest batch in the running statistics
 
 
 class Statistics(NamedTuple):
@@ -31,9 +30,9 @@ class BatchNorm(Layer):
 
     Ioffe and Szegedy, Batch Normalization (2015). In training, mean and (biased) variance are those of the *global*
     batch, summed in float64 through ``ctx.total``: cutting the batch changes no result beyond rounding. The same
-    holds for the gradient. Otherwise the running mean and the running (unbiased) variance are used. These move a tenth
-    of the way to each batch's; during the first ten steps they are the mean of all batches so far, so that what they
-    were filled with has no weight. SINGA 0.3 keeps the last batch's alone, which is a fault.
+    holds for the gradient. Otherwise the running mean and the running (unbiased) variance are used. These move by a
+    share, ``momentum``, of the way to each batch's; while 1/(steps so far) is more than that, they are the mean of all
+    batches, so that what they were filled with has no weight. SINGA 0.3 keeps the last batch's alone, which is a fault.
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
@@ -46,6 +45,7 @@ class BatchNorm(Layer):
         self.shape = self.source_shapes[0]
         if len(self.shape) < 2:
             raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {times(self.shape)}")
+        self.momentum = (conf.bm_conf or BMConf()).momentum
         channels = self.shape[1:2]
         self.params = (
             ParamSpec("scale", channels, initial=1.0),
@@ -65,7 +65,7 @@ class BatchNorm(Layer):
         mean, square = ctx.total(f"{self.name}.feature", sums) / size
         variance = np.maximum(square - mean * mean, 0)
         inverse = 1 / np.sqrt(variance + EPSILON)
-        share = max(AVERAGING, 1 / (ctx.step + 1))
+        share = max(self.momentum, 1 / (ctx.step + 1))
         state = {
             "mean": _move(running_mean, mean, share, ctx),
             "variance": _move(running_variance, variance * (size / max(size - 1, 1)), share, ctx),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from dsinga.job import DropoutConf, LayerConf
+import numpy as np
+
+from dsinga.job import DropoutConf, DropoutUnit, LayerConf
 from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape, from_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
@@ -15,7 +18,9 @@ from dsinga.registry import register
 class Dropout(Layer):
     """In training, zero for a share ``dropout_ratio`` of the units and x/(1 - ratio) for the rest; else x itself.
 
-    Srivastava et al., Dropout (JMLR 2014), inverted. Which units are dropped depends on seed, step, layer and global
+    Srivastava et al., Dropout (JMLR 2014), inverted. A ``unit`` is a number, a channel of a row (Tompson et al.,
+    Efficient Object Localization Using Convolutional Networks, 2015), or a row, which drops a residual branch (Huang
+    et al., Deep Networks with Stochastic Depth, 2016). Which units are dropped depends on seed, step, layer and global
     row, not on who computes them.
     """
 
@@ -25,7 +30,7 @@ class Dropout(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         dropout = conf.dropout_conf or DropoutConf()
-        self.ratio = dropout.dropout_ratio
+        self.ratio, self.unit = dropout.dropout_ratio, dropout.unit
         if not 0 <= self.ratio < 1:
             raise self.fail(
                 f"dropout_ratio is {self.ratio}; give the share of units to drop, from 0 to below 1",
@@ -38,9 +43,17 @@ class Dropout(Layer):
         x = sources[0]
         if not ctx.training or self.ratio == 0:
             return Output(x)
-        mask = ctx.ops.dropout_mask(self.uniform(ctx), self.ratio)
-        mask = from_matrix(mask, x, ctx.ops)
+        mask = from_matrix(ctx.ops.dropout_mask(self._uniform(ctx), self.ratio), x, ctx.ops)
         return Output(ctx.ops.multiply(x, mask), saved=mask)
+
+    def _uniform(self, ctx: Context) -> np.ndarray:
+        """Return uniform numbers (rows, n), the same for all numbers of one unit."""
+        if self.unit is DropoutUnit.kNumber:
+            return self.uniform(ctx)
+        if self.unit is DropoutUnit.kRow:
+            return np.repeat(ctx.uniform(self.name, 1), math.prod(self.shape[1:]), axis=1)
+        start, stop, channels = self.columns or (0, self.shape[1], self.shape[1])
+        return np.repeat(ctx.uniform(self.name, channels)[:, start:stop], math.prod(self.shape[2:]), axis=1)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

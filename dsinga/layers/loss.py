@@ -1,4 +1,4 @@
-"""Losses: kSoftmaxLoss (kCudnnSoftmaxLoss) and kEuclideanLoss.
+"""Losses: kSoftmaxLoss (kCudnnSoftmaxLoss), kEuclideanLoss and kSigmoidCrossEntropyLoss.
 
 Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows at hand, rows), so that what
 parts of a batch report adds up to that mean.
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsinga.job import LayerConf, SoftmaxLossConf
+from dsinga.job import EuclideanLossConf, LayerConf, SigmoidCrossEntropyLossConf, SoftmaxLossConf
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, from_matrix, times, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels, count_hits
@@ -62,13 +62,8 @@ class SoftmaxLoss(Layer):
         return (from_matrix(ctx.ops.asarray(dx), sources[0], ctx.ops), None), ()
 
 
-@register("layer", "kEuclideanLoss")
-class EuclideanLoss(Layer):
-    """Σ (x - target)² / B over two sources with equally long rows; the feature is x - target, (B, n).
-
-    The gradient is 2(x - target)/B, and its negative for the target. SINGA 0.3 has half of that, which is not the
-    derivative of the loss it reports: a job tuned there wants half the learning rate here.
-    """
+class Comparison(Layer):
+    """A loss over two sources with equally long rows; the feature is (B, n)."""
 
     source_count: ClassVar[int | None] = 2
     gathered_because = "reports the loss of whole rows"
@@ -85,17 +80,61 @@ class EuclideanLoss(Layer):
             )
         self.shape = (first[0], math.prod(first[1:]))
 
+
+@register("layer", "kEuclideanLoss")
+class EuclideanLoss(Comparison):
+    """Σ (x - target)²·scale / B over two sources with equally long rows; the feature is x - target, (B, n).
+
+    The gradient is 2(x - target)·scale/B, and its negative for the target. SINGA 0.3 has half of that, which is not
+    the derivative of the loss it reports: a job tuned there wants half the learning rate, or a scale of 0.5, here.
+    """
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.scale = (conf.euclideanloss_conf or EuclideanLossConf()).scale
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
-        loss = float(ctx.ops.to_numpy(ctx.ops.channel_sums(difference, difference)).sum())
+        loss = float(ctx.ops.to_numpy(ctx.ops.channel_sums(difference, difference)).sum()) * self.scale
         return Output(difference, metrics={"loss": (loss, difference.shape[0])})
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        factor = 2 / ctx.rows.total
+        factor = 2 * self.scale / ctx.rows.total
         grads = (
             from_matrix(output.feature * sign, source, ctx.ops) if need else None
             for sign, source, need in zip((factor, -factor), sources, needs, strict=True)
         )
         return tuple(grads), ()
+
+
+@register("layer", "kSigmoidCrossEntropyLoss")
+class SigmoidCrossEntropyLoss(Comparison):
+    """-Σ (t·log p + (1 - t)·log(1 - p))·scale / B with p = sigmoid(x), which is the feature, (B, n).
+
+    The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.
+    Computed as max(x, 0) - x·t + log(1 + exp(-|x|)), in which nothing overflows.
+    """
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.scale = (conf.sigmoidcrossentropyloss_conf or SigmoidCrossEntropyLossConf()).scale
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        matrix = to_matrix(sources[0], ctx.ops)
+        x, target = (ctx.ops.to_numpy(one) for one in (matrix, to_matrix(sources[1], ctx.ops)))
+        if ((target < 0) | (target > 1)).any():
+            raise self.fail(f"{self.source_name(1)} gives targets from {target.min()} to {target.max()}; give 0 to 1")
+        lost = np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x)))
+        loss = float(lost.sum(dtype=np.float64)) * self.scale
+        return Output(ctx.ops.sigmoid(matrix), metrics={"loss": (loss, x.shape[0])})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, target = (to_matrix(source, ctx.ops) for source in sources)
+        factor = self.scale / ctx.rows.total
+        dx = from_matrix((output.feature - target) * factor, sources[0], ctx.ops) if needs[0] else None
+        dtarget = from_matrix(x * -factor, sources[1], ctx.ops) if needs[1] else None
+        return (dx, dtarget), ()

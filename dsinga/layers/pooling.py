@@ -16,7 +16,8 @@ from dsinga.registry import register
 class Pooling(Layer):
     """Maximum, or mean, of each window: (B, C, H, W) to (B, C, H', W'), rounding down (see ``window.py``).
 
-    The mean divides by kh·kw, so padding counts as zeros; padding is never a maximum.
+    The mean divides by kh·kw, so padding counts as zeros; padding is never a maximum. With ``global_pooling`` the one
+    window is the whole image: (B, C, 1, 1).
     """
 
     source_count: ClassVar[int | None] = 1

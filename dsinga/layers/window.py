@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dsinga.job import ConvolutionConf, PoolingConf
+from dsinga.job import ConvolutionConf, PoolingConf, WindowConf
+from dsinga.job.message import field_types
 from dsinga.layers.base import Array, Layer, times
 from dsinga.ops import Pair
 
@@ -25,6 +26,8 @@ def slide(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Win
     rounds up). Raises UserError where the window cannot stand anywhere.
     """
     _, height, width = layer.image_shape()
+    if isinstance(conf, PoolingConf) and conf.global_pooling:
+        return _whole_image(layer, conf, (height, width))
     kernel, pad, step = conf.pair("kernel", 3), conf.pair("pad", 0), conf.pair("stride", stride)
     if min(kernel) < 1 or min(step) < 1 or min(pad) < 0:
         raise layer.fail(
@@ -42,6 +45,17 @@ def slide(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Win
         )
     outputs = ((room[0] - kernel[0]) // step[0] + 1, (room[1] - kernel[1]) // step[1] + 1)
     return Window(kernel, step, pad, outputs)
+
+
+def _whole_image(layer: Layer, conf: PoolingConf, size: Pair) -> Window:
+    given = [name for name in field_types(WindowConf) if getattr(conf, name) is not None]
+    if given:
+        raise layer.fail(
+            f"global_pooling takes the whole image, {times(size)}, as its window; leave out {' and '.join(given)}",
+            conf,
+            given[0],
+        )
+    return Window(size, (1, 1), (0, 0), (1, 1))
 
 
 def as_images(x: Array) -> Array:

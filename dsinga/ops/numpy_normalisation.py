@@ -1,4 +1,4 @@
-"""Local response normalisation and the per-channel kernels of batch normalisation, in plain numpy."""
+"""Local response and layer normalisation, and the per-channel kernels of batch normalisation, in plain numpy."""
 
 from __future__ import annotations
 
@@ -41,6 +41,25 @@ class NumpyNormalisation(Ops):
         y = x * scale.astype(x.dtype).reshape(along)
         y += shift.astype(x.dtype).reshape(along)
         return y
+
+    def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        normal = x - x.mean(axis=1, keepdims=True)
+        inverse = 1 / np.sqrt(np.einsum("ij,ij->i", normal, normal)[:, None] / x.shape[1] + x.dtype.type(epsilon))
+        normal *= inverse
+        y = normal * scale
+        y += shift
+        return y, (normal, inverse) if train else None
+
+    def layer_norm_grad(
+        self, x: Array, workspace: Any, dy: Array, scale: Array, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        normal, inverse = workspace
+        dx = dy * scale
+        along = np.einsum("ij,ij->i", dx, normal)[:, None] / x.shape[1]
+        dx -= dx.mean(axis=1, keepdims=True)
+        dx -= normal * along
+        dx *= inverse
+        return dx, np.einsum("ij,ij->j", dy, normal), dy.sum(axis=0)
 
 
 def _window_sums(rows: Array, size: int) -> Array:

@@ -33,8 +33,9 @@ FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
 class Case:
     """A layer to build and run: its configuration, the shapes of its sources, how it behaves.
 
-    ``classes`` bounds the labels of its label source. ``phases_differ``: training is meant to give another feature.
-    ``joins_rows``: rows of one part of the batch are not neighbours in its feature.
+    ``classes`` bounds the labels of its label source, which are of sequences of up to ``steps`` if that is given; the numbers of source ``shares`` are between 0 and 1.
+    ``phases_differ``: training is meant to give another feature. ``joins_rows``: rows of one part of the batch are not
+    neighbours in its feature.
     """
 
     kind: str
@@ -43,6 +44,8 @@ class Case:
     shapes: tuple[tuple[int, ...], ...]
     info: RecordInfo | None = None
     classes: int = 0
+    shares: int | None = None
+    steps: int = 0
     phases_differ: bool = False
     joins_rows: bool = False
 
@@ -71,14 +74,26 @@ class Case:
             return [], [Records(frozen(data), labels)]
         sources: list[Any] = []
         for index, shape in enumerate(self.shapes):
-            if index == layer.label_source:
+            if index == layer.label_source and self.steps:
+                sources.append(frozen(sequence_labels(self.classes, self.steps, rng)))
+            elif index == layer.label_source:
                 sources.append(frozen(rng.integers(0, self.classes, shape[0])))
             else:
-                sources.append(frozen(ops.asarray(blob(shape, rng).astype(dtype))))
+                numbers = blob(shape, rng)
+                if index == self.shares:
+                    numbers = (numbers + 2) / 5
+                sources.append(frozen(ops.asarray(numbers.astype(dtype))))
         params = [
             rng.uniform(0.3, 1.0, spec.shape) * (1 if "vari" in spec.role else sign(rng)) for spec in layer.params
         ]
         return [frozen(ops.asarray(param.astype(dtype))) for param in params], sources
+
+
+def sequence_labels(classes: int, steps: int, rng: np.random.Generator) -> np.ndarray:
+    """Labels of sequences of different lengths, one of them full."""
+    lengths = rng.integers(1, steps + 1, BATCH)
+    lengths[1] = steps
+    return np.where(np.arange(steps) < lengths[:, None], rng.integers(0, classes, (BATCH, steps)), -1)
 
 
 def sign(rng: np.random.Generator) -> int:
@@ -167,10 +182,14 @@ case(POOLINGS, "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)
 case(POOLINGS, "avg", {"pooling_conf": {"pool": "AVG", "pad": 1}}, IMAGES)
 case("kPooling", "padded", {"pooling_conf": {"kernel": 2, "stride": 3, "pad": 1}}, IMAGES)
 case("kPooling", "gray", {}, (BATCH, 5, 6))
+case("kPooling", "whole max", {"pooling_conf": {"global_pooling": True}}, IMAGES)
+case("kPooling", "whole avg", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, IMAGES)
 case("kLRN kCudnnLRN", "", {"lrn_conf": {"local_size": 3, "alpha": 0.5}}, (BATCH, 5, 3, 2))
 case("kLRN", "wide", {"lrn_conf": {"local_size": 7, "alpha": 2, "beta": 0.6, "knorm": 2}}, (BATCH, 4, 2, 2))
 case("kDropout", "", {}, ROWS, phases_differ=True)
 case("kDropout", "image", {"dropout_conf": {"dropout_ratio": 0.3}}, IMAGES, phases_differ=True)
+case("kDropout", "channels", {"dropout_conf": {"unit": "kChannel"}}, IMAGES, phases_differ=True)
+case("kDropout", "rows", {"dropout_conf": {"unit": "kRow"}}, IMAGES, phases_differ=True)
 case("kDropout", "none", {"dropout_conf": {"dropout_ratio": 0.0}}, ROWS)
 case("kReLU", "", {}, IMAGES)
 case("kReLU", "leaky", {"relu_conf": {"negative_slope": 0.1}}, ROWS)
@@ -183,6 +202,11 @@ case("kSoftmax", "parts", {"softmax_conf": {"num_softmax_per_instance": 3}}, ROW
 case("kSoftmax", "image", {}, (BATCH, 3, 2, 2))
 case("kBM kCudnnBM", "image", {}, (BATCH, 3, 3, 2), phases_differ=True)
 case("kBM", "rows", {}, ROWS, phases_differ=True)
+case("kLayerNorm", "rows", {}, ROWS)
+case("kLayerNorm", "image", {}, (BATCH, 3, 3, 2))
+case("kLayerNorm", "steps", {"layernorm_conf": {"first_axis": 2}}, (BATCH, 3, 4))
+case("kAdd kMultiply", "", {}, IMAGES, IMAGES, IMAGES)
+case("kAdd kMultiply", "one", {}, ROWS)
 
 LOSSES = "kSoftmaxLoss kCudnnSoftmaxLoss"
 case(LOSSES, "", {}, ROWS, (BATCH, 3, 7, 7), classes=12)

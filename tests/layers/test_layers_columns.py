@@ -28,7 +28,7 @@ GATHERED = [case for case in CASES if case.layer().connection is None]
 NEVER_CUT = {
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
     "kCudnnLRN", "kSoftmax", "kCudnnSoftmax", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kEuclideanLoss", "kAccuracy",
-    "kArgSort", "kCSVOutput", "kRecordOutput",
+    "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
 }  # fmt: skip
 
 

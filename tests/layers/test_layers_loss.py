@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from layer_cases import context
 
+from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Layer
 from dsinga.layers.label import count_hits
@@ -60,6 +61,43 @@ def test_the_euclidean_loss_has_no_half_and_its_gradient_a_two():
     (dx, dy), _ = layer.compute_gradient([], [first, second], output, None, [True, True], CONTEXT)
     assert np.array_equal(dx, np.full((5, 2), np.float32(2 / 5) * 2))
     assert np.array_equal(dy, -np.full((5, 1, 2), np.float32(2 / 5) * 2))
+
+
+def test_the_scale_of_a_distance_scales_its_loss_and_both_gradients():
+    layer = make("kEuclideanLoss", (5, 2), (5, 2), euclideanloss_conf={"scale": 0.5})
+    first, second = np.full((5, 2), 3.0, np.float32), np.full((5, 2), 1.0, np.float32)
+    output = layer.compute_feature([], [first, second], CONTEXT)
+    assert output.metrics["loss"] == (5 * 2 * 2, 5)
+    (dx, dy), _ = layer.compute_gradient([], [first, second], output, None, [True, True], CONTEXT)
+    np.testing.assert_allclose([dx, dy], [np.full((5, 2), 0.4), np.full((5, 2), -0.4)], rtol=1e-6)
+
+
+def test_the_cross_entropy_of_large_numbers_is_finite_and_exact():
+    layer = make("kSigmoidCrossEntropyLoss", (5, 2), (5, 2))
+    x = np.array([[500, -500], [500, -500], [0, 0], [90, -90], [0, 0]], np.float32)
+    target = np.array([[1, 0], [0, 1], [0.5, 1], [1, 0], [0, 0]], np.float32)
+    output = layer.compute_feature([], [x, target], CONTEXT)
+    assert output.metrics["loss"] == (pytest.approx(1000 + 4 * math.log(2)), 5)
+    (dx, dtarget), _ = layer.compute_gradient([], [x, target], output, None, [True, True], CONTEXT)
+    np.testing.assert_allclose(dx[1], [0.2, -0.2])
+    np.testing.assert_array_equal(dtarget, x * np.float32(-0.2))
+
+
+def test_labels_of_classes_are_no_targets_of_a_sigmoid():
+    layer = make("kSigmoidCrossEntropyLoss", (5, 1), (5, 1))
+    with pytest.raises(UserError, match=r"layer 'loss': 'data' gives targets from 0.0 to 4.0; give 0 to 1"):
+        layer.compute_feature([], [np.zeros((5, 1)), np.arange(5.0)[:, None]], CONTEXT)
+
+
+@pytest.mark.parametrize(("norm", "lost"), [("L1", 0.5 + 1.5), ("L2", 0.25 + 2.25)])
+def test_a_margin_that_is_kept_costs_nothing(norm: str, lost: float):
+    layer = make("kHingeLoss", (5, 3), (5, 3), hingeloss_conf={"norm": norm, "scale": 2})
+    scores = np.array([[2, 1, 0]] * 4 + [[1.0, 1.5, 0.5]], np.float32)
+    output = layer.compute_feature([], [scores, np.array([0, 0, 0, 0, 0])], CONTEXT)
+    assert output.metrics == {"loss": (2 * lost, 5), "accuracy": (4, 5)}
+    (dx, _), _ = layer.compute_gradient([], [scores, np.zeros(5, int)], output, None, [True, False], CONTEXT)
+    assert not dx[:4].any()
+    assert dx[4].sum() == pytest.approx(0, abs=1e-6)
 
 
 def test_sorting_is_descending_with_ties_by_index():

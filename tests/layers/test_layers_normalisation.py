@@ -48,6 +48,12 @@ def test_later_batches_count_a_tenth():
     np.testing.assert_allclose(after[2], 0.9 * before[2] + 0.1 * data[11].mean(axis=0), rtol=1e-5)
 
 
+def test_the_share_of_the_newest_batch_is_the_jobs():
+    layer, data = make("kBM", (ROWS, 4), bm_conf={"momentum": 0.5}), batches(3)
+    before, after = run(layer, data[:2], fill=0), run(layer, data, fill=0)
+    np.testing.assert_allclose(after[2], 0.5 * before[2] + 0.5 * data[2].mean(axis=0), rtol=1e-5)
+
+
 def test_the_running_statistics_are_used_outside_training():
     layer, data = make("kBM", (ROWS, 4)), batches(100)
     params = run(layer, data, fill=0)
@@ -73,6 +79,17 @@ def test_dropout_drops_its_share_and_keeps_the_mean(ratio: float):
     np.testing.assert_allclose(np.unique(feature), [0, 1 / (1 - ratio)], rtol=1e-6)
     other = layer.compute_feature([], [np.ones((200, 100), np.float32)], replace(ctx, step=4)).feature
     assert not np.array_equal(feature, other)
+
+
+def test_dropout_of_channels_and_of_rows_drops_them_whole():
+    x, ctx = np.ones((200, 30, 2, 3), np.float32), context(OPS, rows=Rows(0, 200, 200))
+    for unit, axes in (("kChannel", (2, 3)), ("kRow", (1, 2, 3))):
+        layer = make("kDropout", x.shape, dropout_conf={"unit": unit, "dropout_ratio": 0.25})
+        feature = layer.compute_feature([], [x], ctx).feature
+        assert np.array_equal(feature.min(axis=axes), feature.max(axis=axes))
+        dropped = feature.min(axis=axes) == 0
+        assert dropped.mean() == pytest.approx(0.25, abs=0.08)
+        np.testing.assert_allclose(np.unique(feature), [0, 1 / 0.75], rtol=1e-6)
 
 
 def test_dropout_hands_on_the_very_array_where_it_has_nothing_to_do():

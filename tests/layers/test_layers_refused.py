@@ -25,6 +25,8 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kConcate", {}, [], ["at least 1 source layer"]),
     ("kDummy", {}, [], ["takes 1 source layer, not 0"]),
     ("kDummy", {"dummy_conf": {"input": True, "shape": [6, 2]}}, [ROWS], ["takes no source layer, not 1"]),
+    ("kAdd", {}, [], ["at least 1 source layer, not 0"]),
+    ("kSigmoidCrossEntropyLoss", {}, [ROWS], ["takes 2 source layers, not 1"]),
     # Configurations that are missing or cannot be meant.
     ("kConvolution", {}, [IMAGES], ["needs convolution_conf { num_filters"]),
     ("kInnerProduct", {}, [ROWS], ["needs innerproduct_conf { num_output"]),
@@ -59,7 +61,18 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kImagePreprocess", {"rgbimage_conf": {"cropsize": 9}}, [IMAGES], ["cannot cut 9 x 9 out of images of 8 x 8"]),
     ("kRGBImage", {"rgbimage_conf": {"cropsize": -1}}, [IMAGES], ["cannot cut -1 x -1", "0 for the whole"]),
     ("kRGBImage", {"rgbimage_conf": {"meanfile": "m.bin"}}, [IMAGES], ['mean_file: "m.bin"', "input layer"]),
+    (
+        "kPooling",
+        {"pooling_conf": {"global_pooling": True, "kernel": 2, "pad": 1}},
+        [IMAGES],
+        ["takes the whole image, 8 x 8", "leave out kernel and pad"],
+    ),
+    ("kLayerNorm", {"layernorm_conf": {"first_axis": 2}}, [ROWS], ["first_axis is 2", "'data' gives 6 x 12", "1 to 1"]),
     # Shapes that do not go together.
+    ("kAdd", {}, [ROWS, (6, 11)], ["'data' gives 6 x 12, 'more' 6 x 11", "to one shape"]),
+    ("kMultiply", {}, [IMAGES, ROWS], ["'data' gives 6 x 3 x 8 x 8", "by kConvolution or kInnerProduct"]),
+    ("kHingeLoss", {"hingeloss_conf": {"topk": 13}}, [ROWS, ROWS], ["topk is 13", "12 classes"]),
+    ("kSigmoidCrossEntropyLoss", {}, [ROWS, (6, 11)], ["compares 'data', 6 x 12", "rows as long"]),
     ("kSoftmaxLoss", {}, [ROWS, (5, 12)], ["'data' gives 6 rows", "'more' 5 labels", "same batchsize"]),
     ("kAccuracy", {}, [ROWS, (7, 12)], ["6 rows", "7 labels"]),
     ("kEuclideanLoss", {}, [ROWS, (6, 11)], ["compares 'data', 6 x 12, with 'more', 6 x 11", "rows as long"]),

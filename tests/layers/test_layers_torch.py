@@ -117,6 +117,42 @@ def test_euclidean_loss():
     )
 
 
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_layer_norm(first: int):
+    case = Case("kLayerNorm", "", {"layernorm_conf": {"first_axis": first}}, (IMAGES,))
+    against_torch(
+        case,
+        lambda params, sources: functional.layer_norm(sources[0], IMAGES[first:], params[0], params[1], eps=1e-5),
+    )
+
+
+def test_sums_and_products():
+    against_torch(Case("kAdd", "", {}, (IMAGES,) * 3), lambda _, sources: sum(sources))
+    against_torch(Case("kMultiply", "", {}, (IMAGES,) * 3), lambda _, sources: torch.stack(sources).prod(dim=0))
+
+
+def test_pooling_of_the_whole_image():
+    for pool, peer in (("MAX", functional.adaptive_max_pool2d), ("AVG", functional.adaptive_avg_pool2d)):
+        case = Case("kPooling", "", {"pooling_conf": {"pool": pool, "global_pooling": True}}, (IMAGES,))
+        against_torch(case, lambda _, sources, peer=peer: peer(sources[0], 1))
+
+
+def test_sigmoid_cross_entropy_loss():
+    case = Case("kSigmoidCrossEntropyLoss", "", {}, (ROWS, ROWS), shares=1)
+    against_torch(
+        case,
+        lambda _, sources: functional.binary_cross_entropy_with_logits(sources[0], sources[1], reduction="sum") / BATCH,
+    )
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_hinge_loss(p: int):
+    case = Case("kHingeLoss", "", {"hingeloss_conf": {"norm": f"L{p}", "margin": 0.7}}, (ROWS, ROWS), classes=12)
+    against_torch(
+        case, lambda _, sources: functional.multi_margin_loss(sources[0], sources[1], p=p, margin=0.7) * ROWS[1]
+    )
+
+
 def test_top_k_is_torchs():
     case = Case("kArgSort", "", {"argsort_conf": {"topk": 5}}, (ROWS,))
     _, sources = case.inputs(NUMPY, np.float32)

@@ -62,6 +62,12 @@ def lrn(x: np.ndarray, size: int, alpha: float, beta: float, k: float) -> np.nda
     return y
 
 
+def layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float) -> np.ndarray:
+    """Bring each row to mean 0 and variance 1, then scale and shift it."""
+    rows = [scale * (row - row.mean()) / np.sqrt(row.var() + epsilon) + shift for row in x]
+    return np.array(rows).reshape(x.shape)
+
+
 def softmax(x: np.ndarray) -> np.ndarray:
     """Exponentials by row, divided by their sum."""
     e = np.exp(x - x.max(axis=1)[:, None])

@@ -134,6 +134,26 @@ class TestKernels:
         assert_gradient(lambda x: (oracle.lrn(x, *constants) * dy).sum(), x, dx, backend.dtype)
         assert_image(dx)
 
+    @given(rows=BATCHES, columns=st.integers(2, 40), layout=st.sampled_from(["rows", "gaps"]), train=st.booleans())
+    def test_layer_norm(self, backend, rows, columns, layout, train):
+        x, scale, shift = normal(1, rows, columns), normal(2, columns), normal(3, columns)
+        x_placed = backend.place(x, layout)
+        y, workspace = backend.run("layer_norm", x_placed, scale, shift, 0.1, train)
+        assert_close(y, oracle.layer_norm(x, scale, shift, 0.1), backend.dtype)
+        if not train:
+            assert workspace is None
+            return
+        dy = normal(4, rows, columns)
+        grads = backend.run("layer_norm_grad", x_placed, workspace, backend.place(dy, layout), scale, 0.1)
+        for index, (at, grad) in enumerate(zip((x, scale, shift), grads, strict=True)):
+
+            def value(moved: np.ndarray, index: int = index) -> float:
+                given = [x, scale, shift]
+                given[index] = moved
+                return (oracle.layer_norm(*given, 0.1) * dy).sum()
+
+            assert_gradient(value, at, grad, backend.dtype)
+
     @given(
         batch=BATCHES,
         inputs=st.integers(1, 70),

@@ -1,0 +1,61 @@
+"""kAdd and kMultiply: several features of one shape, number by number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, times
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.registry import register
+
+
+class Elementwise(Layer):
+    """Any number of sources of one shape, and a feature of that shape."""
+
+    connection = Connection.kOneToOne
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        if not self.source_shapes:
+            raise self.fail("takes at least 1 source layer, not 0; correct its srclayers", field="srclayers")
+        self.shape = self.source_shapes[0]
+        for index, shape in enumerate(self.source_shapes):
+            if shape != self.shape:
+                raise self.fail(
+                    f"{self.source_name(0)} gives {times(self.shape)}, {self.source_name(index)} {times(shape)}; "
+                    "bring both to one shape, by kConvolution or kInnerProduct",
+                    field="srclayers",
+                )
+
+
+@register("layer", "kAdd")
+class Add(Elementwise):
+    """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(reduce(ctx.ops.add, sources))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return tuple(grad if need else None for need in needs), ()
+
+
+@register("layer", "kMultiply")
+class Multiply(Elementwise):
+    """The product of the sources, such as x·gate(x)."""
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(reduce(ctx.ops.multiply, sources))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        def others(index: int) -> Array:
+            """Return the gradient times all sources but one: without a division, since that one may be 0."""
+            return reduce(ctx.ops.multiply, (*sources[:index], *sources[index + 1 :]), grad)
+
+        return tuple(others(index) if need else None for index, need in enumerate(needs)), ()

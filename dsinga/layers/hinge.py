@@ -1,0 +1,64 @@
+"""kHingeLoss: the margin between classes, as support vector machines have it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import HingeLossConf, HingeNorm, LayerConf
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.label import check_topk, class_labels, count_hits
+from dsinga.registry import register
+
+
+@register("layer", "kHingeLoss")
+class HingeLoss(Layer):
+    """Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label; the feature is x, (B, K).
+
+    Weston and Watkins, Support Vector Machines for Multi-Class Pattern Recognition (1999); p is 1 with ``norm`` L1,
+    2 with L2. The first source gives (B, ...), K scores a row; the second labels in [0, K). Metrics: "loss", and
+    "accuracy", the share of rows whose label is among the ``topk`` highest.
+    """
+
+    source_count: ClassVar[int | None] = 2
+    label_source: ClassVar[int | None] = 1
+    is_loss: ClassVar[bool] = True
+    gathered_because = "compares the classes of a row"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.hingeloss_conf or HingeLossConf()
+        rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
+        self.topk = check_topk(self, settings.topk, self.classes, settings)
+        self.squared, self.margin, self.scale = settings.norm is HingeNorm.L2, settings.margin, settings.scale
+        self.shape = (rows, self.classes)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        scores = to_matrix(sources[0], ctx.ops)
+        x, labels = ctx.ops.to_numpy(scores), class_labels(self, sources[1], self.classes)
+        lack, rows = self._lack(x, labels), len(labels)
+        loss = float((lack * lack if self.squared else lack).sum(dtype=np.float64)) * self.scale
+        metrics = {"loss": (loss, rows), "accuracy": (count_hits(x, labels, self.topk), rows)}
+        return Output(scores, saved=lack if ctx.training else None, metrics=metrics)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None, None), ()
+        lack, labels = output.saved, np.asarray(sources[1])
+        slope = 2 * lack if self.squared else (lack > 0).astype(lack.dtype)
+        dx = slope * (self.scale / ctx.rows.total)
+        dx[np.arange(len(labels)), labels] = -dx.sum(axis=1)
+        return (from_matrix(ctx.ops.asarray(dx), sources[0], ctx.ops), None), ()
+
+    def _lack(self, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return by how much each class misses its margin from the label's, (B, K); 0 for the label itself."""
+        each = np.arange(len(labels))
+        lack = np.maximum(x - x[each, labels][:, None] + self.margin, 0)
+        lack[each, labels] = 0
+        return lack

@@ -1,0 +1,63 @@
+"""kLayerNorm: each row normalised by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from dsinga.job import LayerConf, LayerNormConf
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, from_matrix, times, to_matrix
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.registry import register
+
+EPSILON = 1e-5  # as in kBM
+
+
+@register("layer", "kLayerNorm")
+class LayerNorm(Layer):
+    """(B, ...) to the same: scale·(x - mean)/√(var + 1e-5) + bias, number by number.
+
+    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and (biased) variance are those of all numbers of a row, or,
+    with ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). Scale and
+    bias have the shape of these axes. It does the same in training and in testing, and for any rows of the batch.
+    """
+
+    source_count: ClassVar[int | None] = 1
+    gathered_because = "normalises over the features of a row"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.layernorm_conf or LayerNormConf()
+        self.shape, first = self.source_shapes[0], settings.first_axis
+        if not 1 <= first < len(self.shape):
+            raise self.fail(
+                f"first_axis is {first}, but {self.source_name(0)} gives {times(self.shape)}; "
+                f"give 1 to {len(self.shape) - 1}",
+                settings,
+                "first_axis",
+            )
+        self.own = self.shape[first:]
+        self.params = (ParamSpec("scale", self.own, None, initial=1.0), ParamSpec("bias", self.own, None))
+
+    def _rows(self, x: Array, ctx: Context) -> Array:
+        """Return x as (R, n), one row for what is normalised together."""
+        return to_matrix(x, ctx.ops).reshape(-1, math.prod(self.own))
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = self._rows(sources[0], ctx)
+        scale, bias = (param.reshape(-1) for param in params)
+        y, workspace = ctx.ops.layer_norm(x, scale, bias, EPSILON, ctx.training)
+        return Output(self._unrow(y, sources[0], ctx), saved=(x, workspace) if ctx.training else None)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        x, workspace = output.saved
+        scale = params[0].reshape(-1)
+        dx, dscale, dbias = ctx.ops.layer_norm_grad(x, workspace, self._rows(grad, ctx), scale, EPSILON)
+        for_source = self._unrow(dx, sources[0], ctx) if needs[0] else None
+        return (for_source,), (dscale.reshape(self.own), dbias.reshape(self.own))
+
+    def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
+        return from_matrix(rows.reshape(like.shape[0], math.prod(self.shape[1:])), like, ctx.ops)
