@@ -8,6 +8,8 @@ from dsinga.layers import (
     convolution,
     dropout,
     dummy,
+    elementwise,
+    hinge,
     image,
     innerproduct,
     input,
