@@ -213,6 +213,13 @@ case(LOSSES, "", {}, ROWS, (BATCH, 3, 7, 7), classes=12)
 case("kSoftmaxLoss", "scaled", {"softmaxloss_conf": {"topk": 3, "scale": 2.5}}, (BATCH, 4, 1, 2), ROWS, classes=8)
 case("kEuclideanLoss", "", {}, ROWS, ROWS)
 case("kEuclideanLoss", "image", {}, ROWS, (BATCH, 3, 2, 2))
+case("kEuclideanLoss", "scaled", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, ROWS)
+case("kSigmoidCrossEntropyLoss", "", {}, ROWS, ROWS, shares=1)
+scaled = {"sigmoidcrossentropyloss_conf": {"scale": 2}}
+case("kSigmoidCrossEntropyLoss", "scaled", scaled, (BATCH, 3, 2, 2), ROWS, shares=1)
+case("kHingeLoss", "L1", {}, ROWS, ROWS, classes=12)
+hinge = {"hingeloss_conf": {"norm": "L2", "margin": 0.5, "topk": 2, "scale": 3}}
+case("kHingeLoss", "L2", hinge, (BATCH, 2, 2, 3), ROWS, classes=12)
 case("kAccuracy", "", {}, ROWS, ROWS, classes=12)
 case("kAccuracy", "top3", {"argsort_conf": {"topk": 3}}, ROWS, ROWS, classes=12)
 case("kArgSort", "", {"argsort_conf": {"topk": 4}}, ROWS)
