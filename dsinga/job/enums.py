@@ -221,6 +221,7 @@ class LayerType(Enum):
     kSplit = 504
     kRNNDummy = 505
     kUserLayer = 600
+    kCRF = 700
     kAdd = 720
     kMultiply = 721
     kLayerNorm = 722

@@ -6,6 +6,7 @@ from dsinga.layers import (
     bridge,
     connection,
     convolution,
+    crf,
     dropout,
     dummy,
     elementwise,

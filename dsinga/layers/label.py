@@ -83,6 +83,29 @@ def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
     return labels
 
 
+def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.ndarray:
+    """Return ``labels`` (B, ``steps``) of sequences: in [0, ``classes``) at each step, -1 after the end.
+
+    Raises UserError for the first row that is no such sequence, or has no step at all.
+    """
+    labels = required_labels(layer, labels)
+    if labels.ndim != 2 or labels.shape[1] != steps:
+        raise layer.fail(f"takes a label for each of {steps} steps, but was given labels of shape {labels.shape}")
+    real = labels >= 0
+    wrong = (labels < -1) | (labels >= classes)
+    faults = (
+        (wrong.any(axis=1), f"a label that is none of its {classes} classes (0 to {classes - 1}, or -1 after the end)"),
+        ((real[:, 1:] > real[:, :-1]).any(axis=1), "a label -1 before its last step; -1 is for what follows the end"),
+        (~real.any(axis=1), "no step at all, but -1 throughout; leave sequences of length 0 out of the store"),
+    )
+    for rows, fault in faults:
+        if rows.any():
+            row = int(np.argmax(rows))
+            shown = labels[row][wrong[row]][:1] if wrong[row].any() else labels[row][:5]
+            raise layer.fail(f"row {row} of the batch has {fault}: {', '.join(map(str, shown))}")
+    return labels
+
+
 def check_topk(layer: Layer, topk: int, classes: int, conf: Any) -> int:
     """Return ``topk``; raise UserError unless it is in [1, ``classes``]."""
     if not 1 <= topk <= classes:

@@ -220,6 +220,8 @@ case("kSigmoidCrossEntropyLoss", "scaled", scaled, (BATCH, 3, 2, 2), ROWS, share
 case("kHingeLoss", "L1", {}, ROWS, ROWS, classes=12)
 hinge = {"hingeloss_conf": {"norm": "L2", "margin": 0.5, "topk": 2, "scale": 3}}
 case("kHingeLoss", "L2", hinge, (BATCH, 2, 2, 3), ROWS, classes=12)
+case("kCRF", "", {}, (BATCH, 4, 3), ROWS, classes=3, steps=4)
+case("kCRF", "one step", {}, (BATCH, 1, 4), ROWS, classes=4, steps=1)
 case("kAccuracy", "", {}, ROWS, ROWS, classes=12)
 case("kAccuracy", "top3", {"argsort_conf": {"topk": 3}}, ROWS, ROWS, classes=12)
 case("kArgSort", "", {"argsort_conf": {"topk": 4}}, ROWS)
