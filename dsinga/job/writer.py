@@ -10,6 +10,7 @@ from typing import Any
 from dsinga.job.message import JobError, Message, set_fields
 from dsinga.job.schema import Job
 
+WIDTH = 100  # a block that fits a line of this length is written on one
 NAME = re.compile(r"[A-Za-z_]\w*|\[[A-Za-z_][\w./-]*\]")
 
 
@@ -32,17 +33,18 @@ def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
             yield from ((name, one) for one in (value if single else [value]))
 
 
-def lines(fields: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """Yield the lines of a block, without its braces."""
+def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str]:
+    """Yield the lines of a block, without its braces; blocks within it that fit ``width`` take one each."""
     for name, value in fields:
         if not NAME.fullmatch(name):
             raise JobError(f"a job in text format cannot hold a field called {name!r}")
         if isinstance(value, (Message, Mapping)):
-            inner = [*lines(message_fields(value) if isinstance(value, Message) else value.items())]
-            yield f"{name} {{" if inner else f"{name} {{ }}"
-            yield from (f"  {line}" for line in inner)
-            if inner:
-                yield "}"
+            inner = [*lines(message_fields(value) if isinstance(value, Message) else value.items(), width - 2)]
+            whole = " ".join([name, "{", *inner, "}"])
+            if len(whole) <= width:
+                yield whole
+            else:
+                yield from (f"{name} {{", *(f"  {line}" for line in inner), "}")
         else:
             yield f"{name}: {written(value)}"
 

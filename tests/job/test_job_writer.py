@@ -76,29 +76,28 @@ def test_only_what_differs_from_the_defaults_is_written():
 
 def test_the_text_is_what_a_person_would_write():
     layer = LayerConf(
-        name="a", type="kPooling", srclayers=["b"], pooling_conf={"kernel": 2}, bm_conf={}, include=["kTrain", "kTest"]
+        name="a",
+        type="kPooling",
+        srclayers=["b"],
+        pooling_conf={"kernel": 2},
+        bm_conf={},
+        include=["kTrain", "kTest"],
     )
-    job = Job(name='"q"\n', net={"layer": [layer, {"name": "u", "user_type": "k", "extensions": {"x": {"y": [1, 2]}}}]})
+    own = {"name": "u", "user_type": "k", "extensions": {"x": {"y": [1, 2]}}}
+    job = Job(name='"q"\n', net={"layer": [layer, own]}, updater={"type": "kSGD", "momentum": 0.9})
     assert to_text(job).splitlines() == [
         r'name: "\"q\"\n"',
+        "updater { type: kSGD momentum: 0.9 }",
         "neuralnet {",
         "  layer {",
         '    name: "a"',
         "    type: kPooling",
         '    srclayers: "b"',
         "    include: [kTrain, kTest]",
-        "    pooling_conf {",
-        "      kernel: 2",
-        "    }",
+        "    pooling_conf { kernel: 2 }",
         "    bm_conf { }",
         "  }",
-        "  layer {",
-        '    name: "u"',
-        '    user_type: "k"',
-        "    [x] {",
-        "      y: [1, 2]",
-        "    }",
-        "  }",
+        '  layer { name: "u" user_type: "k" [x] { y: [1, 2] } }',
         "}",
     ]
     assert job.neuralnet.layer[0].type is LayerType.kPooling
