@@ -200,6 +200,7 @@ class LayerConf(Message):
     """A layer: its type, its sources, its params, the phases it belongs to, and the configuration of its type.
 
     ``unroll_len`` is the number of time steps, None for the net's; an explicit 1 keeps the layer out of unrolling.
+    ``unroll_index`` is the step of a copy that unrolling has made, None in a job.
     Beyond SINGA 0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one
     worker of the group.
     """
@@ -214,7 +215,7 @@ class LayerConf(Message):
     exclude: list[Phase] = field(default_factory=list)
     share_src_blobs: bool = False
     unroll_len: int | None = None
-    unroll_index: int = 0
+    unroll_index: int | None = None
     unroll_conn_type: list[UnrollConnType] = field(default_factory=list)
     shift: list[int] = field(default_factory=list)
     partition_dim: int | None = None

@@ -69,7 +69,13 @@ class Layer(ABC):
     Sequences: a layer over T time steps has the feature (B, T, ...), batch first, so that rows are what they are
     elsewhere; the labels of its steps are (B, T) int64, -1 where a sequence has ended (which it does for good). A layer
     that must know lengths takes these labels as those of an optional last source; without it all have length T. The
-    feature of a step beyond the end is 0, and so is its gradient.
+    feature of a step beyond the end is 0, and so is its gradient. A layer with ``over_steps`` computes all steps at
+    once: ``conf.unroll_len`` is T, and of a source with more steps (kCharRNN gives T + 1) it takes those that it wants;
+    where it is None, the layer takes all. Other layers know one step only, and meet sequences inside
+    :class:`dsinga.layers.steps.Steps`. Where a net cannot be folded, each layer is made once for each step, as in SINGA:
+    the copy has ``conf.unroll_index``, its step, and the feature (B, ...) of that step; of a source that is not
+    unrolled, such as (B, T + 1) characters, it takes its own step. ``is_recurrent`` layers then have the feature of the
+    copy of the step before, (B, H), as their last source.
 
     A subclass calls ``super().__init__`` and sets ``shape`` (the full feature shape, batch first) and ``params``.
     It raises UserError, through :meth:`fail`, when a source has a shape that it cannot take. ``shape`` is that of the
@@ -98,6 +104,8 @@ class Layer(ABC):
     is_input: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
     is_output: bool = False
+    over_steps: ClassVar[bool] = False
+    is_recurrent: ClassVar[bool] = False
     hands_parts: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
     connection: Connection | None = None
