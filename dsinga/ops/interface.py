@@ -11,6 +11,7 @@ numpy backend computes in float64 (the reference for gradient checks). No kernel
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 Array = Any  # numpy.ndarray, or the array type of the backend
@@ -159,6 +160,40 @@ class Ops(ABC):
     @abstractmethod
     def add(self, x: Array, y: Array) -> Array:
         """Elementwise sum of equal shapes, in the layout of x."""
+
+    # -- recurrent ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def recurrent(
+        self,
+        cell: str,
+        x: Array,
+        params: Sequence[Array],
+        state: Array | None,
+        lengths: Array | None,
+        reverse: bool,
+        train: bool,
+    ) -> tuple[Array, Array, Any]:
+        """Run sequences x (B, T, n) through a recurrent cell: (B, T, H), the last state (B, S), workspace if ``train``.
+
+        Cells, their params (the last ones, biases, may be left out together) and the width S of a state:
+
+        - "rnn": h' = tanh(x W_hxᵀ + h W_hhᵀ + b); W_hx (H, n), W_hh (H, H), b (H,). S = H.
+        - "gru", SINGA's: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r likewise, c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ)),
+          h' = z∘h + (1 - z)∘c; z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H.
+        - "lstm": i, f, o by σ and g by tanh of x W_hxᵀ + h W_hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'); W_hx (4H, n),
+          W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
+
+        ``state`` (B, S) is what each row begins with, zeros if None. Of row b only ``lengths[b]`` steps from the first
+        on are computed (all if ``lengths`` is None); the others are 0 in the result. Where ``reverse``, a row is run
+        from its last step to its first, each result staying at its step.
+        """
+
+    @abstractmethod
+    def recurrent_grad(
+        self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
+    ) -> tuple[Array | None, Array | None, Sequence[Array]]:
+        """Return (dx (B, T, n), dstate (B, S), gradients like ``params``); the first two are None where not needed."""
 
     # -- softmax -----------------------------------------------------------------------------------------------
 
