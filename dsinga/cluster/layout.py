@@ -75,7 +75,7 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         feeds=feeds,
         algorithm=algorithm(job.train_one_batch),
         updater=updater,
-        slices=slice_for_servers(sizes, wanted.servers, wanted.slicing, homes),
+        slices=slice_for_servers(sizes, wanted.servers, wanted.slicing, homes, whole=bool(job.updater.clip_norm)),
         kept=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
         manner=Manner(conf.pull, bool(dask.config.get("dsinga.overlap", True)), conf.compression, conf.topk_share),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),

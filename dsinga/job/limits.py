@@ -61,7 +61,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     schema.AdaDeltaConf: {"rho": SHARE},
     schema.AdamConf: {"beta1": SHARE, "beta2": SHARE},
     schema.AdamMaxConf: {"beta1": SHARE, "beta2": SHARE},
-    schema.UpdaterConf: {"momentum": SHARE, "weight_decay": SOME, "delta": SOME},
+    schema.UpdaterConf: {"momentum": SHARE, "weight_decay": SOME, "delta": SOME, "clip_norm": SOME},
     schema.ClusterConf: {
         **dict.fromkeys(("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group"), COUNT),
         **dict.fromkeys(("nworkers_per_procs", "nservers_per_procs", "sync_freq"), COUNT),

@@ -126,10 +126,11 @@ class AdaDeltaConf(Message):
 
 
 class AdamConf(Message):
-    """Decays of the first and second moment."""
+    """Decays of the first and second moment. Beyond SINGA: ``bias_correction``, with which Adam is as published."""
 
     beta1: float = 0.9
     beta2: float = 0.999
+    bias_correction: bool = False
 
 
 class AdamMaxConf(Message):
@@ -140,7 +141,10 @@ class AdamMaxConf(Message):
 
 
 class UpdaterConf(Message):
-    """How servers change params by gradients. Clipping is on where ``clip_high > clip_low``."""
+    """How servers change params by gradients. Clipping is on where ``clip_high > clip_low``.
+
+    Beyond SINGA: ``clip_norm``, if it is not 0, is the Euclidean norm down to which a param's gradient is scaled.
+    """
 
     type: UpdaterType = UpdaterType.kUserUpdater
     user_type: str | None = None
@@ -154,6 +158,7 @@ class UpdaterConf(Message):
     delta: float = 1e-8
     clip_low: float = 0.0
     clip_high: float = 0.0
+    clip_norm: float = 0.0
     extensions: dict[str, Any] = field(default_factory=dict)
 
 

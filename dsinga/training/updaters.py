@@ -1,14 +1,17 @@
 """How gradients change params: SINGA's seven updaters.
 
-For all of them the gradient is first clipped to [clip_low, clip_high] (where that is an interval), then
-``weight_decay·wd_scale·w`` is added; lr is the schedule's rate at this step times ``lr_scale``. SINGA clips in only
-four of them, and its AdaGrad does not know ``delta``; here all clip and all add the ``delta`` of the job.
+For all of them the gradient is first clipped to [clip_low, clip_high] (where that is an interval) or scaled down to the
+Euclidean norm ``clip_norm`` (where that is not 0), then ``weight_decay·wd_scale·w`` is added; lr is the schedule's rate
+at this step times ``lr_scale``. SINGA clips in only four of them, and its AdaGrad does not know ``delta``; here all
+clip and all add the ``delta`` of the job.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from dsinga.training.chosen import chosen, noting
 from dsinga.training.schedules import schedule
 
 Block = np.ndarray
+Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  # see Updater.change
 BLOCK = 65536  # elements; value, gradient, state and scratch of a block stay in the L2 cache over its passes
 
 
@@ -28,6 +32,8 @@ def create_updater(conf: UpdaterConf) -> Updater:
     A user's own is a subclass of Updater, registered as ``@register("updater", "name")``. It is tried on three numbers,
     so that a fault of its own shows before training.
     """
+    if conf.clip_norm and conf.clip_high > conf.clip_low:
+        raise conf.error("clips twice: give clip_norm, or clip_low and clip_high", "clip_norm")
     cls = chosen("updater", conf)
     name = conf.user_type or conf.type.name
     if not (isinstance(cls, type) and issubclass(cls, Updater)):
@@ -70,10 +76,13 @@ class Updater(ABC):
     ) -> None:
         """Change ``value`` and ``state``, 1-d float32 arrays, in place; ``gradient`` is left as it is.
 
-        Elementwise in exactly rounded operations: any slice of a param may be updated alone and has the same bits.
+        Elementwise in exactly rounded operations: any slice of a param may be updated alone and has the same bits. Only
+        clip_norm wants the gradient of a whole param, or all of it that is not 0.
         """
         lr = float(self.rate(step)) * lr_scale  # a numpy float64 from a user's schedule would widen the blocks
         decay = self.conf.weight_decay * wd_scale
+        shrink = shrinkage(gradient, self.conf.clip_norm) if self.conf.clip_norm else 1.0
+        change_block = self.change_at(step)
         arrays = [value, gradient, *(state[slot] for slot in self.slots)]
         scratch = np.empty((2, min(value.size, BLOCK)), value.dtype)
         for start in range(0, value.size, BLOCK):
@@ -81,9 +90,15 @@ class Updater(ABC):
             change, spare = scratch[0, : w.size], scratch[1, : w.size]
             if self.clips:
                 g = np.minimum(np.maximum(g, self.conf.clip_low, out=change), self.conf.clip_high, out=change)
+            elif shrink < 1.0:
+                g = np.multiply(g, shrink, out=change)
             if decay:
                 g = np.add(g, np.multiply(w, decay, out=spare), out=change)
-            self.change(lr, w, g, slots, change, spare)
+            change_block(lr, w, g, slots, change, spare)
+
+    def change_at(self, step: int) -> Change:
+        """Return what changes a block at ``step``: :meth:`change`, unless the formula knows the step."""
+        return self.change
 
     @abstractmethod
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
@@ -98,6 +113,18 @@ class Updater(ABC):
         if value is None:
             raise self.conf.error(f"updater {self.conf.type.name} wants {field} {{ ... }}", "type")
         return value
+
+
+def shrinkage(gradient: np.ndarray, most: float) -> float:
+    """Return the factor, at most 1, that brings a gradient down to the Euclidean norm ``most``.
+
+    1 for one that is not finite: it is not made to look as if it were.
+    """
+    squares = 0.0
+    for start in range(0, gradient.size, BLOCK):
+        squares += float(np.square(gradient[start : start + BLOCK], dtype=np.float64).sum())
+    norm = math.sqrt(squares)
+    return most / norm if most < norm < math.inf else 1.0
 
 
 def average(h: Block, x: Block, rho: float, s: Block) -> None:
@@ -204,14 +231,14 @@ class AdaDelta(Updater):
 
 @register("updater", "kAdam")
 class Adam(Updater):
-    """Kingma and Ba (2015); as in SINGA, without their bias correction."""
+    """Kingma and Ba (2015); as in SINGA without their bias correction, unless the job asks for it."""
 
     slots = ("mean", "squares")
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
         part = self.part("adam_conf", AdamConf())
-        self.beta1, self.beta2 = part.beta1, part.beta2
+        self.beta1, self.beta2, self.bias_correction = part.beta1, part.beta2, part.bias_correction
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; w -= lr·m / √(v + delta)."""
@@ -219,6 +246,23 @@ class Adam(Updater):
         average(v, np.multiply(g, g, out=s), self.beta2, s)
         average(m, g, self.beta1, s)
         descend(w, m, v, self.conf.delta, lr, t, s)
+
+    def change_at(self, step: int) -> Change:
+        """See :class:`Updater`. The step, counted from 0, stands for the number of updates before this one."""
+        return functools.partial(self.change_corrected, step + 1) if self.bias_correction else self.change
+
+    def change_corrected(
+        self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
+    ) -> None:
+        """m and v as in :meth:`change`; w -= lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
+        m, v = slots
+        average(v, np.multiply(g, g, out=s), self.beta2, s)
+        average(m, g, self.beta1, s)
+        np.multiply(m, lr / (1.0 - self.beta1**count), out=t)
+        np.sqrt(np.multiply(v, 1.0 / (1.0 - self.beta2**count), out=s), out=s)
+        s += self.conf.delta
+        t /= s
+        w -= t
 
 
 @register("updater", "kAdamMax")

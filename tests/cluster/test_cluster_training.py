@@ -12,7 +12,7 @@ from smalljob import JOB, assert_close, assert_same, with_topology
 
 from dsinga import UserError
 from dsinga.api import Result, train
-from dsinga.job import AlgConf, Job, SlicingMethod, UpdaterConf, loads
+from dsinga.job import AlgConf, Job, SlicingMethod, UpdatePlace, UpdaterConf, loads
 from dsinga.layers import Layer, Output
 from dsinga.registry import register
 from dsinga.training import Updater, bp
@@ -115,6 +115,24 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
     assert_same(one.params, train(with_topology(job, 2), threads, progress=False).params)
     losses = one.history.phase("train")[:, "loss"]
     assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("method", SlicingMethod)
+@pytest.mark.parametrize("update", UpdatePlace)
+def test_clipping_by_norm_does_not_depend_on_the_cut(
+    job: Job, threads: Client, method: SlicingMethod, update: UpdatePlace
+) -> None:
+    """The norm is that of the whole param's gradient, small enough to clip every one of them."""
+    job.updater.clip_norm = 0.05
+    job.train_steps = 10
+    one = train(with_topology(job, 1), threads, progress=False)
+    job = with_topology(job, 3, 2)
+    job.cluster.slicing, job.cluster.update = method, update
+    many = train(job, threads, progress=False)
+    assert_close(many.params, one.params, 1e-5)
+    job.updater.clip_norm = 0.0
+    free = train(job, threads, progress=False)
+    assert all(abs(free.params[name] - one.params[name]).max() > 1e-3 for name in one.params if name[0] in "wb")
 
 
 def test_another_seed_cannot_resume(job: Job, threads: Client, tmp_path: Path) -> None:

@@ -111,11 +111,40 @@ def test_params_with_a_home_stay_whole_and_leave_the_others_as_they_are(data, me
     assert [piece.id for piece in slices] == list(range(len(slices)))
     assert list(dict.fromkeys(piece.param for piece in slices)) == list(params)
     for name, server in homes.items():
-        assert [piece[1:] for piece in slices if piece.param == name] == [(name, 0, params[name], server)]
+        assert [piece[1:5] for piece in slices if piece.param == name] == [(name, 0, params[name], server)]
     others = {name: size for name, size in params.items() if name not in homes}
-    left = [piece[1:] for piece in slices if piece.param in others]
-    assert left == [piece[1:] for piece in slice_for_servers(others, servers, method)]
+    left = [piece[1:5] for piece in slices if piece.param in others]
+    assert left == [piece[1:5] for piece in slice_for_servers(others, servers, method)]
 
 
 def test_a_slice_prints_as_it_would_be_written_in_python():
     assert str(slice_for_servers({"w1": 450}, 1)[0]) == "w1[0:450]"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 90), st.sampled_from([1, 3, 64])), min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.sampled_from(list(SlicingMethod)),
+)
+def test_params_of_rows_are_cut_between_rows(tables, servers, method):
+    sizes = {f"p{number}": rows * width for number, (rows, width) in enumerate(tables)}
+    widths = {f"p{number}": width for number, (_, width) in enumerate(tables) if width > 1}
+    slices = slice_for_servers(sizes, servers, method, widths=widths)
+    for name, size in sizes.items():
+        mine = [piece for piece in slices if piece.param == name]
+        assert [piece.start for piece in mine] == [0, *(piece.stop for piece in mine[:-1])]
+        assert mine[-1].stop == size
+        assert all(piece.size > 0 for piece in mine)
+        assert all(piece.start % widths.get(name, 1) == 0 for piece in mine)
+        assert all(piece.width == widths.get(name, 0) for piece in mine)
+
+
+def test_rows_are_shared_out_evenly():
+    assert [piece.size for piece in slice_for_servers({"table": 12800}, 4, widths={"table": 128})] == [3200] * 4
+
+
+@pytest.mark.parametrize("method", list(SlicingMethod))
+def test_no_param_is_cut_that_must_stay_whole(method):
+    slices = slice_for_servers(ALEX, 4, method, whole=True)
+    assert [(piece.param, piece.size) for piece in slices] == list(ALEX.items())
+    assert all(0 <= piece.server < 4 for piece in slices)

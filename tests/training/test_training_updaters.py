@@ -111,6 +111,40 @@ def test_clipping_and_delta_reach_every_updater(kind):
         assert (updated(0.5, delta=1e-8) != updated(0.5, delta=0.5)).all()
 
 
+@pytest.mark.parametrize("kind", BUILT_IN)
+@pytest.mark.parametrize("size", [3, 500])
+def test_every_updater_clips_by_norm(kind, size, monkeypatch):
+    """As if the gradient had been scaled down before, whatever the size of a block; one within the norm is as it is."""
+    monkeypatch.setattr(module, "BLOCK", 64)
+    plain, clipping = updater(kind, weight_decay=0.1), updater(kind, weight_decay=0.1, clip_norm=2.0)
+    gradient = numbers(1, size)
+    for length in (0.5, 7.0):
+        given = gradient * np.float32(length / np.linalg.norm(gradient))
+        wanted, found = numbers(0, size), numbers(0, size)
+        plain.update(0, wanted, given * np.float32(min(1.0, 2.0 / length)), plain.create_state(size))
+        clipping.update(0, found, given, clipping.create_state(size))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert np.isclose(np.linalg.norm(given), 7.0), "the gradient is left as it is"
+
+
+def test_clipping_by_norm_is_torchs():
+    torch = pytest.importorskip("torch")
+    value, gradient = numbers(0, 50), numbers(1, 50) * 100
+    tensor = torch.nn.Parameter(torch.tensor(value))
+    tensor.grad = torch.tensor(gradient)
+    torch.nn.utils.clip_grad_norm_([tensor], 5.0)
+    torch.optim.SGD([tensor], lr=0.1).step()
+    updater("kSGD", clip_norm=5.0).update(0, value, gradient, {})
+    np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_clipping_does_not_hide_what_is_not_finite(bad):
+    value = np.zeros(3, np.float32)
+    updater("kSGD", clip_norm=1.0).update(0, value, np.array([1, bad, 2], np.float32), {})
+    assert np.isfinite(value).tolist() == [True, False, True]
+
+
 @given(st.sampled_from(BUILT_IN), st.integers(1, 400), st.data())
 def test_slices_updated_alone_have_the_bits_of_the_whole(kind, size, data):
     """What lets servers cut params anywhere, whatever the size of a block and the alignment of a slice."""
@@ -143,6 +177,11 @@ def test_slices_updated_alone_have_the_bits_of_the_whole(kind, size, data):
         ("kAdaGrad", {"delta": 1e-20}, lambda o, p: o.Adagrad(p, lr=0.1, eps=1e-10)),
         ("kRMSProp", {"delta": 1e-20}, lambda o, p: o.RMSprop(p, lr=0.1, alpha=0.8, eps=1e-10)),
         ("kAdaDelta", {"delta": 1e-6}, lambda o, p: o.Adadelta(p, lr=0.1, rho=0.7, eps=1e-6)),
+        (
+            "kAdam",
+            {"adam_conf": {**BETAS, "bias_correction": True}, "delta": 0.01, "weight_decay": 0.1},
+            lambda o, p: o.Adam(p, 0.1, betas=(0.8, 0.95), eps=0.01, weight_decay=0.1),
+        ),
     ],
 )
 def test_updaters_agree_with_torch_where_the_formulas_coincide(kind, options, make):
@@ -208,6 +247,7 @@ def test_a_users_own_updater_is_found_by_name():
         ({"type": "kUserUpdater"}, "wants user_type: the name of a registered updater"),
         ({"type": "kUserUpdater", "user_type": "SignSGDD"}, "no updater is registered as 'SignSGDD'"),
         ({"type": "kRMSProp"}, "updater kRMSProp wants rmsprop_conf"),
+        ({"type": "kSGD", "clip_norm": 1, "clip_high": 1}, "clips twice: give clip_norm, or clip_low and clip_high"),
     ],
 )
 def test_what_no_updater_can_be_made_of_is_refused(conf, message):
