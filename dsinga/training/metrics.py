@@ -1,7 +1,8 @@
-"""Metrics under the names that people see: short where one layer reports a metric, else after the layer."""
+"""Metrics under the names that people see: short, and after the layer too where several layers report one."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dsinga.net import NeuralNet
@@ -13,14 +14,23 @@ Reports = Sequence[tuple[str, Mapping[str, tuple[float, float]]]]
 def merge_metrics(reports: Reports) -> Metrics:
     """Join the metrics of the layers, given with their names in the order of the net.
 
-    Where several layers report a metric of the same name, the last one keeps it, and the others' are called
-    ``<layer>/<metric>``: auxiliary losses stand before the loss that counts.
+    Where several layers report a metric of the same name, each layer's is called ``<layer>/<metric>``. The name alone
+    stands for the total of losses, whose gradient training follows, and else for what the last of the layers reports.
     """
+    shared = Counter(name for _, metrics in reports for name in metrics)
     merged: Metrics = {}
-    for layer, metrics in reversed(reports):
-        for name, value in list(metrics.items())[::-1]:
-            merged[f"{layer}/{name}" if name in merged else name] = value
-    return dict(reversed(merged.items()))
+    own: Metrics = {}
+    for layer, metrics in reports:
+        for name, value in metrics.items():
+            if shared[name] > 1:
+                own[f"{layer}/{name}"] = value
+            merged[name] = _total(merged[name], value) if name in merged and name == "loss" else value
+    return merged | own
+
+
+def _total(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """Return the sum of two means, as (sum, count) with the count of ``one``: parts of a batch still add up."""
+    return one[0] + (other[0] * one[1] / other[1] if other[1] else 0.0), one[1]
 
 
 def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:

@@ -68,7 +68,23 @@ layer { name: "csv" type: kCSVOutput srclayers: "top" store_conf { path: "out" }
 layer { name: "out" type: kRecordOutput srclayers: "bm" store_conf { path: "out" } }
 """
 
-NETS = {"convnet": CONVNET, "zoo": ZOO}
+# Images and texts that belong together, in two paths with a label loss each and the distance between their codes.
+MDNN = """
+layer { name: "images" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "conv" type: kConvolution srclayers: "images" convolution_conf { num_filters: 4 kernel: 3 stride: 2 } }
+layer { name: "image_code" type: kInnerProduct srclayers: "conv" innerproduct_conf { num_output: 6 } }
+layer { name: "image_scores" type: kInnerProduct srclayers: "image_code" innerproduct_conf { num_output: 10 } }
+layer { name: "image_label" type: kSoftmaxLoss srclayers: ["image_scores", "images"] softmaxloss_conf { scale: 0.7 } }
+layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "hidden" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 9 } }
+layer { name: "tanh" type: kSTanh srclayers: "hidden" }
+layer { name: "text_code" type: kInnerProduct srclayers: "tanh" innerproduct_conf { num_output: 6 } }
+layer { name: "text_scores" type: kInnerProduct srclayers: "text_code" innerproduct_conf { num_output: 10 } }
+layer { name: "text_label" type: kSoftmaxLoss srclayers: ["text_scores", "images"] softmaxloss_conf { scale: 1.5 } }
+layer { name: "distance" type: kEuclideanLoss srclayers: ["image_code", "text_code"] euclideanloss_conf { scale: 0.2 } }
+"""
+
+NETS = {"convnet": CONVNET, "zoo": ZOO, "mdnn": MDNN}
 INFOS = {
     "data": RecordInfo((3, 9, 9), BATCH),
     "images": RecordInfo((3, 8, 7), BATCH),

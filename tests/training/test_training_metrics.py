@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from trainingcases import build, dense, layer
 
 from dsinga.net.partition import partition
 from dsinga.training import name_metrics
-from dsinga.training.metrics import report_metrics
+from dsinga.training.metrics import merge_metrics, report_metrics
 
 SIDE = {"loss": (1.0, 2.0), "accuracy": (1.0, 2.0)}
 MAIN = {"loss": (3.0, 2.0), "accuracy": (0.0, 2.0)}
-NAMES = {"side/loss": SIDE["loss"], "side/accuracy": SIDE["accuracy"], **MAIN}
+NAMES = {
+    "loss": (4.0, 2.0), "accuracy": MAIN["accuracy"],
+    "side/loss": SIDE["loss"], "side/accuracy": SIDE["accuracy"],
+    "side/2/loss": MAIN["loss"], "side/2/accuracy": MAIN["accuracy"],
+}  # fmt: skip
 
 
 def net_with(first: int | None = None, second: int | None = None):
@@ -23,8 +28,16 @@ def net_with(first: int | None = None, second: int | None = None):
     )
 
 
-def test_the_last_layer_keeps_a_name_that_several_want():
+def test_a_name_that_several_want_is_that_of_the_total_loss_and_of_the_last_accuracy():
     assert report_metrics(net_with(), [("side", SIDE), ("side/2", MAIN)]) == NAMES
+
+
+def test_a_loss_over_other_things_than_rows_counts_with_its_mean():
+    parts = [(2.0, 4.0), (6.0, 8.0)]  # two parts of a batch: sums over steps and over rows
+    totals = [merge_metrics([("a", {"loss": (3.0, 2 * n)}), ("b", {"loss": (s, n)})])["loss"] for s, n in parts]
+    total, count = np.sum(totals, axis=0)
+    assert total / count == pytest.approx(6.0 / 24 + 8.0 / 12)
+    assert merge_metrics([("a", {"loss": (3.0, 2.0)}), ("b", {"loss": (0.0, 0)})])["loss"] == (3.0, 2.0)
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])

@@ -1,0 +1,100 @@
+"""Several losses in one net: what is minimised is their weighted sum, in every path that leads to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from partitioned_run import DoubleOps, batches_of, initial
+from partitionnets import net_of
+
+from dsinga.layers import Context, Records, Rows
+from dsinga.net import NeuralNet
+from dsinga.training import bp
+
+STEP = 1e-5
+LOSSES = {"image_label": 0.7, "text_label": 1.5, "distance": 0.2}
+
+Values = dict[str, np.ndarray]
+Batch = dict[str, Records]
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[NeuralNet, Values, Batch]:
+    net = net_of("mdnn")
+    (batch,) = batches_of(net, 1, 10)
+    exact = {name: Records(data.astype(np.float32), labels) for name, (data, labels) in batch.items()}  # as layers see
+    return net, initial(net), exact
+
+
+def run(net: NeuralNet, values: Values, batch: Batch) -> tuple[Values, dict[str, float]]:
+    """Return the gradients, and the means of the metrics."""
+    found: Values = {}
+    metrics = bp(net, values, batch, Context(DoubleOps(), net.phase, Rows(0, 10, 10)), found.__setitem__)
+    return found, {name: total / count for name, (total, count) in metrics.items()}
+
+
+def test_the_total_loss_is_the_sum_of_those_named_after_their_layers(case: Any) -> None:
+    _, metrics = run(*case)
+    assert metrics["loss"] == pytest.approx(sum(metrics[f"{layer}/loss"] for layer in LOSSES))
+    assert metrics["accuracy"] == metrics["text_label/accuracy"]
+    assert len(metrics) == 2 + 3 + 2
+
+
+def places(values: Values) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield three places of each param."""
+    rng = np.random.default_rng(0)
+    for name, value in values.items():
+        for _ in range(3):
+            yield name, tuple(int(rng.integers(length)) for length in value.shape)
+
+
+def test_gradients_are_those_of_the_total_loss(case: Any) -> None:
+    net, values, batch = case
+    gradients, _ = run(net, values, batch)
+    for name, place in places(values):
+        ends = []
+        for step in (STEP, -STEP):
+            moved = values[name].copy()
+            moved[place] += step
+            ends.append(run(net, values | {name: moved}, batch)[1]["loss"])
+        slope = (ends[0] - ends[1]) / (2 * STEP)
+        assert gradients[name].reshape(values[name].shape)[place] == pytest.approx(slope, rel=1e-6, abs=1e-9), name
+
+
+def test_pytorch_finds_the_same_losses_and_gradients(case: Any) -> None:
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    net, values, batch = case
+    gradients, metrics = run(net, values, batch)
+    p = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
+    labels = torch.tensor(batch["images"].labels)
+
+    def dense(x: Any, name: str) -> Any:
+        return x.flatten(1) @ p[f"{name}_weight"].T + p[f"{name}_bias"]
+
+    images = torch.tensor(batch["images"].data).double()
+    kernel = p["conv_weight"].reshape(4, 3, 3, 3)
+    image_code = dense(functional.conv2d(images, kernel, p["conv_bias"], stride=2), "image_code")
+    hidden = dense(torch.tensor(batch["rows"].data).double(), "hidden")
+    text_code = dense(1.7159047 * torch.tanh(0.66666667 * hidden), "text_code")
+    losses = {
+        "image_label": functional.cross_entropy(dense(image_code, "image_scores"), labels),
+        "text_label": functional.cross_entropy(dense(text_code, "text_scores"), labels),
+        "distance": ((image_code - text_code) ** 2).sum() / 10,
+    }
+    sum(scale * losses[name] for name, scale in LOSSES.items()).backward()
+    for name, scale in LOSSES.items():
+        assert metrics[f"{name}/loss"] == pytest.approx(scale * losses[name].item(), rel=1e-9)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(gradient.ravel(), p[name].grad.ravel(), rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("path", ["image", "text"])
+def test_the_distance_pulls_at_both_codes(case: Any, path: str) -> None:
+    net, values, batch = case
+    still = {name: np.zeros_like(value) if "scores" in name else value for name, value in values.items()}
+    gradients, _ = run(net, still, batch)  # label losses give no gradient through weights of 0
+    assert np.abs(gradients[f"{path}_code_weight"]).max() > 0.01
