@@ -44,6 +44,8 @@ NEEDS: dict[object, tuple[str, ...]] = {
     LayerType.kRBMVis: ("rbm_conf",),
     LayerType.kRBMHid: ("rbm_conf",),
     LayerType.kGRU: ("gru_conf",),
+    LayerType.kLSTM: ("lstm_conf",),
+    LayerType.kRNN: ("rnn_conf",),
     LayerType.kEmbedding: ("embedding_conf",),
 }
 

@@ -222,6 +222,8 @@ class LayerType(Enum):
     kRNNDummy = 505
     kUserLayer = 600
     kCRF = 700
+    kLSTM = 710
+    kRNN = 711
     kAdd = 720
     kMultiply = 721
     kLayerNorm = 722

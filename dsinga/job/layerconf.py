@@ -41,9 +41,10 @@ class WindowConf(Message):
 
 
 class ConvolutionConf(WindowConf):
-    """kConvolution; kernel 3, pad 0, stride 1 by default."""
+    """kConvolution; kernel 3, pad 0, stride 1 by default. Beyond SINGA: it may do without a bias."""
 
     num_filters: int
+    bias_term: bool = True
     workspace_byte_limit: int = 512
 
 
@@ -87,11 +88,12 @@ class LRNConf(Message):
 
 
 class RBMConf(Message):
-    """kRBMVis, kRBMHid."""
+    """kRBMVis, kRBMHid. Beyond SINGA: the chains of a hidden layer may be ``persistent``."""
 
     hdim: int
     bias_term: bool = True
     gaussian: bool = False
+    persistent: bool = False
 
 
 class ReLUConf(Message):
@@ -106,11 +108,29 @@ class SoftmaxConf(Message):
     num_softmax_per_instance: int = 1
 
 
-class GRUConf(Message):
-    """kGRU."""
+class RecurrentConf(Message):
+    """What recurrent layers share: the width of their state.
+
+    Beyond SINGA: ``bidirectional``, and ``carry``, by which a batch begins with the state that the one before ended
+    with; unset, it does so where it reads on in the same texts (kCharRNN), with one worker group.
+    """
 
     dim_hidden: int
     bias_term: bool = True
+    bidirectional: bool = False
+    carry: bool | None = None
+
+
+class GRUConf(RecurrentConf):
+    """kGRU."""
+
+
+class LSTMConf(RecurrentConf):
+    """kLSTM."""
+
+
+class RNNConf(RecurrentConf):
+    """kRNN."""
 
 
 class EmbeddingConf(Message):
@@ -240,6 +260,8 @@ class LayerConf(Message):
     relu_conf: ReLUConf | None = None
     softmax_conf: SoftmaxConf | None = None
     gru_conf: GRUConf | None = None
+    lstm_conf: LSTMConf | None = None
+    rnn_conf: RNNConf | None = None
     embedding_conf: EmbeddingConf | None = None
     bm_conf: BMConf | None = None
     layernorm_conf: LayerNormConf | None = None

@@ -160,6 +160,7 @@ case("kShardData", "", {"sharddata_conf": {"path": "x", "batchsize": BATCH}}, in
 case(
     "kImagePreprocess kRGBImage", "crop", {"rgbimage_conf": {"cropsize": 4, "mirror": True}}, IMAGES, phases_differ=True
 )
+case("kRGBImage", "padded", {"rgbimage_conf": {"pad": 2, "cropsize": 6}}, IMAGES, phases_differ=True)
 case("kRGBImage", "scale", {"rgbimage_conf": {"scale": 0.5}}, IMAGES)
 case("kImagePreprocess", "gray", {"rgbimage_conf": {"cropsize": 5}}, (BATCH, 8, 8), phases_differ=True)
 case("kMnist", "", {"mnist_conf": {"norm_a": 127.5, "norm_b": 1}}, (BATCH, 1, 6, 6))
@@ -176,6 +177,7 @@ CONVOLUTIONS = "kConvolution kCConvolution kCudnnConv"
 case(CONVOLUTIONS, "", {"convolution_conf": {"num_filters": 4, "pad": 1}}, (BATCH, 2, 4, 5))
 case("kConvolution", "stride", {"convolution_conf": {"num_filters": 2, "kernel": 2, "stride": 2}}, (BATCH, 3, 5, 4))
 case("kConvolution", "oblong", {"convolution_conf": {"num_filters": 3, "kernel_x": 1, "pad_y": 2}}, (BATCH, 2, 3, 4))
+case("kConvolution", "unbiased", {"convolution_conf": {"num_filters": 3, "bias_term": False}}, (BATCH, 2, 4, 3))
 case("kConvolution", "gray", {"convolution_conf": {"num_filters": 3}}, (BATCH, 5, 4))
 POOLINGS = "kPooling kCPooling kCudnnPool"
 case(POOLINGS, "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)
