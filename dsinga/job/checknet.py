@@ -76,11 +76,17 @@ def sources(layer: LayerConf, layers: Mapping[str, LayerConf]) -> list[str]:
 
     Not so the hidden layer of a restricted Boltzmann machine, though it is a source of the visible one, which needs its
     sample only after the hidden layer has seen the data; nor a source with a ``shift``, a copy of an earlier time step.
+    The hidden layer of another machine, one below, is a source like any other.
     """
     shifted = {name for name, shift in zip(layer.srclayers, layer.shift, strict=False) if shift}
     visible = layer.type is LayerType.kRBMVis
     return [
         name
         for name in layer.srclayers
-        if name not in shifted and not (visible and layers[name].type is LayerType.kRBMHid)
+        if name not in shifted and not (visible and is_hidden_side(layers[name], layer.name))
     ]
+
+
+def is_hidden_side(layer: LayerConf, visible: str) -> bool:
+    """Whether a layer is the hidden side of the restricted Boltzmann machine whose visible side has this name."""
+    return layer.type is LayerType.kRBMHid and visible in layer.srclayers

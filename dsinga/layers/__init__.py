@@ -20,6 +20,7 @@ from dsinga.layers import (
     lrn,
     output,
     pooling,
+    rbm,
     softmax,
 )
 from dsinga.layers.base import Connection, Layer, Output, ParamSpec, Shape

@@ -16,6 +16,7 @@ from dsinga.layers.base import Layer, Shape
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.contract import make_layer
 from dsinga.layers.label import class_labels
+from dsinga.net.machines import freeze_others, insert_reconstructions
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.sharing import name_params
 from dsinga.net.splits import insert_splits
@@ -26,7 +27,8 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -
     """Build the net of ``phase``; ``records`` tells each layer that reads a store what it will read.
 
     The order of the nodes is topological and otherwise the job's. Where gradients meet, a kSplit layer is put between
-    (see :func:`insert_splits`). Params without a name are called ``<layer>_<role>``.
+    (see :func:`insert_splits`), and behind each restricted Boltzmann machine what it reconstructs (see
+    :func:`insert_reconstructions`). Params without a name are called ``<layer>_<role>``.
 
     Raises UserError, with file and line, for whatever cannot be built: an unknown type or source, a cycle, a name
     used twice, sources a layer cannot take, a param shared from nowhere or from another shape.
@@ -37,12 +39,13 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -
     check_unrolling(conf, confs)
     confs = sort_layers(confs)
     position = {layer.name: k for k, layer in enumerate(confs)}
+    named = {layer.name: layer for layer in confs}
     layers: list[Layer] = []
     handed = [0] * len(confs)  # parts already taken from layers that hand them out
     for layer in confs:
         cls = classes[layer.name]
         check_records(layer, cls, records)
-        into = [position[source] for source in layer.srclayers]
+        into = [position[source] for source in sources(layer, named)]
         shapes = [
             layers[source].shape if k == cls.label_source else handed_shape(layers[source], handed, source)
             for k, source in enumerate(into)
@@ -52,9 +55,9 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -
         check_labels(layers[-1], records)
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
-    joined = [tuple(position[source] for source in layer.srclayers) for layer in confs]
+    joined = [tuple(position[source] for source in sources(layer, named)) for layer in confs]
     nodes = [Node(*node) for node in zip(layers, joined, names, strict=True)]
-    return NeuralNet(insert_splits(nodes), params, phase)
+    return NeuralNet(insert_reconstructions(insert_splits(nodes)), freeze_others(nodes, params), phase)
 
 
 def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:

@@ -231,5 +231,9 @@ class Ops(ABC):
     # -- random numbers ----------------------------------------------------------------------------------------
 
     @abstractmethod
+    def bernoulli(self, p: Array, uniform: Array) -> Array:
+        """1 with probability p, else 0: 1 where the uniform is below p, of the shape and dtype of p (B, n)."""
+
+    @abstractmethod
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
         """(B, n) uniforms -> float32: 1/(1 - ratio) where the uniform is >= ratio, else 0."""

@@ -60,5 +60,8 @@ class NumpyElementwise(Ops):
         dx *= y
         return dx
 
+    def bernoulli(self, p: Array, uniform: Array) -> Array:
+        return (uniform < p).astype(p.dtype)
+
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
         return (uniform >= ratio) * np.float32(1 / (1 - ratio))

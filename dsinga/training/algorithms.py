@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dsinga.training.bp  # noqa: F401  registers kBP
+import dsinga.training.cd  # noqa: F401  registers kCD
 from dsinga.errors import UserError
 from dsinga.job import AlgConf
 from dsinga.layers.base import Array

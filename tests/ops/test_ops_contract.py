@@ -245,6 +245,16 @@ class TestKernels:
         dx = backend.run("softmax_grad", y, backend.place(dy, layout))
         assert_gradient(lambda x: (oracle.softmax(x) * dy).sum(), x, dx, backend.dtype)
 
+    @given(seed=SEEDS)
+    def test_bernoulli(self, backend, seed):
+        rng = np.random.default_rng(seed)
+        p = rng.random((4, 30)).astype(backend.dtype)
+        uniform = rng.random((4, 30), dtype=np.float32)
+        p[0, :3] = 0, 1, uniform[0, 2]
+        sample = backend.ops.bernoulli(p, uniform)
+        assert sample.dtype == p.dtype
+        np.testing.assert_array_equal(sample, np.where(uniform < p, 1, 0))
+
     @given(ratio=st.floats(0, 0.99), seed=SEEDS)
     def test_dropout_mask(self, backend, ratio, seed):
         uniform = np.random.default_rng(seed).random((4, 30), dtype=np.float32)

@@ -1,0 +1,150 @@
+"""Restricted Boltzmann machines: kRBMVis and kRBMHid, the two sides of one, and what the hidden side reconstructs.
+
+The energy of binary units is E(v, h) = -h·Wv - a·v - b·h (Hinton, Training Products of Experts by Minimizing
+Contrastive Divergence, 2002), so that P(h = 1 | v) = sigmoid(v Wᵀ + b) and P(v = 1 | h) = sigmoid(h W + a), with W
+(hidden, visible). Gaussian units of variance 1 add half their square to the energy: their mean is linear (Hinton and
+Salakhutdinov, Reducing the Dimensionality of Data with Neural Networks, 2006).
+
+The layers compute; what contrastive divergence makes of them is in ``dsinga.training.cd``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, to_matrix
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.ops import Ops
+from dsinga.registry import register
+
+
+class Side(Layer):
+    """One side of a restricted Boltzmann machine: a weight (hidden, visible), and its own bias unless switched off."""
+
+    source_count: ClassVar[int | None] = 1
+    gathered_because = "samples whole rows"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.rbm_conf
+        if settings is None:
+            raise self.fail("needs rbm_conf { hdim: ... }")
+        self.rows, self.inputs = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
+        self.hdim, self.gaussian, self.persistent = settings.hdim, settings.gaussian, settings.persistent
+        self.bias = settings.bias_term
+
+    def specs(self, units: int) -> tuple[ParamSpec, ...]:
+        """Return the params of a side of so many units."""
+        weight = ParamSpec("weight", (self.hdim, self.inputs))
+        return (weight, ParamSpec("bias", (units,))) if self.bias else (weight,)
+
+    def bias_of(self, params: Arrays) -> Array | None:
+        """Return the bias among the params, None where there is none."""
+        return params[1] if self.bias else None
+
+    def sample(self, mean: Array, ctx: Context, turn: str = "") -> Array:
+        """Return a sample of units of this side by their means (B, n): 0 or 1, or the mean and noise of variance 1.
+
+        The random numbers are those of the layer's name and ``turn``, a name of its own in one iteration.
+        """
+        units = mean.shape[1]
+        if self.gaussian:
+            return ctx.ops.add(mean, ctx.ops.asarray(normal(ctx, self.name + turn, units).astype(mean.dtype)))
+        return ctx.ops.bernoulli(mean, ctx.uniform(self.name + turn, units))
+
+    def activate(self, x: Array, ops: Ops) -> Array:
+        """Return the means of units from their inputs: sigmoid, or the inputs themselves of gaussian units."""
+        return x if self.gaussian else ops.sigmoid(x)
+
+
+@register("layer", "kRBMVis")
+class RBMVis(Side):
+    """The visible side: (B, ...) to (B, n), the data as they are, which are between 0 and 1 unless ``gaussian``.
+
+    The hidden layer among its srclayers is the other side, not computed before it. The net puts a layer
+    ``reconstruction(<name>)`` behind the two, which reports how well they know the data (:class:`Reconstruction`).
+
+    Weight (hdim, n), bias (n,). With ``gaussian`` the units are real numbers of variance 1, as of normalised data;
+    SINGA knows gaussian units on the hidden side only.
+    """
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = (self.rows, self.inputs)
+        self.params = self.specs(self.inputs)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        visible = to_matrix(sources[0], ctx.ops)
+        low, high = (float(end) for end in (visible.min(), visible.max())) if visible.size else (0.0, 1.0)
+        if not self.gaussian and not (low >= 0.0 and high <= 1.0):
+            raise self.fail(
+                f"{self.source_name(0)} gives numbers from {low:g} to {high:g}, but units that are on or off want "
+                "0 to 1; scale them (std_value: 255 in a store_conf), or say gaussian: true in rbm_conf"
+            )
+        return Output(visible)
+
+    def mean(self, params: Arrays, hidden: Array, ops: Ops) -> Array:
+        """Return the means of the visible units given ``hidden`` (B, hdim)."""
+        return self.activate(ops.inner_product(hidden, params[0], self.bias_of(params), transpose=True), ops)
+
+
+@register("layer", "kRBMHid")
+class RBMHid(Side):
+    """The hidden side: (B, n) to (B, hdim), the means of its units given the visible ones of its source.
+
+    These are the probabilities to be on, or linear with ``gaussian``. Weight (hdim, n), which is that of the visible
+    side (``share_from``), bias (hdim,). With ``persistent``, its chains are a lasting param (B, hdim), by rows.
+    """
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = (self.rows, self.hdim)
+        self.params = self.specs(self.hdim)
+        if self.persistent:
+            self.params += (ParamSpec("chain", self.shape, cut_axis=None, trainable=False, by_rows=True),)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(self.mean(params, sources[0], ctx.ops))
+
+    def mean(self, params: Arrays, visible: Array, ops: Ops) -> Array:
+        """Return the means of the hidden units given ``visible`` (B, n)."""
+        return self.activate(ops.inner_product(visible, params[0], self.bias_of(params)), ops)
+
+
+class Reconstruction(Layer):
+    """What a sample of the hidden units makes of the visible ones: (B, n), their means, themselves not sampled.
+
+    It has the params of the visible side, and as sources both sides. Metric: "reconstruction_error", the squared
+    distance of a row from the data, Σ(v - v')², on the average.
+    """
+
+    gathered_because = "samples whole rows"
+
+    def __init__(self, visible: RBMVis, hidden: RBMHid):
+        sources = [visible.name, hidden.name]
+        conf = visible.conf.replace(name=f"reconstruction({visible.name})", srclayers=sources, param=[])
+        super().__init__(conf, [visible.shape, hidden.shape])
+        self.visible, self.hidden = visible, hidden
+        self.shape, self.params = visible.shape, visible.params
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        visible, hidden = sources
+        reconstructed = self.visible.mean(params, self.hidden.sample(hidden, ctx), ctx.ops)
+        difference = visible - reconstructed
+        error = float(ctx.ops.to_numpy(ctx.ops.channel_sums(difference, difference)).sum())
+        return Output(reconstructed, metrics={"reconstruction_error": (error, visible.shape[0])})
+
+
+def normal(ctx: Context, name: str, columns: int) -> np.ndarray:
+    """Return float64 numbers (rows, columns) of mean 0 and variance 1, by Box and Muller from :meth:`Context.uniform`.
+
+    From 24 bits, none is further out than 5.8.
+    """
+    uniform = ctx.uniform(name, 2 * columns).astype(np.float64)
+    radius = np.sqrt(-2 * np.log1p(-uniform[:, :columns]))
+    return radius * np.cos(2 * math.pi * uniform[:, columns:])

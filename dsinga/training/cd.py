@@ -1,0 +1,140 @@
+"""kCD: contrastive divergence, which trains the restricted Boltzmann machines of a net, and nothing below them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.job import AlgConf, CDConf
+from dsinga.layers.base import Array, Arrays
+from dsinga.layers.context import Context, Records
+from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
+from dsinga.net import NeuralNet
+from dsinga.registry import register
+from dsinga.training.bp import Push, Visit, visit_layers
+from dsinga.training.metrics import Metrics, report_metrics
+
+
+class Machine(NamedTuple):
+    """A restricted Boltzmann machine after the forward pass: layers, params by value, names of params."""
+
+    visible: RBMVis
+    hidden: RBMHid
+    visible_params: Arrays
+    hidden_params: Arrays
+    visible_names: tuple[str, ...]
+    hidden_names: tuple[str, ...]
+
+
+class Statistics(NamedTuple):
+    """Visible units (B, n), and the means of the hidden ones given these (B, hdim)."""
+
+    visible: Array
+    hidden: Array
+
+
+@register("algorithm", "kCD")
+class ContrastiveDivergence:
+    """CD-k: for every machine of the net, the statistics of its data less those after ``cd_k`` Gibbs steps from them.
+
+    As in SINGA: the gradient for W is (h'ᵀv' - hᵀv)/B, where v are the data, h the means of the hidden units given
+    these, v' what the last sample of the hidden units reconstructs (not sampled itself) and h' the means given v';
+    likewise for the biases. Hinton, Training Products of Experts by Minimizing Contrastive Divergence (2002).
+
+    Where the hidden layer is ``persistent``, v' is a sample at the end of ``cd_k`` steps of chains that go on from
+    iteration to iteration, one for each row of the batch: Tieleman, Training Restricted Boltzmann Machines using
+    Approximations to the Likelihood Gradient (2008). Both sides are sampled then, or the chains would not be those of
+    the model. They start from hidden units that are all 0.
+
+    Layers below a machine are computed, not trained: the net's params outside of machines have no learning rate
+    (``dsinga.net.machines``). Of several machines in a net each is trained on what those below it make of the data.
+    """
+
+    def __init__(self, conf: AlgConf):
+        self.steps = (conf.cd_conf or CDConf()).cd_k
+
+    def __call__(
+        self, net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
+    ) -> Metrics:
+        """Train on the records of one batch, or of a part of it; the contract is that of :func:`dsinga.training.bp`.
+
+        Params of other layers are not pushed. Raises UserError where a machine is cut apart between workers.
+        """
+        metrics = []
+        hidden: dict[str, Visit] = {}
+        for visit in visit_layers(net, values, records, ctx):
+            layer = visit.stage.layer
+            metrics.append((layer.name, visit.output.metrics))
+            if isinstance(layer, RBMHid):
+                hidden[layer.name] = visit
+            elif isinstance(layer, Reconstruction):
+                self.train(visit, hidden.pop(layer.hidden.name, None), push)
+            del visit  # or it would keep its features alive while the next layer computes
+        return report_metrics(net, metrics)
+
+    def train(self, reconstruction: Visit, hidden: Visit | None, push: Push) -> None:
+        """Push the gradients of one machine, and its chains if it has any."""
+        layer, ctx = reconstruction.stage.layer, reconstruction.ctx
+        assert isinstance(layer, Reconstruction)
+        if hidden is None:
+            raise UserError(f"{layer.visible.name!r} and {layer.hidden.name!r} are not on one worker: kCD wants both")
+        names = reconstruction.stage.params, hidden.stage.params
+        machine = Machine(layer.visible, layer.hidden, reconstruction.params, hidden.params, *names)
+        data = Statistics(*reconstruction.sources)
+        if layer.hidden.persistent:
+            model, chain = follow_chain(machine, own_rows(hidden.params[-1], ctx), self.steps, ctx)
+            push(machine.hidden_names[-1], share_rows(chain, hidden.params[-1], ctx))
+        else:
+            model = reconstruct(machine, reconstruction.output.feature, self.steps, ctx)
+        push_gradients(machine, data, model, ctx, push)
+
+
+def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> Statistics:
+    """Return the statistics after so many Gibbs steps; ``visible`` are the means after the first."""
+    visible_side, hidden_side, visible_params, hidden_params, *_ = machine
+    for turn in range(1, steps):
+        sample = hidden_side.sample(hidden_side.mean(hidden_params, visible, ctx.ops), ctx, f"/{turn}")
+        visible = visible_side.mean(visible_params, sample, ctx.ops)
+    return Statistics(visible, hidden_side.mean(hidden_params, visible, ctx.ops))
+
+
+def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> tuple[Statistics, Array]:
+    """Return the statistics so many Gibbs steps after the samples ``hidden``, and the hidden samples there."""
+    visible_side, hidden_side, visible_params, hidden_params, *_ = machine
+    for turn in range(steps):
+        visible = visible_side.sample(visible_side.mean(visible_params, hidden, ctx.ops), ctx, f"/{turn}")
+        mean = hidden_side.mean(hidden_params, visible, ctx.ops)
+        hidden = hidden_side.sample(mean, ctx, f"/chain/{turn}")
+    return Statistics(visible, mean), hidden
+
+
+def push_gradients(machine: Machine, data: Statistics, model: Statistics, ctx: Context, push: Push) -> None:
+    """Push the gradients for the biases and the weight: the model's statistics less the data's, over the batch.
+
+    One product over both halves finds that for the weight: the data's half of the hidden units is negative.
+    """
+    weight, ops, share = machine.visible_params[0], ctx.ops, 1.0 / ctx.rows.total
+    visible = np.concatenate((model.visible, data.visible))
+    hidden = np.concatenate((model.hidden * share, data.hidden * -share))
+    _, dw, db = ops.inner_product_grad(visible, weight, hidden, False, False, machine.hidden.bias)
+    if machine.hidden.bias:
+        push(machine.hidden_names[1], db)
+    push(machine.visible_names[0], dw)
+    if machine.visible.bias:
+        difference = ops.channel_sums(model.visible) - ops.channel_sums(data.visible)
+        push(machine.visible_names[1], (difference * share).astype(weight.dtype))
+
+
+def own_rows(state: Array, ctx: Context) -> Array:
+    """Return the rows of a state by rows that belong to the rows of the batch at hand."""
+    return state[ctx.rows.start : ctx.rows.stop]
+
+
+def share_rows(rows: Array, state: Array, ctx: Context) -> Array:
+    """Return what a part of a batch pushes of a state by rows: its own rows, and 0 elsewhere, so that parts add up."""
+    whole = np.zeros_like(state)
+    whole[ctx.rows.start : ctx.rows.stop] = rows
+    return whole
