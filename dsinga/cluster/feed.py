@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dsinga.data import RecordStore, Sampler, open_store, read_mean
 from dsinga.job import Job, LayerConf, Phase
@@ -84,7 +85,7 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
         if legacy is None:
             raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
         store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
-        return store, RecordInfo(store.shape, legacy.batchsize, store.has_labels, store.label_range())
+        return store, _info(store, legacy.batchsize)
     if not conf.path:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a path")
     if not conf.batchsize:
@@ -100,7 +101,12 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
     )
     mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
     std = read_mean(conf.std_file, roots) if conf.std_file else None
-    return store, RecordInfo(store.shape, sum(conf.batchsize), store.has_labels, store.label_range(), mean, std)
+    return store, _info(store, sum(conf.batchsize), mean, std)
+
+
+def _info(store: RecordStore, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
+    labels = (store.has_labels, store.label_range())
+    return RecordInfo(store.shape, batchsize, *labels, mean, std, label_shape=store.label_shape)
 
 
 def _alike(first: LayerConf, other: LayerConf, what: str, one: int, two: int) -> None:

@@ -16,8 +16,9 @@ def describe(store: RecordStore) -> dict[str, Any]:
     """Return the facts about a store: counts, shapes, bytes, labels, range of values.
 
     Keys: ``location``, ``records``, ``shape``, ``dtype``, ``chunk_rows``, ``chunks``, ``raw_bytes``, ``stored_bytes``,
-    ``labels`` (label or its class name -> records, None where there are no labels), ``sample`` (``rows`` and the
-    ``min``, ``max``, ``mean`` of their values; up to 4 chunks spread over the store are read).
+    ``labels`` (label or its class name -> records, or steps of sequences; None where there are no labels),
+    ``vocabulary`` (how many codes have a name), ``sample`` (``rows`` and the ``min``, ``max``, ``mean`` of their
+    values; up to 4 chunks spread over the store are read).
     """
     chunks = -(-len(store) // store.chunk)
     return {
@@ -30,6 +31,7 @@ def describe(store: RecordStore) -> dict[str, Any]:
         "raw_bytes": store.raw_bytes,
         "stored_bytes": store.stored_bytes,
         "labels": _histogram(store),
+        "vocabulary": len(store.vocabulary),
         "sample": _sample(store, chunks),
     }
 
@@ -40,6 +42,7 @@ def _histogram(store: RecordStore) -> dict[str, int] | None:
         labels = store.read_labels(np.arange(start, min(start + LABEL_ROWS, len(store))))
         if labels is None:
             return None
+        labels = labels[labels != -1] if store.label_shape else labels  # what follows the end of a sequence
         for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
             counts[int(label)] = counts.get(int(label), 0) + int(count)
     names = dict(enumerate(store.classes))

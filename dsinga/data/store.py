@@ -20,8 +20,9 @@ _cache = ChunkCache()
 class RecordStore:
     """A complete store of records, read by row number; threads may share it, and a pickle holds its location only.
 
-    ``shape`` and ``dtype`` are those of one record, ``chunk`` the rows of one chunk of data, ``classes`` the names of
-    the labels where they are known, ``digest`` a hash of the contents, empty if the writer gave none.
+    ``shape`` and ``dtype`` are those of one record, ``chunk`` the rows of one chunk of data; ``label_shape`` is () or,
+    of sequences with a label for each step, (T,); ``classes`` are the names of the labels, and ``vocabulary`` what
+    codes stand for, where these are known; ``digest`` is a hash of the contents, empty if the writer gave none.
 
     Args:
         location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
@@ -39,7 +40,9 @@ class RecordStore:
         self.dtype = np.dtype(self._data.dtype)
         self.chunk: int = self._data.chunks[0]
         attributes: dict[str, Any] = group.attrs.asdict()
+        self.label_shape: tuple[int, ...] = self._labels.shape[1:] if self._labels is not None else ()
         self.classes: tuple[str, ...] = tuple(attributes.get("classes", ()))
+        self.vocabulary: tuple[str, ...] = tuple(attributes.get("vocabulary", ()))
         self.digest: str = attributes.get("digest", "")
         self._cache_key = self.digest or uuid.uuid4().hex  # a store that others wrote may change under its name
         self._check()
@@ -66,8 +69,9 @@ class RecordStore:
             rows: row numbers (n,), integers in [0, len(store)), in any order, repeated or not.
 
         Returns:
-            Data (n, *shape) in the store's dtype and labels (n,) int64, or None where there are none; arrays of the
-            caller's own. Only the chunks that hold one of the rows are read, and the last ones read stay in memory.
+            Data (n, *shape) in the store's dtype and labels (n, *label_shape) int64, or None where there are none;
+            arrays of the caller's own. Only the chunks that hold one of the rows are read, and the last ones read stay
+            in memory.
 
         Raises:
             IndexError: a row outside the store.
@@ -76,17 +80,22 @@ class RecordStore:
         return self._gather(self._data, rows, self.dtype), self.read_labels(rows)
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
-        """Return the labels (n,) int64 of ``rows`` alone, or None where there are none."""
+        """Return the labels (n, *label_shape) int64 of ``rows`` alone, or None where there are none."""
         if self._labels is None:
             return None
         return self._gather(self._labels, rows, np.dtype(np.int64))
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest label, or None where there are none; all labels are read."""
+        """Return the smallest and the largest label, or None where there are none; all labels are read.
+
+        The -1 after the end of a sequence is not one of them.
+        """
         if self._labels is None or not len(self):
             return None
         starts = range(0, len(self), LABEL_ROWS)
         parts = [np.asarray(self._labels[start : start + LABEL_ROWS]) for start in starts]
+        if self.label_shape:
+            parts = [part[part != -1] for part in parts if (part != -1).any()] or [np.array([-1])]
         return int(min(part.min() for part in parts)), int(max(part.max() for part in parts))
 
     @property
@@ -135,13 +144,13 @@ class RecordStore:
     def _check(self) -> None:
         array, labels = self._data, self._labels
         if self.dtype.name not in DTYPES:
-            raise UserError(f"{self.location}: data are {self.dtype}; a store holds {' or '.join(DTYPES)}")
+            raise UserError(f"{self.location}: data are {self.dtype}; a store holds one of {', '.join(DTYPES)}")
         if array.chunks[1:] != array.shape[1:] or self.chunk > LABEL_ROWS:
             raise UserError(
                 f"{self.location}: chunks of {array.chunks}; they are to be cut along axis 0 only, "
                 f"at most {LABEL_ROWS} rows each"
             )
-        if labels is not None and labels.shape != array.shape[:1]:
+        if labels is not None and (labels.shape[:1] != array.shape[:1] or labels.chunks[1:] != labels.shape[1:]):
             raise self._damaged(f"{array.shape[0]} records but labels of shape {labels.shape}")
         if not len(self):
             raise UserError(f"{self.location} holds no records")

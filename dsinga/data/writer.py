@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import math
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
-from dsinga.data.layout import LABEL_ROWS, VERSION, chunk_rows
+from dsinga.data.layout import VERSION, chunk_rows
 from dsinga.data.location import absolute, exists, is_url, remove, zarr_store
 from dsinga.data.store import is_store
 from dsinga.errors import UserError
@@ -29,6 +30,7 @@ def write_store(
     batches: Iterable[Sequence[Any]],
     *,
     classes: Sequence[str] = (),
+    vocabulary: Sequence[str] = (),
     overwrite: bool | Callable[[], bool] = False,
 ) -> int:
     """Write a store of records and return how many there are.
@@ -40,8 +42,10 @@ def write_store(
     Args:
         destination: local path or fsspec URL.
         batches: pairs of data (n, *shape) and labels (n,) integers, or None throughout. Unsigned bytes and booleans are
-            kept as uint8, all other numbers as float32. n may differ from batch to batch.
+            kept as uint8, int32 as int32, all other numbers as float32. n may differ from batch to batch. Records that
+            are sequences may have a label for each step, (n, T), -1 after the end.
         classes: names of the labels 0, 1, ...
+        vocabulary: what the codes 0, 1, ... stand for, of data that are codes.
         overwrite: whether a store that is there is replaced; a function is asked when all is written.
 
     Raises:
@@ -57,7 +61,7 @@ def write_store(
             remove(destination)
         else:
             os.makedirs(os.path.dirname(destination), exist_ok=True)
-        count = _write(staging, iter(batches), classes)
+        count = _write(staging, iter(batches), {"classes": list(classes), "vocabulary": list(vocabulary)})
         if staging != destination:
             _rename(staging, destination, allowed)
     except BaseException as error:
@@ -110,7 +114,7 @@ def _moved(source: str, destination: str) -> bool:
     return True
 
 
-def _write(location: str, batches: Iterator[Sequence[Any]], classes: Sequence[str]) -> int:
+def _write(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, list[str]]) -> int:
     group = zarr.open_group(store=zarr_store(location, read_only=False), mode="w", zarr_format=3)
     group.attrs.put({"dsinga": VERSION, "complete": False})
     columns: tuple[_Column, _Column | None] | None = None
@@ -120,7 +124,9 @@ def _write(location: str, batches: Iterator[Sequence[Any]], classes: Sequence[st
             rows = chunk_rows(data.nbytes // max(len(data), 1))
             columns = (
                 _Column(group, "data", data, rows),
-                None if labels is None else _Column(group, "labels", labels, LABEL_ROWS),
+                None
+                if labels is None
+                else _Column(group, "labels", labels, chunk_rows(4 * math.prod(labels.shape[1:]))),
             )
         columns[0].append(data)
         if (labels is None) != (columns[1] is None):
@@ -131,8 +137,7 @@ def _write(location: str, batches: Iterator[Sequence[Any]], classes: Sequence[st
         raise UserError("there are no records to write")
     attributes: dict[str, Any] = {"dsinga": VERSION, "complete": True}
     attributes["digest"] = "-".join(column.close() for column in columns if column)
-    if classes:
-        attributes["classes"] = list(classes)
+    attributes.update({name: given for name, given in names.items() if given})
     group.attrs.put(attributes)
     return columns[0].count
 
@@ -141,13 +146,17 @@ def _batch(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
     data = np.asarray(data)
     if data.dtype.kind not in "buif":
         raise UserError(f"records are numbers, not {data.dtype}")
-    data = data.astype(np.uint8 if data.dtype in (np.uint8, np.bool_) else np.float32, copy=False)
+    kept = np.uint8 if data.dtype in (np.uint8, np.bool_) else np.int32 if data.dtype == np.int32 else np.float32
+    data = data.astype(kept, copy=False)
     if labels is None:
         return data, None
     labels = np.asarray(labels)
     limits = np.iinfo(np.int32)
-    if labels.dtype.kind not in "bui" or labels.shape != data.shape[:1]:
-        raise UserError(f"labels are one integer a record, not {labels.dtype} {labels.shape} for {len(data)} records")
+    if labels.dtype.kind not in "bui" or labels.shape[:1] != data.shape[:1] or labels.ndim > 2:
+        raise UserError(
+            f"labels are one integer a record, or a row of integers a record that is a sequence, not {labels.dtype} "
+            f"{labels.shape} for {len(data)} records"
+        )
     if labels.size and not (limits.min <= labels.min() and labels.max() <= limits.max):
         raise UserError(f"label {max(labels.max(), -labels.min(), key=abs)} does not fit into 32 bits")
     return data, labels.astype(np.int32)

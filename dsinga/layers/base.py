@@ -91,6 +91,7 @@ class Layer(ABC):
     to the i-th destination (in the order of the net), ``part_shapes`` has the shape of each, ``shape`` that of the
     whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
     ``makes_labels`` layers give labels of their own; so do input layers. Others hand on those of their sources.
+    ``label_shape`` is the shape of one row's label, of a layer that makes labels: () or, for sequences, (T,).
 
     Cut on dimension 0, a layer serves unchanged for any rows of the batch. How it is cut on dimension 1 is said by
     ``connection``; where that is None, by ``gathered_because``, why it is not: whole rows are gathered for it instead.
@@ -107,6 +108,7 @@ class Layer(ABC):
     over_steps: ClassVar[bool] = False
     is_recurrent: ClassVar[bool] = False
     hands_parts: ClassVar[bool] = False
+    label_shape: Shape = ()
     makes_labels: ClassVar[bool] = False
     connection: Connection | None = None
     gathered_because: str = "does not say how it is cut along features"

@@ -42,7 +42,10 @@ class Mail(Protocol):
 
 
 class Records(NamedTuple):
-    """One batch as it comes from a store: data (B, ...), in the store's dtype, and labels (B,) int64 or None."""
+    """One batch as it comes from a store: data (B, ...), in the store's dtype, and labels int64 or None.
+
+    Labels are (B,), or (B, T) where each step of a sequence has one, -1 after the end.
+    """
 
     data: Any
     labels: Any = None
@@ -50,7 +53,10 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordInfo:
-    """What an input layer must know of its store before the first batch: record shape, batch size, mean and std."""
+    """What an input layer must know of its store before the first batch: shapes, batch size, labels, mean and std.
+
+    ``label_shape`` is () or, where each step of a sequence has a label, (T,).
+    """
 
     shape: Shape
     batchsize: int
@@ -58,6 +64,7 @@ class RecordInfo:
     label_range: tuple[int, int] | None = None
     mean: Any = None
     std: Any = None
+    label_shape: Shape = ()
 
 
 def alone(key: str, array: Array) -> Array:
@@ -71,7 +78,8 @@ class Context:
 
     ``total`` sums an array over the partitions of a batch-partitioned layer, in partition order (the identity where
     there is one partition); batch normalisation needs it to be exact however the batch is cut. ``gather`` joins the
-    rows of all partitions in the same way. ``mail`` carries what bridges send.
+    rows of all partitions in the same way. ``mail`` carries what bridges send. ``skips`` says that a batch whose loss is
+    not finite is left out afterwards, so that it is no reason to stop.
     """
 
     ops: Ops
@@ -82,6 +90,7 @@ class Context:
     total: Callable[[str, Array], Array] = field(default=alone)
     gather: Callable[[str, Array], Array] = field(default=alone)
     mail: Mail | None = None
+    skips: bool = False
 
     def of(self, rows: Rows | None) -> Context:
         """Return the circumstances of a layer that computes ``rows`` of its batch; None for those at hand."""

@@ -18,6 +18,8 @@ from dsinga.registry import register
 class RecordInput(Layer):
     """Records (B, ...) of any dtype to (record - mean) / std, float32, and their labels.
 
+    Codes, such as words, which a store has as int32, stay what they are unless there is a mean or std.
+
     ``store_conf.shape`` reshapes a record. The mean and std of ``info`` (from ``mean_file`` and ``std_file``) win over
     ``mean_value`` and ``std_value``, as in SINGA; each is a number, or an array that broadcasts against a record.
     What kind of store it is, is not the layer's business: the four types differ only in what their configuration says.
@@ -31,7 +33,7 @@ class RecordInput(Layer):
         super().__init__(conf, source_shapes, info)
         assert info is not None, "an input layer is made with the RecordInfo of its store"
         store = conf.store_conf or StoreConf()
-        self.has_labels = info.has_labels
+        self.has_labels, self.label_shape = info.has_labels, info.label_shape
         self.record = self._record_shape(store, tuple(info.shape))
         self.shape = (info.batchsize, *self.record)
         self.mean = self._per_record(info.mean, store.mean_value, store, "mean")
@@ -45,7 +47,8 @@ class RecordInput(Layer):
         data = records.data
         if data.shape[1:] != self.record:
             data = data.reshape(len(data), *self.record)
-        as_it_is = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim != 4
+        kept = data.dtype == np.int32 or (data.dtype == np.float32 and data.ndim != 4)
+        as_it_is = self.mean is None and self.std is None and kept
         feature = ctx.ops.asarray(data) if as_it_is else ctx.ops.images(data, mean=self.mean, std=self.std)
         return Output(feature, labels=records.labels)
 

@@ -32,7 +32,10 @@ class Label(Layer):
 
 
 class LabelsAsFeature(Layer):
-    """The labels of the source as its feature, (B,) int64, which can cross a bridge; put in by partitioning."""
+    """The labels of the source as its feature, int64, which can cross a bridge; put in by partitioning.
+
+    ``source_shapes`` has the shape of the labels: (B,), or (B, T) of sequences.
+    """
 
     source_count: ClassVar[int | None] = 1
     label_source: ClassVar[int | None] = 0
@@ -40,14 +43,14 @@ class LabelsAsFeature(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0][:1]
+        self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(required_labels(self, sources[0]))
 
 
 class FeatureAsLabels(Layer):
-    """The feature of the source, (B,) int64, as labels again: the other end of :class:`LabelsAsFeature`."""
+    """The feature of the source, int64, as labels again: the other end of :class:`LabelsAsFeature`."""
 
     source_count: ClassVar[int | None] = 1
     makes_labels: ClassVar[bool] = True
@@ -56,6 +59,7 @@ class FeatureAsLabels(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.shape = self.source_shapes[0]
+        self.label_shape = self.shape[1:]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(sources[0], labels=sources[0])

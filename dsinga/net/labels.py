@@ -66,7 +66,7 @@ class Labels:
     def _made(self, maker: Edge, layer: Layer) -> Feature:
         made = self._features.get(maker) or self._features[Edge(maker.node, 0)]
         conf = label_conf(f"labels({layer.name})", layer.name)
-        out = LabelsAsFeature(conf, [layer.shape[:1]])
+        out = LabelsAsFeature(conf, [(layer.shape[0], *layer.label_shape)])
         return Feature(conf.name, out.shape, made.dim, self._add(out, layer, made.held))
 
     def _rearranged(self, maker: Edge, layer: Layer) -> Feature:
@@ -76,12 +76,12 @@ class Labels:
         if None in makers:
             raise layer.fail("labels are wanted of its rows, of which some have none", field="srclayers")
         held = [self._move(one, Wanted(WHOLE_LAYER, (location,)))[location] for one in makers if one is not None]
-        shapes = [shape[:1] for shape in layer.source_shapes]
-        conf, shape = label_conf(f"labels({layer.name})", layer.name), layer.shape[:1]
+        shapes = [self._moving[one].shape for one in makers if one is not None]
+        conf, shape = label_conf(f"labels({layer.name})", layer.name), (layer.shape[0], *shapes[0][1:])
         own: Layer
         if isinstance(layer, Slice):
             conf.name = f"labels({layer.name}.{maker.part})"
-            own, shape = Slice.of(conf, shapes[0], ROWS, layer.bounds), layer.part_shapes[maker.part][:1]
+            own, shape = Slice.of(conf, shapes[0], ROWS, layer.bounds), (layer.part_shapes[maker.part][0], *shape[1:])
         else:
             own = Concate(conf, shapes)
         rows = Rows(0, layer.shape[0], layer.shape[0])

@@ -36,6 +36,14 @@ def in_batches(data: np.ndarray, labels: np.ndarray | None, size: int) -> Any:
         yield data[start : start + size], None if labels is None else labels[start : start + size]
 
 
+def sequences(rows: int = 70, steps: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of sequences of different lengths, and a label for each step, -1 after the end."""
+    rng = np.random.default_rng(rows)
+    real = np.arange(steps) < rng.integers(1, steps + 1, rows)[:, None]
+    codes = np.where(real, rng.integers(1, 90000, real.shape), 0).astype(np.int32)
+    return codes, np.where(real, rng.integers(0, 7, real.shape), -1)
+
+
 class StoreContract:
     """What holds wherever a store lies."""
 
@@ -56,6 +64,21 @@ class StoreContract:
         np.testing.assert_array_equal(found, data)
         np.testing.assert_array_equal(found_labels, labels)
         assert (found.dtype, found_labels.dtype) == (np.dtype(dtype), np.dtype("int64"))
+
+    def test_it_holds_sequences_with_a_label_for_each_step(self, tmp_path: Path) -> None:
+        codes, labels = sequences()
+        location = self.location(tmp_path)
+        write_store(location, in_batches(codes, labels, 32), classes=["O"], vocabulary=["<unk>", "word"])
+        store = RecordStore(location)
+        assert (store.shape, store.label_shape, store.dtype) == ((5,), (5,), np.dtype("int32"))
+        assert (store.classes, store.vocabulary) == (("O",), ("<unk>", "word"))
+        order = np.random.default_rng(0).permutation(len(store))
+        found, found_labels = store.read(order)
+        np.testing.assert_array_equal(found, codes[order])
+        np.testing.assert_array_equal(found_labels, labels[order])
+        assert store.label_range() == (0, 6)
+        histogram = describe(store)["labels"]
+        assert histogram == {"O": int((labels == 0).sum())} | {str(k): int((labels == k).sum()) for k in range(1, 7)}
 
     def test_rows_come_in_the_order_asked(self, tmp_path: Path) -> None:
         data, labels = contents(dtype="float32")
@@ -217,7 +240,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("array", "message"),
         [
-            ({"chunks": (10, 4), "dtype": "float64"}, "data are float64; a store holds uint8 or float32"),
+            ({"chunks": (10, 4), "dtype": "float64"}, "data are float64; a store holds one of uint8, int32, float32"),
             ({"chunks": (10, 2), "dtype": "uint8"}, "to be cut along axis 0 only"),
         ],
     )

@@ -46,13 +46,14 @@ def test_batches_of_any_sizes_give_the_same_store(
     [
         ("uint8", "uint8"),
         ("bool", "uint8"),
+        ("int32", "int32"),
         ("int64", "float32"),
         ("float64", "float32"),
         (">f4", "float32"),
         ("int8", "float32"),
     ],
 )
-def test_bytes_stay_bytes_and_other_numbers_become_float32(tmp_path: Path, given_dtype: str, kept: str) -> None:
+def test_bytes_and_codes_stay_and_other_numbers_become_float32(tmp_path: Path, given_dtype: str, kept: str) -> None:
     write_store(tmp_path / "x.zarr", [(np.ones((2, 3), given_dtype), None)])
     store = RecordStore(tmp_path / "x.zarr")
     assert store.dtype == kept
@@ -67,8 +68,13 @@ def test_bytes_stay_bytes_and_other_numbers_become_float32(tmp_path: Path, given
         ([(ONES, None), (ONES.astype(np.uint8), None)], "record 4: uint8"),
         ([(ONES, None), (ONES, [1, 2, 3, 4])], "record 4: some records have a label and some have none"),
         ([(ONES, [1, 2, 3, 4]), (ONES, None)], "record 4: some records have a label and some have none"),
-        ([(ONES, [1, 2, 3])], r"labels are one integer a record, not int64 \(3,\) for 4 records"),
-        ([(ONES, [0.5] * 4)], "labels are one integer a record, not float64"),
+        ([(ONES, [1, 2, 3])], r"labels are one integer a record, or .*, not int64 \(3,\) for 4 records"),
+        ([(ONES, np.zeros((4, 2, 2), int))], r"labels are one integer a record, or .*, not int64 \(4, 2, 2\) for 4"),
+        (
+            [(ONES, np.zeros((4, 2), int)), (ONES, np.zeros((4, 3), int))],
+            r"record 4: int32 \(3,\) where the records bef",
+        ),
+        ([(ONES, [0.5] * 4)], "labels are one integer a record, or .*, not float64"),
         ([(ONES, [1, -(2**40), 3, 4])], "label 1099511627776 does not fit|label -1099511627776 does not fit"),
         ([(np.array([["a"]]), None)], "records are numbers, not <U1"),
     ],

@@ -20,16 +20,17 @@ def conf(name: str, source: str) -> LayerConf:
     return LayerConf(name=name, user_type="labels", srclayers=[source])
 
 
-def test_labels_come_through_a_feature_as_they_were():
-    out = LabelsAsFeature(conf("out", "data"), [(BATCH, 3, 2, 2)])
+@pytest.mark.parametrize("labels", [LABELS, frozen(np.arange(BATCH * 3).reshape(BATCH, 3))], ids=["one", "a step"])
+def test_labels_come_through_a_feature_as_they_were(labels: np.ndarray):
+    out = LabelsAsFeature(conf("out", "data"), [labels.shape])
     back = FeatureAsLabels(conf("back", "out"), [out.shape])
-    sent = out.compute_feature([], [LABELS], CTX)
-    check_output(out, [], [LABELS], sent)
+    sent = out.compute_feature([], [labels], CTX)
+    check_output(out, [], [labels], sent)
     received = back.compute_feature([], [sent.feature], CTX)
     check_output(back, [], [sent.feature], received)
-    assert out.shape == back.shape == (BATCH,)
+    assert out.shape == back.shape == labels.shape
     assert sent.feature.dtype == np.int64
-    assert np.array_equal(received.labels, LABELS)
+    assert np.array_equal(received.labels, labels)
 
 
 def test_only_makers_of_labels_say_so():

@@ -57,11 +57,16 @@ def _archive(source: str) -> Iterator[zipfile.ZipFile]:
 def _read(source: str, data: str, labels: str | None, header: _Header) -> Generator[Batch]:
     rows = chunk_rows(header.dtype.itemsize * int(np.prod(header.shape[1:], dtype=np.int64)))
     with _archive(source) as archive:
-        blocks = _blocks(archive, source, data, rows)
+        blocks = map(_as_numbers, _blocks(archive, source, data, rows))
         if labels is None:
             yield from (Batch(block, None) for block in blocks)
         else:
             yield from map(Batch, blocks, _blocks(archive, source, labels, rows))
+
+
+def _as_numbers(block: np.ndarray) -> np.ndarray:
+    """Return the records as float32 where a store would take them for codes."""
+    return block.astype(np.float32) if block.dtype == np.int32 else block
 
 
 def _blocks(archive: zipfile.ZipFile, source: str, name: str, rows: int) -> Iterator[np.ndarray]:
