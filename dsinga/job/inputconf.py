@@ -48,12 +48,16 @@ class MnistConf(Message):
 
 
 class RGBImageConf(Message):
-    """kImagePreprocess and kRGBImage: crop, mirror, scale; ``cropsize`` 0 keeps the whole image."""
+    """kImagePreprocess and kRGBImage: crop, mirror, scale; ``cropsize`` 0 keeps the whole image.
+
+    Beyond SINGA: ``pad`` pixels of zeros on every side, before the cut.
+    """
 
     scale: float = 1.0
     cropsize: int = 0
     mirror: bool = False
     meanfile: str = ""
+    pad: int = 0
 
 
 class CharRNNConf(Message):

@@ -16,7 +16,8 @@ from dsinga.registry import register
 class Convolution(Layer):
     """Cross-correlation of images (B, C, H, W) with num_filters kernels, plus a bias: (B, num_filters, H', W').
 
-    The weight has SINGA's shape (num_filters, C·kh·kw), so that params port; the bias is (num_filters,).
+    The weight has SINGA's shape (num_filters, C·kh·kw), so that params port; the bias is (num_filters,), unless
+    ``bias_term`` is false.
     """
 
     source_count: ClassVar[int | None] = 1
@@ -33,7 +34,10 @@ class Convolution(Layer):
         self.window = slide(self, settings, stride=1)
         height, width = self.window.kernel
         self.kernels = (filters, channels, height, width)
-        self.params = (ParamSpec("weight", (filters, channels * height * width)), ParamSpec("bias", (filters,)))
+        self.bias = settings.bias_term
+        self.params = (ParamSpec("weight", (filters, channels * height * width)),)
+        if self.bias:
+            self.params += (ParamSpec("bias", (filters,)),)
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
     def cut_conf(self, columns: Columns) -> LayerConf:
@@ -42,7 +46,7 @@ class Convolution(Layer):
         return self.conf.replace(convolution_conf=part)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        weight, bias = params
+        weight, bias = params[0], params[1] if self.bias else None
         x = as_images(sources[0])
         return Output(ctx.ops.convolution(x, weight.reshape(self.kernels), bias, self.window.stride, self.window.pad))
 
@@ -51,8 +55,9 @@ class Convolution(Layer):
     ) -> Gradients:
         x, weight = as_images(sources[0]), params[0]
         dx, dw, db = ctx.ops.convolution_grad(
-            x, weight.reshape(self.kernels), grad, self.window.stride, self.window.pad, needs[0], True
+            x, weight.reshape(self.kernels), grad, self.window.stride, self.window.pad, needs[0], self.bias
         )
         if dx is not None and sources[0].ndim == 3:
             dx = dx[:, 0]
-        return (dx,), (dw.reshape(weight.shape), db)
+        dw = dw.reshape(weight.shape)
+        return (dx,), (dw, db) if self.bias else (dw,)

@@ -21,8 +21,9 @@ from dsinga.registry import register
 class ImagePreprocess(Layer):
     """Images (B, C, H, W) to (B, C, cropsize, cropsize): crop and mirror at random in training, the centre otherwise.
 
-    Then (pixel - mean)·scale, the mean being that of ``info``. Each image's cut and side come from numbers keyed by its
-    global row, so they do not depend on how the batch is cut. SINGA 0.3 cuts from the upper left corner outside
+    (pixel - mean)·scale, the mean being that of ``info``; ``pad`` pixels of zeros are put around images before they are
+    cut. Each image's cut and side come from numbers keyed by its global row, so they do not depend on how the batch is
+    cut. SINGA 0.3 cuts from the upper left corner outside
     training, though its documentation says centre, and ignores ``meanfile``; both are faults, not kept.
     """
 
@@ -33,6 +34,9 @@ class ImagePreprocess(Layer):
         super().__init__(conf, source_shapes, info)
         image = conf.rgbimage_conf or RGBImageConf()
         channels, height, width = self.image_shape()
+        mean = self._mean(image, info, (channels, height, width))
+        self.pad = image.pad
+        height, width = height + 2 * image.pad, width + 2 * image.pad
         self.crop = (image.cropsize, image.cropsize) if image.cropsize else (height, width)
         if not 0 < self.crop[0] <= height or not 0 < self.crop[1] <= width:
             raise self.fail(
@@ -42,17 +46,25 @@ class ImagePreprocess(Layer):
                 "cropsize",
             )
         self.mirror, self.scale = image.mirror, image.scale
-        self.mean = self._mean(image, info, (channels, height, width))
+        self.mean = mean
         self.shape = (self.source_shapes[0][0], channels, *self.crop)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         images = sources[0] if sources[0].ndim == 4 else sources[0][:, None]
         if self.mean is not None:
             images = ctx.ops.images(images, self.scale, self.mean)
+        if self.pad:
+            images = self._padded(images)
         images = self._at_random(images, ctx) if ctx.training else self._centre(images)
         if self.mean is None and self.scale != 1:
             images = ctx.ops.images(images, self.scale)
         return Output(images)
+
+    def _padded(self, images: Array) -> Array:
+        rows, channels, height, width = images.shape
+        padded = np.zeros_like(images, shape=(rows, channels, height + 2 * self.pad, width + 2 * self.pad))
+        padded[:, :, self.pad : self.pad + height, self.pad : self.pad + width] = images
+        return padded
 
     def _centre(self, images: Array) -> Array:
         (height, width), (down, right) = self.crop, self._margins(images)

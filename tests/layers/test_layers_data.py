@@ -71,6 +71,17 @@ SIDES = np.add.outer(100 * np.arange(8), np.arange(10))
 IMAGES = np.broadcast_to(SIDES + 10000 * np.arange(3)[:, None, None], (400, 3, 8, 10)).astype(np.float32)
 
 
+def test_padding_is_of_zeros_and_moves_the_centre_nowhere():
+    image = {"pad": 2, "cropsize": 6}
+    layer = make("kRGBImage", (5, 3, 6, 6), rgbimage_conf=image)
+    x = np.random.default_rng(0).integers(1, 256, (5, 3, 6, 6)).astype(np.float32)
+    assert np.array_equal(layer.compute_feature([], [x], TEST).feature, x)
+    seen = layer.compute_feature([], [x], TRAIN).feature
+    padded = np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)))
+    for one, whole in zip(seen, padded, strict=True):
+        assert any(np.array_equal(one, whole[:, i : i + 6, j : j + 6]) for i in range(5) for j in range(5))
+
+
 def test_images_are_cut_from_the_centre_outside_training():
     layer = make("kImagePreprocess", IMAGES.shape, rgbimage_conf={"cropsize": 5, "mirror": True})
     feature = layer.compute_feature([], [IMAGES], TEST).feature

@@ -1,0 +1,12 @@
+"""Jobs of well-known nets, as functions: ``dsinga.train(dsinga.models.resnet(depth=20, data="cifar10"))``.
+
+Each returns a Job, which can be changed (``job.replace(train_steps=100)``), written as a file (``dsinga.job.to_text``),
+or taken apart: ``job.net.layer`` is a list of layers. ``dsinga.models.blocks`` has the pieces.
+"""
+
+from dsinga.models.alexnet import alexnet
+from dsinga.models.convnet import convnet
+from dsinga.models.mlp import mlp
+from dsinga.models.resnet import resnet
+
+__all__ = ["alexnet", "convnet", "mlp", "resnet"]

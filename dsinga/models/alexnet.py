@@ -1,0 +1,77 @@
+"""AlexNet: Krizhevsky, Sutskever and Hinton, ImageNet Classification with Deep Convolutional Neural Networks (2012)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.job import Job, LayerConf
+from dsinga.models.blocks import conv, dense, layer, loss, pool, records, relu
+
+
+def alexnet(
+    classes: int = 1000, data: str = "", *, size: int = 256, cropsize: int = 227, batchsize: int = 256, **job: Any
+) -> Job:
+    """Return the job of AlexNet as in SINGA's example: one column, normalisation after pooling. 115 is about the mean of
+    the pixels of ImageNet, which is subtracted; SINGA subtracts the mean image.
+
+    Args:
+        classes: how many labels there are.
+        data: folder of train_data.zarr and test_data.zarr; by default that of the job file.
+        size: height and width of a record, in pixels.
+        cropsize: height and width of what is cut out of it, at random in training.
+        batchsize: records of an iteration.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    image = {"cropsize": cropsize, "mirror": True}
+    layers = [
+        *records(data, batchsize, [3, size, size], mean_value=115),
+        layer("image", "kImagePreprocess", "data", rgbimage_conf=image),
+        _filled(conv("conv1", "image", 96, 11, stride=4), 0.01, 0),
+        *_smaller(1),
+        _filled(conv("conv2", "norm1", 256, 5, pad=2), 0.01, 1),
+        *_smaller(2),
+        _filled(conv("conv3", "norm2", 384, 3, pad=1), 0.01, 0),
+        relu("relu3", "conv3"),
+        _filled(conv("conv4", "relu3", 384, 3, pad=1), 0.01, 1),
+        relu("relu4", "conv4"),
+        _filled(conv("conv5", "relu4", 256, 3, pad=1), 0.01, 1),
+        relu("relu5", "conv5"),
+        pool("pool5", "relu5"),
+        *_half_dropped(6, "pool5"),
+        *_half_dropped(7, "drop6"),
+        _filled(dense("ip8", "drop7", classes), 0.01, 0),
+        loss("ip8"),
+    ]
+    updater = {
+        "type": "kSGD",
+        "momentum": 0.9,
+        "weight_decay": 0.0005,
+        "learning_rate": {"type": "kStep", "base_lr": 0.01, "step_conf": {"gamma": 0.1, "change_freq": 100000}},
+    }
+    fields = {"name": "alexnet", "seed": 1, "train_steps": 450000, "disp_freq": 20, "test_freq": 1000}
+    return Job(**{**fields, "test_steps": 500, "updater": updater, "net": {"layer": layers}, **job})
+
+
+def _smaller(number: int) -> list[LayerConf]:
+    """Return what follows the first two convolutions: relu, pooling, local response normalisation."""
+    lrn = {"local_size": 5, "alpha": 0.0001, "beta": 0.75}
+    return [
+        relu(f"relu{number}", f"conv{number}"),
+        pool(f"pool{number}", f"relu{number}"),
+        layer(f"norm{number}", "kLRN", f"pool{number}", lrn_conf=lrn),
+    ]
+
+
+def _half_dropped(number: int, source: str) -> list[LayerConf]:
+    """Return a fully connected layer of 4096 units, half of which are dropped in training."""
+    return [
+        _filled(dense(f"ip{number}", source, 4096), 0.005, 1),
+        relu(f"relu{number}", f"ip{number}"),
+        layer(f"drop{number}", "kDropout", f"relu{number}"),
+    ]
+
+
+def _filled(one: LayerConf, std: float, bias: float) -> LayerConf:
+    """Return the layer with normal weights, and a bias that is a constant at first, learns twice as fast, undecayed."""
+    weight = {"init": {"type": "kGaussian", "std": std}}
+    return one.replace(param=[weight, {"init": {"type": "kConstant", "value": bias}, "lr_scale": 2, "wd_scale": 0}])

@@ -1,0 +1,66 @@
+"""Pieces of nets: layers in one line each, and the records and the loss that most of them begin and end with.
+
+A net is a list of layers, so nets are composed as lists are: ``[*records(...), dense("ip", "data", 10), loss("ip")]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dsinga.job import LayerConf
+
+HE = {"type": "kGaussianSqrtFanIn", "value": 1.41421356}
+"""Normal numbers of variance 2/inputs: He et al., Delving Deep into Rectifiers (2015)."""
+
+Init = Mapping[str, Any]
+
+
+def layer(name: str, type: Any, *sources: str, **fields: Any) -> LayerConf:
+    """Return a layer of any type with its sources; ``fields`` are those of a job, such as ``dropout_conf={...}``."""
+    return LayerConf(name=name, type=type, srclayers=list(sources), **fields)
+
+
+def records(
+    folder: str, batchsize: int, shape: Sequence[int], test_batchsize: int = 100, **store: Any
+) -> list[LayerConf]:
+    """Return "data" of training, and of validating and testing: train_data.zarr and test_data.zarr of ``folder``.
+
+    ``store`` has further fields of both, such as ``std_value``; a file of it is looked for in the folder too.
+    """
+    beside = f"{folder.rstrip('/')}/" if folder else ""
+    store = {name: f"{beside}{value}" if name.endswith("_file") else value for name, value in store.items()}
+
+    def data(part: str, size: int, phases: Sequence[str]) -> LayerConf:
+        conf = {"path": f"{beside}{part}_data.zarr", "batchsize": size, "shape": list(shape), **store}
+        return layer("data", "kRecordInput", include=phases, store_conf=conf)
+
+    return [data("train", batchsize, ["kTrain"]), data("test", test_batchsize, ["kVal", "kTest"])]
+
+
+def dense(name: str, source: str, outputs: int, init: Init = HE, **conf: Any) -> LayerConf:
+    """Return a kInnerProduct, its weight filled by ``init``."""
+    return layer(
+        name, "kInnerProduct", source, innerproduct_conf={"num_output": outputs, **conf}, param=[{"init": init}]
+    )
+
+
+def conv(name: str, source: str, filters: int, kernel: int = 3, init: Init = HE, **conf: Any) -> LayerConf:
+    """Return a kConvolution, its weight filled by ``init``; ``conf`` has ``stride``, ``pad``, ``bias_term``."""
+    settings = {"num_filters": filters, "kernel": kernel, **conf}
+    return layer(name, "kConvolution", source, convolution_conf=settings, param=[{"init": init}])
+
+
+def pool(name: str, source: str, method: str = "MAX", kernel: int = 3, stride: int = 2) -> LayerConf:
+    """Return a kPooling."""
+    return layer(name, "kPooling", source, pooling_conf={"pool": method, "kernel": kernel, "stride": stride})
+
+
+def relu(name: str, source: str) -> LayerConf:
+    """Return a kReLU."""
+    return layer(name, "kReLU", source)
+
+
+def loss(source: str, name: str = "loss", **conf: Any) -> LayerConf:
+    """Return a kSoftmaxLoss with the labels of "data"."""
+    return layer(name, "kSoftmaxLoss", source, "data", softmaxloss_conf=conf or None)

@@ -1,0 +1,57 @@
+"""The convolutional net of SINGA's CIFAR-10 example, after cuda-convnet's quick net."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.job import Job, LayerConf
+from dsinga.models.blocks import conv, dense, layer, loss, pool, records, relu
+
+
+def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: Any) -> Job:
+    """Return the job of three convolutions with local response normalisation, for images of 3 x 32 x 32.
+
+    Args:
+        classes: how many labels there are.
+        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default that of the job file.
+        batchsize: records of an iteration.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    layers = [
+        *records(data, batchsize, [3, 32, 32], mean_file="image_mean.zarr"),
+        conv("conv1", "data", 32, 5, _normal(0.0001), pad=2),
+        pool("pool1", "conv1"),
+        relu("relu1", "pool1"),
+        _lrn("norm1", "relu1"),
+        conv("conv2", "norm1", 32, 5, _normal(0.01), pad=2),
+        relu("relu2", "conv2"),
+        pool("pool2", "relu2", "AVG"),
+        _lrn("norm2", "pool2"),
+        conv("conv3", "norm2", 64, 5, _normal(0.01), pad=2),
+        relu("relu3", "conv3"),
+        pool("pool3", "relu3", "AVG"),
+        _held_small(dense("ip1", "pool3", classes, _normal(0.01))),
+        loss("ip1"),
+    ]
+    steps = {"step": [0, 60000, 65000], "step_lr": [0.001, 0.0001, 0.00001]}
+    updater = {
+        "type": "kSGD",
+        "momentum": 0.9,
+        "weight_decay": 0.004,
+        "learning_rate": {"type": "kFixedStep", "fixedstep_conf": steps},
+    }
+    fields = {"name": "convnet", "seed": 1, "train_steps": 1000, "disp_freq": 50, "test_freq": 200, "test_steps": 100}
+    return Job(**{**fields, "updater": updater, "net": {"layer": layers}, **job})
+
+
+def _normal(std: float) -> dict[str, Any]:
+    return {"type": "kGaussian", "std": std}
+
+
+def _lrn(name: str, source: str) -> LayerConf:
+    return layer(name, "kLRN", source, lrn_conf={"local_size": 3, "alpha": 5e-5, "beta": 0.75})
+
+
+def _held_small(last: LayerConf) -> LayerConf:
+    """Return the layer with 250 times the weight decay of the convolutions, and none for its bias."""
+    return last.replace(param=[last.param[0].replace(wd_scale=250), {"lr_scale": 2, "wd_scale": 0}])

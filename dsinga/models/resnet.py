@@ -1,0 +1,95 @@
+"""Residual nets for small images: He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition (2016), 4.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import Job, LayerConf
+from dsinga.models.blocks import conv, dense, layer, loss, records, relu
+
+STAGES = (16, 32, 64)  # filters
+
+
+def resnet(
+    depth: int = 20,
+    classes: int = 10,
+    data: str = "",
+    *,
+    size: int = 32,
+    batchsize: int = 128,
+    augment: bool = True,
+    **job: Any,
+) -> Job:
+    """Return the job of a residual net of 6n + 2 layers: three stages of n blocks with 16, 32, 64 filters.
+
+    A block is two convolutions of 3 x 3, each with batch normalisation, added to what comes in; where a stage halves
+    the image, a convolution of 1 x 1 brings that to its shape (option B of the paper). Schedule, weight decay and
+    augmentation (4 pixels of padding, a cut of the image's size, mirroring) are the paper's for CIFAR-10.
+
+    Args:
+        depth: 20, 32, 44, 56 or 110 in the paper; 8 is the smallest.
+        classes: how many labels there are.
+        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default that of the job file.
+        size: height and width of an image, in pixels.
+        batchsize: records of an iteration.
+        augment: whether training images are cut and mirrored at random.
+        job: further fields of the job, such as ``train_steps``.
+
+    Raises:
+        UserError: where depth is not 6n + 2.
+    """
+    blocks, rest = divmod(depth - 2, 6)
+    if blocks < 1 or rest:
+        raise UserError(f"a residual net has 6n + 2 layers, such as 8, 14 or 20, not {depth}")
+    image = {"pad": 4, "cropsize": size, "mirror": True}
+    layers = [
+        *records(data, batchsize, [3, size, size], mean_file="image_mean.zarr"),
+        *([layer("image", "kImagePreprocess", "data", rgbimage_conf=image)] if augment else []),
+        *normalised("conv1", "image" if augment else "data", STAGES[0]),
+        relu("relu1", "conv1_bn"),
+    ]
+    source, channels = "relu1", STAGES[0]
+    for stage, filters in enumerate(STAGES, 2):
+        for number in range(1, blocks + 1):
+            block = f"block{stage}_{number}"
+            layers += residual(block, source, filters, 1 if filters == channels else 2)
+            source, channels = f"{block}_relu2", filters
+    layers += [
+        layer("pool", "kPooling", source, pooling_conf={"pool": "AVG", "global_pooling": True}),
+        dense("ip", "pool", classes),
+        loss("ip"),
+    ]
+    steps = {"step": [0, 32000, 48000], "step_lr": [0.1, 0.01, 0.001]}
+    updater = {
+        "type": "kSGD",
+        "momentum": 0.9,
+        "weight_decay": 0.0001,
+        "learning_rate": {"type": "kFixedStep", "fixedstep_conf": steps},
+    }
+    fields = {"name": f"resnet{depth}", "seed": 1, "train_steps": 64000, "disp_freq": 100, "test_freq": 1000}
+    return Job(**{**fields, "test_steps": 100, "updater": updater, "net": {"layer": layers}, **job})
+
+
+def residual(name: str, source: str, filters: int, stride: int = 1) -> list[LayerConf]:
+    """Return a block: relu(f(x) + x), f being two convolutions; its last layer is ``<name>_relu2``.
+
+    With a ``stride`` above 1, x goes through a convolution of 1 x 1 with that stride.
+    """
+    projected = normalised(f"{name}_proj", source, filters, 1, stride) if stride > 1 else []
+    return [
+        *normalised(f"{name}_conv1", source, filters, stride=stride),
+        relu(f"{name}_relu1", f"{name}_conv1_bn"),
+        *normalised(f"{name}_conv2", f"{name}_relu1", filters),
+        *projected,
+        layer(f"{name}_add", "kAdd", f"{name}_conv2_bn", f"{name}_proj_bn" if projected else source),
+        relu(f"{name}_relu2", f"{name}_add"),
+    ]
+
+
+def normalised(name: str, source: str, filters: int, kernel: int = 3, stride: int = 1) -> list[LayerConf]:
+    """Return a convolution and batch normalisation, ``<name>_bn``, whose bias makes one of the convolution needless."""
+    return [
+        conv(name, source, filters, kernel, stride=stride, pad=kernel // 2, bias_term=False),
+        layer(f"{name}_bn", "kBM", name),
+    ]

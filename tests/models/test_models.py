@@ -1,0 +1,95 @@
+"""The jobs of dsinga.models: sound, readable, and the nets that they say they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsinga import models
+from dsinga.errors import UserError
+from dsinga.job import Job, Phase, check, load, loads, to_text
+from dsinga.layers import RecordInfo
+from dsinga.models.blocks import conv, dense, loss, records
+from dsinga.models.resnet import residual
+from dsinga.net import NeuralNet, create_net
+
+DATASETS = Path(__file__).parents[2] / "datasets"
+JOBS = {name: getattr(models, name)() for name in ("alexnet", "convnet", "mlp", "resnet")}
+
+
+def net_of(job: Job, phase: Phase = Phase.kTrain) -> NeuralNet:
+    store = job.net.layer[0].store_conf
+    return create_net(job.net, phase, {"data": RecordInfo(tuple(store.shape), store.batchsize[0])})
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_every_model_is_a_sound_job_that_can_be_written(job: Job):
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+    assert loads(to_text(job)) == job
+    assert max(map(len, to_text(job).splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("file", "job"), [("cifar10/resnet", "resnet"), ("imagenet/alexnet", "alexnet")])
+def test_the_job_files_are_what_the_functions_write(file: str, job: str):
+    assert load(DATASETS / f"{file}.conf") == JOBS[job]
+
+
+@pytest.mark.parametrize(
+    ("file", "job"),
+    [
+        ("cifar10/convnet", JOBS["convnet"]),
+        ("mnist/mlp", models.mlp((2500, 2000, 1500, 1000, 500), activation="kSTanh")),
+    ],
+)
+def test_the_nets_are_those_of_the_job_files_written_by_hand(file: str, job: Job):
+    theirs, ours = net_of(load(DATASETS / f"{file}.conf")), net_of(job)
+    layers = [[(type(node.layer), node.layer.shape[1:]) for node in net.nodes] for net in (ours, theirs)]
+    assert layers[0] == layers[1]
+    shapes = [[param.shape for param in net.params.values()] for net in (ours, theirs)]
+    assert shapes[0] == shapes[1]
+
+
+def count(net: NeuralNet) -> int:
+    return sum(param.size for param in net.params.values() if param.trainable)
+
+
+@pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (32, 0.46), (56, 0.85)])
+def test_residual_nets_have_as_many_weights_as_in_the_paper(depth: int, millions: float):
+    net = net_of(models.resnet(depth))
+    kinds = [node.layer.conf.type.name for node in net.nodes]
+    assert kinds.count("kConvolution") - 2 + kinds.count("kInnerProduct") == depth  # two make shortcuts fit
+    shortcuts = 16 * 32 + 32 * 64 + 2 * (32 + 64)  # the paper counts those of option A, which have none
+    assert round((count(net) - shortcuts) / 1e6, 2) == millions
+
+
+def test_alexnet_has_its_61_million_weights_and_more_for_its_column():
+    assert count(net_of(models.alexnet(batchsize=1))) == 62_378_344  # 60,965,224 in two columns
+
+
+def test_a_depth_that_is_none_is_refused():
+    with pytest.raises(UserError, match=r"6n \+ 2 layers, such as 8, 14 or 20, not 18"):
+        models.resnet(18)
+
+
+def test_data_and_fields_of_the_job_are_the_callers():
+    job = models.resnet(8, data="s3://bucket/cifar10/", train_steps=7, updater={"type": "kAdam"})
+    store = job.net.layer[0].store_conf
+    assert (store.path, store.mean_file) == (
+        "s3://bucket/cifar10/train_data.zarr",
+        "s3://bucket/cifar10/image_mean.zarr",
+    )
+    assert (job.train_steps, job.updater.type.name) == (7, "kAdam")
+
+
+def test_pieces_make_a_net():
+    layers = [
+        *records("digits", 50, [1, 8, 8], std_value=16),
+        conv("conv", "data", 4, pad=1),
+        *residual("block", "conv", 8, stride=2),
+        dense("ip", "block_relu2", 10),
+        loss("ip", topk=2),
+    ]
+    net = net_of(Job(net={"layer": layers}))
+    assert net.layer("block_relu2").shape == (50, 8, 4, 4)
+    assert net.layer("loss").shape == (50, 10)
