@@ -74,9 +74,22 @@ def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
         elif isinstance(message, LayerConf):
             check_layer(message)
     check_cluster(job)
+    check_algorithm(job)
     if Phase.kTrain in phases and job.train_steps == 0:
         raise job.error("the job has nothing to do: give it train_steps, as in train_steps: 1000", "train_steps")
     check_net(job.neuralnet, phases)
+
+
+def check_algorithm(job: Job) -> None:
+    """Refuse contrastive divergence without a restricted Boltzmann machine, and such a machine with another gradient."""
+    kinds = LayerType.kRBMVis, LayerType.kRBMHid
+    machine = next((one for one in job.neuralnet.layer if one.type in kinds and one.in_phase(Phase.kTrain)), None)
+    conf = job.train_one_batch
+    if conf.alg is AlgType.kCD and machine is None:
+        raise conf.error("kCD trains restricted Boltzmann machines, but the net has no kRBMVis layer", "alg")
+    if conf.alg in (AlgType.kBP, AlgType.kBPTT) and machine is not None:
+        what = f"{machine.type_name} has no gradient for {conf.alg.name}"
+        raise fault(machine, machine, f"{what}; train it by train_one_batch {{ alg: kCD }}", "type")
 
 
 def walk(message: Message, layer: LayerConf | None = None) -> Iterator[tuple[LayerConf | None, Message]]:

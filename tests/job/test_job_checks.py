@@ -186,8 +186,16 @@ def test_a_name_may_be_used_again_in_another_phase_only():
 def test_the_two_cycle_of_a_boltzmann_machine_is_no_mistake():
     vis = "layer { name: 'vis' type: kRBMVis srclayers: 'data' srclayers: 'hid' rbm_conf { hdim: 3 } }"
     hid = "layer { name: 'hid' type: kRBMHid srclayers: 'vis' rbm_conf { hdim: 3 } }"
-    check(job(net=vis + hid))
-    assert "lead back" in complaint(job(net=vis.replace("kRBMVis", "kReLU") + hid))
+    cd = "train_one_batch { alg: kCD }"
+    check(job(cd, vis + hid))
+    assert "lead back" in complaint(job(cd, vis.replace("kRBMVis", "kReLU") + hid))
+
+
+def test_contrastive_divergence_and_boltzmann_machines_want_each_other():
+    vis = "layer { name: 'vis' type: kRBMVis srclayers: 'data' srclayers: 'hid' rbm_conf { hdim: 3 } }"
+    hid = "layer { name: 'hid' type: kRBMHid srclayers: 'vis' rbm_conf { hdim: 3 } }"
+    assert "layer 'vis': kRBMVis has no gradient for kBP" in complaint(job(net=vis + hid))
+    assert "the net has no kRBMVis layer" in complaint(job("train_one_batch { alg: kCD }"))
 
 
 def test_a_source_of_an_earlier_step_is_no_cycle():

@@ -12,7 +12,7 @@ def test_back_propagation_is_kbp():
     assert algorithm(AlgConf(alg="kBP")) is bp
 
 
-@pytest.mark.parametrize("alg", ["kCD", "kBPTT"])
+@pytest.mark.parametrize("alg", ["kBPTT"])
 def test_what_is_not_there_yet_is_said_with_its_place(alg):
     conf = loads(f"train_one_batch {{\nalg: {alg} }}", "job.conf").train_one_batch
     with pytest.raises(UserError, match=f"job.conf:2: algorithm {alg} is not available yet"):
