@@ -10,6 +10,7 @@ from dsinga.layers import (
     dropout,
     dummy,
     elementwise,
+    embedding,
     hinge,
     image,
     innerproduct,
@@ -18,9 +19,11 @@ from dsinga.layers import (
     layernorm,
     loss,
     lrn,
+    onehot,
     output,
     pooling,
     rbm,
+    recurrent,
     softmax,
 )
 from dsinga.layers.base import Connection, Layer, Output, ParamSpec, Shape

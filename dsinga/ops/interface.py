@@ -161,6 +161,20 @@ class Ops(ABC):
     def add(self, x: Array, y: Array) -> Array:
         """Elementwise sum of equal shapes, in the layout of x."""
 
+    # -- characters and words ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def one_hot(self, codes: Array, size: int) -> Array:
+        """Integers (...) -> (..., size) float32: 1 in the place that the integer says, nothing but 0 where it is -1."""
+
+    @abstractmethod
+    def embedding(self, table: Array, codes: Array) -> Array:
+        """Table (V, d), integers (...) -> (..., d): the rows that the integers say, zeros where one is -1."""
+
+    @abstractmethod
+    def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
+        """Return the rows of the table that have a gradient, (k,) in rising order, each once, and theirs, (k, d)."""
+
     # -- recurrent ---------------------------------------------------------------------------------------------
 
     @abstractmethod

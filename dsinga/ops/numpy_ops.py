@@ -12,12 +12,15 @@ from dsinga.ops.layout import to_image
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.numpy_crf import NumpyCRF
 from dsinga.ops.numpy_elementwise import NumpyElementwise
+from dsinga.ops.numpy_lookup import NumpyLookup
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.numpy_pooling import NumpyPooling
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 
 
-class NumpyOps(NumpyConvolution, NumpyPooling, NumpyNormalisation, NumpyElementwise, NumpyCRF, NumpyRecurrent):
+class NumpyOps(
+    NumpyConvolution, NumpyPooling, NumpyNormalisation, NumpyElementwise, NumpyCRF, NumpyLookup, NumpyRecurrent
+):
     """All kernels in numpy. Images that it makes have channels-last strides; those it is given may have any."""
 
     name = "numpy"

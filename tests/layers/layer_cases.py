@@ -13,6 +13,7 @@ import numpy as np
 
 from dsinga.job import LayerConf, LayerType, Phase
 from dsinga.layers import Context, Layer, Output, RecordInfo, Records, Rows
+from dsinga.layers.codes import Codes
 from dsinga.ops import Ops
 from dsinga.registry import lookup
 
@@ -23,7 +24,7 @@ ROWS = (BATCH, 12)
 
 # Types of SINGA 0.3 that are not feed-forward layers of one worker: recurrent, energy models, users' own.
 LATER = {
-    "kCharRNN", "kRNNLabel", "kOneHot", "kRBMHid", "kRBMVis", "kGRU", "kEmbedding", "kCharRNNOutput",
+    "kCharRNN", "kRNNLabel", "kRBMHid", "kRBMVis", "kCharRNNOutput",
     "kRNNDummy", "kUserLayer",
 }  # fmt: skip
 FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
@@ -33,9 +34,10 @@ FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
 class Case:
     """A layer to build and run: its configuration, the shapes of its sources, how it behaves.
 
-    ``classes`` bounds the labels of its label source, which are of sequences of up to ``steps`` if that is given; the numbers of source ``shares`` are between 0 and 1.
-    ``phases_differ``: training is meant to give another feature. ``joins_rows``: rows of one part of the batch are not
-    neighbours in its feature.
+    ``classes`` bounds the labels of its label source, which are of sequences of up to ``steps`` if that is given; the
+    numbers of source ``shares`` are between 0 and 1. The first source has integers below ``codes`` if that is given, -1
+    in its last row. ``phases_differ``: training is meant to give another feature. ``joins_rows``: rows of one part of
+    the batch are not neighbours in its feature.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Case:
     classes: int = 0
     shares: int | None = None
     steps: int = 0
+    codes: int = 0
     phases_differ: bool = False
     joins_rows: bool = False
 
@@ -78,6 +81,10 @@ class Case:
                 sources.append(frozen(sequence_labels(self.classes, self.steps, rng)))
             elif index == layer.label_source:
                 sources.append(frozen(rng.integers(0, self.classes, shape[0])))
+            elif index == 0 and self.codes:
+                codes = rng.integers(0, self.codes, shape)
+                codes[-1] = -1
+                sources.append(frozen(ops.asarray(codes)))
             else:
                 numbers = blob(shape, rng)
                 if index == self.shares:
@@ -140,7 +147,8 @@ def parts_of(layer: Layer, output: Output) -> list[np.ndarray]:
 
 
 def source_needs(layer: Layer) -> list[bool]:
-    return [index != layer.label_source for index in range(len(layer.source_shapes))]
+    codes = isinstance(layer, Codes)
+    return [index != layer.label_source and not codes for index in range(len(layer.source_shapes))]
 
 
 CASES: list[Case] = []
@@ -238,3 +246,25 @@ case("kConcate", "columns", {"concate_conf": {"concate_dim": 1, "num_concates": 
 case("kConcate", "channels", {"concate_conf": {"concate_dim": 1}}, IMAGES, (BATCH, 1, 7, 6))
 case("kConcate", "heights", {"concate_conf": {"concate_dim": 2}}, IMAGES, (BATCH, 3, 2, 6))
 case("kConcate", "rows", {}, ROWS, ROWS, joins_rows=True)
+SEQUENCES, STEP = (BATCH, 4, 3), (BATCH, 3)
+case("kOneHot", "sequences", {"onehot_conf": {"vocab_size": 6}}, (BATCH, 4), codes=6)
+case("kOneHot", "step", {"onehot_conf": {"vocab_size": 6}}, (BATCH,), codes=6)
+case("kEmbedding", "sequences", {"embedding_conf": {"vocab_size": 6, "feature_dim": 3}}, (BATCH, 4), codes=6)
+case(
+    "kEmbedding", "fewer", {"unroll_len": 3, "embedding_conf": {"vocab_size": 6, "feature_dim": 2}}, (BATCH, 4), codes=6
+)
+case(
+    "kEmbedding",
+    "copy",
+    {"unroll_index": 1, "embedding_conf": {"vocab_size": 6, "feature_dim": 2}},
+    (BATCH, 4),
+    codes=6,
+)
+for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf"), ("kRNN", "rnn_conf")):
+    case(kind, "sequences", {field: {"dim_hidden": 2}}, SEQUENCES)
+    case(kind, "lengths", {field: {"dim_hidden": 2}}, SEQUENCES, (BATCH, 4), classes=3, steps=4)
+    both = {"dim_hidden": 2, "bidirectional": True, "bias_term": False}
+    case(kind, "bidirectional", {field: both}, SEQUENCES, (BATCH, 4), classes=3, steps=4)
+    case(kind, "carry", {field: {"dim_hidden": 2, "carry": True}}, SEQUENCES)
+case("kGRU kRNN", "first-step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP)
+case("kGRU kRNN", "step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP, (BATCH, 2))

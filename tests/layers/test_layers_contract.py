@@ -194,7 +194,8 @@ class LayerContract:
             rows = cuts[part]
             ctx = context(ops, rows=rows, total=together.of(part, sum))
             mine = [rows_of(source, rows) for source in sources]
-            return both_ways(layer, params, mine, ctx, self.grad_of_rows(case, layer, grad, rows))
+            held = [rows_of(p, rows) if spec.by_rows else p for p, spec in zip(params, layer.params, strict=True)]
+            return both_ways(layer, held, mine, ctx, self.grad_of_rows(case, layer, grad, rows))
 
         with ThreadPoolExecutor(len(cuts)) as threads:
             parts = list(threads.map(run, range(len(cuts)), timeout=WAIT))
@@ -205,8 +206,13 @@ class LayerContract:
         for name, (value, rows) in output.metrics.items():
             self.close(sum(part[0].metrics[name][0] for part in parts), value)
             assert sum(part[0].metrics[name][1] for part in parts) == rows
+        by_rows = {spec.role for spec in layer.params if spec.by_rows}
         for role, value in output.state.items():
-            self.close([part[0].state[role] for part in parts], [value] * len(parts))
+            states = [part[0].state[role] for part in parts]
+            if role in by_rows:
+                self.close(np.concatenate(states), value)
+            else:
+                self.close(states, [value] * len(parts))
         for index, whole in enumerate(for_sources):
             if whole is not None:
                 self.close(np.concatenate([part[1][index] for part in parts]), whole)

@@ -1,0 +1,43 @@
+"""kEmbedding: characters or words as rows of a table that is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.job import EmbeddingConf, LayerConf
+from dsinga.layers.base import Arrays, Gradients, Output, ParamSpec, Shape
+from dsinga.layers.codes import Codes
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.registry import register
+
+
+@register("layer", "kEmbedding")
+class Embedding(Codes):
+    """Codes (B, T) to (B, T, ``feature_dim``), or (B,) of one step to (B, ``feature_dim``): rows of the weight.
+
+    Weight (``vocab_size``, ``feature_dim``). Where a sequence has ended (code -1), zeros.
+    """
+
+    gathered_because = "makes all columns from one code"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.embedding_conf or EmbeddingConf()
+        self.size = self.vocabulary_size(settings, settings.vocab_size)
+        self.params = (ParamSpec("weight", (self.size, settings.feature_dim)),)
+        self.shape = (*self.codes_shape, settings.feature_dim)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        codes = self.codes(sources[0], ctx)
+        return Output(ctx.ops.embedding(params[0], codes), saved=codes if ctx.training else None)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        rows, values = ctx.ops.embedding_grad(output.saved, grad)
+        weight = np.zeros(params[0].shape, ctx.ops.to_numpy(values).dtype)
+        weight[ctx.ops.to_numpy(rows)] = ctx.ops.to_numpy(values)
+        return (None,), (ctx.ops.asarray(weight),)

@@ -1,0 +1,30 @@
+"""kOneHot: characters as vectors of 0 and 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsinga.job import LayerConf, OnehotConf
+from dsinga.layers.base import Arrays, Output, Shape
+from dsinga.layers.codes import Codes
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.registry import register
+
+
+@register("layer", "kOneHot")
+class OneHot(Codes):
+    """Codes (B, T) to (B, T, ``vocab_size``), or (B,) of one step to (B, ``vocab_size``): 1 in the place of the code.
+
+    Where a sequence has ended (code -1), zeros.
+    """
+
+    gathered_because = "makes all columns from one code"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.onehot_conf or OnehotConf()
+        self.size = self.vocabulary_size(settings, settings.vocab_size)
+        self.shape = (*self.codes_shape, self.size)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(ctx.ops.one_hot(self.codes(sources[0], ctx), self.size))

@@ -1,0 +1,200 @@
+"""Recurrent layers: kGRU, kLSTM, kRNN. Whole sequences in one call; in an unrolled net, the step of one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf, RecurrentConf
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, times
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.label import required_labels
+from dsinga.registry import register
+
+
+class Recurrent(Layer):
+    """(B, T, n) to (B, T, H), H being ``dim_hidden``; (B, T, 2H) if ``bidirectional``: forwards, then backwards.
+
+    The optional second source gives, by its labels, how long the sequences are: features beyond the end are 0, and
+    take no arithmetic. Each sequence begins with zeros; or, with ``carry``, where that row of the batch before ended,
+    through which no gradient goes back (truncated back-propagation through time, Williams and Peng 1990).
+
+    Of one step, (B, n) to (B, H), the second source is the feature of the step before, (B, H); without it, zeros. An
+    LSTM has a second state, which a feature does not hold: it takes whole sequences only.
+
+    A subclass names its cell of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction. Those of the other
+    follow, called ``back_<role>``; last comes ``state`` (B, S), where it is carried over.
+    """
+
+    over_steps: ClassVar[bool] = True
+    is_recurrent: ClassVar[bool] = True
+    gathered_because = "computes each unit of a step from all units of the step before"
+    cell: ClassVar[str]
+    conf_field: ClassVar[str]
+    one_step: ClassVar[bool] = True
+    state_parts: ClassVar[int] = 1
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        shape = source_shapes[0] if source_shapes else ()
+        self.sequences = len(shape) == 3
+        if self.sequences and len(source_shapes) > 1:
+            self.label_source = 1  # type: ignore[misc]
+        super().__init__(conf, source_shapes, info)
+        settings: RecurrentConf | None = getattr(conf, self.conf_field)
+        if settings is None:
+            raise self.fail(f"needs {self.conf_field} {{ dim_hidden: ... }}")
+        self.settings, self.size = settings, settings.dim_hidden
+        self._check_sources()
+        self._check_settings(settings)
+        self.directions = 2 if settings.bidirectional else 1
+        specs = self.weights(shape[-1], self.size, settings.bias_term)
+        self.count = len(specs)
+        self.params = tuple(ParamSpec(role, of) for role, of in specs)
+        if settings.bidirectional:
+            self.params += tuple(ParamSpec(f"back_{role}", of) for role, of in specs)
+        if settings.carry:
+            state = (shape[0], self.state_parts * self.size)
+            self.params += (ParamSpec("state", state, cut_axis=None, trainable=False, by_rows=True),)
+        self.shape = (*shape[:-1], self.directions * self.size)
+
+    def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
+        """Return role and shape of each param of one direction."""
+        raise NotImplementedError
+
+    def _check_sources(self) -> None:
+        shapes = self.source_shapes
+        if len(shapes) not in (1, 2):
+            raise self.fail(
+                f"takes 1 source layer, and a second one for the lengths of sequences, not {len(shapes)}; correct its "
+                "srclayers",
+                field="srclayers",
+            )
+        if len(shapes[0]) not in (2, 3):
+            raise self.fail(
+                f"takes sequences (batch, steps, inputs), but {self.source_name(0)} gives {times(shapes[0])}; put a "
+                "kOneHot or kEmbedding layer between, if these are characters or words",
+                field="srclayers",
+            )
+        if not self.sequences and len(shapes) == 2 and shapes[1] != (shapes[0][0], self.size):
+            raise self.fail(
+                f"takes the state of the step before, {times((shapes[0][0], self.size))}, from its second source, but "
+                f"{self.source_name(1)} gives {times(shapes[1])}",
+                field="srclayers",
+            )
+
+    def _check_settings(self, settings: RecurrentConf) -> None:
+        if not self.sequences and not self.one_step:
+            raise self.fail("takes whole sequences (batch, steps, inputs), not one step", field="srclayers")
+        if not self.sequences and settings.bidirectional:
+            raise self.fail("is bidirectional and takes whole sequences, not one step", settings, "bidirectional")
+        if settings.bidirectional and settings.carry:
+            raise self.fail(
+                "cannot carry over the state of both directions: the batch before ends where this one begins; leave "
+                "carry or bidirectional out",
+                settings,
+                "carry",
+            )
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x, lengths, begin = sources[0], self._lengths(sources), self._begin(params, sources)
+        if not self.sequences:
+            x = x.reshape(x.shape[0], 1, x.shape[1])
+        features, saved, last = [], [], None
+        for back in range(self.directions):
+            own = params[back * self.count : (back + 1) * self.count]
+            y, last, workspace = ctx.ops.recurrent(self.cell, x, own, begin, lengths, bool(back), ctx.training)
+            features.append(y)
+            saved.append(workspace)
+        feature = features[0] if len(features) == 1 else np.concatenate(features, axis=2)
+        carried = ctx.training and len(params) > self.directions * self.count
+        return Output(self._like_sources(feature), saved=saved if ctx.training else None, state={"state": last} if carried else {})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        dy = grad if self.sequences else grad.reshape(grad.shape[0], 1, grad.shape[1])
+        need_state = not self.sequences and len(needs) > 1 and needs[1]
+        dx, dstate = None, None
+        for_params: list[Array | None] = []
+        for back, workspace in enumerate(output.saved):
+            own = params[back * self.count : (back + 1) * self.count]
+            mine = dy[..., back * self.size : (back + 1) * self.size]
+            one, dstate, gradients = ctx.ops.recurrent_grad(self.cell, own, workspace, mine, needs[0], need_state)
+            dx = one if dx is None or one is None else ctx.ops.add(dx, one)
+            for_params.extend(gradients)
+        for_params.extend([None] * (len(params) - len(for_params)))
+        for_sources = [None if dx is None else self._like_sources(dx), dstate]
+        return for_sources[: len(sources)], for_params
+
+    def _like_sources(self, array: Array) -> Array:
+        """Return (B, T, n) as it is, or as (B, n) where the layer computes one step."""
+        return array if self.sequences else array.reshape(array.shape[0], array.shape[2])
+
+    def _begin(self, params: Arrays, sources: Arrays) -> Array | None:
+        """Return the states (B, S) to begin with, None for zeros."""
+        if not self.sequences and len(sources) > 1:
+            return sources[1]
+        return params[-1] if len(params) > self.directions * self.count else None
+
+    def _lengths(self, sources: Arrays) -> Array | None:
+        """Return how long the sequences are, (B,), None if all have T steps."""
+        if self.label_source is None:
+            return None
+        labels = required_labels(self, sources[1])
+        if labels.shape[1:] != (self.shape[1],):
+            raise self.fail(
+                f"takes the lengths of sequences of {self.shape[1]} steps from the labels of {self.source_name(1)}, "
+                f"which gives {times(labels.shape[1:])} a row",
+                field="srclayers",
+            )
+        return (labels >= 0).sum(axis=1)
+
+
+@register("layer", "kGRU")
+class GRU(Recurrent):
+    """Gated recurrent units (Cho et al. 2014), as in SINGA.
+
+    z = σ(x z_hxᵀ + h z_hhᵀ + z_b), r likewise, c = tanh(x c_hxᵀ + r∘(h c_hhᵀ) + c_b); h' = z∘h + (1 - z)∘c. Params in
+    SINGA's order: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H) and, unless ``bias_term`` is false, z_b, r_b, c_b.
+    """
+
+    cell, conf_field = "gru", "gru_conf"
+
+    def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
+        """Return role and shape of each param of one direction."""
+        kinds: list[tuple[str, Shape]] = [("hx", (size, inputs)), ("hh", (size, size))]
+        if bias:
+            kinds.append(("b", (size,)))
+        return [(f"{gate}_{kind}", shape) for kind, shape in kinds for gate in "zrc"]
+
+
+class _OneMatrix(Recurrent):
+    """A layer whose gates lie below each other in one matrix."""
+
+    gates: ClassVar[int] = 1
+
+    def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
+        """Return role and shape of each param of one direction."""
+        rows = self.gates * size
+        specs: list[tuple[str, Shape]] = [("hx", (rows, inputs)), ("hh", (rows, size))]
+        return [*specs, ("b", (rows,))] if bias else specs
+
+
+@register("layer", "kLSTM")
+class LSTM(_OneMatrix):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997) with forget gates (Gers et al. 2000).
+
+    i, f, o = σ and g = tanh of x hxᵀ + h hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'). Params hx (4H, n), hh (4H, H) and,
+    unless ``bias_term`` is false, b (4H,): the gates i, f, g, o below each other. The state is h, then c.
+    """
+
+    cell, conf_field, one_step, state_parts, gates = "lstm", "lstm_conf", False, 2, 4
+
+
+@register("layer", "kRNN")
+class RNN(_OneMatrix):
+    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false."""
+
+    cell, conf_field = "rnn", "rnn_conf"

@@ -1,0 +1,206 @@
+"""Recurrent layers, embeddings and one-hot vectors: beside PyTorch, of any length, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from layer_cases import BATCH, Case, context, source_needs
+
+from dsinga.errors import UserError
+from dsinga.job import JobError
+from dsinga.layers import Layer
+from dsinga.ops import BACKENDS
+
+NUMPY = BACKENDS["numpy"]()
+TIMES, INPUTS, SIZE = 6, 3, 4
+FIELDS = {"kGRU": "gru_conf", "kLSTM": "lstm_conf", "kRNN": "rnn_conf"}
+SEQUENCES = (BATCH, TIMES, INPUTS)
+every_kind = pytest.mark.parametrize("kind", FIELDS)
+
+
+def recurrent(kind: str, *shapes: tuple[int, ...], **settings: Any) -> Case:
+    lengths = {"classes": 3, "steps": TIMES} if len(shapes) == 2 else {}
+    return Case(kind, str(settings), {FIELDS[kind]: {"dim_hidden": SIZE, **settings}}, shapes, **lengths)
+
+
+class Peer:
+    """PyTorch's layer with the params of ours; of its two biases, the second is zero."""
+
+    def __init__(self, kind: str, layer: Layer, params: list[np.ndarray]):
+        torch = pytest.importorskip("torch")
+        cls = {"kGRU": torch.nn.GRU, "kLSTM": torch.nn.LSTM, "kRNN": torch.nn.RNN}[kind]
+        inputs = layer.source_shapes[0][2]
+        both = layer.shape[2] == 2 * SIZE
+        self.module = cls(inputs, SIZE, batch_first=True, bidirectional=both, dtype=torch.float64)
+        self.leaves = [torch.tensor(param, requires_grad=True) for param in params]
+        count = len(params) // (2 if both else 1)
+        self.named = {}
+        for suffix, own in (("", self.leaves[:count]), ("_reverse", self.leaves[count:])):
+            if own:
+                if kind == "kGRU":
+                    own = [torch.cat([own[k + 1], own[k], own[k + 2]]) for k in range(0, count, 3)]
+                zeros = torch.zeros_like(own[2])
+                names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+                self.named.update({f"{name}{suffix}": value for name, value in zip(names, [*own, zeros], strict=True)})
+
+    def __call__(self, x: Any, lengths: np.ndarray | None, state: Any = None) -> tuple[Any, Any]:
+        import torch
+        from torch.nn.utils import rnn
+
+        if lengths is not None:
+            x = rnn.pack_padded_sequence(x, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+        y, last = torch.func.functional_call(self.module, self.named, (x, state))
+        if lengths is not None:
+            y, _ = rnn.pad_packed_sequence(y, batch_first=True, total_length=TIMES)
+        return y, last
+
+
+@every_kind
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_recurrent_layers_are_torchs(kind: str, bidirectional: bool, with_lengths: bool):
+    torch = pytest.importorskip("torch")
+    case = recurrent(kind, SEQUENCES, *[(BATCH, TIMES)] * with_lengths, bidirectional=bidirectional)
+    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
+    lengths = (sources[1] >= 0).sum(axis=1) if with_lengths else None
+    peer, x = Peer(kind, layer, params), torch.tensor(sources[0], requires_grad=True)
+    theirs, _ = peer(x, lengths)
+    output = layer.compute_feature(params, sources, context(NUMPY))
+    np.testing.assert_allclose(output.feature, theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
+    grad = np.random.default_rng(0).normal(size=layer.shape)
+    theirs.backward(torch.tensor(grad))
+    for_sources, for_params = layer.compute_gradient(params, sources, output, grad, source_needs(layer), context(NUMPY))
+    np.testing.assert_allclose(for_sources[0], x.grad.numpy(), rtol=1e-9, atol=1e-12)
+    for leaf, gradient in zip(peer.leaves, for_params, strict=True):
+        np.testing.assert_allclose(gradient, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+def test_a_state_is_carried_over(kind: str):
+    """Two batches of halves, the state going from one to the other, give what one batch of whole sequences gives."""
+    torch = pytest.importorskip("torch")
+    case = recurrent(kind, SEQUENCES, carry=True)
+    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
+    role, state = layer.params[-1].role, np.zeros(layer.params[-1].shape)
+    assert (role, layer.params[-1].by_rows, layer.params[-1].trainable) == ("state", True, False)
+    features = []
+    for part in (slice(0, 4), slice(4, 6)):
+        output = layer.compute_feature([*params[:-1], state], [sources[0][:, part]], context(NUMPY))
+        features.append(output.feature)
+        state = output.state["state"]
+    whole, last = Peer(kind, layer, params[:-1])(torch.tensor(sources[0]), None)
+    np.testing.assert_allclose(np.concatenate(features, axis=1), whole.detach().numpy(), rtol=1e-9)
+    expected = torch.cat(last, dim=2) if kind == "kLSTM" else last
+    np.testing.assert_allclose(state, expected[0].detach().numpy(), rtol=1e-9)
+
+
+@every_kind
+def test_without_its_state_param_every_sequence_begins_with_zeros(kind: str):
+    """As in the nets of phases that do not train, which have no such param."""
+    carrying, plain = recurrent(kind, SEQUENCES, carry=True), recurrent(kind, SEQUENCES)
+    params, sources = plain.inputs(NUMPY, np.float64)
+    output = carrying.layer().compute_feature(params, sources, context(NUMPY))
+    assert not output.state
+    np.testing.assert_array_equal(
+        output.feature, plain.layer().compute_feature(params, sources, context(NUMPY)).feature
+    )
+
+
+@pytest.mark.parametrize("kind", ["kGRU", "kRNN"])
+def test_steps_of_copies_make_a_sequence(kind: str):
+    """Features and gradients of a chain of copies, each of which has its own step, are those of the sequence layer."""
+    case = recurrent(kind, SEQUENCES)
+    whole, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
+    first, later = recurrent(kind, (BATCH, INPUTS)).layer(), recurrent(kind, (BATCH, INPUTS), (BATCH, SIZE)).layer()
+    ctx, grad = context(NUMPY), np.random.default_rng(0).normal(size=whole.shape)
+    expected = whole.compute_feature(params, sources, ctx)
+    expected_dx, expected_dw = whole.compute_gradient(params, sources, expected, grad, [True], ctx)
+    taken, outputs = [], []
+    for time in range(TIMES):
+        taken.append([sources[0][:, time], *(output.feature for output in outputs[-1:])])
+        outputs.append((later if time else first).compute_feature(params, taken[-1], ctx))
+    np.testing.assert_allclose(np.stack([o.feature for o in outputs], axis=1), expected.feature, rtol=1e-12)
+    dh, dw = np.zeros((BATCH, SIZE)), [np.zeros_like(param) for param in params]
+    for time in reversed(range(TIMES)):
+        copy, needs = (later, [True, True]) if time else (first, [True])
+        (dx, *dstate), gradients = copy.compute_gradient(
+            params, taken[time], outputs[time], grad[:, time] + dh, needs, ctx
+        )
+        dh, dw = dstate[0] if dstate else None, [a + b for a, b in zip(dw, gradients, strict=True)]
+        np.testing.assert_allclose(dx, expected_dx[0][:, time], rtol=1e-9, atol=1e-12)
+    for one, other in zip(dw, expected_dw, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_singas_own_figures():
+    """Of its unit test: all params 0.5, two hidden units, one-hot inputs of four."""
+    layer = Case("kGRU", "", {"gru_conf": {"dim_hidden": 2}}, ((1, 2, 4),)).layer()
+    params = [np.full(spec.shape, 0.5, np.float32) for spec in layer.params]
+    x = np.eye(4, dtype=np.float32)[None, :2]
+    feature = layer.compute_feature(params, [x], context(NUMPY)).feature
+    np.testing.assert_allclose(feature[0], [[0.204824] * 2, [0.346753] * 2], rtol=1e-5)
+
+
+def test_an_embedding_is_torchs():
+    torch = pytest.importorskip("torch")
+    case = Case("kEmbedding", "", {"embedding_conf": {"vocab_size": 7, "feature_dim": 3}}, ((BATCH, 4),), codes=7)
+    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
+    codes = np.where(sources[0] < 0, 3, sources[0])
+    weight = torch.tensor(params[0], requires_grad=True)
+    theirs = torch.nn.functional.embedding(torch.tensor(codes), weight)
+    output = layer.compute_feature(params, [codes], context(NUMPY))
+    np.testing.assert_array_equal(output.feature, theirs.detach().numpy())
+    grad = np.random.default_rng(0).normal(size=layer.shape)
+    theirs.backward(torch.tensor(grad))
+    _, (gradient,) = layer.compute_gradient(params, [codes], output, grad, [False], context(NUMPY))
+    np.testing.assert_allclose(gradient, weight.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float32])
+def test_codes_come_in_any_type_and_make_zeros_after_the_end(dtype: type):
+    layer = Case("kOneHot", "", {"onehot_conf": {"vocab_size": 3}, "unroll_len": 2}, ((2, 3),)).layer()
+    codes = np.array([[2, 0, 1], [1, 1, 0]]).astype(dtype)
+    feature = layer.compute_feature((), [codes], context(NUMPY)).feature
+    assert feature.tolist() == [[[0, 0, 1], [1, 0, 0]], [[0, 1, 0], [0, 1, 0]]]
+    if dtype != np.uint8:
+        codes[1, 1:] = -1
+        assert layer.compute_feature((), [codes], context(NUMPY)).feature[1].tolist() == [[0, 1, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("code", [3, -2, 0.5])
+def test_what_is_no_code_is_refused(code: float):
+    layer = Case("kOneHot", "", {"onehot_conf": {"vocab_size": 3}}, ((1, 2),)).layer()
+    with pytest.raises(UserError, match=rf"'layer'.*'source0' gives {code}.* 0 to 2"):
+        layer.compute_feature((), [np.array([[0, code]])], context(NUMPY))
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (Case("kOneHot", "", {}, ((2, 3),)), "needs vocab_size"),
+        (Case("kEmbedding", "", {"embedding_conf": {"vocab_size": 3}}, ((2, 3, 4),)), "one code for each step"),
+        (Case("kOneHot", "", {"onehot_conf": {"vocab_size": 3}, "unroll_len": 4}, ((2, 3),)), "takes 4 steps.* 3"),
+        (Case("kGRU", "", {}, (SEQUENCES,)), "needs gru_conf"),
+        (recurrent("kGRU", (BATCH, 3, 4, 4)), "takes sequences.*kOneHot or kEmbedding"),
+        (recurrent("kGRU", (BATCH,)), "takes sequences"),
+        (recurrent("kGRU", SEQUENCES, SEQUENCES, SEQUENCES), "not 3"),
+        (recurrent("kGRU", (BATCH, 3), (BATCH, 5)), "5 x 4, from its second source.* 5 x 5"),
+        (recurrent("kLSTM", (BATCH, 3)), "takes whole sequences"),
+        (recurrent("kGRU", (BATCH, 3), bidirectional=True), "whole sequences"),
+        (recurrent("kRNN", SEQUENCES, bidirectional=True, carry=True), "both directions"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value),
+)
+def test_what_they_cannot_take_is_refused_at_once(case: Case, message: str):
+    with pytest.raises(JobError, match=f"'layer'.*{message}"):
+        case.layer()
+
+
+def test_lengths_of_other_sequences_are_refused():
+    layer = recurrent("kGRU", SEQUENCES, (BATCH, TIMES)).layer()
+    params = [np.zeros(spec.shape, np.float32) for spec in layer.params]
+    for labels, message in ((None, "'source1' has no labels"), (np.zeros((BATCH, 3), int), "6 steps.*3 a row")):
+        with pytest.raises(UserError, match=message):
+            layer.compute_feature(params, [np.zeros(SEQUENCES, np.float32), labels], context(NUMPY))
