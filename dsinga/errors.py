@@ -1,4 +1,4 @@
-"""The two kinds of failure that dsinga tells apart; the floor every room stands on."""
+"""The kinds of failure that dsinga tells apart; the floor every room stands on."""
 
 from __future__ import annotations
 
@@ -16,3 +16,7 @@ class RunError(RuntimeError):
 
     The message says what was waited for and how to go on. The command line exits with status 1.
     """
+
+
+class Diverged(RunError):
+    """Training has come to numbers that are not finite. The message names the step and where they began."""

@@ -17,8 +17,10 @@ from dsinga.cluster.session import Session, add_metrics
 from dsinga.cluster.setup import RoundReport
 from dsinga.cluster.slices import Arrays
 from dsinga.cluster.watch import Steps
+from dsinga.errors import Diverged
 from dsinga.job import Phase, to_text
 from dsinga.training import Metrics, name_metrics
+from dsinga.training.finite import first_not_finite
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ class Course:
             self._session.drive([self._lead(last), *others])
             self._session.settle()
             self._session.drive([self._pause()])
-        return self._session.snapshot(self.step)[0]
+        return self._params()[0]
 
     def _lead(self, stop: int) -> Steps:
         """Train group 0 up to ``stop``, and pause on the way."""
@@ -101,6 +103,8 @@ class Course:
                 flights.append(self._session.round(group, sent, end))
                 sent = end
             reports = yield flights.popleft()
+            for step in reports[0].skipped:
+                _log.warning("the loss of group %d is not finite at step %d: the batch is left out", group, step)
             seconds = _seconds(reports)
             pace.learn(seconds)
             self._speeds[group] = len(seconds) / sum(seconds)
@@ -120,9 +124,17 @@ class Course:
                 by_partition = yield self._session.evaluate(phase, steps, self.step)
                 self._record(phase, add_metrics([add_metrics(batch) for batch in zip(*by_partition, strict=True)]))
         if self._workspace and timetable.checkpoint_due(self._job, self.step):
-            params, state = self._session.snapshot(self.step)
+            params, state = self._params()
             meta = {"job": to_text(self._job), "seed": self._job.seed, "topology": self._layout.topology.describe()}
             write_checkpoint(self._workspace / "checkpoint", self.step, params, state, meta)
+
+    def _params(self) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return the params and the updater's state as they stand; raise Diverged where a param is not finite."""
+        params, state = self._session.snapshot(self.step)
+        lost = first_not_finite(params)
+        if lost is not None:
+            raise Diverged(f"param {lost!r} is not finite after {self.step} steps")
+        return params, state
 
     def _landed(self, reports: Sequence[RoundReport], seconds: Sequence[float]) -> None:
         """Take in a round of group 0: its metrics step by step, its timing."""

@@ -15,7 +15,7 @@ from dsinga.cluster.graph import GRAPHS_AHEAD, Grain
 from dsinga.cluster.layout import Layout, lay_out
 from dsinga.cluster.session import Session
 from dsinga.cluster.slices import Arrays
-from dsinga.errors import RunError, UserError
+from dsinga.errors import Diverged, RunError, UserError
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net import NeuralNet
 from dsinga.training import initial_values
@@ -50,8 +50,11 @@ def train(
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
     and the params are not the same bits as those of a run that was never cut.
 
-    Raises UserError before training for bad input, RunError where a worker or server is lost on the way.
+    Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
+    a loss is no longer finite.
     """
+    if grain is Grain.graph and job.skip_bad_batches:
+        raise job.error("graph grain cannot skip batches; train by rounds", "skip_bad_batches")
     if grain is Grain.graph and job.train_one_batch.alg is not AlgType.kBP:
         raise job.train_one_batch.error("graph grain is for kBP; train by rounds, which run any algorithm", "alg")
     layout = lay_out(job, client, roots)
@@ -63,6 +66,9 @@ def train(
     try:
         session.start(begin.params, begin.state if resume else None, begin.step, warm)
         params = course.run(begin.step)
+    except Diverged as error:
+        session.close(str(error))
+        raise Diverged(f"{error}; {_last_good(workspace)}") from error
     except RunError as error:
         session.close(str(error))
         raise RunError(f"{error}; {_way_on(workspace, course.step)}") from error
@@ -102,6 +108,11 @@ def _resumed(layout: Layout, workspace: Path | None) -> Checkpoint:
                 "that wrote it, or name it as checkpoint_path to start anew from its params"
             )
     return checkpoint
+
+
+def _last_good(workspace: Path | None) -> str:
+    path = latest(workspace / "checkpoint") if workspace else None
+    return f"the last good checkpoint is {path}" if path else "no checkpoint was written"
 
 
 def _way_on(workspace: Path | None, step: int) -> str:

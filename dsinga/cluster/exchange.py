@@ -19,6 +19,7 @@ from dsinga.registry import nearest
 from dsinga.server import Push, Slice, fill_buckets
 
 Shape = tuple[int, ...]
+NOTHING = np.empty(0, np.float32)  # what stands for the gradient of a slice in a step that is skipped
 
 
 class Exchange(Mapping[str, Array]):
@@ -82,6 +83,7 @@ class Exchange(Mapping[str, Array]):
         self._answers: dict[int, Answer] = {}
         self._ready: list[dict[int, Array]] = [{} for _ in self._buckets]
         self._pushed: set[str] = set()
+        self._skipped: set[int] = set()  # buckets whose answer says nothing, the step having changed nothing
         self._step = 0
         self.aborted: str | None = None
 
@@ -186,6 +188,18 @@ class Exchange(Mapping[str, Array]):
         self._pushed.clear()
         self._step += 1
 
+    def skip(self) -> None:
+        """End the present step, in which nothing has been pushed, without a change of any param.
+
+        All partitions of the group do so. To the servers it is a step like others.
+        """
+        assert not self._pushed, self._pushed
+        for number, (_, pieces) in enumerate(self._buckets):
+            if pieces[0].param in self._kept:
+                self._skipped.add(number)
+            self._send(number, skip=True)
+        self._step += 1
+
     def total(self, key: str, array: Array) -> Array:
         """Return the sum of the partitions' arrays, in the order of the partitions, by way of the first server.
 
@@ -205,15 +219,17 @@ class Exchange(Mapping[str, Array]):
         self._meter.waited += time.perf_counter() - started
         return result
 
-    def _send(self, number: int) -> None:
+    def _send(self, number: int, skip: bool = False) -> None:
         server, pieces = self._buckets[number]
         for piece in pieces:
             self._pieces.pop(piece.id, None)
             self._values.pop(piece.param, None)
         generation, group, partition = self._identity
-        push = Push(generation, group, self._step, partition)
+        push = Push(generation, group, self._step, partition, skip)
         road, gradients = self._roads[server], self._ready[number]
-        if self._codec is not None:
+        if skip:
+            gradients = {piece.id: NOTHING for piece in pieces}
+        elif self._codec is not None:
             changes = {piece.id: gradients[piece.id] for piece in pieces if piece.param not in self._lasting}
             gradients = {**gradients, **encode(self._codec, changes, road.crosses)}
         self._outdated.add(number)
@@ -237,8 +253,10 @@ class Exchange(Mapping[str, Array]):
         arrived = self._wait(self._answers.pop(number), what)
         self._outdated.discard(number)
         self._meter.count(self._roads[server].crosses, 4 * sum(piece.size for piece in pieces))
+        skipped = number in self._skipped
+        self._skipped.discard(number)
         for piece in pieces:
-            if self._replica is not None and piece.param in self._kept:
+            if self._replica is not None and piece.param in self._kept and not skipped:
                 self._replica.update(self._step - 1, piece.param, piece.start, arrived[piece.id])
         self._pieces.update(arrived)
 

@@ -79,6 +79,7 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         kept=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
         manner=Manner(conf.pull, bool(dask.config.get("dsinga.overlap", True)), conf.compression, conf.topk_share),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
+        skips=job.skip_bad_batches,
     )
     others = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": setup.algorithm}
     check_travels(client, placement.addresses, nets.values(), others)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dsinga.cluster.exchange import Exchange
 from dsinga.cluster.mail import PartitionMail
 from dsinga.cluster.meter import Meter
@@ -17,7 +19,7 @@ from dsinga.cluster.server import ServerKey, local_shard
 from dsinga.cluster.setup import PartitionKey, RoundReport, Setup, Timing
 from dsinga.cluster.stepper import Halt, Stepper
 from dsinga.data import Prefetch
-from dsinga.errors import RunError
+from dsinga.errors import Diverged, RunError
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.context import Mail
@@ -25,6 +27,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.segments import Segment, segments
 from dsinga.ops import Array, get_ops
 from dsinga.training import Metrics, checked, forward
+from dsinga.training.finite import all_finite, check_metrics, first_not_finite
 
 
 class Partition:
@@ -74,12 +77,16 @@ class Partition:
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""
-        report = RoundReport([], [], stop)
+        metrics: list[Metrics] = []
+        timings: list[Timing] = []
+        skipped: list[int] = []
         for step in range(start, stop):
-            metrics, timing = self._iterate(step, self.mail)
-            report.metrics.append(metrics)
-            report.timings.append(timing)
-        return report
+            found, timing = self._iterate(step, self.mail)
+            metrics.append(found or {})
+            timings.append(timing)
+            if found is None:
+                skipped.append(step)
+        return RoundReport(metrics, timings, stop, skipped)
 
     def segment(self, step: int, number: int, letters: Mapping[str, Array]) -> Halt:
         """Run one segment of iteration ``step`` with the mail that it receives (graph grain)."""
@@ -93,7 +100,8 @@ class Partition:
         """The segments of an iteration."""
         return segments(self._local(Phase.kTrain))
 
-    def _iterate(self, step: int, mail: Mail) -> tuple[Metrics, Timing]:
+    def _iterate(self, step: int, mail: Mail) -> tuple[Metrics | None, Timing]:
+        """Run iteration ``step``; return its metrics, None if its batch was left out, and its timing."""
         started = time.perf_counter()
         if step != self._step:
             raise RunError(f"{self._key.words} stands at step {self._step} and was asked to go on from {step}")
@@ -105,13 +113,44 @@ class Partition:
         self._meter.start()
         self.mail.begin(f"step {step}")
         self.exchange.begin(step)
-        net, ctx = self._local(Phase.kTrain), self._context(Phase.kTrain, step, f"step {step}", mail)
-        metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, self.exchange.push))
-        self.exchange.finish()
+        ctx = self._context(Phase.kTrain, step, f"step {step}", mail)
+        metrics = self._choose(records, ctx) if self._setup.skips else self._train_one_batch(records, ctx)
         self.mail.finish()
         self._step = step + 1
         meter = self._meter
         return metrics, Timing(time.perf_counter() - started, data, meter.waited, meter.crossing, meter.within)
+
+    def _train_one_batch(self, records: Mapping[str, Records], ctx: Context) -> Metrics:
+        """Run the algorithm, its gradients going out as they come; raise Diverged where its metrics are not finite."""
+        push, net = self.exchange.push, self._local(Phase.kTrain)
+        metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, push))
+        check_metrics(metrics, ctx.step)
+        self.exchange.finish()
+        return metrics
+
+    def _choose(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+        """Run the algorithm; send its gradients if the metrics of all partitions are finite, else return None.
+
+        All partitions of the group decide alike, by the sum of those that are against. Raises Diverged where a param is
+        not finite, so that no other batch would do.
+        """
+        gradients: list[tuple[str, Array]] = []
+        net, ctx = self._local(Phase.kTrain), replace(ctx, skips=True)
+        push = lambda name, gradient: gradients.append((name, gradient))  # noqa: E731
+        metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, push))
+        against = ctx.total("against", np.array([not all_finite(metrics)], np.float32))
+        if against[0]:
+            lost = first_not_finite(self.exchange)
+            if lost is not None:
+                raise Diverged(
+                    f"param {lost!r} is not finite at step {ctx.step}, so that no batch can have a finite loss"
+                )
+            self.exchange.skip()
+            return None
+        for name, gradient in gradients:
+            self.exchange.push(name, gradient)
+        self.exchange.finish()
+        return metrics
 
     def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
         """Return the metrics of each of the first ``batches`` batches of ``phase``, this partition's part only."""

@@ -24,7 +24,8 @@ class Setup:
 
     ``nets`` are cut for the workers of a group. ``parts`` are the param parts of all phases, by name; their ``users``
     take part in every exchange of them. ``slices`` are those of the parts that servers have, the same in each group;
-    ``kept`` are the parts whose values every user keeps and updates itself. ``manner`` says when what is exchanged.
+    ``kept`` are the parts whose values every user keeps and updates itself. ``manner`` says when what is exchanged,
+    ``skips`` whether a batch whose loss is not finite is left out.
     """
 
     run: str
@@ -40,6 +41,7 @@ class Setup:
     kept: frozenset[str]
     manner: Manner
     timeout: float
+    skips: bool = False
 
     @cached_property
     def params(self) -> Mapping[str, Param]:
@@ -83,8 +85,12 @@ class Timing(NamedTuple):
 
 
 class RoundReport(NamedTuple):
-    """What a round leaves: metrics and timing of each step, and the step that comes next. A token too, so small."""
+    """What a round leaves: metrics and timing of each step, and the step that comes next. A token too, so small.
+
+    ``skipped`` are the steps whose batches were left out; they have no metrics.
+    """
 
     metrics: list[Metrics]
     timings: list[Timing]
     step: int
+    skipped: Sequence[int] = ()

@@ -203,7 +203,11 @@ class ClusterConf(Message):
 
 
 class Job(Message):
-    """A training job. Beyond SINGA: ``seed``, from which every random number of the job comes."""
+    """A training job.
+
+    Beyond SINGA: ``seed``, from which every random number of the job comes; ``skip_bad_batches``, by which a batch whose
+    loss is not finite changes nothing, where training otherwise ends.
+    """
 
     aliases: ClassVar = {"net": "neuralnet"}
 
@@ -222,6 +226,7 @@ class Job(Message):
     checkpoint_after: int = 0
     checkpoint_path: list[str] = field(default_factory=list)
     warmup_steps: int = 0
+    skip_bad_batches: bool = False
     reset_param_version: bool = True
     num_openblas_threads: int = 1
     gpu: list[int] = field(default_factory=list)

@@ -55,7 +55,8 @@ class Records(NamedTuple):
 class RecordInfo:
     """What an input layer must know of its store before the first batch: shapes, batch size, labels, mean and std.
 
-    ``label_shape`` is () or, where each step of a sequence has a label, (T,).
+    ``label_shape`` is () or, where each step of a sequence has a label, (T,). ``continues`` says that each row of a
+    batch goes on where that row of the batch before ended.
     """
 
     shape: Shape
@@ -65,6 +66,7 @@ class RecordInfo:
     mean: Any = None
     std: Any = None
     label_shape: Shape = ()
+    continues: bool = False
 
 
 def alone(key: str, array: Array) -> Array:

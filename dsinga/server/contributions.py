@@ -19,10 +19,13 @@ class Contributions:
         self.version = version
         self.copy: np.ndarray | None = None  # the value as the group sees it at this version, see Slot.copy_for
         self._contributors = contributors
-        self._parts: dict[int, np.ndarray] = {}
+        self._parts: dict[int, np.ndarray | None] = {}
 
-    def add(self, step: int, partition: int, gradient: np.ndarray) -> bool:
-        """Take what ``partition`` gives to ``step``; a repeated one is dropped. True if it was the last missing one."""
+    def add(self, step: int, partition: int, gradient: np.ndarray | None) -> bool:
+        """Take what ``partition`` gives to ``step``; a repeated one is dropped. True if it was the last missing one.
+
+        None is for a step that is skipped, by all partitions.
+        """
         assert step <= self.version, f"a push for step {step} during step {self.version}"
         assert partition in self._contributors, f"a push of partition {partition}, not one of {self._contributors}"
         if step < self.version or partition in self._parts:
@@ -40,9 +43,16 @@ class Contributions:
         """Whether no contribution to the running step has come yet."""
         return not self._parts
 
-    def total(self) -> np.ndarray:
-        """Return the sum in the order of the partitions, whatever the order they came in; the array may be changed."""
-        first, *others = (self._parts[partition] for partition in self._contributors)
+    def total(self) -> np.ndarray | None:
+        """Return the sum in the order of the partitions, whatever the order they came in; the array may be changed.
+
+        None for a step that is skipped.
+        """
+        parts = [part for partition in self._contributors if (part := self._parts[partition]) is not None]
+        assert len(parts) in (0, len(self._contributors)), f"step {self.version} is skipped by some"
+        if not parts:
+            return None
+        first, *others = parts
         # What came through a socket may be read-only; the updater, too, may overwrite the gradient.
         total = first if first.flags.writeable else first.copy()
         for part in others:

@@ -8,12 +8,16 @@ import numpy as np
 
 
 class Push(NamedTuple):
-    """Whose gradients these are: partition ``partition`` of worker group ``group``, for ``step`` of ``generation``."""
+    """Whose gradients these are: partition ``partition`` of worker group ``group``, for ``step`` of ``generation``.
+
+    With ``skip`` there are none: the step is to leave the slices as they are. All partitions of the group say so then.
+    """
 
     generation: int
     group: int
     step: int
     partition: int
+    skip: bool = False
 
 
 class Snapshot(NamedTuple):

@@ -104,7 +104,7 @@ class Shard:
             complete = [
                 self._slots[id]
                 for id, gradient in gradients.items()
-                if self._slots[id].contribute(push.group, push.step, push.partition, gradient)
+                if self._slots[id].contribute(push.group, push.step, push.partition, None if push.skip else gradient)
             ]
         for slot in complete:
             try:

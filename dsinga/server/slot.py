@@ -66,9 +66,11 @@ class Slot:
             )
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
-    def contribute(self, group: int, step: int, partition: int, gradient: np.ndarray) -> bool:
-        """Take what a partition gives to a step of its group; True if it was the last one missing."""
+    def contribute(self, group: int, step: int, partition: int, gradient: np.ndarray | None) -> bool:
+        """Take what a partition gives to a step of its group, None to skip it; True if it was the last one missing."""
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
+        if gradient is None:
+            return self.contributions[group].add(step, partition, None)
         assert gradient.shape == self.value.shape, (str(self.spec.slice), gradient.shape)
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
         return self.contributions[group].add(step, partition, gradient)
@@ -77,6 +79,8 @@ class Slot:
         """Apply the sum of a group's contributions, with the group's own step for the learning rate's schedule."""
         contributions = self.contributions[group]
         total = contributions.total()
+        if total is None:
+            return
         with self.lock:
             if self.spec.trainable:
                 step, scales = contributions.version, (self.spec.lr_scale, self.spec.wd_scale)

@@ -14,6 +14,7 @@ from dsinga.layers.contract import blame, check_gradients, check_labels, check_o
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE
 from dsinga.registry import register
+from dsinga.training.finite import check_visits
 from dsinga.training.metrics import Metrics, report_metrics
 
 Push = Callable[[str, Array], None]
@@ -64,7 +65,8 @@ def bp(
     is the callee's. Of a param that is not trainable its new state is pushed, times this part's share of the batch, so
     that the parts add up. A param that no loss depends on gets zeros.
 
-    Raises UserError where the net has neither a loss layer nor a bridge to one.
+    Raises UserError where the net has neither a loss layer nor a bridge to one. Raises Diverged, before anything is
+    pushed, where a loss is not finite and such batches are not to be skipped.
     """
     if not net.losses and not net.bridged:
         raise UserError(f"the net has no loss layer in phase {net.phase.name}: kBP has no gradient to follow")
@@ -73,6 +75,8 @@ def bp(
         tape.append(visit if visit.stage.backward else without_features(visit))
         del visit  # or it would keep features alive that the tape has dropped
     metrics = report_metrics(net, [(visit.stage.layer.name, visit.output.metrics) for visit in tape])
+    if not ctx.skips:
+        check_visits(net, tape, ctx)
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     while tape:

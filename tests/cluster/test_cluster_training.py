@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging.handlers
 from pathlib import Path
 
 import numpy as np
@@ -140,20 +139,6 @@ def test_another_seed_cannot_resume(job: Job, threads: Client, tmp_path: Path) -
     train(job, threads, workspace=tmp_path, progress=False)
     with pytest.raises(UserError, match="is of a run with seed: 0; resume with that seed"):
         train(job.replace(train_steps=10, seed=1), threads, workspace=tmp_path, resume=True, progress=False)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's own, of overflow
-def test_a_loss_that_is_no_longer_finite_is_said_once(job: Job, threads: Client) -> None:
-    said = logging.handlers.BufferingHandler(100)  # not caplog, whose handler Dask's clusters turn down
-    logging.getLogger("dsinga").addHandler(said)
-    job.updater.learning_rate.base_lr = 1e30
-    try:
-        result = train(with_topology(job, 1), threads, progress=False)
-    finally:
-        logging.getLogger("dsinga").removeHandler(said)
-    assert np.isnan(result.history[-1, "loss"])
-    (warning,) = said.buffer
-    assert warning.getMessage().startswith("the loss is no longer finite at step")
 
 
 def test_an_algorithm_that_leaves_lasting_state_alone_keeps_it(job: Job, threads: Client) -> None:

@@ -1,0 +1,71 @@
+"""Losses that are no longer finite: which step, which layer, and where it began."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsinga.errors import Diverged
+from dsinga.layers.context import Context
+from dsinga.net import NeuralNet
+from dsinga.training.metrics import Metrics
+
+if TYPE_CHECKING:
+    from dsinga.training.bp import Visit
+
+ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such batches out (skip_bad_batches: true)"
+
+
+def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
+    """Whether the sums of all metrics are finite."""
+    return all(math.isfinite(total) for total, _ in metrics.values())
+
+
+def check_metrics(metrics: Metrics, step: int) -> None:
+    """Raise Diverged, naming the step and the metric, unless all metrics are finite."""
+    if not all_finite(metrics):
+        name = next(name for name, (total, _) in metrics.items() if not math.isfinite(total))
+        raise Diverged(f"{name!r} is not finite at step {step}; {ADVICE}")
+
+
+def check_visits(net: NeuralNet, visits: Sequence[Visit], ctx: Context) -> None:
+    """Raise Diverged, naming the step, the loss and the layer where it began, unless all metrics are finite.
+
+    ``visits`` are those of a forward pass. To look for the layer takes time only where there is one.
+    """
+    for visit in visits:
+        if not all_finite(visit.output.metrics):
+            loss = visit.stage.layer.name
+            raise Diverged(
+                f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, visits)}; {ADVICE}"
+            )
+
+
+def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
+    """Return the name of the first array with a number that is not finite, None if there is no such array."""
+    return next((name for name in arrays if not _finite(arrays[name])), None)
+
+
+def _cause(net: NeuralNet, visits: Sequence[Visit]) -> str:
+    """Say what is the first that is not finite in a forward pass: a param, or the feature of a layer."""
+    for stage, params, sources, output, _ in visits:
+        for edge, source in zip(stage.edges, sources, strict=False):
+            if not _finite(source):  # of a layer whose own visit has been dropped: what it gave is not in question then
+                return f"the feature of {net.stages[edge.node].layer.name!r} is the first that is not"
+        for name, param in zip(stage.params, params, strict=True):
+            if not _finite(param):
+                return f"param {name!r} is not"
+        if not _finite(output.feature):
+            return f"the feature of {stage.layer.name!r} is the first that is not"
+    return "all features are"
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_finite, value))
+    if not np.issubdtype(getattr(value, "dtype", np.int64), np.floating):
+        return True
+    return bool(np.isfinite(value).all())
