@@ -81,7 +81,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
 
 
 def check_algorithm(job: Job) -> None:
-    """Refuse contrastive divergence without a restricted Boltzmann machine, and such a machine with another gradient."""
+    """Refuse kCD without a restricted Boltzmann machine, and such a machine with an algorithm of gradients."""
     kinds = LayerType.kRBMVis, LayerType.kRBMHid
     machine = next((one for one in job.neuralnet.layer if one.type in kinds and one.in_phase(Phase.kTrain)), None)
     conf = job.train_one_batch

@@ -1,0 +1,233 @@
+"""Contrastive divergence: against plain numpy, PyTorch, and machines small enough to go through all of their states."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from rbmcases import Exact, cd, context, machine, net_of, sigmoid, values_of
+from trainingcases import NUMPY, build, dense, layer
+
+from dsinga.errors import UserError
+from dsinga.job import Phase
+from dsinga.layers import Context, Records, Rows
+from dsinga.layers.rbm import normal
+from dsinga.net import NeuralNet
+from dsinga.ops import get_ops
+from dsinga.training import forward
+
+ROWS, UNITS, HIDDEN = 6, 7, 5
+
+
+def data_of(rows: int = ROWS, units: int = UNITS) -> np.ndarray:
+    return np.random.default_rng(8).uniform(0, 1, (rows, units))
+
+
+def transcription(values, data, ctx: Context, steps: int, hidden_gaussian=False, visible_gaussian=False):
+    """CD-k as it is written down, one matrix after the other: the gradients, and Σ (v - v')² after the first step."""
+    w, a, b = values["w"], values.get("vis_bias", 0), values.get("hid_bias", 0)
+    hidden = mean = data @ w.T + b if hidden_gaussian else sigmoid(data @ w.T + b)
+    v, errors = data, []
+    for turn in range(steps):
+        name = "hid" if turn == 0 else f"hid/{turn}"
+        if hidden_gaussian:
+            sample = mean + normal(ctx, name, HIDDEN)
+        else:
+            sample = (ctx.uniform(name, HIDDEN) < mean) * 1.0
+        v = sample @ w + a if visible_gaussian else sigmoid(sample @ w + a)
+        mean = v @ w.T + b if hidden_gaussian else sigmoid(v @ w.T + b)
+        errors.append(((v - data) ** 2).sum())
+    total = ctx.rows.total
+    gradients = {"w": (mean.T @ v - hidden.T @ data) / total}
+    gradients |= {"vis_bias": (v - data).sum(axis=0) / total, "hid_bias": (mean - hidden).sum(axis=0) / total}
+    return gradients, errors[0]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("hidden_gaussian", [False, True])
+@pytest.mark.parametrize("visible_gaussian", [False, True])
+def test_the_gradient_is_that_of_the_formula(steps: int, hidden_gaussian: bool, visible_gaussian: bool):
+    net = net_of(UNITS, HIDDEN, ROWS, {"gaussian": visible_gaussian}, gaussian=hidden_gaussian)
+    values, data, ctx = values_of(net, 0.3), data_of(), context(net)
+    pushed, metrics = cd(net, values, data, ctx, steps)
+    expected, error = transcription(values, data, ctx, steps, hidden_gaussian, visible_gaussian)
+    assert pushed.keys() == expected.keys()
+    for name, gradient in pushed.items():
+        np.testing.assert_allclose(gradient, expected[name], rtol=1e-10, atol=1e-12, err_msg=name)
+    assert metrics["reconstruction_error"] == (pytest.approx(error), ROWS)
+
+
+def test_without_biases_there_is_the_weight_alone():
+    net = net_of(UNITS, HIDDEN, ROWS, bias_term=False)
+    values, data, ctx = values_of(net), data_of(), context(net)
+    pushed, _ = cd(net, values, data, ctx)
+    assert list(pushed) == ["w"]
+    np.testing.assert_allclose(pushed["w"], transcription(values, data, ctx, 1)[0]["w"], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "onednn"])
+def test_in_float32_it_is_the_same_but_for_rounding(backend: str):
+    net = net_of(UNITS, HIDDEN, ROWS)
+    ctx = Context(_ops(backend), Phase.kTrain, Rows(0, ROWS, ROWS), seed=3, step=5)
+    values, data = values_of(net), data_of().astype(np.float32)
+    pushed, _ = cd(net, {name: value.astype(np.float32) for name, value in values.items()}, data, ctx)
+    expected, _ = transcription(values, data.astype(np.float64), ctx, 1)
+    for name, gradient in pushed.items():
+        assert gradient.dtype == np.float32
+        np.testing.assert_allclose(gradient, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_it_is_the_difference_of_free_energies_that_pytorch_derives():
+    torch = pytest.importorskip("torch")
+    net = net_of(UNITS, HIDDEN, ROWS)
+    values, data, ctx = values_of(net), data_of(), context(net)
+    pushed, _ = cd(net, values, data, ctx)
+    w, a, b = params = [torch.tensor(values[name], requires_grad=True) for name in ("w", "vis_bias", "hid_bias")]
+
+    def free_energy(v):
+        return -(v @ a) - torch.nn.functional.softplus(v @ w.T + b).sum(dim=1)
+
+    v = torch.tensor(data)
+    sample = (torch.tensor(ctx.uniform("hid", HIDDEN)) < torch.sigmoid(v @ w.T + b)).double()
+    reconstructed = torch.sigmoid(sample @ w + a).detach()
+    (free_energy(v) - free_energy(reconstructed)).mean().backward()
+    for name, param in zip(("w", "vis_bias", "hid_bias"), params, strict=True):
+        np.testing.assert_allclose(pushed[name], param.grad.numpy(), rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+def exact(net: NeuralNet, values: dict[str, np.ndarray]) -> Exact:
+    return Exact(values["w"], values["vis_bias"], values["hid_bias"])
+
+
+def test_over_many_samples_it_is_the_expected_gradient():
+    rows = 40_000
+    net = net_of(4, 3, rows)
+    values = values_of(net)
+    data = np.random.default_rng(2).integers(0, 2, (rows, 4)).astype(np.float64)
+    pushed, _ = cd(net, values, data, context(net))
+    expected = exact(net, values).cd_gradient(data)
+    for name, gradient in zip(("w", "vis_bias", "hid_bias"), expected, strict=True):
+        np.testing.assert_allclose(pushed[name], gradient, atol=4 / math.sqrt(rows), err_msg=name)
+        assert np.abs(gradient).max() > 10 / math.sqrt(rows)  # or the tolerance would forgive anything
+
+
+def test_persistent_chains_come_to_the_gradient_of_the_likelihood():
+    rows = 20_000
+    net = net_of(4, 3, rows, persistent=True)
+    values = values_of(net)
+    data = np.random.default_rng(2).integers(0, 2, (rows, 4)).astype(np.float64)
+    for step in range(4):
+        pushed, _ = cd(net, values, data, context(net, step=step), steps=10)
+        values["hid_chain"] = pushed["hid_chain"]
+    assert set(np.unique(pushed["hid_chain"])) == {0.0, 1.0}
+    for name, gradient in zip(("w", "vis_bias", "hid_bias"), exact(net, values).likelihood_gradient(data), strict=True):
+        np.testing.assert_allclose(pushed[name], gradient, atol=5 / math.sqrt(rows), err_msg=name)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("bounds", [(0, 2, ROWS), (0, 1, 4, ROWS)])
+def test_parts_of_a_batch_add_up_to_the_whole(bounds: tuple[int, ...], persistent: bool):
+    net = net_of(UNITS, HIDDEN, ROWS, persistent=persistent)
+    values, data = values_of(net), data_of()
+    whole, metrics = cd(net, values, data, context(net), steps=3)
+    parts = []
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        parts.append(cd(net, values, data[start:stop], context(net, Rows(start, stop, ROWS)), steps=3))
+    for name, gradient in whole.items():
+        np.testing.assert_allclose(sum(part[0][name] for part in parts), gradient, rtol=1e-12, atol=1e-14, err_msg=name)
+    total, count = metrics["reconstruction_error"]
+    assert sum(part[1]["reconstruction_error"][0] for part in parts) == pytest.approx(total)
+    assert sum(part[1]["reconstruction_error"][1] for part in parts) == count == ROWS
+
+
+def test_two_iterations_differ_by_their_step_alone():
+    net = net_of(UNITS, HIDDEN, ROWS)
+    values, data = values_of(net), data_of()
+    one, again, later = (cd(net, values, data, context(net, step=step))[0] for step in (5, 5, 6))
+    np.testing.assert_array_equal(one["w"], again["w"])
+    assert not np.array_equal(one["w"], later["w"])
+
+
+def test_layers_below_are_computed_and_not_trained():
+    net = build(
+        dense("ip", "data", 6), layer("act", "kSigmoid", "ip"), *machine(HIDDEN, "act"), shape=(UNITS,), rows=ROWS
+    )
+    values, data = values_of(net), data_of()
+    pushed, _ = cd(net, values, data, context(net))
+    assert set(pushed) == {"w", "vis_bias", "hid_bias"}
+    above = sigmoid(data @ values["ip_weight"].T + values["ip_bias"])
+    np.testing.assert_allclose(pushed["w"], transcription(values, above, context(net), 1)[0]["w"], rtol=1e-10)
+    assert {name: param.lr_scale for name, param in net.params.items() if param.lr_scale != 1} == {
+        "ip_weight": 0.0,
+        "ip_bias": 0.0,
+    }
+
+
+def test_a_stack_in_one_net_trains_every_machine_on_what_is_below():
+    net = build(*machine(HIDDEN, name="1"), *machine(3, "hid1", "2"), shape=(UNITS,), rows=ROWS)
+    values, data = values_of(net), data_of()
+    pushed, metrics = cd(net, values, data, context(net))
+    assert set(pushed) == {"w1", "vis1_bias", "hid1_bias", "w2", "vis2_bias", "hid2_bias"}
+    assert sum("reconstruction_error" in name for name in metrics) >= 2
+    w, a, b = values["w2"], values["vis2_bias"], values["hid2_bias"]
+    below = sigmoid(data @ values["w1"].T + values["hid1_bias"])
+    mean = sigmoid(below @ w.T + b)
+    v = sigmoid((context(net).uniform("hid2", 3) < mean) @ w + a)
+    expected = (sigmoid(v @ w.T + b).T @ v - mean.T @ below) / ROWS
+    np.testing.assert_allclose(pushed["w2"], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_the_test_phase_reports_the_reconstruction_error():
+    layers = machine(HIDDEN)
+    train, test = (build(*layers, shape=(UNITS,), rows=ROWS, phase=phase) for phase in (Phase.kTrain, Phase.kTest))
+    values, data = values_of(train), data_of()
+    _, metrics = cd(train, values, data, context(train))
+    outputs, tested = forward(test, values, {"data": Records(data)}, context(test), ["hid", "reconstruction(vis)"])
+    assert tested == metrics
+    np.testing.assert_allclose(outputs["hid"].feature, sigmoid(data @ values["w"].T + values["hid_bias"]))
+    assert outputs["reconstruction(vis)"].feature.shape == (ROWS, UNITS)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_it_learns_bars_and_stripes(persistent: bool):
+    """All pictures of 3 x 3 whose rows, or columns, are uniform: 14, so that no model is above -log 14 = -2.64."""
+    lines = np.array([[k >> bit & 1 for bit in range(3)] for k in range(8)], np.float64)
+    pictures = np.unique(np.concatenate((np.repeat(lines, 3, axis=1), np.tile(lines, 3))), axis=0)
+    assert len(pictures) == 14
+    data = np.tile(pictures, (5, 1))
+    net = net_of(9, 12, len(data), persistent=persistent)
+    values = values_of(net, 0.1)
+    before = exact(net, values).log_likelihood(pictures)
+    for step in range(1500):
+        pushed, _ = cd(net, values, data, context(net, step=step))
+        for name, gradient in pushed.items():
+            values[name] = gradient if name == "hid_chain" else values[name] - 0.3 * (1 - step / 1500) * gradient
+    assert before == pytest.approx(-9 * math.log(2), abs=0.5)
+    assert exact(net, values).log_likelihood(pictures) > -4.0
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.5, 255.0])
+def test_data_that_no_binary_unit_can_have_are_refused(bad: float):
+    net = net_of(UNITS, HIDDEN, ROWS)
+    data = data_of()
+    data[2, 3] = bad
+    with pytest.raises(UserError, match=r"'vis': 'data' gives numbers from .* want 0 to 1; scale them \(std_value"):
+        cd(net, values_of(net), data, context(net))
+
+
+def test_normal_numbers_are_normal_and_belong_to_their_rows():
+    ctx = Context(NUMPY, Phase.kTrain, Rows(0, 1000, 1000), seed=1, step=2)
+    numbers = normal(ctx, "x", 101)
+    assert abs(numbers.mean()) < 0.01
+    assert abs(numbers.std() - 1) < 0.01
+    assert abs((numbers**4).mean() - 3) < 0.15
+    part = Context(NUMPY, Phase.kTrain, Rows(300, 310, 1000), seed=1, step=2)
+    np.testing.assert_array_equal(normal(part, "x", 101), numbers[300:310])
+
+
+def _ops(name: str):
+    try:
+        return get_ops(name)
+    except UserError as error:
+        pytest.skip(str(error))
