@@ -25,6 +25,7 @@ from dsinga.layers import (
     rbm,
     recurrent,
     softmax,
+    text,
 )
 from dsinga.layers.base import Connection, Layer, Output, ParamSpec, Shape
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Rows

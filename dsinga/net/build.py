@@ -8,49 +8,62 @@ from graphlib import TopologicalSorter
 
 import numpy as np
 
-import dsinga.layers  # noqa: F401  registers the built-in layers
-from dsinga.errors import UserError
-from dsinga.job import LayerConf, LayerType, NetConf, Phase
+from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.job.checknet import check_net, sources
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.context import RecordInfo
-from dsinga.layers.contract import make_layer
 from dsinga.layers.label import class_labels
+from dsinga.layers.steps import NotByStep
+from dsinga.net.carry import settle_carry
+from dsinga.net.classes import layer_class
+from dsinga.net.fold import fold, make_folded
 from dsinga.net.machines import freeze_others, insert_reconstructions
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.sharing import name_params
 from dsinga.net.splits import insert_splits
-from dsinga.registry import lookup
+from dsinga.net.unroll import unroll, with_own_names
 
 
-def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo]) -> NeuralNet:
+def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], folded: bool = True) -> NeuralNet:
     """Build the net of ``phase``; ``records`` tells each layer that reads a store what it will read.
 
     The order of the nodes is topological and otherwise the job's. Where gradients meet, a kSplit layer is put between
     (see :func:`insert_splits`), and behind each restricted Boltzmann machine what it reconstructs (see
-    :func:`insert_reconstructions`). Params without a name are called ``<layer>_<role>``.
+    :func:`insert_reconstructions`). Params without a name are called ``<layer>_<role>``. Layers that the job unrolls
+    over time steps are folded, each chain of copies into one layer over sequences, where that computes the same
+    (see :func:`fold`) and ``folded`` wants it so; else the net has the copies.
 
     Raises UserError, with file and line, for whatever cannot be built: an unknown type or source, a cycle, a name
     used twice, sources a layer cannot take, a param shared from nowhere or from another shape.
     """
     check_net(conf, [phase])
-    confs = [_with_dimension(layer, conf) for layer in filter_layers(conf, phase)]
-    classes = {layer.name: layer_class(layer) for layer in confs}
-    check_unrolling(conf, confs)
-    confs = sort_layers(confs)
+    own = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
+    copies = unroll(own)  # which refuses what cannot be unrolled
+    if copies is own or folded:
+        try:
+            return _build(conf, settle_carry(fold(own).layer, phase, records), phase, records)
+        except NotByStep:
+            pass
+    copies = with_own_names(copies, own)
+    return _build(conf, settle_carry(copies.layer, phase, records, unrolled=True), phase, records)
+
+
+def _build(conf: NetConf, own: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo]) -> NeuralNet:
+    """Build the net of the layers ``own``, which are those of ``conf`` in ``phase``, folded or unrolled."""
+    confs = sort_layers(own)
     position = {layer.name: k for k, layer in enumerate(confs)}
     named = {layer.name: layer for layer in confs}
     layers: list[Layer] = []
     handed = [0] * len(confs)  # parts already taken from layers that hand them out
     for layer in confs:
-        cls = classes[layer.name]
+        cls = layer_class(layer)
         check_records(layer, cls, records)
         into = [position[source] for source in sources(layer, named)]
         shapes = [
             layers[source].shape if k == cls.label_source else handed_shape(layers[source], handed, source)
             for k, source in enumerate(into)
         ]
-        layers.append(make_layer(cls, layer, shapes, records.get(layer.name)))
+        layers.append(make_folded(cls, layer, shapes, records.get(layer.name), named))
         check_ends(layers[-1], [layers[source] for source in into])
         check_labels(layers[-1], records)
     check_parts(layers, handed)
@@ -73,22 +86,6 @@ def filter_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
 def input_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
     """Return the layers of ``phase`` that read a store."""
     return [layer for layer in filter_layers(conf, phase) if layer_class(layer).is_input]
-
-
-def layer_class(conf: LayerConf) -> type[Layer]:
-    """Return the class registered for the type of this layer; raise JobError where there is none (yet)."""
-    if conf.type is LayerType.kUserLayer and not conf.user_type:
-        raise conf.error(f"layer {conf.name!r} has no type; give it one, or a user_type that is registered")
-    try:
-        cls = lookup("layer", conf.type_name)
-    except UserError as error:
-        if conf.type is LayerType.kUserLayer:
-            raise conf.error(f"layer {conf.name!r}: {error}", "user_type") from None
-        raise conf.error(f"layer {conf.name!r}: type {conf.type_name} is not available yet", "type") from None
-    if not (isinstance(cls, type) and issubclass(cls, Layer)):
-        where = f"layer {conf.name!r}: what is registered as {conf.type_name!r}"
-        raise conf.error(f"{where} must be a subclass of dsinga.layers.Layer, not {cls!r}", "user_type")
-    return cls
 
 
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
@@ -118,16 +115,6 @@ def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
         if source.is_output and not layer.is_output:
             message = f"cannot follow {source.name!r}, an output layer ({source.conf.type_name}); take what that takes"
             raise layer.fail(message, field="srclayers")
-
-
-def check_unrolling(conf: NetConf, confs: Sequence[LayerConf]) -> None:
-    """Raise JobError where the job wants layers unrolled over time steps."""
-    if conf.unroll_len > 1:
-        raise conf.error("unrolling is not available yet; leave unroll_len out", "unroll_len")
-    for layer in confs:
-        field = "unroll_len" if (layer.unroll_len or 1) > 1 else "shift" if any(layer.shift) else None
-        if field:
-            raise layer.error(f"layer {layer.name!r}: unrolling is not available yet; leave {field} out", field)
 
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:

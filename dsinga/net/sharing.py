@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dsinga.job import JobError, NetConf, ParamConf
 from dsinga.layers.base import Layer, ParamSpec
+from dsinga.layers.steps import copy_name
 from dsinga.net.param import Param
 from dsinga.registry import nearest
 
@@ -59,9 +60,20 @@ def list_wishes(layer: Layer) -> list[Wish]:
         raise place.error(f"layer {layer.name!r} ({layer.conf.type_name}) has {has}, but the job gives it {len(given)}")
     confs = [*given, *(ParamConf() for _ in range(len(layer.params) - len(given)))]
     return [
-        Wish(own_name(conf) or f"{layer.name}_{spec.role}", layer, spec, conf)
+        Wish(own_name(conf), layer, spec, conf) if own_name(conf) else name_wish(layer, spec, conf)
         for spec, conf in zip(layer.params, confs, strict=True)
     ]
+
+
+def name_wish(layer: Layer, spec: ParamSpec, conf: ParamConf) -> Wish:
+    """Return a param that the job does not name; that of a copy of an unrolled layer is shared with its copy 0."""
+    step = layer.conf.unroll_index
+    if step is None:
+        return Wish(f"{layer.name}_{spec.role}", layer, spec, conf)
+    name = f"{layer.name.removeprefix(copy_name(step, ''))}_{spec.role}"
+    if step == 0:
+        return Wish(name, layer, spec, conf)
+    return Wish(copy_name(step, name), layer, spec, conf.replace(share_from=conf.share_from or name))
 
 
 def own_name(conf: ParamConf) -> str:

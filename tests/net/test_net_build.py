@@ -79,10 +79,7 @@ DATA = 'layer { name: "data" type: kRecordInput }\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            'layer { name: "x"\n type: kGRU\n gru_conf { dim_hidden: 2 } }',
-            r"job.conf:3: layer 'x': type kGRU is not avail",
-        ),
+        ('layer { name: "x"\n type: kCharRNNOutput }', r"job.conf:3: layer 'x': type kCharRNNOutput is not avail"),
         ('layer { name: "x" }', r"job.conf:2: layer 'x' has no type"),
         ('layer { name: "x"\nuser_type: "kReLUU" }', r"job.conf:3: layer 'x': .*'kReLUU'; did you mean 'kReLU'\?"),
         (DATA + 'layer { name: "x" type: kReLU\nsrclayers: "dat" }', r"job.conf:4: .*'x'.*'dat'.*did you mean 'data'"),
@@ -96,8 +93,6 @@ DATA = 'layer { name: "data" type: kRecordInput }\n'
             r"job.conf:4: layer 'x'.*1 source.*not 2",
         ),
         (DATA + 'layer { name: "x" type: kConvolution srclayers: "data" }', r"job.conf:3: layer 'x'.*convolution_conf"),
-        ('unroll_len: 3\nlayer { name: "x" type: kReLU }', r"job.conf:2: unrolling is not available"),
-        (DATA + 'layer { name: "x" type: kReLU srclayers: "data"\nshift: 1 }', r"job.conf:4: layer 'x': unrolling"),
         (
             DATA + 'layer { name: "top" type: kArgSort srclayers: "data" }\n'
             'layer { name: "x" type: kReLU\nsrclayers: "top" }',

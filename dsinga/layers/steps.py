@@ -1,0 +1,172 @@
+"""A layer that knows one time step, over whole sequences: all steps of all rows are one batch to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
+from dsinga.layers.context import Context
+from dsinga.layers.contract import make_layer
+
+
+class NotByStep(UserError):
+    """A layer whose steps cannot be computed together: its net must be unrolled."""
+
+
+class Steps(Layer):
+    """(B, T, ...) to (B, T, ...): what T copies of a layer, one for each step, compute, as one batch of B·T rows.
+
+    ``cls`` and ``conf`` are those of each copy. Of the sources that are ``repeated``, which have no steps, every step
+    takes the same (B, ...). Where the layer takes labels, steps after the end of a sequence (label -1) are left out.
+    The gradient of a loss is that of the sum over steps of means over the batch (``ctx.rows.total`` stays B), a metric
+    the mean over steps; random numbers are those of the copies.
+
+    Raises NotByStep for a layer that keeps a state, hands out parts, or does not compute row by row.
+    """
+
+    gathered_because = "computes all time steps together"
+
+    def __init__(
+        self, cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], steps: int, repeated: Sequence[bool]
+    ):
+        super().__init__(conf, source_shapes)
+        self.steps = steps
+        self.repeated = tuple(repeated)
+        shapes = [
+            (shape[0] * steps, *shape[1 if again else 2 :])
+            for shape, again in zip(source_shapes, repeated, strict=True)
+        ]
+        self.layer = make_layer(cls, conf, shapes, None)
+        if why := _not_by_step(self.layer):
+            raise NotByStep(f"layer {conf.name!r} {why}")
+        self.shape = (self.layer.shape[0] // steps, steps, *self.layer.shape[1:])
+        self.params = self.layer.params
+        for fact in ("label_source", "is_loss", "is_output", "makes_labels"):
+            setattr(self, fact, getattr(self.layer, fact))
+        if self.makes_labels:
+            self.label_shape = (steps, *self.layer.label_shape)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        flat = self._flatten(sources)
+        inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
+        feature = None if inner.feature is None else flat.spread(inner.feature)
+        labels = None if inner.labels is None else flat.spread(inner.labels, -1)
+        return inner._replace(feature=feature, labels=labels, saved=inner)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        flat = self._flatten(sources)
+        dy = None if grad is None else flat.pick(grad)
+        for_sources, for_params = self.layer.compute_gradient(
+            params, flat.sources, output.saved, dy, needs, flat.context(ctx)
+        )
+        spread = [None if one is None else flat.spread(one) for one in for_sources]
+        return tuple(
+            one if one is None or not again else one.sum(axis=1)
+            for one, again in zip(spread, self.repeated, strict=True)
+        ), for_params
+
+    def _flatten(self, sources: Arrays) -> _Flat:
+        """Return the sources as the inner layer takes them, without the steps that are not there."""
+        chosen = None
+        if self.label_source is not None and sources[self.label_source] is not None:
+            labels = np.asarray(sources[self.label_source])
+            if labels.ndim == 2 and (labels < 0).any():
+                chosen = np.flatnonzero(labels.reshape(-1) >= 0)
+        rows = len(next(source for source in sources if source is not None))
+        flat = _Flat(rows, self.steps, chosen)
+        taken: list[Any] = []
+        for k, source in enumerate(sources):
+            if source is None:
+                taken.append(None)
+            elif k == self.label_source:
+                taken.append(flat.repeat(source) if source.ndim == 1 else flat.pick(self._own_labels(source)))
+            else:
+                taken.append(flat.repeat(source) if self.repeated[k] else flat.pick(source))
+        return flat._replace(sources=taken)
+
+    def _own_labels(self, labels: np.ndarray) -> np.ndarray:
+        if labels.shape[1] != self.steps:
+            raise self.fail(
+                f"has {self.steps} time steps, but its labels have {labels.shape[1]}; give both the same unroll_len"
+            )
+        return labels
+
+
+class _Flat(NamedTuple):
+    """How (B, T, ...) and the rows of one batch, B·T or those that are ``chosen``, become each other."""
+
+    rows: int
+    steps: int
+    chosen: np.ndarray | None
+    sources: Sequence[Any] = ()
+
+    def pick(self, array: Array) -> Array:
+        """Return (B, T, ...) as rows."""
+        flat = array.reshape(self.rows * self.steps, *array.shape[2:])
+        return flat if self.chosen is None else flat[self.chosen]
+
+    def repeat(self, array: Array) -> Array:
+        """Return (B, ...) as rows, each for all steps."""
+        flat = array.repeat(self.steps, axis=0)
+        return flat if self.chosen is None else flat[self.chosen]
+
+    def spread(self, flat: Array, missing: int = 0) -> Array:
+        """Return rows as (B, T, ...), with ``missing`` for those that were not chosen."""
+        if self.chosen is not None:
+            some, flat = flat, np.full_like(flat, missing, shape=(self.rows * self.steps, *flat.shape[1:]))
+            flat[self.chosen] = some
+        return flat.reshape(self.rows, self.steps, *flat.shape[1:])
+
+    def context(self, ctx: Context) -> Context:
+        """Return the circumstances of the inner layer."""
+        known = {field.name: getattr(ctx, field.name) for field in fields(Context)}
+        known |= {"total": _no_total, "gather": _no_total}
+        return _StepsContext(**known, steps=self.steps, chosen=self.chosen)
+
+
+@dataclass(frozen=True)
+class _StepsContext(Context):
+    """A context whose rows are the steps of rows: each step has the random numbers of its copy of the layer."""
+
+    steps: int = 1
+    chosen: np.ndarray | None = None
+
+    def uniform(self, layer: str, columns: int) -> np.ndarray:
+        copies = [super(_StepsContext, self).uniform(copy_name(step, layer), columns) for step in range(self.steps)]
+        flat = np.stack(copies, axis=1).reshape(-1, columns)
+        return flat if self.chosen is None else flat[self.chosen]
+
+
+def copy_name(step: int, layer: str) -> str:
+    """Return the name of the copy of an unrolled layer at a time step, as SINGA gives it."""
+    return f"{step}#{layer}"
+
+
+def _not_by_step(layer: Layer) -> str:
+    """Return why the steps of a layer cannot be one batch, or the empty string."""
+    if layer.is_input or not layer.source_shapes:
+        return "has no source"
+    if layer.hands_parts:
+        return "hands out parts"
+    if layer.whole_because:
+        return layer.whole_because
+    if not all(spec.trainable for spec in layer.params):
+        return "keeps a state, which goes from step to step"
+    if layer.shape[0] != layer.source_shapes[0][0]:
+        return "has other rows than its source"
+    return ""
+
+
+def _no_total(key: str, array: Array) -> Array:
+    raise UserError(
+        f"{key}: sums over a batch (ctx.total, ctx.gather) would be over all time steps here, not over those of one; "
+        "set over_steps = True in the layer and compute whole sequences (B, T, ...), or give it unroll_len: 1"
+    )

@@ -1,0 +1,106 @@
+"""Layers about texts: kCharRNN, which reads one, kRNNLabel, what comes next in it, and kRNNDummy, codes at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf, RNNDummyConf
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, times
+from dsinga.layers.context import Context, RecordInfo, Records
+from dsinga.registry import register
+
+
+@register("layer", "kCharRNN")
+class CharRNN(Layer):
+    """Pieces of a text as codes, (B, T + 1) int64: ``unroll_len`` T of them to read, each but the first to predict.
+
+    Row b goes on in its own part of the text from batch to batch, T codes further each time, as in SINGA.
+    """
+
+    source_count: ClassVar[int | None] = 0
+    is_input: ClassVar[bool] = True
+    gathered_because = "reads whole sequences"
+    has_labels = False
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        assert info is not None, "an input layer is made with the RecordInfo of its store"
+        self.shape = (info.batchsize, *info.shape)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        records: Records = sources[0]
+        return Output(ctx.ops.asarray(records.data.astype(np.int64)))
+
+
+@register("layer", "kRNNLabel")
+class RNNLabel(Layer):
+    """What follows each step: of codes (B, T + 1) those from the second on, as labels (B, T), and as the feature.
+
+    A copy of the layer in an unrolled net has step ``unroll_index`` + 1 alone, (B,).
+    """
+
+    source_count: ClassVar[int | None] = 1
+    makes_labels: ClassVar[bool] = True
+    over_steps: ClassVar[bool] = True
+    gathered_because = "has one label a step"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        shape, self.step = self.source_shapes[0], conf.unroll_index
+        steps = conf.unroll_len or 1
+        last = (shape[-1] if steps == 1 else steps + 1) if self.step is None else self.step + 2
+        if len(shape) != 2 or shape[1] < max(last, 2):
+            raise self.fail(
+                f"takes codes (batch, steps + 1), of which it needs {max(last, 2)}, but {self.source_name(0)} gives "
+                f"{times(shape)}; give its char_rnn_conf and the net the same unroll_len",
+                field="srclayers",
+            )
+        self.stop = last
+        self.label_shape = (last - 1,) if self.step is None else ()
+        self.shape = (shape[0], *self.label_shape)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        codes = np.asarray(ctx.ops.to_numpy(sources[0])).astype(np.int64)
+        labels = codes[:, 1 : self.stop] if self.step is None else codes[:, self.step + 1]
+        return Output(ctx.ops.asarray(labels), labels=labels)
+
+
+@register("layer", "kRNNDummy")
+class RNNDummy(Layer):
+    """Without a source, numbers of ``rnn_dummy_conf.shape`` at random from ``low`` to ``high``; else its source again.
+
+    ``integer`` rounds them down, as codes to begin a text with. ``dynamic_srclayer`` names the layer whose feature of
+    the step before takes their place where a text is generated.
+    """
+
+    gathered_because = "has the shape that it was given"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.settings = conf.rnn_dummy_conf or RNNDummyConf()
+        if self.source_shapes:
+            self.expect_sources(1)
+            self.shape = self.source_shapes[0]
+            return
+        self.shape = tuple(self.settings.shape)
+        if not self.shape:
+            raise self.fail("has no source layer and makes numbers; give it a shape, batch first", self.settings)
+        if not self.settings.low < self.settings.high:
+            raise self.fail("makes numbers at random; give low and high, low below high", self.settings)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        if sources:
+            return Output(sources[0])
+        low, high = self.settings.low, self.settings.high
+        numbers = low + (high - low) * self.uniform(ctx).astype(np.float64)
+        if self.settings.integer:
+            numbers = np.minimum(np.floor(numbers), np.ceil(high) - 1)
+        return Output(ctx.ops.asarray(numbers.astype(np.float32).reshape(-1, *self.shape[1:])))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return (grad if need else None for need in needs), ()

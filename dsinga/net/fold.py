@@ -1,0 +1,64 @@
+"""Folding: where the copies of unrolled layers form one chain each, they are computed as one layer over sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsinga.job import LayerConf, NetConf, UnrollConnType
+from dsinga.layers.base import Layer, Shape
+from dsinga.layers.context import RecordInfo
+from dsinga.layers.contract import make_layer
+from dsinga.layers.steps import NotByStep, Steps
+from dsinga.net.classes import layer_class
+from dsinga.net.unroll import connection, step_counts
+
+
+def fold(conf: NetConf) -> NetConf:
+    """Return the net, whose layers are those of one phase, with each chain of copies as one layer of ``unroll_len`` T.
+
+    Layers that are not unrolled get ``unroll_len`` None. Every copy must take the same step of its sources
+    (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll); a layer that is not unrolled
+    can take a chain only if it computes whole sequences. Raises NotByStep, saying why, where that is not so.
+    """
+    lengths = step_counts(conf)
+    for layer in conf.layer:
+        for k, source in enumerate(layer.srclayers):
+            _check_edge(layer, k, lengths[layer.name], lengths[source])
+    folded = [
+        layer.replace(
+            unroll_len=lengths[layer.name] if lengths[layer.name] > 1 else None, unroll_conn_type=[], shift=[]
+        )
+        for layer in conf.layer
+    ]
+    return conf.replace(layer=folded, unroll_len=1)
+
+
+def _check_edge(layer: LayerConf, index: int, steps: int, there: int) -> None:
+    kind, shift = connection(layer, index)
+    whole = f"layer {layer.name!r} takes {layer.srclayers[index]!r} by {kind.name}"
+    if steps == there == 1:
+        return
+    if steps == 1:
+        if not (kind is UnrollConnType.kUnrollOneToAll and layer_class(layer).over_steps):
+            raise NotByStep(f"{whole}, and computes no sequences")
+    elif there == 1:
+        if kind is not UnrollConnType.kUnrollOneToAll:
+            raise NotByStep(whole)
+    elif steps != there or kind is not UnrollConnType.kUnrollOneToOne or shift:
+        raise NotByStep(f"{whole}, shift {shift}, over {there} steps")
+
+
+def make_folded(
+    cls: type[Layer],
+    layer: LayerConf,
+    shapes: Sequence[Shape],
+    info: RecordInfo | None,
+    named: Mapping[str, LayerConf],
+) -> Layer:
+    """Return the layer that computes all steps of a chain: itself if it can, else :class:`Steps`.
+
+    ``named`` are the layers of the net by name. Raises NotByStep where the steps cannot be computed together.
+    """
+    if layer.unroll_len is None or cls.over_steps:
+        return make_layer(cls, layer, shapes, info)
+    return Steps(cls, layer, shapes, layer.unroll_len, [named[name].unroll_len is None for name in layer.srclayers])

@@ -1,0 +1,136 @@
+"""Unrolling over time steps: each layer becomes a chain of copies, joined by SINGA's rules (its RNN page, 0.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, UnrollConnType
+from dsinga.layers.steps import copy_name
+from dsinga.net.classes import layer_class
+
+
+def unroll(conf: NetConf) -> NetConf:
+    """Return the net, whose layers are those of one phase, with ``unroll_len`` copies of each layer.
+
+    Copy i of layer x is called ``i#x`` and has ``unroll_index`` i; a layer that is not unrolled becomes ``0#x``. A copy
+    takes of each source, by ``unroll_conn_type``: kUnrollOneToOne (the default) copy i - ``shift``, and nothing where
+    there is none so early; kUnrollOneToAll all copies; kUnrollFirstToLast, copy 0 only, the last copy. A recurrent
+    layer takes its own previous copy, too. Copies share the params of copy 0, which keep the names that the job gives
+    them: SINGA 0.3 puts ``0#`` before these, and so loses params that another layer shares. A net in which nothing is
+    unrolled is returned as it is.
+
+    Raises JobError, naming layer and field, where a copy would take a step that its source does not have.
+    """
+    lengths = step_counts(conf)
+    if set(lengths.values()) <= {1}:
+        return conf
+    copies = [
+        _copy(layer, step, lengths[layer.name], _sources(layer, step, lengths))
+        for layer in conf.layer
+        for step in range(lengths[layer.name])
+    ]
+    return conf.replace(layer=copies, unroll_len=1)
+
+
+def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
+    """Return an unrolled net in which layers of ``conf`` that are not unrolled have their own names, not ``0#name``."""
+    own = {copy_name(0, name): name for name, steps in step_counts(conf).items() if steps == 1}
+    layers = [
+        layer.replace(name=own.get(layer.name, layer.name), srclayers=[own.get(name, name) for name in layer.srclayers])
+        for layer in copies.layer
+    ]
+    return copies.replace(layer=layers)
+
+
+def step_counts(conf: NetConf) -> dict[str, int]:
+    """Return the number of time steps of each layer, by name: its own ``unroll_len``, or the net's.
+
+    Raises JobError for an input layer that is unrolled, and for a layer with more or fewer steps than a text that it
+    reads has characters to predict.
+    """
+    lengths = {layer.name: conf.unroll_len if layer.unroll_len is None else layer.unroll_len for layer in conf.layer}
+    texts = {layer.name: layer.char_rnn_conf for layer in conf.layer if layer.type is LayerType.kCharRNN}
+    for layer in conf.layer:
+        if lengths[layer.name] > 1 and layer_class(layer).is_input:
+            raise layer.error(
+                f"layer {layer.name!r} reads whole sequences and cannot be unrolled; give it unroll_len: 1, and the "
+                "layers that take it unroll_conn_type: kUnrollOneToAll",
+                "unroll_len",
+            )
+        for text in (texts[source] for source in layer.srclayers if texts.get(source)):
+            if text and lengths[layer.name] not in (1, text.unroll_len):
+                raise text.error(
+                    f"the text is read in pieces of {text.unroll_len} characters, but layer {layer.name!r} has "
+                    f"{lengths[layer.name]} steps; give char_rnn_conf and the net the same unroll_len",
+                    "unroll_len",
+                )
+    return lengths
+
+
+def connection(layer: LayerConf, source: int) -> tuple[UnrollConnType, int]:
+    """Return the ``unroll_conn_type`` and ``shift`` of a source; raise JobError for a kind that SINGA never defined."""
+    kind = layer.unroll_conn_type[source] if layer.unroll_conn_type else UnrollConnType.kUnrollOneToOne
+    if kind is UnrollConnType.kUnrollCustomized:
+        raise _fault(
+            layer,
+            "kUnrollCustomized has no meaning: SINGA never gave it one; use kUnrollOneToOne with a shift, "
+            "kUnrollOneToAll or kUnrollFirstToLast",
+            "unroll_conn_type",
+            source,
+        )
+    shift = layer.shift[source] if layer.shift else 0
+    if shift and kind is not UnrollConnType.kUnrollOneToOne:
+        raise _fault(layer, f"shift has no effect beside {kind.name}; leave it 0", "shift", source)
+    return kind, shift
+
+
+def _sources(layer: LayerConf, step: int, lengths: dict[str, int]) -> list[str]:
+    """Return the sources of one copy."""
+    found: list[str] = []
+    for k, source in enumerate(layer.srclayers):
+        kind, shift = connection(layer, k)
+        if kind is UnrollConnType.kUnrollOneToAll:
+            found += [copy_name(other, source) for other in range(lengths[source])]
+        elif kind is UnrollConnType.kUnrollFirstToLast:
+            found += [copy_name(lengths[source] - 1, source)] if step == 0 else []
+        else:
+            _check_steps(layer, k, shift, lengths)
+            found += [copy_name(step - shift, source)] if step >= shift else []
+    if step and layer_class(layer).is_recurrent:
+        found.append(copy_name(step - 1, layer.name))
+    return found
+
+
+def _check_steps(layer: LayerConf, source: int, shift: int, lengths: dict[str, int]) -> None:
+    """Refuse to join copies one to one where the source has too few, or none is joined."""
+    name, own = layer.srclayers[source], lengths[layer.name]
+    there = lengths[name]
+    if shift >= own:
+        steps = f"{own} steps" if own > 1 else "1 step"
+        raise _fault(layer, f"shift: {shift} is beyond its {steps}: it would never take {name!r}", "shift", source)
+    if own - shift > there:
+        remedy = "unroll_conn_type: kUnrollOneToAll gives it to each step" if there == 1 else "give both one unroll_len"
+        raise _fault(layer, f"has {own} steps, but its source {name!r} has {there}; {remedy}", "srclayers", source)
+
+
+def _copy(layer: LayerConf, step: int, steps: int, srclayers: Sequence[str]) -> LayerConf:
+    return layer.replace(
+        name=copy_name(step, layer.name),
+        srclayers=list(srclayers),
+        param=[_copy_param(param, step) for param in layer.param],
+        unroll_len=None,
+        unroll_index=step if steps > 1 else None,
+        unroll_conn_type=[],
+        shift=[],
+    )
+
+
+def _copy_param(param: ParamConf, step: int) -> ParamConf:
+    """Return the param of a copy, which shares that of copy 0; one without a name is named when its layer is made."""
+    if step == 0 or not param.name or param.name == param.share_from:
+        return param
+    return param.replace(name=copy_name(step, param.name), share_from=param.share_from or param.name)
+
+
+def _fault(layer: LayerConf, message: str, field: str, item: int) -> JobError:
+    return layer.error(f"layer {layer.name!r}: {message}", field, item)

@@ -1,0 +1,111 @@
+"""Unrolling: SINGA's names and sources, params shared with copy 0, and what is refused."""
+
+import pytest
+from netcases import layer
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, NetConf, loads
+from dsinga.net.unroll import unroll
+
+
+def unrolled(*layers: LayerConf, unroll_len: int = 3) -> dict[str, LayerConf]:
+    conf = unroll(NetConf(layer=list(layers), unroll_len=unroll_len))
+    return {one.name: one for one in conf.layer}
+
+
+def gru(source: str, **more: object) -> LayerConf:
+    return layer("gru", "kGRU", source, gru_conf={"dim_hidden": 20}, **more)
+
+
+DATA = layer("data", "kRecordInput", unroll_len=1)
+EMBEDDING = layer("embedding", "kDummy", "data", unroll_conn_type="kUnrollOneToAll")
+
+
+def test_the_language_model_of_singas_unit_test():
+    found = unrolled(
+        DATA,
+        EMBEDDING,
+        gru("embedding", param=[{"name": "w_z_hx"}, {"name": "w_r_hx"}]),
+        layer("out", "kInnerProduct", "gru", innerproduct_conf={"num_output": 100}),
+        layer(
+            "loss", "kSoftmaxLoss", "out", "data", unroll_conn_type=["kUnrollOneToOne", "kUnrollOneToAll"]
+        ),
+    )  # fmt: skip
+    kinds = ("embedding", "gru", "out", "loss")
+    assert list(found) == ["0#data", *(f"{step}#{kind}" for kind in kinds for step in range(3))]
+    assert len(found) == 13
+    assert [found[f"{step}#embedding"].srclayers for step in range(3)] == [["0#data"]] * 3
+    assert found["0#gru"].srclayers == ["0#embedding"]
+    assert found["1#gru"].srclayers == ["1#embedding", "0#gru"]
+    assert found["2#gru"].srclayers == ["2#embedding", "1#gru"]
+    assert found["2#loss"].srclayers == ["2#out", "0#data"]
+    assert [found[f"{step}#gru"].unroll_index for step in range(3)] == [0, 1, 2]
+    # SINGA calls them 0#w_z_hx, ...: then nothing outside can share them.
+    assert [param.name for param in found["0#gru"].param] == ["w_z_hx", "w_r_hx"]
+    assert [(param.name, param.share_from) for param in found["2#gru"].param] == [
+        ("2#w_z_hx", "w_z_hx"), ("2#w_r_hx", "w_r_hx")
+    ]  # fmt: skip
+
+
+def test_kinds_of_connection():
+    found = unrolled(
+        layer("a", "kReLU"),
+        layer("delayed", "kReLU", "a", shift=1),
+        layer("all", "kConcate", "a", unroll_conn_type="kUnrollOneToAll"),
+        layer("decoder", "kReLU", "a", unroll_conn_type="kUnrollFirstToLast"),
+        layer("last", "kReLU", "a", unroll_conn_type="kUnrollFirstToLast", unroll_len=1),
+    )
+    assert [found[f"{step}#delayed"].srclayers for step in range(3)] == [[], ["0#a"], ["1#a"]]
+    assert found["1#all"].srclayers == ["0#a", "1#a", "2#a"]
+    assert [found[f"{step}#decoder"].srclayers for step in range(3)] == [["2#a"], [], []]
+    assert found["0#last"].srclayers == ["2#a"]
+    assert "1#last" not in found
+
+
+def test_a_net_that_is_not_unrolled_stays_as_it_is():
+    conf = NetConf(layer=[DATA, layer("x", "kReLU", "data")])
+    assert unroll(conf) is conf
+
+
+def test_a_param_that_shares_anothers_does_so_in_every_copy():
+    found = unrolled(layer("x", "kReLU", param=[{"name": "v", "share_from": "w"}]))
+    assert [(found[f"{step}#x"].param[0].name, found[f"{step}#x"].param[0].share_from) for step in range(3)] == [
+        ("v", "w"), ("1#v", "w"), ("2#v", "w")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'layer { name: "x" type: kReLU\nsrclayers: "data" }',
+            r"job.conf:4: layer 'x': has 3 steps, but its source 'data' has 1; unroll_conn_type: kUnrollOneToAll",
+        ),
+        (
+            'layer { name: "a" type: kReLU unroll_len: 2 }\nlayer { name: "x" type: kReLU\nsrclayers: "a" }',
+            r"job.conf:4: layer 'x': has 3 steps, but its source 'a' has 2; give both one unroll_len",
+        ),
+        (
+            'layer { name: "a" type: kReLU }\nlayer { name: "x" type: kReLU srclayers: "a"\nshift: 3 }',
+            r"job.conf:5: layer 'x': shift: 3 is beyond its 3 steps: it would never take 'a'",
+        ),
+        (
+            'layer { name: "x" type: kReLU srclayers: "data"\nunroll_conn_type: kUnrollOneToAll\nshift: 1 }',
+            r"job.conf:5: layer 'x': shift has no effect beside kUnrollOneToAll",
+        ),
+        (
+            'layer { name: "x" type: kReLU srclayers: "data"\nunroll_conn_type: kUnrollCustomized }',
+            r"job.conf:4: layer 'x': kUnrollCustomized has no meaning",
+        ),
+        ('layer { name: "x" type: kRecordInput\nunroll_len: 2 }', r"job.conf:4: layer 'x' reads whole .*unroll_len: 1"),
+        (
+            'layer { name: "t" type: kCharRNN unroll_len: 1 char_rnn_conf {\nunroll_len: 5 } }\n'
+            'layer { name: "x" type: kOneHot srclayers: "t" unroll_conn_type: kUnrollOneToAll }',
+            r"job.conf:4: the text is read in pieces of 5 characters, but layer 'x' has 3 steps",
+        ),
+    ],
+)
+def test_what_cannot_be_unrolled_is_refused_with_its_place(text, message):
+    head = 'neuralnet { unroll_len: 3\nlayer { name: "data" type: kRecordInput unroll_len: 1 }\n'
+    with pytest.raises(UserError, match=message):
+        unroll(loads(f"{head}{text}\n}}", "job.conf").neuralnet)
