@@ -199,7 +199,11 @@ def data() -> None:
 @click.argument("destination")
 @click.option("--overwrite", is_flag=True, help="Replace stores that are there.")
 @click.option("--separator", help="csv, textfile: what stands between the numbers of a line [default: a comma].")
-@click.option("--no-label", "has_label", flag_value=False, default=None, help="csv, textfile: no column is a label.")
+@click.option(
+    "--no-label", "has_label", flag_value=False, default=None, help="csv, textfile, conll: no column is a label."
+)
+@click.option("--vocabulary", help="conll: the folder made of the training sentences, whose codes are to be used.")
+@click.option("--min-count", type=int, help="conll: what occurs less often in training is unknown [default: 2].")
 @click.option("--encoded", flag_value=True, default=None, help="kvfile, lmdb: pixels are image files such as JPEG.")
 @click.option("--size", type=int, help="imagefolder: scale every image to SIZE x SIZE.")
 def import_(kind: str, source: str, destination: str, overwrite: bool, **options: Any) -> None:

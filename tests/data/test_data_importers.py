@@ -31,7 +31,7 @@ def all_files(folder: Path) -> dict[str, bytes]:
 
 
 def test_every_kind_is_tested() -> None:
-    tested = set(SOURCES) | {"textfile", "lmdb"}
+    tested = set(SOURCES) | {"textfile", "lmdb", "conll"}
     assert set(KINDS) <= tested
 
 

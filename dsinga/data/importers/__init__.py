@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Generator
 
 from dsinga.data.importers.cifar10 import cifar10
+from dsinga.data.importers.conll import conll
 from dsinga.data.importers.imagefolder import imagefolder
 from dsinga.data.importers.kvfile import kvfile
 from dsinga.data.importers.lmdb import lmdb
@@ -29,6 +30,7 @@ Progress = Callable[[int, int], None]
 KINDS: dict[str, Importer] = {
     "mnist": mnist,
     "cifar10": cifar10,
+    "conll": conll,
     "csv": textfile,
     "textfile": textfile,
     "kvfile": kvfile,
@@ -53,7 +55,7 @@ def import_records(
         kind: a key of ``KINDS``; its function's docstring says what it reads.
         source: file or folder.
         destination: path or URL of the store to make; for mnist and cifar10 the folder to make train_data.zarr,
-            test_data.zarr (and image_mean.zarr) in, for mat the folder for a store for each matrix.
+            test_data.zarr (and image_mean.zarr) in, for mat and conll the folder for several stores.
         progress: called after each batch with how much is done and of how much, in records or bytes.
         overwrite: whether stores that are there are replaced; see :func:`dsinga.data.write_store`.
         **options: those of the kind.
@@ -82,7 +84,8 @@ def import_records(
     for location, part in parts.items():
         batches = _reporting(part, done, total, progress)
         with contextlib.closing(batches), contextlib.closing(part.batches):
-            counts[location] = write_store(location, batches, classes=part.classes, overwrite=overwrite)
+            names = {"classes": part.classes, "vocabulary": part.vocabulary}
+            counts[location] = write_store(location, batches, **names, overwrite=overwrite)
         done += part.total or 0
     return counts
 

@@ -12,7 +12,7 @@ from dsinga.errors import UserError
 
 
 class Batch(NamedTuple):
-    """Data (n, *shape) and labels (n,) or None; ``done`` is how far the source is read, in the unit of Part.total."""
+    """Data (n, *shape), labels (n,), (n, T) or None, and how far the source is read, in the unit of Part.total."""
 
     data: np.ndarray
     labels: np.ndarray | None
@@ -20,11 +20,15 @@ class Batch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One store to be: its batches, ``total`` (records, unless the batches say how far they are), label names."""
+    """One store to be: its batches, ``total`` (records, unless the batches say how far they are), names of codes.
+
+    ``classes`` are those of labels, ``vocabulary`` those of data that are codes.
+    """
 
     batches: Generator[Batch]
     total: int | None = None
     classes: tuple[str, ...] = ()
+    vocabulary: tuple[str, ...] = ()
 
 
 class Record(NamedTuple):
