@@ -103,4 +103,4 @@ class RNNDummy(Layer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        return (grad if need else None for need in needs), ()
+        return [grad if need else None for need in needs], ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dsinga.net import NeuralNet
 
+COPY = re.compile(r"^\d+#")  # before the name of a layer: a time step of it
 Metrics = dict[str, tuple[float, float]]
 Reports = Sequence[tuple[str, Mapping[str, tuple[float, float]]]]
 
@@ -16,7 +18,9 @@ def merge_metrics(reports: Reports) -> Metrics:
 
     Where several layers report a metric of the same name, each layer's is called ``<layer>/<metric>``. The name alone
     stands for the total of losses, whose gradient training follows, and else for what the last of the layers reports.
+    Copies of an unrolled layer count as one layer, whose metrics are means over their steps.
     """
+    reports = _join_copies(reports)
     shared = Counter(name for _, metrics in reports for name in metrics)
     merged: Metrics = {}
     own: Metrics = {}
@@ -26,6 +30,17 @@ def merge_metrics(reports: Reports) -> Metrics:
                 own[f"{layer}/{name}"] = value
             merged[name] = _total(merged[name], value) if name in merged and name == "loss" else value
     return merged | own
+
+
+def _join_copies(reports: Reports) -> Reports:
+    """Add up what the copies ``0#x``, ``1#x``, ... of a layer report, under the name x."""
+    joined: dict[str, Metrics] = {}
+    for name, metrics in reports:
+        own = joined.setdefault(COPY.sub("", name), {})
+        for metric, (total, count) in metrics.items():
+            before = own.get(metric, (0.0, 0))
+            own[metric] = before[0] + total, before[1] + count
+    return list(joined.items())
 
 
 def _total(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:

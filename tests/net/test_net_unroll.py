@@ -83,7 +83,7 @@ def test_a_param_that_shares_anothers_does_so_in_every_copy():
         ),
         (
             'layer { name: "a" type: kReLU unroll_len: 2 }\nlayer { name: "x" type: kReLU\nsrclayers: "a" }',
-            r"job.conf:4: layer 'x': has 3 steps, but its source 'a' has 2; give both one unroll_len",
+            r"job.conf:5: layer 'x': has 3 steps, but its source 'a' has 2; give both one unroll_len",
         ),
         (
             'layer { name: "a" type: kReLU }\nlayer { name: "x" type: kReLU srclayers: "a"\nshift: 3 }',

@@ -1,0 +1,187 @@
+"""Folding: one layer over sequences computes what the copies of the unrolled net compute; what stays unrolled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from netcases import names, sources
+
+from dsinga.job import NetConf, Phase, loads
+from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.net import NeuralNet, create_net
+from dsinga.ops import get_ops
+from dsinga.training import bp, forward, initial_values
+
+STEPS, BATCH, VOCABULARY = 4, 5, 6
+INFO = {"data": RecordInfo((STEPS + 1,), BATCH, has_labels=False)}
+
+LANGUAGE_MODEL = """
+unroll_len: 4
+layer { name: "data" type: kCharRNN unroll_len: 1 char_rnn_conf { path: "x" batchsize: 5 unroll_len: 4 } }
+layer { name: "onehot" type: kOneHot srclayers: "data" unroll_conn_type: kUnrollOneToAll
+  onehot_conf { vocab_size: 6 } }
+layer { name: "label" type: kRNNLabel srclayers: "data" unroll_conn_type: kUnrollOneToAll }
+layer { name: "gru" type: kGRU srclayers: "onehot" gru_conf { dim_hidden: 7 }
+  param { name: "z" } param { name: "r" } }
+layer { name: "drop" type: kDropout srclayers: "gru" dropout_conf { dropout_ratio: 0.3 } }
+layer { name: "ip" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 6 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "label" }
+"""
+
+
+def conf_of(text: str) -> NetConf:
+    return loads(f"neuralnet {{\n{text}\n}}", "job.conf").neuralnet
+
+
+def run(net: NeuralNet, records: dict[str, Records], rows: Rows | None = None, step: int = 3, values=None):
+    """Return metrics and gradients of one iteration, params being uniform numbers by name."""
+    ops = get_ops("numpy")
+    if values is None:
+        rng = {name: np.random.default_rng(len(name) * 1000 + ord(name[0])) for name in net.params}
+        values = {
+            name: rng[name].uniform(-0.5, 0.5, param.shape).astype(np.float32) for name, param in net.params.items()
+        }
+    pushed: dict[str, np.ndarray] = {}
+    total = next(iter(records.values())).data.shape[0]
+    ctx = Context(ops, Phase.kTrain, rows or Rows(0, total, total), seed=5, step=step)
+    return bp(net, values, records, ctx, pushed.__setitem__), pushed
+
+
+def texts(rows: int = BATCH) -> dict[str, Records]:
+    return {"data": Records(np.random.default_rng(0).integers(0, VOCABULARY, (rows, STEPS + 1)).astype(np.uint8))}
+
+
+def both(text: str, info: dict[str, RecordInfo]) -> tuple[NeuralNet, NeuralNet]:
+    conf = conf_of(text)
+    return create_net(conf, Phase.kTrain, info), create_net(conf, Phase.kTrain, info, folded=False)
+
+
+def assert_same_training(folded: NeuralNet, unrolled: NeuralNet, records: dict[str, Records]) -> None:
+    assert {name: param.shape for name, param in folded.params.items()} == {
+        name: param.shape for name, param in unrolled.params.items()
+    }
+    (one, gradients), (other, expected) = run(folded, records), run(unrolled, records)
+    assert one.keys() == other.keys()
+    for name, (total, count) in other.items():
+        assert one[name] == (pytest.approx(total, rel=1e-5), count), name
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=2e-4, atol=2e-6, err_msg=name)
+        assert np.abs(gradient).max() > 1e-4, name
+
+
+def test_the_folded_language_model_trains_like_its_copies():
+    folded, unrolled = both(LANGUAGE_MODEL, INFO)
+    assert names(folded) == ["data", "onehot", "label", "gru", "drop", "ip", "loss"]
+    assert [node.layer.shape for node in folded.nodes] == [
+        (5, 5), (5, 4, 6), (5, 4), (5, 4, 7), (5, 4, 7), (5, 4, 6), (5, 4, 6)
+    ]  # fmt: skip
+    assert len([name for name in names(unrolled) if "#" in name]) >= 6 * STEPS
+    assert "data" in names(unrolled)
+    assert list(folded.params) == [
+        "z", "r", "gru_c_hx", "gru_z_hh", "gru_r_hh", "gru_c_hh", "gru_z_b", "gru_r_b", "gru_c_b",
+        "ip_weight", "ip_bias",
+    ]  # fmt: skip
+    assert_same_training(folded, unrolled, texts())
+
+
+def test_parts_of_a_folded_batch_add_up():
+    net = create_net(conf_of(LANGUAGE_MODEL), Phase.kTrain, INFO)
+    records = texts()
+    metrics, whole = run(net, records)
+    parts = []
+    for rows in (Rows(0, 2, 5), Rows(2, 5, 5)):
+        own = {"data": Records(records["data"].data[rows.start : rows.stop])}
+        parts.append(run(net, own, rows))
+    assert sum(part["loss"][0] for part, _ in parts) == pytest.approx(metrics["loss"][0], rel=1e-6)
+    for name in whole:
+        np.testing.assert_allclose(parts[0][1][name] + parts[1][1][name], whole[name], rtol=1e-4, atol=1e-6)
+
+
+TAGGER = """
+layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 3 } }
+layer { name: "embed" type: kEmbedding srclayers: "words" unroll_len: 4 unroll_conn_type: kUnrollOneToAll
+  embedding_conf { vocab_size: 6 feature_dim: 3 } }
+layer { name: "ip" type: kInnerProduct srclayers: "embed" unroll_len: 4 innerproduct_conf { num_output: 5 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "words" unroll_len: 4
+  unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollOneToAll }
+"""
+
+
+def test_steps_after_the_end_of_a_sequence_do_not_count():
+    info = {"words": RecordInfo((4,), 3, label_shape=(4,))}
+    net = create_net(conf_of(TAGGER), Phase.kTrain, info)
+    rng = np.random.default_rng(1)
+    words, labels = rng.integers(0, 6, (3, 4)).astype(np.int32), rng.integers(0, 5, (3, 4))
+    ends = np.arange(4) >= np.array([4, 2, 1])[:, None]
+    words[ends], labels[ends] = -1, -1
+    metrics, gradients = run(net, {"words": Records(words, labels)})
+    assert metrics["loss"][1] == metrics["accuracy"][1] == 7
+    one_by_one = sum(
+        run(net, {"words": Records(words[row : row + 1], labels[row : row + 1])}, Rows(row, row + 1, 3))[1]["ip_weight"]
+        for row in range(3)
+    )
+    np.testing.assert_allclose(gradients["ip_weight"], one_by_one, rtol=1e-5, atol=1e-7)
+
+
+def test_a_source_without_steps_goes_to_every_step():
+    text = """
+    layer { name: "data" type: kRecordInput store_conf { path: "x" batchsize: 3 } }
+    layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 6 } }
+    layer { name: "gate" type: kGRU srclayers: "steps" unroll_len: 4 gru_conf { dim_hidden: 6 } }
+    layer { name: "steps" type: kInnerProduct srclayers: "ip" unroll_len: 4 unroll_conn_type: kUnrollOneToAll
+      innerproduct_conf { num_output: 6 } }
+    layer { name: "loss" type: kSoftmaxLoss srclayers: "gate" srclayers: "data" unroll_len: 4
+      unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollOneToAll }
+    """
+    rng = np.random.default_rng(2)
+    records = {"data": Records(rng.normal(size=(3, 8)).astype(np.float32), np.array([1, 5, 0]))}
+    folded, unrolled = both(text, {"data": RecordInfo((8,), 3)})
+    assert len(folded.nodes) == 5
+    assert sources(folded, "steps") == ["ip"]
+    assert_same_training(folded, unrolled, records)
+
+
+@pytest.mark.parametrize(
+    ("what", "more"),
+    [
+        ("a layer with a state", 'layer { name: "top" type: kBM srclayers: "gru" }'),
+        ("a delay", 'layer { name: "top" type: kDummy srclayers: "gru" shift: 0 unroll_len: 3 }'),
+        ("the last step alone", 'layer { name: "top" type: kReLU srclayers: "gru" unroll_len: 1 '
+         "unroll_conn_type: kUnrollFirstToLast }"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fold_is_unrolled(what, more):
+    net = create_net(conf_of(LANGUAGE_MODEL + more), Phase.kTrain, INFO)
+    assert "3#gru" in names(net), what
+    metrics, gradients = run(net, texts())
+    assert metrics["loss"][1] == BATCH * STEPS
+    assert gradients["ip_weight"].any()
+
+
+def test_singas_numbers_of_a_gru():
+    """All params 0.5, two units, characters 0 and 1 of four: h1 = 0.204824, h2 = 0.346753 in its unit test."""
+    text = """
+    unroll_len: 2
+    layer { name: "data" type: kCharRNN unroll_len: 1 char_rnn_conf { path: "x" batchsize: 1 unroll_len: 2 } }
+    layer { name: "onehot" type: kOneHot srclayers: "data" unroll_conn_type: kUnrollOneToAll
+      onehot_conf { vocab_size: 4 } }
+    layer { name: "gru" type: kGRU srclayers: "onehot" gru_conf { dim_hidden: 2 } }
+    """
+    ops = get_ops("numpy")
+    features = []
+    for folded in (True, False):
+        net = create_net(conf_of(text), Phase.kTest, {"data": RecordInfo((3,), 1, has_labels=False)}, folded)
+        values = {name: np.full(param.shape, 0.5, np.float32) for name, param in net.params.items()}
+        wanted = ["gru"] if folded else ["0#gru", "1#gru"]
+        records = {"data": Records(np.array([[0, 1, 2]], np.uint8))}
+        outputs, _ = forward(net, values, records, Context(ops, Phase.kTest, Rows(0, 1, 1)), wanted)
+        features.append(np.concatenate([outputs[name].feature.reshape(-1) for name in wanted]))
+    for found in features:
+        np.testing.assert_allclose(found, [0.204824, 0.204824, 0.346753, 0.346753], atol=2e-6)
+
+
+def test_params_of_a_folded_net_are_filled_like_those_of_its_copies():
+    folded, unrolled = both(LANGUAGE_MODEL, INFO)
+    one, other = initial_values(folded.params, 3), initial_values(unrolled.params, 3)
+    assert one.keys() == other.keys()
+    assert all((one[name] == other[name]).all() for name in one)
