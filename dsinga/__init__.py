@@ -6,7 +6,16 @@ from dsinga.errors import RunError, UserError
 from dsinga.registry import register
 
 if TYPE_CHECKING:
-    from dsinga.api import Result, build_net, evaluate, partition_net, predict, predict_batches, train
+    from dsinga.api import (
+        Result,
+        build_net,
+        evaluate,
+        partition_net,
+        predict,
+        predict_batches,
+        predict_with_labels,
+        train,
+    )
     from dsinga.job import Job, load, loads
 
 __version__ = "0.1.0"
@@ -23,12 +32,22 @@ __all__ = [
     "partition_net",
     "predict",
     "predict_batches",
+    "predict_with_labels",
     "register",
     "train",
 ]
 
 _JOB = ("Job", "load", "loads")
-_API = ("Result", "build_net", "evaluate", "partition_net", "predict", "predict_batches", "train")
+_API = (
+    "Result",
+    "build_net",
+    "evaluate",
+    "partition_net",
+    "predict",
+    "predict_batches",
+    "predict_with_labels",
+    "train",
+)
 _HOMES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
 
 

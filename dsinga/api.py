@@ -135,6 +135,23 @@ def predict_batches(
     data_root: str | None = None,
 ) -> Iterator[np.ndarray]:
     """Like :func:`predict`, batch after batch."""
+    for feature, _ in predict_with_labels(job, params, layer, phase, client, data_root=data_root):
+        yield feature
+
+
+def predict_with_labels(
+    job: Job | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str],
+    layer: str,
+    phase: str = "test",
+    client: Client | None = None,
+    *,
+    data_root: str | None = None,
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Like :func:`predict_batches`, with the labels (rows,) that come with the feature, or None where there are none.
+
+    That is what :func:`dsinga.data.write_store` takes.
+    """
     job = job if isinstance(job, Job) else load(job)
     with _client(client) as client:
         yield from cluster.predict(job, client, _params(params), layer, _phase(phase), roots(job, data_root))
@@ -250,4 +267,13 @@ def put_aside(workspace: Path) -> None:
             found.replace(old)
 
 
-__all__: Sequence[str] = ["Result", "build_net", "evaluate", "partition_net", "predict", "predict_batches", "train"]
+__all__: Sequence[str] = [
+    "Result",
+    "build_net",
+    "evaluate",
+    "partition_net",
+    "predict",
+    "predict_batches",
+    "predict_with_labels",
+    "train",
+]

@@ -83,21 +83,39 @@ def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **optio
 @click.option("--checkpoint", required=True, help="A checkpoint: step folder, checkpoint folder or .safetensors file.")
 @click.option("--layer", required=True, help="Whose feature to write.")
 @click.option("--out", required=True, help="The zarr store to write: path or URL.")
+@click.option("--overwrite", is_flag=True, help="Replace a store that is there.")
 @click.option("--phase", default="test", show_default=True, help="Whose stores: train, val, test or deploy.")
 @DATA_ROOT
 @SET
 @_cluster_options
 def predict(
-    conf: Path, checkpoint: str, layer: str, out: str, phase: str, data_root: str | None, **options: Any
-) -> None:
-    """Write the feature of a layer, for every record of a phase, to a zarr store."""
+    conf: Path, checkpoint: str, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Write the feature of a layer, and the labels, for every record of a phase to a zarr store."""
     from dsinga.data import write_store
 
     job, connection = _job_and_connection(conf, options)
     with connection as client:
-        batches = api.predict_batches(job, checkpoint, layer, phase, client, data_root=data_root)
-        count = write_store(out, ((batch, None) for batch in batches))
+        batches = api.predict_with_labels(job, checkpoint, layer, phase, client, data_root=data_root)
+        count = write_store(out, batches, overwrite=overwrite)
     click.echo(f"wrote the feature of {layer!r} for {count} records to {out}")
+
+
+@main_group.command()
+@click.argument("queries")
+@click.argument("database")
+@click.option("--distance", type=click.Choice(["cosine", "euclidean"]), default="cosine", show_default=True)
+@click.option("--at", default=10, show_default=True, type=click.IntRange(min=1), metavar="K", help="Of the K nearest.")
+def retrieve(queries: str, database: str, distance: str, at: int) -> None:
+    """Rank the rows of the store DATABASE for each row of QUERIES, and say how many are of its class.
+
+    Both are zarr stores of features with labels, as dsinga predict writes them.
+    """
+    from dsinga.retrieval import compare_stores
+
+    for name, value in compare_stores(queries, database, distance, at).items():
+        click.echo(f"{name:24} {value:.4f}")
 
 
 @main_group.command()

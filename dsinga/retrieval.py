@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.data import open_store
 from dsinga.errors import UserError
 
 DISTANCES = ("cosine", "euclidean")
@@ -93,6 +94,33 @@ def chance(query_labels: Any, database_labels: Any) -> float:
     relevant = relevant[relevant > 0]
     inverse = (1 / np.arange(1, count + 1)).sum()  # Σ 1/r
     return float((inverse + (count - inverse) * (relevant - 1) / max(count - 1, 1)).mean() / count)
+
+
+def compare_stores(queries: str, database: str, distance: str = "cosine", k: int = 10) -> dict[str, float]:
+    """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
+
+    Raises UserError, beside what :func:`ranked_relevance` does, where a store is missing or has no labels.
+    """
+    (rows, wanted), (base, labels) = _read(queries), _read(database)
+    averages, firsts = [], []
+    for relevant in ranked_relevance(rows, base, wanted, labels, distance):
+        averages.append(average_precision(relevant))
+        firsts.append(precision_at(relevant, k))
+    return {
+        "mean average precision": float(np.concatenate(averages).mean()),
+        f"precision at {k}": float(np.concatenate(firsts).mean()),
+        "MAP of chance": chance(wanted, labels),
+    }
+
+
+def _read(location: str) -> tuple[np.ndarray, np.ndarray]:
+    store = open_store(location)
+    data, labels = store.read(range(len(store)))
+    if labels is None:
+        raise UserError(
+            f"{location} has no labels, by which to tell what is relevant; use a job whose records have them"
+        )
+    return data, labels
 
 
 def _orders(queries: Any, database: Any, distance: str) -> Iterator[tuple[int, np.ndarray]]:

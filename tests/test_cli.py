@@ -37,6 +37,22 @@ neuralnet {
 cluster { workspace: "work" }
 """
 
+OWN = """import dsinga
+from dsinga.layers.innerproduct import InnerProduct
+
+
+@dsinga.register("layer", "Own")
+class Own(InnerProduct):
+    pass
+
+
+@dsinga.register("importer", "powers")
+def powers(source):
+    import numpy
+    from dsinga.data import Batch, Part
+    return {"": Part(iter([Batch(numpy.array([[1.0, 2.0, 4.0]]), None)]))}
+"""
+
 Dsinga = Callable[..., subprocess.CompletedProcess]
 
 
@@ -93,7 +109,30 @@ def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:
     out = dsinga("predict", "job.conf", "--checkpoint", "work", "--layer", "ip1", "--out", "ip1.zarr")
     assert out.returncode == 0, out.stderr
     assert "50 records" in out.stdout
-    assert (len(open_store(str(folder / "ip1.zarr"))), open_store(str(folder / "ip1.zarr")).shape) == (50, (3,))
+    store = open_store(str(folder / "ip1.zarr"))
+    assert (len(store), store.shape) == (50, (3,))
+    assert store.has_labels
+
+    again = dsinga("predict", "job.conf", "--checkpoint", "work", "--layer", "loss", "--out", "ip1.zarr")
+    assert again.returncode == 2
+    assert "ip1.zarr exists; --overwrite replaces it" in again.stderr
+    command = ["predict", "job.conf", "--checkpoint", "work", "--layer", "loss", "--out", "ip1.zarr", "--overwrite"]
+    assert dsinga(*command).returncode == 0
+
+
+def test_retrieve_says_how_good_the_ranking_is(dsinga: Dsinga, folder: Path) -> None:
+    write_store(folder / "q.zarr", [(np.array([[1.0, 0], [0, 1]]), np.array([0, 1]))])
+    write_store(folder / "d.zarr", [(np.array([[3.0, 1], [2, 1], [1, 3]]), np.array([0, 1, 1]))])
+    found = dsinga("retrieve", "q.zarr", "d.zarr", "--at", "1")
+    assert found.returncode == 0, found.stderr
+    lines = [line.rsplit(maxsplit=1) for line in found.stdout.splitlines()]
+    assert lines[:2] == [["mean average precision", "1.0000"], ["precision at 1", "1.0000"]]
+    euclidean = dsinga("retrieve", "q.zarr", "d.zarr", "--distance", "euclidean")
+    assert "mean average precision   0.7500" in euclidean.stdout  # (2, 1) is nearer to (1, 0) than (3, 1)
+
+    write_store(folder / "bare.zarr", [(np.eye(2), None)])
+    assert "bare.zarr has no labels" in dsinga("retrieve", "q.zarr", "bare.zarr").stderr
+    assert "nowhere.zarr was not found" in dsinga("retrieve", "nowhere.zarr", "d.zarr").stderr
 
 
 def test_resume_goes_on_and_a_fresh_run_keeps_the_old_one_aside(dsinga: Dsinga, folder: Path) -> None:
@@ -279,7 +318,10 @@ def test_bad_arguments_are_one_message_and_status_2(dsinga: Dsinga, arguments: l
 
 @pytest.mark.process
 def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path) -> None:
-    """``dask scheduler`` and two ``dask worker --nthreads 1``, as on a cluster."""
+    """``dask scheduler`` and two ``dask worker --nthreads 1``, as on a cluster; a layer of a file that they lack."""
+    (folder / "own.py").write_text(OWN)
+    own = ["--import", "own.py", "--set", "neuralnet.layer[ip1].type=kUserLayer"]
+    own += ["--set", "neuralnet.layer[ip1].user_type=Own"]
     file = folder / "scheduler.json"
     dask = [sys.executable, "-m", "dask"]
     common = ["--dashboard-address", ":0", "--scheduler-file", str(file)]
@@ -297,9 +339,9 @@ def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path)
             assert time.monotonic() < deadline, "the scheduler wrote no file"
         with Client(scheduler_file=str(file), timeout=30, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=30)
-        trained = dsinga("train", "job.conf", "--scheduler-file", "scheduler.json", "--workers", "2")
+        trained = dsinga("train", "job.conf", "--scheduler-file", "scheduler.json", "--workers", "2", *own)
         assert trained.returncode == 0, trained.stderr
-        alone = dsinga("train", "job.conf", "--workers", "1", "--workspace", "alone")
+        alone = dsinga("train", "job.conf", "--workers", "1", "--workspace", "alone", *own)
         assert alone.returncode == 0, alone.stderr
         from dsinga.checkpoint import read_params
 
@@ -311,6 +353,16 @@ def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path)
             process.terminate()
         for process in started:
             process.wait(timeout=20)
+
+
+def test_a_file_of_the_users_brings_an_importer(dsinga: Dsinga, folder: Path) -> None:
+    (folder / "own.py").write_text(OWN)
+    imported = dsinga("data", "import", "powers", "own.py", "powers.zarr", "--import", "own.py")
+    assert imported.returncode == 0, imported.stderr
+    assert "1 records" in imported.stdout
+    refused = dsinga("train", "job.conf", "--import", "mine.py")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("dsinga: mine.py cannot be imported: ")
 
 
 def test_unknown_kernels_are_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch) -> None:

@@ -18,7 +18,7 @@ from dsinga.cluster.travel import check_stores, check_travels
 from dsinga.cluster.watch import gather
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, check
-from dsinga.layers import Context, Rows
+from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.registry import nearest
@@ -38,14 +38,17 @@ def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequ
     for conf in (node.layer.conf for node in net.nodes):
         if conf.type in OUTPUTS:  # a pass for each: a job has one, if any, and seldom a loss beside it
             batches = _batches(client, net, feed, params, job.seed, (conf.name,))
-            write_output(conf, (features[conf.name] for features, _ in batches))
+            write_output(conf, (features[conf.name].data for features, _ in batches))
     return {name: total / count for name, (total, count) in add_metrics(parts).items() if count}
 
 
 def predict(
     job: Job, client: Client, params: Arrays, layer: str, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
-) -> Iterator[np.ndarray]:
-    """Yield the feature of ``layer`` for batch after batch, in the order of the store: arrays of shape (rows, ...)."""
+) -> Iterator[Records]:
+    """Yield the feature of ``layer`` for batch after batch, in the order of the store: arrays of shape (rows, ...).
+
+    Beside it are the labels (rows,) that come with it, or None.
+    """
     net, feed = _prepare(job, params, phase, roots)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
@@ -68,7 +71,7 @@ def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tu
 
 def _batches(
     client: Client, net: NeuralNet, feed: Feed, params: Arrays, seed: int, keep: Sequence[str]
-) -> Iterator[tuple[dict[str, np.ndarray], Metrics]]:
+) -> Iterator[tuple[dict[str, Records], Metrics]]:
     """Yield (kept features, metrics) of each batch in order, never more than a few ahead."""
     workers = workers_at_hand(client)
     if not workers:
@@ -96,7 +99,7 @@ def _batches(
 
 def _forward_range(
     shared: tuple[NeuralNet, Feed, Mapping[str, np.ndarray]], seed: int, start: int, stop: int, keep: Sequence[str]
-) -> tuple[dict[str, np.ndarray], Metrics]:
+) -> tuple[dict[str, Records], Metrics]:
     """Task: one forward pass over the records ``start`` to ``stop`` - 1."""
     net, feed, params = shared
     ops = get_ops()
@@ -106,4 +109,10 @@ def _forward_range(
     ctx = Context(ops, net.phase, Rows(0, rows, rows), seed)
     values = {name: ops.asarray(value) for name, value in params.items()}
     outputs, metrics = forward(net, values, records, ctx, keep)
-    return {name: np.ascontiguousarray(ops.to_numpy(outputs[name].feature)) for name in keep}, metrics
+    return {name: _records(ops.to_numpy(outputs[name].feature), outputs[name].labels) for name in keep}, metrics
+
+
+def _records(feature: np.ndarray, labels: Any) -> Records:
+    """Return a feature with its labels where there is one for each row."""
+    one_each = labels is not None and np.shape(labels) == feature.shape[:1]
+    return Records(np.ascontiguousarray(feature), np.asarray(labels) if one_each else None)

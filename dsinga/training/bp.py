@@ -127,10 +127,10 @@ def visit_layers(
         except Exception as error:
             blame(error, layer, "compute_feature")
             raise
+        if output.labels is None:
+            output = output._replace(labels=layer.hand_on_labels([labels_of(labels, edge) for edge in edges], own))
         features.append(output.feature)
         labels.append(output.labels)
-        if output.labels is None:
-            labels[-1] = layer.hand_on_labels([labels_of(labels, edge) for edge in edges], own)
         for node in stage.releases:
             features[node] = None
         yield Visit(stage, params, sources, output, own)

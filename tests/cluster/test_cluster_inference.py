@@ -10,6 +10,7 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
 from dsinga.api import roots
+from dsinga.cluster import inference
 from dsinga.data import open_store
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
@@ -40,8 +41,20 @@ def test_evaluate_counts_every_record_once(job: Job, client: Client, params, who
 
 def test_predict_keeps_the_order_of_the_store_and_the_last_short_batch(job: Job, client: Client, params, whole) -> None:
     batches = list(cluster.predict(job, client, params, "ip", Phase.kTest, roots(job, None)))
-    assert [len(batch) for batch in batches] == [64, 64, 22]
-    np.testing.assert_allclose(np.concatenate(batches), whole[0], rtol=1e-4, atol=1e-5)
+    assert [len(batch.data) for batch in batches] == [64, 64, 22]
+    np.testing.assert_allclose(np.concatenate([batch.data for batch in batches]), whole[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", ["data", "ip", "loss"])
+def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, params, stores: Path, layer: str) -> None:
+    batches = list(cluster.predict(job, threads, params, layer, Phase.kTest, roots(job, None)))
+    expected = open_store(str(stores / "test.zarr")).read_labels(range(150))
+    np.testing.assert_array_equal(np.concatenate([batch.labels for batch in batches]), expected)
+
+
+def test_a_feature_that_has_other_rows_than_labels_has_none() -> None:
+    assert inference._records(np.zeros((3, 2)), np.zeros((3, 4), int)).labels is None
+    assert inference._records(np.zeros((3, 2)), None).labels is None
 
 
 def test_an_unknown_layer_is_refused(job: Job, threads: Client, params) -> None:
