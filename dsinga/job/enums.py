@@ -222,6 +222,7 @@ class LayerType(Enum):
     kRNNDummy = 505
     kUserLayer = 600
     kCRF = 700
+    kEntityF1 = 701
     kLSTM = 710
     kRNN = 711
     kAdd = 720

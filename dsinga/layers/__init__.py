@@ -11,6 +11,7 @@ from dsinga.layers import (
     dummy,
     elementwise,
     embedding,
+    entity,
     hinge,
     image,
     innerproduct,

@@ -114,7 +114,7 @@ class LayerContract:
             output = layer.compute_feature(params, sources, context(ops, phase))
             declared = layer.part_shapes if layer.hands_parts else (layer.shape,)
             assert tuple(part.shape for part in parts_of(layer, output)) == declared
-            expected = np.int64 if case.kind in ("kArgSort", "kAccuracy", "kCRF") else np.float32
+            expected = np.int64 if case.kind in ("kArgSort", "kAccuracy", "kCRF", "kEntityF1") else np.float32
             assert {part.dtype.type for part in parts_of(layer, output)} == {expected}
             assert set(output.state) <= {spec.role for spec in layer.params if not spec.trainable}
 

@@ -1,0 +1,84 @@
+"""kEntityF1: how many entities, not tags, are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, times
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.label import required_labels
+from dsinga.registry import register
+
+
+@register("layer", "kEntityF1")
+class EntityF1(Layer):
+    """Metrics "f1", "precision" and "recall" of entities; the feature is the tags, (B, T) int64, -1 after the end.
+
+    The first source gives tags (B, T), as kCRF does, or scores (B, T, K), of which the highest counts; the second the
+    true tags, its labels (B, T), -1 after the end. Tags are numbered as ``dsinga data import conll`` does: 0 is O,
+    2k + 1 the first word of an entity of type k (B-), 2k + 2 one of its other words (I-). An entity counts as found if
+    its first word, its last word and its type are right. As in the evaluation of CoNLL-2000, an I- that follows no word
+    of its type begins an entity.
+    """
+
+    source_count: ClassVar[int | None] = 2
+    label_source: ClassVar[int | None] = 1
+    is_output = True
+    over_steps: ClassVar[bool] = True
+    gathered_because = "looks at all tags of a sequence"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        shape = self.source_shapes[0]
+        if len(shape) not in (2, 3):
+            raise self.fail(
+                "takes tags (batch, steps), or a score for each tag of each step (batch, steps, tags), but "
+                f"{self.source_name(0)} gives {times(shape)}",
+                field="srclayers",
+            )
+        self.shape = shape[:2]
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        gold, found = required_labels(self, sources[1]), np.asarray(ctx.ops.to_numpy(sources[0]))
+        if gold.shape != found.shape[:2]:
+            raise self.fail(
+                f"compares {times(found.shape[1:2])} steps of {self.source_name(0)} with labels of shape {gold.shape}"
+            )
+        tags = found.argmax(axis=2) if found.ndim == 3 else found
+        tags = np.where(gold >= 0, tags, -1).astype(np.int64)
+        return Output(tags, metrics=entity_metrics(tags, gold))
+
+
+class Entities(NamedTuple):
+    """Where entities are in tags (B, T): whether one begins, and, for where one does, the step after its last word."""
+
+    begins: Array
+    ends: Array
+
+
+def entity_metrics(tags: Array, gold: Array) -> dict[str, tuple[float, float]]:
+    """Return precision, recall and F1 of the entities of ``tags``, as (sum, count), which add up over a batch."""
+    mine, theirs = entities(tags), entities(gold)
+    same = mine.begins & theirs.begins & (mine.ends == theirs.ends) & (kinds(tags) == kinds(gold))
+    right, found, there = (int(mask.sum()) for mask in (same, mine.begins, theirs.begins))
+    return {"precision": (right, found), "recall": (right, there), "f1": (2 * right, found + there)}
+
+
+def kinds(tags: Array) -> Array:
+    """Return the type of entity of each tag, -1 where there is none."""
+    return np.where(tags > 0, (tags - 1) // 2, -1)
+
+
+def entities(tags: Array) -> Entities:
+    """Find the entities in tags (B, T) of the numbering that :class:`EntityF1` says."""
+    inner, steps = (tags > 0) & (tags % 2 == 0), tags.shape[1]
+    goes_on = np.zeros(tags.shape, bool)
+    goes_on[:, 1:] = inner[:, 1:] & (kinds(tags)[:, 1:] == kinds(tags)[:, :-1])
+    stops = np.where(goes_on, steps, np.arange(steps))  # the next stop from a step on is its minimum from there
+    following = np.full((len(tags), steps + 1), steps)
+    following[:, :steps] = np.minimum.accumulate(stops[:, ::-1], axis=1)[:, ::-1]
+    return Entities((tags > 0) & ~goes_on, following[:, 1:])

@@ -1,0 +1,105 @@
+"""Entities found: by hand, by a plain loop over the words, and as sums of the parts of a batch."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from layer_cases import context
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf
+from dsinga.layers import Layer, Output
+from dsinga.layers.entity import entity_metrics
+from dsinga.ops import BACKENDS
+from dsinga.registry import lookup
+
+NAMES = ("O", "B-x", "I-x", "B-y", "I-y")
+CTX = context(BACKENDS["numpy"]())
+
+
+def coded(*sentences: str) -> np.ndarray:
+    words = [sentence.split() for sentence in sentences]
+    longest = max(map(len, words))
+    return np.array([[NAMES.index(tag) for tag in one] + [-1] * (longest - len(one)) for one in words])
+
+
+def layer(*shape: int) -> Layer:
+    return lookup("layer", "kEntityF1")(
+        LayerConf(name="f1", type="kEntityF1", srclayers=["crf", "data"]), [shape, (5,)]
+    )
+
+
+def run(found: np.ndarray, gold: np.ndarray) -> Output:
+    own = lookup("layer", "kEntityF1")
+    conf = LayerConf(name="f1", type="kEntityF1", srclayers=["crf", "data"])
+    return own(conf, [found.shape, gold.shape]).compute_feature([], [found, gold], CTX)
+
+
+@pytest.mark.parametrize(
+    ("found", "right", "count"),
+    [
+        ("O B-x I-x O B-y", 2, 2),
+        ("O B-x O O B-y", 1, 2),  # too short
+        ("O B-x I-x I-x B-y", 1, 2),  # too long
+        ("O B-y I-y O B-y", 1, 2),  # another type
+        ("O B-x B-x O B-y", 1, 3),  # two of them
+        ("O I-x I-x O I-y", 2, 2),  # begun by I-
+        ("O B-x I-y O O", 0, 2),
+        ("O O O O O", 0, 0),
+    ],
+)
+def test_an_entity_is_found_if_both_ends_and_the_type_are_right(found: str, right: int, count: int):
+    metrics = run(coded(found), coded("O B-x I-x O B-y")).metrics
+    assert metrics == {"precision": (right, count), "recall": (right, 2), "f1": (2 * right, count + 2)}
+
+
+def test_what_lies_beyond_the_end_does_not_count():
+    gold = coded("O B-x", "B-x I-x O")
+    output = run(np.array([[0, 1, 2], [1, 2, 1]]), gold)
+    assert output.metrics["precision"] == (2, 3)
+    assert output.feature.tolist() == [[0, 1, -1], [1, 2, 1]]
+
+
+def test_of_scores_the_highest_counts():
+    gold = coded("O B-x I-x O")
+    output = run(np.eye(5, dtype=np.float32)[gold], gold)
+    assert output.feature.tolist() == gold.tolist()
+    assert output.metrics["f1"] == (2, 2)
+
+
+def spans(tags: list[int]) -> set[tuple[int, int, str]]:
+    """The entities of one sentence: first word, last word, type; read word by word."""
+    found, begin = [], None
+    for at, name in enumerate([*(NAMES[tag] if tag >= 0 else "O" for tag in tags), "O"]):
+        if begin is not None and not (name.startswith("I") and name[2:] == begin[1]):
+            found.append((begin[0], at - 1, begin[1]))
+            begin = None
+        if begin is None and re.match("[BI]", name):
+            begin = (at, name[2:])
+    return set(found)
+
+
+tag_rows = arrays(int, (3, 6), elements=st.integers(0, 4))
+
+
+@given(found=tag_rows, gold=tag_rows, lengths=arrays(int, 3, elements=st.integers(1, 6)))
+def test_the_figures_are_those_of_a_loop_over_the_words(found, gold, lengths):
+    beyond = np.arange(6) >= lengths[:, None]
+    found, gold = np.where(beyond, -1, found), np.where(beyond, -1, gold)
+    pairs = [(spans(mine), spans(theirs)) for mine, theirs in zip(found.tolist(), gold.tolist(), strict=True)]
+    right = sum(len(mine & theirs) for mine, theirs in pairs)
+    count, there = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
+    expected = {"precision": (right, count), "recall": (right, there), "f1": (2 * right, count + there)}
+    assert entity_metrics(found, gold) == expected
+
+
+def test_other_sources_and_labels_are_refused():
+    with pytest.raises(UserError, match=r"layer 'f1': takes tags .* 'crf' gives 5"):
+        layer(5)
+    with pytest.raises(UserError, match=r"compares 3 steps of 'crf' with labels of shape \(2,\)"):
+        run(np.zeros((2, 3), int), np.zeros(2, int))
