@@ -35,7 +35,7 @@ def check_pair(visible: Node, hidden: Node) -> None:
     """Raise JobError unless two nodes are the two sides of one restricted Boltzmann machine."""
     one, other = visible.layer, hidden.layer
     if not isinstance(one, RBMVis):
-        raise other.fail(f"takes a kRBMVis layer, but {one.name!r} is a {one.conf.type_name}", field="srclayers")
+        raise other.fail(f"takes a kRBMVis layer of its own; {other.source_name(0)} is none", field="srclayers")
     if other.name not in one.conf.srclayers:
         raise one.fail(f"must have its hidden layer, {other.name!r}, among its srclayers", field="srclayers")
     if visible.params[0] != hidden.params[0]:
