@@ -220,7 +220,8 @@ class LayerConf(Message):
     """A layer: its type, its sources, its params, the phases it belongs to, and the configuration of its type.
 
     ``unroll_len`` is the number of time steps, None for the net's; an explicit 1 keeps the layer out of unrolling.
-    ``unroll_index`` is the step of a copy that unrolling has made, None in a job.
+    ``unroll_index`` is the step of a copy that unrolling has made, None in a job. ``per_step`` computes a layer that
+    knows one step at each step of whole sequences, however many they have: nothing is unrolled, and phases may differ.
     Beyond SINGA 0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one
     worker of the group.
     """
@@ -236,6 +237,7 @@ class LayerConf(Message):
     share_src_blobs: bool = False
     unroll_len: int | None = None
     unroll_index: int | None = None
+    per_step: bool = False
     unroll_conn_type: list[UnrollConnType] = field(default_factory=list)
     shift: list[int] = field(default_factory=list)
     partition_dim: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dsinga.job import LayerConf, NetConf, UnrollConnType
-from dsinga.layers.base import Layer, Shape
+from dsinga.layers.base import Layer, Shape, times
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.contract import make_layer
 from dsinga.layers.steps import NotByStep, Steps
@@ -55,10 +55,27 @@ def make_folded(
     info: RecordInfo | None,
     named: Mapping[str, LayerConf],
 ) -> Layer:
-    """Return the layer that computes all steps of a chain: itself if it can, else :class:`Steps`.
+    """Return the layer that computes all steps of a chain, or of sequences if ``per_step``: itself or :class:`Steps`.
 
     ``named`` are the layers of the net by name. Raises NotByStep where the steps cannot be computed together.
     """
+    if layer.per_step and not cls.over_steps:
+        return _make_per_step(cls, layer, shapes)
     if layer.unroll_len is None or cls.over_steps:
         return make_layer(cls, layer, shapes, info)
     return Steps(cls, layer, shapes, layer.unroll_len, [named[name].unroll_len is None for name in layer.srclayers])
+
+
+def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
+    """Return the layer that computes each step of its sources; raise JobError where it cannot."""
+    if not shapes or len(shapes[0]) < 3:
+        gives = f"takes {times(shapes[0])}" if shapes else "has no source"
+        raise layer.error(
+            f"layer {layer.name!r} is to compute each step of sequences (batch, steps, ...), but {gives}; leave "
+            "per_step out",
+            "per_step",
+        )
+    try:
+        return Steps(cls, layer, shapes, shapes[0][1], [False] * len(shapes))
+    except NotByStep as error:
+        raise layer.error(f"{error}: it cannot be computed per_step", "per_step") from None

@@ -1,0 +1,99 @@
+"""Layers that know one step, over sequences as long as they come: what unrolling computes, without saying how long."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from netcases import net_of
+
+from dsinga.errors import UserError
+from dsinga.job import Phase
+from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.net import NeuralNet
+from dsinga.ops import get_ops
+from dsinga.training import bp, forward
+
+ROWS, STEPS, TAGS = 4, 5, 3
+INFO = RecordInfo((STEPS,), ROWS, label_range=(0, TAGS - 1), label_shape=(STEPS,))
+WORDS = 'layer { name: "words" type: kRecordInput unroll_len: 1 store_conf { path: "x" } }'
+TAGGER = """
+layer { name: "embed" type: kEmbedding srclayers: "words" %s embedding_conf { vocab_size: 9 feature_dim: 4 } }
+layer { name: "ip" type: kInnerProduct srclayers: "embed" %s innerproduct_conf { num_output: 3 } }
+layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "words" %s }
+"""
+LABELS = "unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollOneToAll"
+
+
+def sentences() -> dict[str, Records]:
+    rng = np.random.default_rng(0)
+    beyond = np.arange(STEPS) >= np.array([5, 1, 3, 2])[:, None]
+    words = np.where(beyond, -1, rng.integers(0, 9, (ROWS, STEPS))).astype(np.int32)
+    return {"words": Records(words, np.where(beyond, -1, rng.integers(0, TAGS, (ROWS, STEPS))))}
+
+
+def values_of(net: NeuralNet) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {name: rng.uniform(-1, 1, param.shape).astype(np.float32) for name, param in sorted(net.params.items())}
+
+
+def train(net: NeuralNet):
+    pushed: dict[str, np.ndarray] = {}
+    ctx = Context(get_ops("numpy"), Phase.kTrain, Rows(0, ROWS, ROWS))
+    return bp(net, values_of(net), sentences(), ctx, pushed.__setitem__), pushed
+
+
+def test_it_is_what_unrolling_computes():
+    mine = net_of(WORDS + TAGGER % ("", "per_step: true", "per_step: true"), words=INFO)
+    theirs = net_of(f"unroll_len: 5 {WORDS}" + TAGGER % ("unroll_conn_type: kUnrollOneToAll", "", LABELS), words=INFO)
+    assert mine.layer("ip").shape == theirs.layer("ip").shape == (ROWS, STEPS, TAGS)
+    (metrics, gradients), (other_metrics, other_gradients) = train(mine), train(theirs)
+    assert metrics == other_metrics
+    for name, gradient in gradients.items():
+        np.testing.assert_array_equal(gradient, other_gradients[name])
+
+
+def test_phases_have_sequences_of_their_own_lengths():
+    text = WORDS + TAGGER % ("", "per_step: true", "per_step: true")
+    for steps in (3, 8):
+        info = RecordInfo((steps,), ROWS, label_shape=(steps,))
+        assert net_of(text, words=info).layer("loss").shape == (ROWS, steps, TAGS)
+
+
+CRF = """
+layer { name: "embed" type: kEmbedding srclayers: "words" embedding_conf { vocab_size: 9 feature_dim: 4 } }
+layer { name: "gru" type: kGRU srclayers: "embed" srclayers: "words" gru_conf { dim_hidden: 3 bidirectional: true } }
+layer { name: "ip" type: kInnerProduct srclayers: "gru" per_step: true innerproduct_conf { num_output: 3 } }
+layer { name: "crf" type: kCRF srclayers: "ip" srclayers: "words" }
+layer { name: "f1" type: kEntityF1 srclayers: "crf" srclayers: "words" exclude: kTrain }
+"""
+
+
+def test_a_conditional_random_field_over_a_recurrent_layer():
+    net = net_of(WORDS + CRF, words=INFO)
+    assert net.params["crf_transitions"].shape == (TAGS, TAGS)
+    metrics, gradients = train(net)
+    assert metrics["loss"][1] == ROWS
+    assert all(np.abs(gradient).max() > 0 for gradient in gradients.values())
+    test = net_of(WORDS + CRF, Phase.kTest, words=INFO)
+    ctx = Context(get_ops("numpy"), Phase.kTest, Rows(0, ROWS, ROWS))
+    outputs, metrics = forward(test, values_of(test), sentences(), ctx, ("crf", "f1"))
+    assert {"loss", "accuracy", "f1", "precision", "recall"} <= set(metrics)
+    assert np.array_equal(outputs["f1"].feature, outputs["crf"].feature)
+    assert np.array_equal(outputs["crf"].feature >= 0, sentences()["words"].labels >= 0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (
+            'type: kInnerProduct srclayers: "words" innerproduct_conf { num_output: 3 }',
+            "takes 4 x 5; leave per_step out",
+        ),
+        ('type: kBM srclayers: "embed"', "layer 'one' keeps a state, .*cannot be computed per_step"),
+        ("type: kDummy dummy_conf { input: true shape: 4 shape: 2 }", "has no source; leave per_step out"),
+    ],
+)
+def test_what_is_no_step_is_refused_with_its_place(layer: str, message: str):
+    embed = TAGGER.splitlines()[1] % ""
+    with pytest.raises(UserError, match=rf"job.conf:4: layer 'one'.*{message}|job.conf:4: .*{message}"):
+        net_of(f'{WORDS}\n{embed}\nlayer {{ name: "one" per_step: true {layer} }}', words=INFO)
