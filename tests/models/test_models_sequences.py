@@ -1,0 +1,39 @@
+"""The jobs of dsinga.models over sequences: the nets that they say they are, and the job files written from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsinga import models
+from dsinga.job import Phase, check, load, loads, to_text
+from dsinga.layers import RecordInfo
+from dsinga.net import create_net
+
+DATASETS = Path(__file__).parents[2] / "datasets"
+WNUT17 = {"words": 3706, "shapes": 429, "prefixes": 2290, "suffixes": 2116}
+SENTENCES = RecordInfo((41,), 32, label_range=(0, 12), label_shape=(41,))
+
+
+def test_the_job_of_wnut17_is_what_the_function_writes():
+    job = models.bigru_crf(WNUT17, 13)
+    assert load(DATASETS / "wnut17" / "job.conf") == job
+    assert loads(to_text(job)) == job
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+
+
+@pytest.mark.parametrize(("crf", "params"), [(True, 13 * 13 + 13), (False, 0)])
+def test_a_tagger_with_and_without_a_conditional_random_field(crf: bool, params: int):
+    net = create_net(models.bigru_crf(WNUT17, 13, crf=crf).net, Phase.kTrain, dict.fromkeys(WNUT17, SENTENCES))
+    embedded = 64 * 3706 + 16 * 429 + 24 * (2290 + 2116)
+    recurrent = 2 * 3 * 64 * (128 + 64 + 1)
+    assert sum(param.size for param in net.params.values()) == embedded + recurrent + 13 * (128 + 1) + params
+    assert net.layer("scores").shape == (32, 41, 13)
+    assert net.losses == ("tags",)
+
+
+def test_words_alone_will_do():
+    net = create_net(models.bigru_crf({"words": 9}, 13).net, Phase.kVal, {"words": SENTENCES})
+    assert net.layer("embedding").shape == (32, 41, 64)
+    assert net.layer("entities").shape == (32, 41)
