@@ -19,11 +19,23 @@ from dsinga.cluster import connect
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, load
 from dsinga.net import NeuralNet, PartitionedNet
+from dsinga.registry import import_file
 from dsinga.show import print_net, print_parts
 
 CONF = click.argument("conf", type=click.Path(path_type=Path))
 SET = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a field of the job.")
 DATA_ROOT = click.option("--data-root", help="Where relative paths of the job are looked up last.")
+
+
+def _import_files(context: click.Context, option: click.Parameter, paths: tuple[str, ...]) -> None:
+    for path in paths:
+        import_file(path)
+
+
+IMPORT = click.option(
+    "--import", "imported", multiple=True, metavar="FILE", callback=_import_files, expose_value=False,
+    help="A Python file that registers layers and others of one's own.",
+)  # fmt: skip
 
 
 def _cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,6 +64,7 @@ def main_group() -> None:
 )  # fmt: skip
 @DATA_ROOT
 @SET
+@IMPORT
 @_cluster_options
 def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root: str | None, **options: Any) -> None:
     """Train the job CONF."""
@@ -69,6 +82,7 @@ def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root
 @click.option("--phase", default="test", show_default=True, help="Whose stores: train, val or test.")
 @DATA_ROOT
 @SET
+@IMPORT
 @_cluster_options
 def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **options: Any) -> None:
     """Evaluate a checkpoint over all records of a phase of the job CONF."""
@@ -87,6 +101,7 @@ def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **optio
 @click.option("--phase", default="test", show_default=True, help="Whose stores: train, val, test or deploy.")
 @DATA_ROOT
 @SET
+@IMPORT
 @_cluster_options
 def predict(
     conf: Path, checkpoint: str, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
@@ -125,6 +140,7 @@ def retrieve(queries: str, database: str, distance: str, at: int) -> None:
 @click.option("--partitions", type=int, metavar="N", help="Cut the net for N workers, with a colour for each.")
 @DATA_ROOT
 @SET
+@IMPORT
 def show(
     conf: Path, svg: Path | None, phase: str, partitions: int | None, data_root: str | None, overrides: tuple[str, ...]
 ) -> None:
@@ -156,6 +172,7 @@ def show(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @DATA_ROOT
 @SET
+@IMPORT
 @_cluster_options
 def bench(
     conf: Path, steps: int, processes: bool, synthetic: bool, as_json: bool, data_root: str | None, **options: Any
@@ -182,6 +199,7 @@ def bench(
 @click.option("--picture", type=click.Path(path_type=Path), help="Where to draw speedup and efficiency, as SVG.")
 @DATA_ROOT
 @SET
+@IMPORT
 def plan(
     conf: Path, bandwidth: str | None, latency: str | None, as_json: bool, picture: Path | None, **options: Any
 ) -> None:
@@ -220,10 +238,14 @@ def data() -> None:
 @click.option(
     "--no-label", "has_label", flag_value=False, default=None, help="csv, textfile, conll: no column is a label."
 )
-@click.option("--vocabulary", help="conll: the folder made of the training sentences, whose codes are to be used.")
+@click.option("--vocabulary", help="conll, text: what was imported of the training text, whose codes are to be used.")
+@click.option("--words", flag_value=True, default=None, help="text: records are words, not characters.")
+@click.option("--skip-unseen", flag_value=True, default=None, help="text: leave out what the vocabulary lacks.")
+@click.option("--held-out", type=float, metavar="SHARE", help="text: the share at its end that is kept for tests.")
 @click.option("--min-count", type=int, help="conll: what occurs less often in training is unknown [default: 2].")
 @click.option("--encoded", flag_value=True, default=None, help="kvfile, lmdb: pixels are image files such as JPEG.")
 @click.option("--size", type=int, help="imagefolder: scale every image to SIZE x SIZE.")
+@IMPORT
 def import_(kind: str, source: str, destination: str, overwrite: bool, **options: Any) -> None:
     """Import SOURCE, of a KIND such as mnist, cifar10, csv, kvfile, npz, mat or imagefolder, to DESTINATION."""
     from dsinga.data import import_records

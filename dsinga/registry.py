@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sys
+import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dsinga.errors import UserError
 
 T = TypeVar("T")
 
-KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm")
+KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "importer")
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
 
@@ -39,6 +43,36 @@ def lookup(kind: str, name: str) -> Any:
     except KeyError:
         remedy = nearest(name, _entries[kind]) or f'; decorate it with @dsinga.register("{kind}", "{name}")'
         raise UserError(f"no {kind} is registered as {name!r}{remedy}") from None
+
+
+def registered(kind: str) -> list[str]:
+    """Return the names that are registered for a kind, in the order in which they came."""
+    return list(_entries[kind])
+
+
+def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
+    """Execute a Python file of the user's own, which registers what it defines; return it as a module.
+
+    The module is not kept in ``sys.modules``: what it defines then travels to other processes by value, as that of a
+    script does, so that workers need not have the file. Raises UserError where the file cannot be read; what its code
+    raises carries a note with the file.
+    """
+    file = Path(path)
+    try:
+        code = compile(file.read_bytes(), str(file), "exec")
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"{file} cannot be imported: {error}") from error
+    module = types.ModuleType(f"imported_{file.stem}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # while it runs, for what looks itself up, such as dataclasses
+    try:
+        exec(code, module.__dict__)
+    except Exception as error:
+        error.add_note(f"in {file}, which was to be imported")
+        raise
+    finally:
+        del sys.modules[module.__name__]
+    return module
 
 
 def nearest(name: str, known: Any) -> str:

@@ -50,7 +50,7 @@ class Own(InnerProduct):
 def powers(source):
     import numpy
     from dsinga.data import Batch, Part
-    return {"": Part(iter([Batch(numpy.array([[1.0, 2.0, 4.0]]), None)]))}
+    return {"": Part([Batch(numpy.array([[1.0, 2.0, 4.0]]), None)])}
 """
 
 Dsinga = Callable[..., subprocess.CompletedProcess]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import dsinga.data
 import dsinga.net
 import dsinga.training  # noqa: F401  registers the rest
 from dsinga import registry
@@ -41,11 +42,17 @@ def documented(kind: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", registry.KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind != "importer"])
 def test_the_page_names_what_is_built_in(kind):
     names = builtin(kind)
     assert names, "nothing is registered"
     assert documented(kind) - {"kConst"} == names
+
+
+def test_the_page_on_data_names_every_importer():
+    page = (DOCS / "data.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`[a-z0-9]+`(?:, (?:or )?`[a-z0-9]+`)*) \|", page, flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", "".join(cells))) == builtin("importer")
 
 
 def settings() -> Iterator[tuple[type[Message], str, str | None]]:

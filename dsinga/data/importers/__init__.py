@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 
 from dsinga.data.importers.cifar10 import cifar10
 from dsinga.data.importers.conll import conll
@@ -16,11 +16,12 @@ from dsinga.data.importers.mat import mat
 from dsinga.data.importers.mnist import mnist
 from dsinga.data.importers.npz import npz
 from dsinga.data.importers.records import Batch, Part
+from dsinga.data.importers.text import text
 from dsinga.data.importers.textfile import textfile
 from dsinga.data.location import absolute, join
 from dsinga.data.writer import check_destination, write_store
 from dsinga.errors import UserError
-from dsinga.registry import nearest
+from dsinga.registry import lookup, nearest, register, registered
 
 Importer = Callable[..., dict[str, Part]]
 Progress = Callable[[int, int], None]
@@ -38,7 +39,10 @@ KINDS: dict[str, Importer] = {
     "npz": npz,
     "mat": mat,
     "imagefolder": imagefolder,
+    "text": text,
 }
+for _kind, _importer in KINDS.items():
+    register("importer", _kind)(_importer)
 
 
 def import_records(
@@ -52,7 +56,8 @@ def import_records(
     """Import ``source`` into a store, or a folder of stores, in bounded memory; an interruption leaves none half made.
 
     Args:
-        kind: a key of ``KINDS``; its function's docstring says what it reads.
+        kind: a key of ``KINDS``, whose function's docstring says what it reads, or the name of a user's own, which is
+            registered as ``@register("importer", "name")``: a function like those.
         source: file or folder.
         destination: path or URL of the store to make; for mnist and cifar10 the folder to make train_data.zarr,
             test_data.zarr (and image_mean.zarr) in, for mat and conll the folder for several stores.
@@ -66,16 +71,21 @@ def import_records(
     Raises:
         UserError: unknown kind or option, a source that cannot be read, a destination that cannot be written.
     """
-    if kind not in KINDS:
-        raise UserError(f"no import of kind {kind!r}{nearest(kind, KINDS)}; the kinds are {', '.join(KINDS)}")
-    known = [*inspect.signature(KINDS[kind]).parameters][1:]
+    kinds = registered("importer")
+    if kind not in kinds:
+        raise UserError(f"no import of kind {kind!r}{nearest(kind, kinds)}; the kinds are {', '.join(kinds)}")
+    importer = lookup("importer", kind)
+    known = [*inspect.signature(importer).parameters][1:]
     for option in options:
         if option not in known:
             raise UserError(f"import of {kind} has no option {option!r}; it has {', '.join(known) or 'none'}")
     path = absolute(source)
     if not os.path.exists(path):
         raise UserError(f"there is no {path} to import; a file or folder on this machine is wanted")
-    parts = {join(absolute(destination), name): part for name, part in KINDS[kind](path, **options).items()}
+    made = importer(path, **options)
+    if not isinstance(made, dict) or not all(isinstance(part, Part) for part in made.values()):
+        raise UserError(f'import of {kind} must return its stores, as in {{"": Part(batches)}}, not {made!r}')
+    parts = {join(absolute(destination), name): part for name, part in made.items()}
     for location in parts:
         check_destination(location, overwrite if callable(overwrite) else lambda: bool(overwrite))
     counts = {}
@@ -83,11 +93,16 @@ def import_records(
     done = 0
     for location, part in parts.items():
         batches = _reporting(part, done, total, progress)
-        with contextlib.closing(batches), contextlib.closing(part.batches):
+        with contextlib.closing(batches), _closing(part.batches):
             names = {"classes": part.classes, "vocabulary": part.vocabulary}
             counts[location] = write_store(location, batches, **names, overwrite=overwrite)
         done += part.total or 0
     return counts
+
+
+def _closing(batches: Iterable[Batch]) -> contextlib.AbstractContextManager[object]:
+    """Close a generator, and with it its files, where the import ends before it; lists have nothing to close."""
+    return contextlib.closing(batches) if isinstance(batches, Generator) else contextlib.nullcontext()
 
 
 def _reporting(part: Part, before: int, total: int, progress: Progress | None) -> Generator[Batch]:

@@ -25,7 +25,7 @@ class Part(NamedTuple):
     ``classes`` are those of labels, ``vocabulary`` those of data that are codes.
     """
 
-    batches: Generator[Batch]
+    batches: Iterable[Batch]
     total: int | None = None
     classes: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
