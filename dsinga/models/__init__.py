@@ -7,7 +7,8 @@ or taken apart: ``job.net.layer`` is a list of layers. ``dsinga.models.blocks`` 
 from dsinga.models.alexnet import alexnet
 from dsinga.models.bigru_crf import bigru_crf
 from dsinga.models.convnet import convnet
+from dsinga.models.mdnn import mdnn
 from dsinga.models.mlp import mlp
 from dsinga.models.resnet import resnet
 
-__all__ = ["alexnet", "bigru_crf", "convnet", "mlp", "resnet"]
+__all__ = ["alexnet", "bigru_crf", "convnet", "mdnn", "mlp", "resnet"]

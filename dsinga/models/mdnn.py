@@ -1,0 +1,100 @@
+"""A multi-modal deep neural network: images and texts with codes that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.job import Job, LayerConf
+from dsinga.models.blocks import dense, layer
+
+XAVIER = {"type": "kUniformFanInOut"}
+
+
+def mdnn(
+    image: Sequence[int] = (256,),
+    text: Sequence[int] = (64,),
+    code: int = 32,
+    classes: int = 10,
+    data: str = "",
+    *,
+    image_scale: float = 1.0,
+    text_scale: float = 1.0,
+    distance_scale: float = 0.05,
+    dropout: float = 0.5,
+    batchsize: int = 100,
+    test_batchsize: int = 99,
+    learning_rate: float = 0.05,
+    weight_decay: float = 0.005,
+    text_decay: float = 0.2,
+    image_store: dict[str, Any] | None = None,
+    text_store: dict[str, Any] | None = None,
+    **job: Any,
+) -> Job:
+    """Return the job of two paths, of images and of texts that belong together, to codes of one length.
+
+    What is minimised is a weighted sum of three losses: those of predicting the label from either code, and the squared
+    distance between the two codes of a pair (W. Wang et al., Effective deep learning-based multimodal retrieval, VLDB
+    Journal 2016; SINGA's Figure 7). Records are features (vectors). For images of pixels replace the layers from
+    "image" to "image_code" by those of a convolutional net.
+
+    Args:
+        image: the number of units of each hidden layer between image and code.
+        text: likewise of texts.
+        code: the length of the codes, "image_code" and "text_code".
+        classes: how many labels there are.
+        data: folder of the stores I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and
+            testing); by default that of the job file.
+        image_scale: weight of the images' label loss.
+        text_scale: weight of the texts' label loss.
+        distance_scale: weight of the distance loss.
+        dropout: the share of hidden units to drop in training.
+        batchsize: pairs of an iteration.
+        test_batchsize: pairs of an iteration of a test.
+        learning_rate: of SGD with momentum 0.9; it falls to a fifth after two thirds of the steps.
+        weight_decay: of the updater.
+        text_decay: how much of it the weights of the texts' path take (wd_scale): topics are few and say much.
+        image_store: further fields of the store_conf of images, such as mean_value and std_value.
+        text_store: likewise of texts.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    sizes = batchsize, test_batchsize
+    layers = [
+        *_path("image", "I", image, code, classes, data, sizes, dropout, image_scale, 1.0, image_store or {}),
+        *_path("text", "T", text, code, classes, data, sizes, dropout, text_scale, text_decay, text_store or {}),
+        layer("distance", "kEuclideanLoss", "image_code", "text_code", euclideanloss_conf={"scale": distance_scale}),
+    ]
+    fields = {"name": "mdnn", "seed": 1, "train_steps": 600, "disp_freq": 50, "test_freq": 200, "test_steps": 7, **job}
+    rate = {"type": "kStep", "base_lr": learning_rate}
+    rate["step_conf"] = {"gamma": 0.2, "change_freq": max(fields["train_steps"] * 2 // 3, 1)}
+    updater = {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}
+    return Job(**{"updater": updater, "net": {"layer": layers}, **fields})
+
+
+def _path(
+    name: str, letter: str, hidden: Sequence[int], code: int, classes: int, data: str, sizes: tuple[int, int],
+    dropout: float, scale: float, decay: float, store: dict[str, Any],
+) -> list[LayerConf]:  # fmt: skip
+    """Return the layers of one modality, from its records to its label loss."""
+    beside = f"{data.rstrip('/')}/" if data else ""
+    layers = []
+    for part, size, phases in (("tr", sizes[0], ["kTrain"]), ("te", sizes[1], ["kVal", "kTest"])):
+        conf = {"path": f"{beside}{letter}_{part}.zarr", "batchsize": size, **store}
+        layers.append(layer(name, "kRecordInput", include=phases, store_conf=conf))
+    source = name
+    for number, outputs in enumerate(hidden, 1):
+        fc, act, drop = (f"{name}_{kind}{number}" for kind in ("fc", "relu", "drop"))
+        layers += [dense(fc, source, outputs), layer(act, "kReLU", fc)]
+        source = act
+        if dropout:
+            layers.append(layer(drop, "kDropout", act, dropout_conf={"dropout_ratio": dropout}))
+            source = drop
+    layers += [
+        dense(f"{name}_linear", source, code, XAVIER),
+        layer(f"{name}_code", "kSTanh", f"{name}_linear"),
+        dense(f"{name}_scores", f"{name}_code", classes, XAVIER),
+        layer(f"{name}_loss", "kSoftmaxLoss", f"{name}_scores", name, softmaxloss_conf={"scale": scale}),
+    ]
+    for weight in (param for one in layers for param in one.param):
+        weight.wd_scale = decay
+    return layers

@@ -1,0 +1,56 @@
+"""The multi-modal net: a sound job, two paths that learn to agree on what belongs together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga.data import write_store
+from dsinga.job import Phase, check, load, loads, to_text
+from dsinga.models import mdnn
+from dsinga.retrieval import chance, mean_average_precision
+
+CONF = Path(__file__).parents[2] / "datasets" / "wikipedia" / "job.conf"
+STORES = {
+    "image_store": {"mean_value": 0.0078, "std_value": 0.0147},
+    "text_store": {"mean_value": 0.1, "std_value": 0.117},
+}
+
+
+def test_it_is_a_sound_job_that_can_be_written() -> None:
+    job = mdnn(image=(8, 6), text=(), code=4, dropout=0.0)
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+    assert loads(to_text(job)) == job
+    assert not any(layer.dropout_conf for layer in job.net.layer)
+
+
+def test_the_job_file_is_what_the_function_writes() -> None:
+    assert load(CONF) == mdnn(name="wikipedia-mdnn", **STORES)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """Pairs of four classes: noisy points about centres, of 12 numbers as images and of 5 as texts."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("pairs")
+    centres = {"I": rng.normal(size=(4, 12)), "T": rng.normal(size=(4, 5))}
+    for part, count in (("tr", 300), ("te", 99)):
+        labels = rng.integers(0, 4, count)
+        for letter, centre in centres.items():
+            noisy = centre[labels] + rng.normal(size=(count, centre.shape[1])) * 0.6
+            write_store(folder / f"{letter}_{part}.zarr", [(noisy.astype(np.float32), labels)])
+    return folder, labels
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_images_find_texts_of_their_class(pairs: tuple[Path, np.ndarray], workers: int) -> None:
+    folder, labels = pairs
+    job = mdnn((16,), (8,), code=6, classes=4, data=str(folder), train_steps=150, test_freq=150, test_steps=1)
+    result = dsinga.train(job, workers=workers, progress=False)
+    last = result.history[-1]
+    assert last["loss"] == pytest.approx(sum(last[f"{name}/loss"] for name in ("image_loss", "text_loss", "distance")))
+    assert min(last["image_loss/accuracy"], last["text_loss/accuracy"]) > 0.8
+    images, texts = (dsinga.predict(job, result.params, f"{name}_code") for name in ("image", "text"))
+    assert mean_average_precision(images, texts, labels, labels) > 0.8 > 2 * chance(labels, labels)
