@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsinga.data import RecordStore, Sampler, open_store, read_mean
-from dsinga.job import Job, LayerConf, Phase
+from dsinga.data import RecordStore, Sampler, Windows, open_store, open_text, read_mean
+from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import cut_rows, input_layers
 
@@ -21,7 +21,7 @@ class Feed:
     of its own.
     """
 
-    stores: Mapping[str, RecordStore]
+    stores: Mapping[str, RecordStore | Windows]
     infos: Mapping[str, RecordInfo]
     sampler: Sampler
     parts: tuple[Rows, ...]
@@ -57,23 +57,24 @@ def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups
     layers = input_layers(job.neuralnet, phase)
     if not layers:
         raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
-    stores, infos = {}, {}
+    stores: dict[str, RecordStore | Windows] = {}
+    infos: dict[str, RecordInfo] = {}
     for layer in layers:
-        stores[layer.name], infos[layer.name] = _open(layer, roots)
+        text = layer.type is LayerType.kCharRNN
+        stores[layer.name], infos[layer.name] = _open_text(layer, roots, groups) if text else _open(layer, roots)
     first = layers[0]
     for layer in layers[1:]:
         _alike(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
         _alike(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
     store = stores[first.name]
     conf = first.store_conf or first.lmdbdata_conf or first.sharddata_conf
-    assert conf is not None
     sampler = Sampler(
         len(store),
         infos[first.name].batchsize,
         seed=job.seed,
         chunk=store.chunk,
-        shuffle=bool(phase & Phase.kTrain),
-        skip=conf.random_skip,
+        shuffle=bool(phase & Phase.kTrain) and not isinstance(store, Windows),
+        skip=conf.random_skip if conf else 0,
     )
     return Feed(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
 
@@ -104,9 +105,19 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
     return store, _info(store, sum(conf.batchsize), mean, std)
 
 
+def _open_text(layer: LayerConf, roots: Sequence[str], groups: int) -> tuple[Windows, RecordInfo]:
+    """Open the text of a kCharRNN layer. Of several worker groups none reads on where it has ended: they take turns."""
+    conf = layer.char_rnn_conf
+    if conf is None or not conf.path:
+        raise (conf or layer).error(f"layer {layer.name!r}: char_rnn_conf needs the path of a text")
+    text = Windows(open_text(conf.path, conf.vocab_path, roots), conf.batchsize, conf.unroll_len)
+    info = RecordInfo(text.shape, conf.batchsize, has_labels=False, codes=len(text.vocabulary), continues=groups == 1)
+    return text, info
+
+
 def _info(store: RecordStore, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
-    labels = (store.has_labels, store.label_range())
-    return RecordInfo(store.shape, batchsize, *labels, mean, std, label_shape=store.label_shape)
+    facts = (store.has_labels, store.label_range(), mean, std, store.label_shape)
+    return RecordInfo(store.shape, batchsize, *facts, codes=len(store.vocabulary))
 
 
 def _alike(first: LayerConf, other: LayerConf, what: str, one: int, two: int) -> None:

@@ -56,7 +56,7 @@ def open_store(
         "lmdb": {"encoded": encoded},
         "imagefolder": {"size": tuple(shape[-2:])} if len(shape) > 1 else {},
     }
-    return RecordStore(_imported(location, kind, options[kind]))
+    return RecordStore(imported(location, kind, options[kind]))
 
 
 def _kind(location: str, backend: str | None) -> str | None:
@@ -84,8 +84,8 @@ def _guess(location: str) -> str | None:
     return suffixes.get(os.path.splitext(location)[1])
 
 
-def _imported(source: str, kind: str, options: dict[str, Any]) -> str:
-    """Return the store made of ``source``, making it unless it is there and fresh.
+def imported(source: str, kind: str, options: dict[str, Any], vocabulary: Sequence[str] = ()) -> str:
+    """Return where the store made of ``source`` is, making it unless it is there, fresh, and of that vocabulary.
 
     Several processes may try at once: each writes its own, the first to rename it wins, the others use that one.
     """
@@ -96,7 +96,9 @@ def _imported(source: str, kind: str, options: dict[str, Any]) -> str:
 
     def fresh() -> bool:
         return (
-            is_complete(destination) and _changed(source) <= os.stat(os.path.join(destination, "zarr.json")).st_mtime_ns
+            is_complete(destination)
+            and _changed(source) <= os.stat(os.path.join(destination, "zarr.json")).st_mtime_ns
+            and RecordStore(destination).vocabulary == tuple(vocabulary)
         )
 
     if fresh():

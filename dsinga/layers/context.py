@@ -56,7 +56,7 @@ class RecordInfo:
     """What an input layer must know of its store before the first batch: shapes, batch size, labels, mean and std.
 
     ``label_shape`` is () or, where each step of a sequence has a label, (T,). ``continues`` says that each row of a
-    batch goes on where that row of the batch before ended.
+    batch goes on where that row of the batch before ended, ``codes`` how many there are, where records are codes.
     """
 
     shape: Shape
@@ -67,6 +67,7 @@ class RecordInfo:
     std: Any = None
     label_shape: Shape = ()
     continues: bool = False
+    codes: int = 0
 
 
 def alone(key: str, array: Array) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.job.checknet import check_net, sources
 from dsinga.layers.base import Layer, Shape
+from dsinga.layers.codes import Codes
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.label import class_labels
 from dsinga.layers.steps import NotByStep
@@ -66,6 +67,7 @@ def _build(conf: NetConf, own: Sequence[LayerConf], phase: Phase, records: Mappi
         layers.append(make_folded(cls, layer, shapes, records.get(layer.name), named))
         check_ends(layers[-1], [layers[source] for source in into])
         check_labels(layers[-1], records)
+        check_codes(layers[-1], records)
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
     joined = [tuple(position[source] for source in sources(layer, named)) for layer in confs]
@@ -107,6 +109,16 @@ def check_labels(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
     info = records.get(layer.conf.srclayers[layer.label_source])
     if info and info.label_range:
         class_labels(layer, np.array(info.label_range), classes)
+
+
+def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
+    """Raise JobError where a layer takes codes straight from a store that has more of them than the layer knows."""
+    if not isinstance(layer, Codes):
+        return
+    for name in layer.conf.srclayers:
+        codes = records[name].codes if name in records else 0
+        if codes > layer.size:
+            raise layer.fail(f"{name!r} has {codes} different codes, but vocab_size is {layer.size}; make it {codes}")
 
 
 def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:

@@ -42,6 +42,7 @@ class Stage(NamedTuple):
     backward: bool  # the gradient of a loss arrives here and is of use
     completes: tuple[str, ...]  # params whose gradient is complete after this node's backward
     state: tuple[tuple[int, str, str], ...]  # params that are not trainable, as (index, role, name)
+    by_rows: tuple[int, ...]  # params of which the layer takes the rows that it computes
     releases: tuple[int, ...]  # nodes whose features nobody needs once this node's feature is there
 
 
@@ -77,6 +78,7 @@ def trace(net: NeuralNet) -> tuple[Stage, ...]:
             backward[position],
             completes[position],
             tuple((k, spec.role, node.params[k]) for k, spec in enumerate(node.layer.params) if not spec.trainable),
+            tuple(k for k, spec in enumerate(node.layer.params) if spec.by_rows),
             releases[position],
         )
         for position, node in enumerate(nodes)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.layers.base import Array, Output
+from dsinga.layers.base import Array, Output, ParamSpec
 from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import blame, check_gradients, check_labels, check_output
 from dsinga.net import Edge, NeuralNet, Stage
@@ -54,11 +54,13 @@ def forward(
     return outputs, report_metrics(net, metrics)
 
 
-@register("algorithm", "kBP")
+@register("algorithm", "kBP", "kBPTT")
 def bp(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
 ) -> Metrics:
     """Back-propagation: one forward and one backward pass over the records of one batch (or of a part of it).
+
+    Through time (kBPTT) it is the same, the time steps being in the net: as layers over sequences, or as copies.
 
     ``values`` is used as in :func:`forward`. ``push(name, gradient)`` is called once for every param of the net, from
     the top layer down, as soon as the gradient is complete: a shared param's after its lowest layer, summed. The array
@@ -93,7 +95,7 @@ def bp(
                 raise
         for k, role, name in stage.state:
             if name not in sums:  # of several uses of one state, the last in the forward pass holds
-                sums[name] = new_state(output.state.get(role), params[k], own)
+                sums[name] = new_state(output.state.get(role), params[k], stage.layer.params[k], own)
         for name in stage.completes:
             push(name, sums.pop(name) if name in sums else zeros(net, name, ctx))
     return metrics
@@ -117,9 +119,11 @@ def visit_layers(
         for name in stage.params:
             if name not in held:
                 held[name] = values[name]
+        own = ctx.of(stage.rows)
         params = [held[name] for name in stage.params]
+        for k in stage.by_rows:
+            params[k] = params[k][own.rows.start : own.rows.stop]
         try:
-            own = ctx.of(stage.rows)
             output = layer.compute_feature(params, sources, own)
             check_output(layer, params, sources, output)
             if net.bridged:
@@ -182,12 +186,27 @@ def collect(
             sums[name] = add(sums[name], one) if name in sums else one
 
 
-def new_state(new: Array | None, old: Array, ctx: Context) -> Array:
-    """Return what a part of a batch pushes of a lasting state: its share of the new one, or of the old if it stays."""
+def new_state(new: Array | None, old: Array, spec: ParamSpec, ctx: Context) -> Array:
+    """Return what a part of a batch pushes of a lasting state: its share of the new one, or of the old if it stays.
+
+    Of a state by rows that is its own rows, and 0 elsewhere.
+    """
+    if spec.by_rows:
+        return whole_rows(old.copy() if new is None else new, spec, ctx)
     share = (ctx.rows.stop - ctx.rows.start) / ctx.rows.total
     if new is None:
         return old * share
     return new if share == 1.0 else new * share
+
+
+def whole_rows(own: Array, spec: ParamSpec, ctx: Context) -> Array:
+    """Return an array of the shape of a state by rows that has the rows at hand, and 0 elsewhere."""
+    start, stop, _ = ctx.rows
+    if stop - start == spec.shape[0]:
+        return own
+    whole = np.zeros(spec.shape, own.dtype)
+    whole[start:stop] = ctx.ops.to_numpy(own)
+    return ctx.ops.asarray(whole)
 
 
 def zeros(net: NeuralNet, name: str, ctx: Context) -> Array:

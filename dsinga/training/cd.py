@@ -14,7 +14,7 @@ from dsinga.layers.context import Context, Records
 from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.net import NeuralNet
 from dsinga.registry import register
-from dsinga.training.bp import Push, Visit, visit_layers
+from dsinga.training.bp import Push, Visit, visit_layers, whole_rows
 from dsinga.training.metrics import Metrics, report_metrics
 
 
@@ -85,8 +85,8 @@ class ContrastiveDivergence:
         machine = Machine(layer.visible, layer.hidden, reconstruction.params, hidden.params, *names)
         data = Statistics(*reconstruction.sources)
         if layer.hidden.persistent:
-            model, chain = follow_chain(machine, own_rows(hidden.params[-1], ctx), self.steps, ctx)
-            push(machine.hidden_names[-1], share_rows(chain, hidden.params[-1], ctx))
+            model, chain = follow_chain(machine, hidden.params[-1], self.steps, ctx)
+            push(machine.hidden_names[-1], whole_rows(chain, layer.hidden.params[-1], ctx))
         else:
             model = reconstruct(machine, reconstruction.output.feature, self.steps, ctx)
         push_gradients(machine, data, model, ctx, push)
@@ -127,14 +127,3 @@ def push_gradients(machine: Machine, data: Statistics, model: Statistics, ctx: C
         difference = ops.channel_sums(model.visible) - ops.channel_sums(data.visible)
         push(machine.visible_names[1], (difference * share).astype(weight.dtype))
 
-
-def own_rows(state: Array, ctx: Context) -> Array:
-    """Return the rows of a state by rows that belong to the rows of the batch at hand."""
-    return state[ctx.rows.start : ctx.rows.stop]
-
-
-def share_rows(rows: Array, state: Array, ctx: Context) -> Array:
-    """Return what a part of a batch pushes of a state by rows: its own rows, and 0 elsewhere, so that parts add up."""
-    whole = np.zeros_like(state)
-    whole[ctx.rows.start : ctx.rows.stop] = rows
-    return whole
