@@ -1,0 +1,166 @@
+"""Texts as stores of codes, and the pieces of them that the rows of a batch read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga.data import RecordStore, Sampler, Windows, import_records, open_text, write_store
+from dsinga.errors import UserError
+
+TEXT = "a cab\nabba\n" * 20  # 220 characters: blank, line end, a, b, c
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "input.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def read_back(location: Path) -> str:
+    store = RecordStore(location)
+    codes, labels = store.read(range(len(store)))
+    assert labels is None
+    return "".join(store.vocabulary[code] for code in codes)
+
+
+def test_characters_come_back(text: Path, tmp_path: Path) -> None:
+    assert import_records("text", text, tmp_path / "out.zarr") == {str(tmp_path / "out.zarr"): len(TEXT)}
+    store = RecordStore(tmp_path / "out.zarr")
+    assert (store.dtype, store.shape) == (np.uint8, ())
+    assert store.vocabulary == ("\n", " ", "a", "b", "c")
+    assert read_back(tmp_path / "out.zarr") == TEXT
+
+
+def test_characters_are_bytes_of_any_encoding(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 3
+    (tmp_path / "all").write_bytes(content)
+    import_records("text", tmp_path / "all", tmp_path / "out.zarr")
+    assert read_back(tmp_path / "out.zarr").encode("latin-1") == content
+
+
+def test_words_are_coded_by_how_often_they_occur(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("the cat\n  the dög\n\n")
+    import_records("text", tmp_path / "in", tmp_path / "out.zarr", words=True)
+    store = RecordStore(tmp_path / "out.zarr")
+    assert store.vocabulary == ("</s>", "the", "cat", "dög")
+    assert store.dtype == np.int32
+    np.testing.assert_array_equal(store.read(range(7))[0], [1, 2, 0, 1, 3, 0, 0])
+
+
+def test_the_end_of_a_text_is_held_out(text: Path, tmp_path: Path) -> None:
+    counts = import_records("text", text, tmp_path / "made", held_out=0.1)
+    assert {Path(name).name: count for name, count in counts.items()} == {"train_data.zarr": 198, "test_data.zarr": 22}
+    train, test = (tmp_path / "made" / name for name in ("train_data.zarr", "test_data.zarr"))
+    assert read_back(train) + read_back(test) == TEXT
+    assert RecordStore(train).vocabulary == RecordStore(test).vocabulary
+
+
+def test_another_text_takes_the_codes_of_the_first(text: Path, tmp_path: Path) -> None:
+    import_records("text", text, tmp_path / "out.zarr")
+    (tmp_path / "more").write_text("cc a")
+    import_records("text", tmp_path / "more", tmp_path / "more.zarr", vocabulary=str(tmp_path / "out.zarr"))
+    np.testing.assert_array_equal(RecordStore(tmp_path / "more.zarr").read(range(4))[0], [4, 4, 1, 2])
+
+
+def test_unseen_words_are_unknown_left_out_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("one two\n")
+    (tmp_path / "known").write_text("</s>\none\n<unk>\n")
+    (tmp_path / "few").write_text("</s>\none\n")
+
+    def codes(vocabulary: str, **options: bool) -> list[int]:
+        out = tmp_path / "out.zarr"
+        chosen = str(tmp_path / vocabulary)
+        import_records("text", tmp_path / "in", out, overwrite=True, words=True, vocabulary=chosen, **options)
+        return RecordStore(out).read(range(len(RecordStore(out))))[0].tolist()
+
+    assert codes("known") == [1, 2, 0]
+    assert codes("few", skip_unseen=True) == [1, 0]
+    with pytest.raises(UserError, match=r"in:1: the word 'two' is not in the vocabulary.*--skip-unseen"):
+        codes("few")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (b"", {}, "has no characters"),
+        (b"abd", {"vocabulary": "vocab"}, r"byte 2 is the character 'd', which the vocabulary lacks.*--held-out"),
+        (b"ab", {"vocabulary": "nothing"}, "nothing cannot be read"),
+        (b"ab", {"vocabulary": "twice"}, "has the character 'a' twice"),
+        (b"ab", {"held_out": 1.0}, "held_out is 1.0"),
+        (b"ab", {"held_out": 0.1}, "leaves a part empty"),
+        (b"\xff\n", {"words": True}, r"in:1: not UTF-8 text"),
+    ],
+)
+def test_faults_are_named(tmp_path: Path, content: bytes, options: dict[str, object], message: str) -> None:
+    (tmp_path / "in").write_bytes(content)
+    (tmp_path / "vocab").write_text("abc")
+    (tmp_path / "twice").write_text("aba")
+    if "vocabulary" in options:
+        options = {**options, "vocabulary": str(tmp_path / str(options["vocabulary"]))}
+    with pytest.raises(UserError, match=message):
+        import_records("text", tmp_path / "in", tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+class TestOpenText:
+    def test_a_file_is_imported_by_its_vocabulary_and_again_when_that_changes(self, text: Path) -> None:
+        vocabulary = text.with_name("vocab.txt")
+        vocabulary.write_text("cba \n")
+        store = open_text("input.txt", "vocab.txt", roots=[str(text.parent)])
+        assert store.vocabulary == ("c", "b", "a", " ", "\n")
+        made = os.stat(store.location).st_mtime_ns
+        assert os.stat(open_text(text, vocabulary).location).st_mtime_ns == made
+        vocabulary.write_text("\n abc")
+        assert open_text(text, vocabulary).vocabulary == ("\n", " ", "a", "b", "c")
+
+    def test_what_was_imported_beside_a_file_needs_no_vocabulary(self, text: Path) -> None:
+        import_records("text", text, text.with_suffix(".zarr"))
+        assert len(open_text(text, "vocab.txt")) == len(TEXT)
+
+    def test_a_file_without_a_vocabulary_is_refused(self, text: Path) -> None:
+        with pytest.raises(UserError, match=r"without a vocabulary; give vocab_path.*dsinga data import text"):
+            open_text(text)
+
+    def test_a_store_of_another_vocabulary_is_refused(self, text: Path) -> None:
+        import_records("text", text, text.with_suffix(".zarr"))
+        text.with_name("vocab.txt").write_text("abcdefghijkl\n ")
+        with pytest.raises(UserError, match="another vocabulary"):
+            open_text(text.with_suffix(".zarr"), text.with_name("vocab.txt"))
+
+
+class TestWindows:
+    @pytest.fixture
+    def windows(self, text: Path) -> Windows:
+        import_records("text", text, text.with_suffix(".zarr"))
+        return Windows(RecordStore(text.with_suffix(".zarr")), batchsize=3, steps=10)
+
+    def test_rows_go_on_in_streams_of_their_own(self, windows: Windows) -> None:
+        stream = len(TEXT) // 3
+        assert (windows.rounds, len(windows), windows.shape) == ((stream - 1) // 10, windows.rounds * 3, (11,))
+        sampler = Sampler(len(windows), 3, seed=1, chunk=windows.chunk, shuffle=False)
+        for step in range(2 * windows.rounds):
+            data, labels = windows.read(sampler.rows(step))
+            assert labels is None
+            for row, codes in enumerate(data):
+                start = row * stream + step % windows.rounds * 10
+                read = "".join(windows.vocabulary[code] for code in codes)
+                assert read == TEXT[start : start + 11]
+
+    def test_they_travel(self, windows: Windows) -> None:
+        copy = pickle.loads(pickle.dumps(windows))
+        np.testing.assert_array_equal(copy.read([4, 2])[0], windows.read([4, 2])[0])
+
+    def test_a_text_too_short_is_refused(self, windows: Windows) -> None:
+        with pytest.raises(UserError, match=r"has 220 codes, too few for 30 rows of 11; .*batchsize"):
+            Windows(windows.store, batchsize=30, steps=10)
+
+    def test_records_that_are_no_text_are_refused(self, tmp_path: Path) -> None:
+        write_store(tmp_path / "images.zarr", [(np.zeros((9, 4), np.uint8), None)])
+        with pytest.raises(UserError, match=r"not the codes of a text; make one with: dsinga data import text"):
+            Windows(RecordStore(tmp_path / "images.zarr"), 2, 3)
