@@ -223,6 +223,7 @@ class LayerType(Enum):
     kUserLayer = 600
     kCRF = 700
     kEntityF1 = 701
+    kClassSoftmaxLoss = 702
     kLSTM = 710
     kRNN = 711
     kAdd = 720

@@ -159,6 +159,13 @@ class SoftmaxLossConf(Message):
     scale: float = 1.0
 
 
+class ClassSoftmaxLossConf(Message):
+    """kClassSoftmaxLoss: the number of words, and the first word of each class."""
+
+    vocab_size: int
+    class_start: list[int] = field(default_factory=list)
+
+
 class EuclideanLossConf(Message):
     """kEuclideanLoss."""
 
@@ -268,6 +275,7 @@ class LayerConf(Message):
     bm_conf: BMConf | None = None
     layernorm_conf: LayerNormConf | None = None
     softmaxloss_conf: SoftmaxLossConf | None = None
+    classsoftmaxloss_conf: ClassSoftmaxLossConf | None = None
     euclideanloss_conf: EuclideanLossConf | None = None
     sigmoidcrossentropyloss_conf: SigmoidCrossEntropyLossConf | None = None
     hingeloss_conf: HingeLossConf | None = None

@@ -94,6 +94,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     layerconf.BMConf: {"momentum": Range(0, 1, open_low=True)},
     layerconf.LayerNormConf: {"first_axis": Range(1, 3)},
     layerconf.SoftmaxLossConf: {"topk": COUNT},
+    layerconf.ClassSoftmaxLossConf: {"vocab_size": COUNT, "class_start": SOME},
     layerconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE},
     layerconf.ArgSortConf: {"topk": COUNT},
     layerconf.ConcateConf: {"concate_dim": AXIS, "num_concates": COUNT},

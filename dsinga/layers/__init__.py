@@ -4,6 +4,7 @@ from dsinga.layers import (
     activation,
     batchnorm,
     bridge,
+    classfactored,
     connection,
     convolution,
     crf,

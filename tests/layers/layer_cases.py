@@ -232,6 +232,9 @@ hinge = {"hingeloss_conf": {"norm": "L2", "margin": 0.5, "topk": 2, "scale": 3}}
 case("kHingeLoss", "L2", hinge, (BATCH, 2, 2, 3), ROWS, classes=12)
 case("kCRF", "", {}, (BATCH, 4, 3), ROWS, classes=3, steps=4)
 case("kCRF", "one step", {}, (BATCH, 1, 4), ROWS, classes=4, steps=1)
+words = {"classsoftmaxloss_conf": {"vocab_size": 9, "class_start": [0, 1, 4]}}
+case("kClassSoftmaxLoss", "", words, (BATCH, 6), ROWS, classes=9)
+case("kClassSoftmaxLoss", "steps", words, (BATCH, 4, 3), ROWS, classes=9, steps=4)
 case("kEntityF1", "", {}, (BATCH, 4, 5), ROWS, classes=5, steps=4)
 case("kAccuracy", "", {}, ROWS, ROWS, classes=12)
 case("kAccuracy", "top3", {"argsort_conf": {"topk": 3}}, ROWS, ROWS, classes=12)

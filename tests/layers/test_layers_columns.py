@@ -26,7 +26,7 @@ GATHERED = [case for case in CASES if case.layer().connection is None]
 
 # The types that are never cut on dimension 1, whatever their configuration.
 NEVER_CUT = {
-    "kCRF", "kEntityF1",
+    "kCRF", "kEntityF1", "kClassSoftmaxLoss",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
     "kCudnnLRN", "kSoftmax", "kCudnnSoftmax", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kEuclideanLoss", "kAccuracy",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",

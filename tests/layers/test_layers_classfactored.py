@@ -1,0 +1,78 @@
+"""kClassSoftmaxLoss: probabilities that sum to 1, the loss by a plain loop over words, classes that are none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from layer_cases import context
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf
+from dsinga.layers import Layer
+from dsinga.ops import BACKENDS
+from dsinga.registry import lookup
+
+CTX = context(BACKENDS["numpy"]())
+STARTS = [0, 1, 4]
+WORDS = 9
+
+
+def make(*shape: int, **conf: Any) -> Layer:
+    settings = {"vocab_size": WORDS, "class_start": STARTS, **conf}
+    own = LayerConf(name="loss", type="kClassSoftmaxLoss", srclayers=["rnn", "data"], classsoftmaxloss_conf=settings)
+    return lookup("layer", "kClassSoftmaxLoss")(own, [shape, shape[:2]])
+
+
+def params(inputs: int = 4) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(WORDS, inputs)), rng.normal(size=(len(STARTS), inputs))]
+
+
+def probability(x: np.ndarray, word: int, weights: list[np.ndarray]) -> float:
+    """P(class)·P(word | class), as the formula says it."""
+    bounds = [*STARTS, WORDS]
+    own = max(k for k, start in enumerate(STARTS) if start <= word)
+    by_class, by_word = np.exp(weights[1] @ x), np.exp(weights[0][bounds[own] : bounds[own + 1]] @ x)
+    return by_class[own] / by_class.sum() * by_word[word - bounds[own]] / by_word.sum()
+
+
+def test_the_probabilities_of_all_words_sum_to_one():
+    x = np.random.default_rng(1).normal(size=(1, 4)).repeat(WORDS, axis=0)
+    feature = make(WORDS, 4).compute_feature(params(), [x, np.arange(WORDS)], CTX).feature
+    assert feature.sum() == pytest.approx(1)
+    np.testing.assert_allclose(feature, [probability(x[0], word, params()) for word in range(WORDS)])
+
+
+def test_the_loss_is_that_of_a_loop_over_the_words():
+    x = np.random.default_rng(2).normal(size=(2, 3, 4))
+    labels = np.array([[8, 0, 2], [3, -1, -1]])
+    output = make(2, 3, 4).compute_feature(params(), [x, labels], CTX)
+    real = [(row, step) for row, step in np.ndindex(2, 3) if labels[row, step] >= 0]
+    loss = -sum(math.log(probability(x[at], int(labels[at]), params())) for at in real)
+    assert output.metrics == {"loss": (pytest.approx(loss), 2), "entropy": (pytest.approx(loss), 4)}
+    assert output.feature.shape == (2, 3)
+    assert not output.feature[labels < 0].any()
+
+
+def test_without_classes_it_is_a_softmax():
+    x, labels = np.random.default_rng(3).normal(size=(5, 4)), np.array([0, 8, 3, 3, 1])
+    word = params()[0]
+    layer = make(5, 4, class_start=[])
+    ((loss, _), _) = layer.compute_feature([word, params()[1][:1]], [x, labels], CTX).metrics.values()
+    scores = x @ word.T
+    assert loss == pytest.approx((np.log(np.exp(scores).sum(1)) - scores[np.arange(5), labels]).sum())
+
+
+@pytest.mark.parametrize("starts", [[1, 4], [0, 4, 4], [0, 5, 2], [0, 9]])
+def test_classes_that_leave_words_out_are_refused(starts: list[int]):
+    with pytest.raises(UserError, match="layer 'loss': class_start must rise from 0 to less than the 9 words"):
+        make(5, 4, class_start=starts)
+
+
+@pytest.mark.parametrize("label", [9, -1])
+def test_a_word_beyond_the_vocabulary_is_named(label: int):
+    with pytest.raises(UserError, match=f"label {label} is none of its 9 classes"):
+        make(2, 4).compute_feature(params(), [np.zeros((2, 4)), np.array([0, label])], CTX)
