@@ -1,0 +1,122 @@
+"""A char-rnn as SINGA's job has it, on a small text: cut, resumed, carried on from batch to batch, validated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+from smalljob import assert_close, assert_same, with_topology
+
+from dsinga.api import build_net, evaluate, train
+from dsinga.data import import_records
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job, loads
+
+STATE = "gru1_state"
+JOB = """
+name: "char-rnn" train_steps: 8 disp_freq: 4 validate_freq: 4 validate_steps: 2 gpu: 0
+train_one_batch { alg: kBPTT }
+updater { type: kRMSProp rmsprop_conf { rho: 0.95 } clip_low: -5 clip_high: 5
+  learning_rate { type: kStep base_lr: 0.01 step_conf { gamma: 0.97 change_freq: 5 } } }
+neuralnet {
+  unroll_len: 6
+  layer { name: "data" type: kCharRNN unroll_len: 1 include: kTrain
+    char_rnn_conf { path: "train_data.zarr" vocab_path: "vocab.txt" batchsize: 8 unroll_len: 6 } }
+  layer { name: "data" type: kCharRNN unroll_len: 1 include: kVal
+    char_rnn_conf { path: "test_data.zarr" batchsize: 3 unroll_len: 6 } }
+  layer { name: "onehot" type: kOneHot srclayers: "data" unroll_conn_type: kUnrollOneToAll
+    onehot_conf { vocab_size: 12 } }
+  layer { name: "label" type: kRNNLabel srclayers: "data" unroll_conn_type: kUnrollOneToAll }
+  layer { name: "gru1" type: kGRU srclayers: "onehot" gru_conf { dim_hidden: 9 }
+    param { name: "z_hx" init { type: kUniform low: -0.3 high: 0.3 } }
+    param { name: "r_hx" init { type: kUniform low: -0.3 high: 0.3 } }
+    param { name: "c_hx" init { type: kUniform low: -0.3 high: 0.3 } } }
+  layer { name: "ip1" type: kInnerProduct srclayers: "gru1" innerproduct_conf { num_output: 12 }
+    param { name: "w" init { type: kUniform low: -0.3 high: 0.3 } } param { name: "b" } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip1" srclayers: "label" }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores of a text in which each of twelve letters has three followers, and its last tenth."""
+    place = tmp_path_factory.mktemp("text")
+    rng = np.random.default_rng(3)
+    letters, at = [], 0
+    for jump in rng.integers(1, 4, 3000):
+        at = (at + int(jump)) % 12
+        letters.append("abcdefghijkl"[at])
+    (place / "input").write_text("".join(letters))
+    import_records("text", place / "input", place, held_out=0.1)
+    return place
+
+
+@pytest.fixture
+def job(folder: Path) -> Job:
+    return loads(JOB, str(folder / "job.conf"))
+
+
+def without_carry(job: Job) -> Job:
+    """The same job with sequences that begin with zeros."""
+    layers = [
+        layer.replace(gru_conf=layer.gru_conf.replace(carry=False)) if layer.gru_conf else layer
+        for layer in job.neuralnet.layer
+    ]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def test_two_workers_train_as_one_does(job: Job, threads: Client) -> None:
+    one = train(job, threads, progress=False)
+    two = train(with_topology(job, 2), threads, progress=False)
+    assert one.params[STATE].shape == (8, 9)
+    assert np.abs(one.params[STATE]).max(axis=1).min() > 0.01  # every row has a state
+    assert_close(two.params, one.params, 1e-4)
+    for row, other in zip(one.history, two.history, strict=True):
+        assert other["loss"] == pytest.approx(row["loss"], rel=1e-5)
+
+
+def test_a_state_that_is_carried_changes_what_is_learned(job: Job, threads: Client) -> None:
+    carried, begun = train(job, threads, progress=False), train(without_carry(job), threads, progress=False)
+    assert STATE not in begun.params
+    assert np.abs(carried.params["w"] - begun.params["w"]).max() > 1e-4
+
+
+def test_resuming_goes_on_with_the_state_to_the_same_bits(job: Job, threads: Client, tmp_path: Path) -> None:
+    job = with_topology(job, 2)
+    whole = train(job, threads, progress=False)
+    train(job.replace(train_steps=5), threads, workspace=tmp_path, progress=False)
+    resumed = train(job, threads, workspace=tmp_path, resume=True, progress=False)
+    assert_same(resumed.params, whole.params)
+
+
+def test_it_learns_and_is_judged_on_what_was_held_out(job: Job, threads: Client, tmp_path: Path) -> None:
+    result = train(job.replace(train_steps=120, validate_freq=60), threads, workspace=tmp_path, progress=False)
+    losses = result.history.phase("val")[:, "loss"]
+    assert losses[0] == pytest.approx(np.log(12), abs=0.15)  # nats a character, the mean over steps
+    assert losses[-1] < 1.5  # log 3 = 1.1 is the best
+    found = evaluate(job, tmp_path / "checkpoint", "val", threads)
+    assert found["loss"] == pytest.approx(losses[-1], abs=0.1)
+    assert STATE not in build_net(job, "val").params
+
+
+def test_several_worker_groups_carry_no_state(job: Job, threads: Client) -> None:
+    job = job.replace(cluster=ClusterConf(nworker_groups=2, nserver_groups=1))
+    assert STATE not in train(job, threads, progress=False).params
+    layers = [
+        layer.replace(gru_conf=layer.gru_conf.replace(carry=True)) if layer.gru_conf else layer
+        for layer in job.neuralnet.layer
+    ]
+    with pytest.raises(UserError, match=r"layer 'gru1' cannot carry its state over: .*one worker group"):
+        train(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), threads, progress=False)
+
+
+def test_more_characters_than_the_layers_know_are_refused(job: Job) -> None:
+    layers = [
+        layer.replace(onehot_conf={"vocab_size": 11}) if layer.name == "onehot" else layer
+        for layer in job.neuralnet.layer
+    ]
+    with pytest.raises(UserError, match=r"layer 'onehot': 'data' has 12 different codes, but vocab_size is 11"):
+        build_net(job.replace(neuralnet=job.neuralnet.replace(layer=layers)))
