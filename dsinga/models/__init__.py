@@ -5,10 +5,12 @@ or taken apart: ``job.net.layer`` is a list of layers. ``dsinga.models.blocks`` 
 """
 
 from dsinga.models.alexnet import alexnet
+from dsinga.models.autoencoder import autoencoder
 from dsinga.models.bigru_crf import bigru_crf
 from dsinga.models.convnet import convnet
 from dsinga.models.mdnn import mdnn
 from dsinga.models.mlp import mlp
+from dsinga.models.rbm import rbm
 from dsinga.models.resnet import resnet
 
-__all__ = ["alexnet", "bigru_crf", "convnet", "mdnn", "mlp", "resnet"]
+__all__ = ["alexnet", "autoencoder", "bigru_crf", "convnet", "mdnn", "mlp", "rbm", "resnet"]

@@ -1,0 +1,98 @@
+"""Stacks of restricted Boltzmann machines, trained one after the other: deep belief nets, and where deep nets start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.job import Job, LayerConf
+from dsinga.models.blocks import layer, records
+
+SIZES = (784, 1000, 500, 250, 30)
+"""Hinton and Salakhutdinov's net for images of MNIST, and that of SINGA's example."""
+
+NORMAL = {"type": "kGaussian", "std": 0.1}
+
+
+def rbm(
+    number: int = 1,
+    sizes: Sequence[int] = SIZES,
+    data: str = "",
+    *,
+    name: str = "rbm",
+    folder: str = "",
+    binary: bool = False,
+    cd_k: int = 1,
+    persistent: bool = False,
+    batchsize: int = 100,
+    learning_rate: float | None = None,
+    **job: Any,
+) -> Job:
+    """Return the job of one machine of a stack, between ``sizes[number - 1]`` and ``sizes[number]`` units.
+
+    Train the jobs 1, 2, ... in this order: each takes the params of those below it from the newest checkpoints in their
+    workspaces (``checkpoint_path``), computes their layers and trains its own machine. Params are called as in SINGA's
+    examples/rbm: of machine 1 the weight ``w1``, the visible bias ``b11``, the hidden bias ``b12``.
+
+    Args:
+        number: which machine, from 1 on.
+        sizes: the units of each layer; the first is how long a record of bytes is.
+        data: folder of train_data.zarr and test_data.zarr; by default that of the job file.
+        name: what the jobs are called, before their number.
+        folder: where their workspaces, ``<name><number>-workspace``, are; by default the working directory.
+        binary: whether the units of the last layer are on or off, too; otherwise they are gaussian, as for a code.
+        cd_k: Gibbs steps.
+        persistent: whether chains go on from batch to batch.
+        batchsize: records of an iteration.
+        learning_rate: of SGD with momentum 0.8; by default 0.1, with gaussian units 0.001.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    gaussian = number == len(sizes) - 1 and not binary
+    visible, hidden = f"b{number}1", f"b{number}2"
+    weight, units = f"w{number}", {"hdim": sizes[number]}
+    below = encoder(sizes, number - 1)
+    layers = [
+        *records(data, batchsize, [sizes[0]], std_value=255),
+        *below,
+        layer(
+            "RBMVis", "kRBMVis", below[-1].name if below else "data", "RBMHid",
+            rbm_conf=units, param=[{"name": weight, "init": NORMAL}, {"name": visible, "wd_scale": 0}],
+        ),
+        layer(
+            "RBMHid", "kRBMHid", "RBMVis", rbm_conf={**units, "gaussian": gaussian, "persistent": persistent},
+            param=[{"name": f"{weight}_", "share_from": weight}, {"name": hidden, "wd_scale": 0}],
+        ),
+    ]  # fmt: skip
+    rate = learning_rate if learning_rate is not None else 0.001 if gaussian else 0.1
+    updater = {"type": "kSGD", "momentum": 0.8, "weight_decay": 0.0002}
+    updater["learning_rate"] = {"type": "kFixed", "base_lr": rate}
+    steps = {"train_steps": 6000, "disp_freq": 100, "test_freq": 500, "test_steps": 100}
+    fields = {"name": f"{name}{number}", "seed": 1, "checkpoint_path": workspaces(number - 1, name, folder), **steps}
+    algorithm = {"alg": "kCD", "cd_conf": {"cd_k": cd_k}}
+    return Job(**{**fields, "train_one_batch": algorithm, "updater": updater, "net": {"layer": layers}, **job})
+
+
+def encoder(sizes: Sequence[int], depth: int) -> list[LayerConf]:
+    """Return the first ``depth`` machines as fully connected layers with a sigmoid, ``Inner1``, ``Sigmoid1``, ..."""
+    layers: list[LayerConf] = []
+    for number in range(1, depth + 1):
+        inner, sigmoid = f"Inner{number}", f"Sigmoid{number}"
+        source = layers[-1].name if layers else "data"
+        layers += [
+            connected(inner, source, sizes[number], f"w{number}", f"b{number}2"),
+            layer(sigmoid, "kSigmoid", inner),
+        ]
+    return layers
+
+
+def connected(name: str, source: str, outputs: int, weight: str, bias: str, shared: str = "") -> LayerConf:
+    """Return a kInnerProduct with names for its params; the weight is that of ``shared``, turned, if given."""
+    param = {"name": weight, "share_from": shared} if shared else {"name": weight, "init": NORMAL}
+    settings = {"num_output": outputs, "transpose": bool(shared)}
+    return layer(name, "kInnerProduct", source, innerproduct_conf=settings, param=[param, {"name": bias}])
+
+
+def workspaces(count: int, name: str, folder: str) -> list[str]:
+    """Return where the first ``count`` jobs of a stack leave their checkpoints, the newest first."""
+    beside = f"{folder.rstrip('/')}/" if folder else ""
+    return [f"{beside}{name}{number}-workspace" for number in range(count, 0, -1)]

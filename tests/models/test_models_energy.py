@@ -1,0 +1,68 @@
+"""The stack of restricted Boltzmann machines and the auto-encoder that it unfolds into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import models
+from dsinga.data import write_store
+from dsinga.job import Job, Phase, check, load, loads, to_text
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, create_net
+
+DATASETS = Path(__file__).parents[2] / "datasets" / "mnist"
+SHORT = (784, 400, 100, 2)
+STEPS = {"train_steps": 1200, "test_freq": 600}
+STACK = {
+    **{f"rbm{n}": models.rbm(n, SHORT, name="mnist-rbm", **STEPS) for n in (1, 2, 3)},
+    "autoencoder": models.autoencoder(SHORT, pretrained="mnist-rbm", name="mnist-autoencoder", train_steps=6000),
+}
+
+
+def net_of(job: Job) -> NeuralNet:
+    store = job.net.layer[0].store_conf
+    return create_net(job.net, Phase.kTrain, {"data": RecordInfo(tuple(store.shape), store.batchsize[0])})
+
+
+@pytest.mark.parametrize("job", [*map(models.rbm, (1, 2, 3, 4)), models.autoencoder()], ids=lambda job: job.name)
+def test_every_job_is_sound_and_can_be_written(job: Job):
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+    assert loads(to_text(job)) == job
+
+
+@pytest.mark.parametrize("name", STACK)
+def test_the_job_files_are_what_the_functions_write(name: str):
+    assert load(DATASETS / f"{name}.conf") == STACK[name]
+
+
+def test_the_last_machine_of_a_stack_is_gaussian_unless_told_otherwise():
+    def gaussian(job: Job) -> list[bool]:
+        return [layer.rbm_conf.gaussian for layer in job.net.layer if layer.rbm_conf]
+
+    assert [gaussian(models.rbm(n)) for n in (1, 4)] == [[False, False], [False, True]]
+    assert gaussian(models.rbm(4, binary=True)) == [False, False]
+
+
+def test_the_machines_have_every_param_that_the_auto_encoder_starts_from():
+    machines = [net_of(models.rbm(n)) for n in (1, 2, 3, 4)]
+    trained = {name: param.shape for net in machines for name, param in net.params.items() if param.lr_scale}
+    assert {name: param.shape for name, param in net_of(models.autoencoder()).params.items()} == trained
+    assert sum(np.prod(shape) for shape in trained.values()) == 784_000 + 500_000 + 125_000 + 7_500 + 784 + 3_530
+
+
+def test_a_stack_is_trained_by_its_functions(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    images = np.where(rng.random((200, 16)) < rng.random((4, 16))[rng.integers(0, 4, 200)], 255, 0).astype(np.uint8)
+    for part in ("train", "test"):
+        write_store(tmp_path / f"{part}_data.zarr", [(images, None)])
+    sizes, common = (16, 12, 2), {"data": str(tmp_path), "folder": str(tmp_path), "train_steps": 30, "test_steps": 2}
+    for number in (1, 2):
+        job = models.rbm(number, sizes, persistent=number == 1, cd_k=2, **common)
+        dsinga.train(job, workspace=tmp_path / f"{job.name}-workspace", progress=False)
+    job = models.autoencoder(sizes, **common)
+    losses = dsinga.train(job, workspace=tmp_path / "own", progress=False).history.phase("test")[:, "loss"]
+    assert losses[-1] < losses[0]
