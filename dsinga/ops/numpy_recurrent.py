@@ -40,9 +40,13 @@ class NumpyRecurrent(Ops):
         else:
             np.matmul(a, b, out=out)
 
-    def as_right_factor(self, matrix: Array) -> Array:
-        """Return ``matrix``, in the layout that suits many products in which it stands on the right."""
+    def factor(self, matrix: Array, rows: Sequence[int]) -> Any:
+        """Return what :meth:`multiply_by` wants of a matrix that so many ``rows`` will be multiplied by, in turn."""
         return matrix
+
+    def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
+        """Compute the product of ``a`` with a factor into ``out``, which is C-contiguous."""
+        self.multiply_into(a, factor, out)
 
     def recurrent(
         self,
@@ -65,18 +69,20 @@ class NumpyRecurrent(Ops):
             buffers.empty((total, kind.width * size), dtype=x.dtype),
             buffers.empty((batch + total, kind.parts * size), dtype=x.dtype),
         )
-        run.gates[...] = 0
         inputs = _columns(run.gates, kind.from_x, size)
         if b is not None:
             inputs[...] = b
+        run.gates[:, kind.from_x[1] * size :] = 0
         self.multiply_into(run.x, w_x.T, inputs, add=b is not None)
         run.states[:batch] = 0 if state is None else state[packing.order]
-        scratch, weights = buffers.empty((2, batch, size), dtype=x.dtype), self.as_right_factor(w_h.T)
+        scratch = buffers.empty((2, batch, size), dtype=x.dtype)
+        product, weights = buffers.empty((batch, len(w_h)), dtype=x.dtype), self.factor(w_h.T, packing.counts)
         with np.errstate(over="ignore"):
             for count, before, now in packing.steps():
                 gates = run.gates[now - batch : now - batch + count]
                 old, new = run.states[before : before + count], run.states[now : now + count]
-                self.multiply_into(old[:, :size], weights, _columns(gates, kind.from_h, size), add=True)
+                self.multiply_by(old[:, :size], weights, product[:count])
+                _columns(gates, kind.from_h, size)[...] += product[:count]
                 kind.step(gates, old, new, scratch[:, :count])
         y = packing.unpack(run.states[batch:, :size], times)
         return y, packing.last(run.states), run if train else None
@@ -90,14 +96,15 @@ class NumpyRecurrent(Ops):
         dh = packing.pack(dy)
         dgates = buffers.empty(gates.shape, dtype=gates.dtype)
         d = np.zeros((batch, states.shape[1]), states.dtype)
-        scratch, weights = buffers.empty((2, batch, size), dtype=x.dtype), self.as_right_factor(w_h)
+        scratch = buffers.empty((2, batch, size), dtype=x.dtype)
+        product, weights = buffers.empty((batch, size), dtype=x.dtype), self.factor(w_h, packing.counts)
         for count, before, now in reversed(list(packing.steps())):
             rows = slice(now - batch, now - batch + count)
             old, new = states[before : before + count], states[now : now + count]
             d[:count, :size] += dh[rows]
             kind.step_grad(gates[rows], old, new, d[:count], dgates[rows], scratch[:, :count])
-            from_h = _columns(dgates[rows], kind.from_h, size)
-            self.multiply_into(from_h, weights, d[:count, :size], add=True)
+            self.multiply_by(_columns(dgates[rows], kind.from_h, size), weights, product[:count])
+            d[:count, :size] += product[:count]
         from_x, from_h = _columns(dgates, kind.from_x, size), _columns(dgates, kind.from_h, size)
         dw_x, dw_h = (buffers.empty(w.shape, dtype=w.dtype) for w in (w_x, w_h))
         self.multiply_into(from_x.T, x, dw_x)
