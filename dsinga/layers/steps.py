@@ -57,7 +57,7 @@ class Steps(Layer):
         inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
         feature = None if inner.feature is None else flat.spread(inner.feature)
         labels = None if inner.labels is None else flat.spread(inner.labels, -1)
-        return inner._replace(feature=feature, labels=labels, saved=inner)
+        return inner._replace(feature=feature, labels=labels, saved=inner if ctx.training else None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -24,8 +24,8 @@ ROWS = (BATCH, 12)
 
 # Types of SINGA 0.3 that are not feed-forward layers of one worker: recurrent, energy models, users' own.
 LATER = {
-    "kCharRNN", "kRNNLabel", "kRBMHid", "kRBMVis", "kCharRNNOutput",
-    "kRNNDummy", "kUserLayer",
+    "kRBMHid", "kRBMVis", "kCharRNNOutput",
+    "kUserLayer",
 }  # fmt: skip
 FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
 
@@ -272,3 +272,10 @@ for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf"), ("kRNN", "rnn_
     case(kind, "carry", {field: {"dim_hidden": 2, "carry": True}}, SEQUENCES)
 case("kGRU kRNN", "first-step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP)
 case("kGRU kRNN", "step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP, (BATCH, 2))
+case("kCharRNN", "", {}, info=RecordInfo((5,), BATCH, has_labels=False))
+case("kRNNLabel", "sequences", {}, (BATCH, 5), codes=6)
+case("kRNNLabel", "fewer", {"unroll_len": 3}, (BATCH, 5), codes=6)
+case("kRNNLabel", "copy", {"unroll_index": 2}, (BATCH, 5), codes=6)
+case("kRNNDummy", "numbers", {"rnn_dummy_conf": {"shape": [BATCH, 2], "low": -1, "high": 3}})
+case("kRNNDummy", "codes", {"rnn_dummy_conf": {"shape": [BATCH], "integer": True, "high": 9}})
+case("kRNNDummy", "again", {}, ROWS)

@@ -28,6 +28,7 @@ from dsinga.ops import BACKENDS, Ops
 from dsinga.registry import lookup
 
 WAIT = 20.0  # seconds
+INTEGERS = ("kArgSort", "kAccuracy", "kCRF", "kEntityF1", "kCharRNN", "kRNNLabel")  # features that are
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 with_gradient = pytest.mark.parametrize("case", [case for case in CASES if case.has_gradient], ids=str)
 without_gradient = pytest.mark.parametrize("case", [case for case in CASES if not case.has_gradient], ids=str)
@@ -114,7 +115,7 @@ class LayerContract:
             output = layer.compute_feature(params, sources, context(ops, phase))
             declared = layer.part_shapes if layer.hands_parts else (layer.shape,)
             assert tuple(part.shape for part in parts_of(layer, output)) == declared
-            expected = np.int64 if case.kind in ("kArgSort", "kAccuracy", "kCRF", "kEntityF1") else np.float32
+            expected = np.int64 if case.kind in INTEGERS else np.float32
             assert {part.dtype.type for part in parts_of(layer, output)} == {expected}
             assert set(output.state) <= {spec.role for spec in layer.params if not spec.trainable}
 
@@ -218,7 +219,7 @@ class LayerContract:
                 self.close(np.concatenate([part[1][index] for part in parts]), whole)
         for index, whole in enumerate(for_params):
             if whole is not None:
-                self.close(sum(part[2][index] for part in parts), whole)
+                self.close(sum(np.asarray(part[2][index]) for part in parts), whole)
 
     def grad(self, case: Case, layer: Layer, params: Sequence[Any], sources: Sequence[Any], ops: Ops) -> Any:
         """A gradient to send back, None for layers that get none."""
