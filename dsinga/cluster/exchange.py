@@ -12,9 +12,10 @@ from dsinga.cluster.manner import Manner, encode
 from dsinga.cluster.meter import Meter
 from dsinga.cluster.replica import Replica
 from dsinga.cluster.roads import Answer, Road, wait_for
+from dsinga.cluster.tables import Tables
 from dsinga.errors import UserError
 from dsinga.job import PullTime
-from dsinga.ops import Array
+from dsinga.ops import Array, SparseRows
 from dsinga.registry import nearest
 from dsinga.server import Push, Slice, fill_buckets
 
@@ -77,6 +78,7 @@ class Exchange(Mapping[str, Array]):
             self._slices[piece.param].append(piece)
         self._buckets = fill_buckets(self._slices, len(roads), bucket_bytes)
         self._bucket_of = {piece.id: number for number, (_, ids) in enumerate(self._buckets) for piece in ids}
+        self._tables = Tables({name: pieces for name, pieces in self._slices.items() if self._takes_rows(name)})
         self._values: dict[str, Array] = {}
         self._pieces: dict[int, Array] = {}
         self._outdated = {n for n, (_, ids) in enumerate(self._buckets) if ids[0].param not in self._kept}
@@ -114,6 +116,7 @@ class Exchange(Mapping[str, Array]):
         self.settle()
         self._pieces.clear()
         self._values.clear()
+        self._tables.forget()
         self._outdated = set(range(len(self._buckets)))
 
     def __getitem__(self, name: str) -> Array:
@@ -135,9 +138,18 @@ class Exchange(Mapping[str, Array]):
             self._meter.waited += time.perf_counter() - started
         return value
 
+    def _takes_rows(self, name: str) -> bool:
+        """Whether a param's changes come as rows: not where a server hands out the value as it lies there."""
+        pieces = self._slices[name]
+        if name in self._kept or not any(piece.width for piece in pieces):
+            return False
+        return len(pieces) > 1 or self._roads[pieces[0].server].crosses
+
     def _assemble(self, name: str) -> Array:
         if self._replica is not None and name in self._kept:
             return self._replica[name].reshape(self._shapes[name])
+        if name in self._tables:
+            return self._tables[name].reshape(self._shapes[name])
         parts = [self._pieces[piece.id] for piece in self._slices[name]]
         flat = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return flat.reshape(self._shapes[name])
@@ -150,11 +162,13 @@ class Exchange(Mapping[str, Array]):
         """
         started = time.perf_counter()
         self._check(name, gradient)
-        flat = gradient.reshape(-1)
+        if isinstance(gradient, SparseRows) and not all(piece.width for piece in self._slices[name]):
+            gradient = gradient.dense()
+        flat = gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1)
         self._pushed.add(name)
         for piece in self._slices[name]:
             number = self._bucket_of[piece.id]
-            self._ready[number][piece.id] = flat[piece.start : piece.stop]
+            self._ready[number][piece.id] = _part(flat, piece)
             if self._manner.overlap and len(self._ready[number]) == len(self._buckets[number][1]):
                 self._send(number)
         if not self._slices[name]:
@@ -230,11 +244,15 @@ class Exchange(Mapping[str, Array]):
         if skip:
             gradients = {piece.id: NOTHING for piece in pieces}
         elif self._codec is not None:
-            changes = {piece.id: gradients[piece.id] for piece in pieces if piece.param not in self._lasting}
+            changes = {
+                piece.id: gradients[piece.id]
+                for piece in pieces
+                if piece.param not in self._lasting and not isinstance(gradients[piece.id], SparseRows)
+            }
             gradients = {**gradients, **encode(self._codec, changes, road.crosses)}
         self._outdated.add(number)
         if self._manner.pull is PullTime.kAtOnce:
-            self._answers[number] = road.push_pull(push, gradients)
+            self._answers[number] = road.push_pull(push, gradients, self._tables.versions(pieces))
         else:
             road.push(push, gradients)  # if it fails, so does the pull
         self._meter.count(road.crosses, sum(gradient.nbytes for gradient in gradients.values()))
@@ -242,7 +260,8 @@ class Exchange(Mapping[str, Array]):
 
     def _ask(self, number: int) -> None:
         server, pieces = self._buckets[number]
-        self._answers[number] = self._roads[server].pull([piece.id for piece in pieces], self._step)
+        ids, there = [piece.id for piece in pieces], self._tables.versions(pieces)
+        self._answers[number] = self._roads[server].pull(ids, self._step, there)
 
     def _arrive(self, number: int, name: str) -> None:
         """Take in the new values of a bucket, ``name``'s among them, or the sums of its gradients, waiting for them."""
@@ -252,13 +271,27 @@ class Exchange(Mapping[str, Array]):
             self._ask(number)
         arrived = self._wait(self._answers.pop(number), what)
         self._outdated.discard(number)
-        self._meter.count(self._roads[server].crosses, 4 * sum(piece.size for piece in pieces))
+        self._meter.count(self._roads[server].crosses, sum(value.nbytes for value in arrived.values()))
         skipped = number in self._skipped
         self._skipped.discard(number)
         for piece in pieces:
-            if self._replica is not None and piece.param in self._kept and not skipped:
-                self._replica.update(self._step - 1, piece.param, piece.start, arrived[piece.id])
-        self._pieces.update(arrived)
+            value = arrived[piece.id]
+            if self._replica is not None and piece.param in self._kept:
+                if not skipped:
+                    self._replica.update(self._step - 1, piece.param, piece.start, value)
+            elif piece.param in self._tables:
+                self._tables.fill(piece, value, self._step)
+            else:
+                self._pieces[piece.id] = value
 
     def _wait(self, answer: Answer, what: str) -> Any:
         return wait_for(answer, self._timeout, what, lambda: self.aborted)
+
+
+def _part(gradient: Array | SparseRows, piece: Slice) -> Array | SparseRows:
+    """Return what belongs to a slice of a gradient, which is flat or rows alone."""
+    if not isinstance(gradient, SparseRows):
+        return gradient[piece.start : piece.stop]
+    part = gradient.part(piece.start // piece.width, piece.stop // piece.width)
+    shape = (part.shape[0], piece.width)
+    return SparseRows(part.rows, part.values.reshape(-1, piece.width), shape)

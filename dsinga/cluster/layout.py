@@ -75,7 +75,14 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         feeds=feeds,
         algorithm=algorithm(job.train_one_batch),
         updater=updater,
-        slices=slice_for_servers(sizes, wanted.servers, wanted.slicing, homes, whole=bool(job.updater.clip_norm)),
+        slices=slice_for_servers(
+            sizes,
+            wanted.servers,
+            wanted.slicing,
+            homes,
+            row_widths(nets[Phase.kTrain], parts),
+            bool(job.updater.clip_norm),
+        ),
         kept=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
         manner=Manner(conf.pull, bool(dask.config.get("dsinga.overlap", True)), conf.compression, conf.topk_share),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
@@ -108,6 +115,12 @@ def cut_nets(
     train = cut(Phase.kTrain, gather=gather)
     axes = {part.param: part.axis for part in train.parts.values()}
     return {**{phase: cut(phase, axes) for phase in nets}, Phase.kTrain: train}
+
+
+def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart]) -> dict[str, int]:
+    """Return the length of a row of each part of a param whose gradients may come as rows."""
+    specs = {name: net.params[part.param].spec for name, part in parts.items()}
+    return {name: math.prod(parts[name].shape[1:]) for name, spec in specs.items() if spec.sparse and spec.trainable}
 
 
 def find_homes(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:

@@ -64,8 +64,9 @@ class Partition:
         shard = local_shard(key)
         if shard is not None:
             return DirectRoad(shard, self._key.group)
-        sizes = {piece.id: piece.size for piece in self._setup.slices if piece.server == key.server}
-        return ActorRoad(actor, sizes, self._key.group)
+        there = [piece for piece in self._setup.slices if piece.server == key.server]
+        widths = {piece.id: piece.width for piece in there if piece.width}
+        return ActorRoad(actor, {piece.id: piece.size for piece in there}, self._key.group, widths)
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return which share of a lasting param is this partition's, by its share of the rows: all add up to 1."""

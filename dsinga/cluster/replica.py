@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from dsinga.net import Param
-from dsinga.ops import Array
+from dsinga.ops import Array, SparseRows
 from dsinga.server import Slice, SliceSpec
 from dsinga.server.slot import Slot
 from dsinga.training import Updater
@@ -61,12 +62,13 @@ class Replica(Mapping[str, Array]):
 
     def update(self, step: int, name: str, start: int, gradient: Array) -> None:
         """Apply the gradient of the elements from ``start`` on; a param that is not trainable is replaced by it."""
-        slot, where = self._slots[name], slice(start, start + gradient.size)
+        slot, where = self._slots[name], slice(start, start + math.prod(gradient.shape))
         if not slot.spec.trainable:
             slot.value[where] = gradient
             return
         state = {key: array[where] for key, array in slot.state.items()}
-        self._updater.update(step, slot.value[where], gradient, state, slot.spec.lr_scale, slot.spec.wd_scale)
+        update = self._updater.update_rows if isinstance(gradient, SparseRows) else self._updater.update
+        update(step, slot.value[where], gradient, state, slot.spec.lr_scale, slot.spec.wd_scale)
 
     def copy(self, names: Iterable[str]) -> Held:
         """Return copies of the values and of the state of these params."""

@@ -6,7 +6,6 @@ Both take gradients by slice id and answer with values by slice id. What they re
 from __future__ import annotations
 
 import concurrent.futures
-import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +13,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsinga.cluster.rows import changed_rows, decode, encode
 from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.server import Codec, Push, Shard
 
 # How often a wait looks whether the run has been aborted, in seconds.
 GLANCE = 0.5
+
+# At which version the caller has slices, by id.
+Since = Mapping[int, int]
+NEVER: Since = {}
 
 
 class Answer(Protocol):
@@ -34,14 +38,17 @@ class Road(Protocol):
 
     crosses: bool  # whether it leads to another process
 
-    def pull(self, ids: Sequence[int], version: int) -> Answer:
-        """Ask for the values of slices ``ids`` at ``version``."""
+    def pull(self, ids: Sequence[int], version: int, since: Since = NEVER) -> Answer:
+        """Ask for the values of slices ``ids`` at ``version``.
+
+        Those in ``since`` the caller has at that version: the answer may be the rows alone that have changed.
+        """
 
     def push(self, push: Push, gradients: Mapping[int, Array]) -> Answer | None:
         """Give gradients (which the server may overwrite)."""
 
-    def push_pull(self, push: Push, gradients: Mapping[int, Array]) -> Answer:
-        """Give gradients (which the server may overwrite) and ask for the values that come of them."""
+    def push_pull(self, push: Push, gradients: Mapping[int, Array], since: Since = NEVER) -> Answer:
+        """Give gradients (which the server may overwrite) and ask for the values that come of them, as :meth:`pull`."""
 
     def total(self, key: str, partition: int, array: Array, contributors: Sequence[int]) -> Answer:
         """Give this partition's part of a sum over the partitions ``contributors`` and ask for the sum."""
@@ -59,18 +66,19 @@ class DirectRoad:
         self._shard = shard
         self._group = group
 
-    def pull(self, ids: Sequence[int], version: int) -> concurrent.futures.Future:
+    def pull(self, ids: Sequence[int], version: int, since: Since = NEVER) -> Answer:
         """See :class:`Road`."""
-        return self._shard.pull(ids, version, self._group)
+        answer = self._shard.pull(ids, version, self._group)
+        return _Rows(answer, self._shard, ids, since, version) if since else answer
 
     def push(self, push: Push, gradients: Mapping[int, Array]) -> None:
         """See :class:`Road`. The last partition to push runs the update, in its own thread."""
         self._shard.push(push, gradients)
 
-    def push_pull(self, push: Push, gradients: Mapping[int, Array]) -> concurrent.futures.Future:
+    def push_pull(self, push: Push, gradients: Mapping[int, Array], since: Since = NEVER) -> Answer:
         """See :class:`Road`."""
         self.push(push, gradients)
-        return self.pull(list(gradients), push.step + 1)
+        return self.pull(list(gradients), push.step + 1, since)
 
     def total(self, key: str, partition: int, array: Array, contributors: Sequence[int]) -> concurrent.futures.Future:
         """See :class:`Road`."""
@@ -86,29 +94,32 @@ class ActorRoad:
 
     Gradients may also be a codec's payloads, bytes, which the server decodes. Dask serialises every value of a dict by
     itself, 0.1 ms each way; joining small slices and cutting them again costs a tenth of that. ``sizes`` are the
-    numbers of values by slice id, ``group`` is the caller's worker group.
+    numbers of values by slice id, ``widths`` those of a row, of slices that have rows, ``group`` is the caller's worker
+    group.
     """
 
     crosses = True
 
-    def __init__(self, actor: Any, sizes: Mapping[int, int], group: int):
+    def __init__(self, actor: Any, sizes: Mapping[int, int], group: int, widths: Mapping[int, int] = NEVER):
         self._actor = actor
         self._group = group
-        self._sizes = sizes
+        self._sizes, self._widths = sizes, widths
 
-    def pull(self, ids: Sequence[int], version: int) -> Answer:
+    def pull(self, ids: Sequence[int], version: int, since: Since = NEVER) -> Answer:
         """See :class:`Road`."""
-        return _Joined(self._actor.pull(tell(ids, version, self._group)), ids, self._sizes)
+        told = tell(ids, version, self._group, list(since.items()))
+        return _Joined(self._actor.pull(told), ids, self._sizes, self._widths)
 
     def push(self, push: Push, gradients: Mapping[int, Array]) -> Answer:
         """See :class:`Road`."""
-        joined, lengths = pack(gradients)
+        joined, lengths = pack(gradients, self._widths)
         return self._actor.push(tell(push, list(gradients), lengths), joined)
 
-    def push_pull(self, push: Push, gradients: Mapping[int, Array]) -> Answer:
+    def push_pull(self, push: Push, gradients: Mapping[int, Array], since: Since = NEVER) -> Answer:
         """See :class:`Road`."""
-        ids, (joined, lengths) = list(gradients), pack(gradients)
-        return _Joined(self._actor.push_pull(tell(push, ids, lengths), joined), ids, self._sizes)
+        ids, (joined, lengths) = list(gradients), pack(gradients, self._widths)
+        told = tell(push, ids, lengths, list(since.items()))
+        return _Joined(self._actor.push_pull(told, joined), ids, self._sizes, self._widths)
 
     def total(self, key: str, partition: int, array: Array, contributors: Sequence[int]) -> Answer:
         """See :class:`Road`."""
@@ -122,11 +133,23 @@ class ActorRoad:
 class _Joined:
     """The answer of an Actor that will be one array, to be cut into slices."""
 
-    def __init__(self, answer: Answer, ids: Sequence[int], sizes: Mapping[int, int]):
-        self._answer, self._ids, self._sizes = answer, ids, sizes
+    def __init__(self, answer: Answer, ids: Sequence[int], sizes: Mapping[int, int], widths: Mapping[int, int]):
+        self._answer, self._ids, self._sizes, self._widths = answer, ids, sizes, widths
 
     def result(self, timeout: float | None = None) -> dict[int, Array]:
-        return cut(self._answer.result(timeout), self._ids, self._sizes)
+        return cut(self._answer.result(timeout), self._ids, self._sizes, self._widths)
+
+
+class _Rows:
+    """The answer of a shard, of which the rows that have changed are wanted."""
+
+    def __init__(self, answer: Answer, shard: Shard, ids: Sequence[int], since: Since, version: int):
+        self._answer, self._shard = answer, shard
+        self._ids, self._since, self._version = ids, since, version
+
+    def result(self, timeout: float | None = None) -> dict[int, Array]:
+        values = self._answer.result(timeout)
+        return changed_rows(values, self._shard.rows_changed(self._ids, self._since, self._version))
 
 
 def tell(*values: Any) -> str:
@@ -137,36 +160,61 @@ def tell(*values: Any) -> str:
     return json.dumps(values)
 
 
-def join(slices: Mapping[int, Array], ids: Sequence[int]) -> Array:
-    """Return the slices ``ids`` one behind the other, as one array; a single one as it is."""
-    arrays = [slices[id] for id in ids]
+def join(slices: Mapping[int, Array], ids: Sequence[int], widths: Mapping[int, int] = NEVER) -> Array:
+    """Return the slices ``ids`` one behind the other, as one array; a single one as it is.
+
+    Those that have a width may be rows alone (:mod:`dsinga.cluster.rows`).
+    """
+    arrays = [array for id in ids for array in (encode(slices[id]) if id in widths else [slices[id]])]
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def cut(joined: Array, ids: Sequence[int], sizes: Mapping[int, int]) -> dict[int, Array]:
+def cut(
+    joined: Array, ids: Sequence[int], sizes: Mapping[int, int], widths: Mapping[int, int] = NEVER
+) -> dict[int, Array]:
     """Return what :func:`join` joined, as views."""
-    ends = list(itertools.accumulate(sizes[id] for id in ids))
-    return {id: joined[end - sizes[id] : end] for id, end in zip(ids, ends, strict=True)}
+    found: dict[int, Array] = {}
+    at = 0
+    for id in ids:
+        if id in widths:
+            found[id], at = decode(joined, at, sizes[id], widths[id])
+        else:
+            found[id], at = joined[at : at + sizes[id]], at + sizes[id]
+    return found
 
 
-def pack(gradients: Mapping[int, Array]) -> tuple[Array, list[int] | None]:
-    """Return gradients as one array; where some are payloads, as bytes, with the length of each, 0 for the others."""
-    lengths = [gradient.size if gradient.dtype == np.uint8 else 0 for gradient in gradients.values()]
-    if not any(lengths):
-        return join(gradients, list(gradients)), None
-    return np.concatenate([gradient.view(np.uint8) for gradient in gradients.values()]), lengths
+def pack(gradients: Mapping[int, Array], widths: Mapping[int, int] = NEVER) -> tuple[Array, list[int] | None]:
+    """Return gradients as one array; where some are payloads, as bytes, with the length of each.
+
+    It is 0 for those that are none; negative, if they have a width.
+    """
+    if not any(gradient.dtype == np.uint8 for gradient in gradients.values()):
+        return join(gradients, list(gradients), widths), None
+    packed = {
+        id: join(gradients, [id], widths).view(np.uint8) if gradient.dtype != np.uint8 else gradient
+        for id, gradient in gradients.items()
+    }
+    signs = {id: 1 if gradients[id].dtype == np.uint8 else -1 if id in widths else 0 for id in gradients}
+    return np.concatenate(list(packed.values())), [signs[id] * packed[id].size for id in gradients]
 
 
 def unpack(
-    joined: Array, lengths: Sequence[int] | None, ids: Sequence[int], sizes: Mapping[int, int], codec: Codec | None
+    joined: Array,
+    lengths: Sequence[int] | None,
+    ids: Sequence[int],
+    sizes: Mapping[int, int],
+    codec: Codec | None,
+    widths: Mapping[int, int] = NEVER,
 ) -> dict[int, Array]:
     """Return the gradients of slices ``ids`` that :func:`pack` has packed, decoded."""
     if lengths is None:
-        return cut(joined, ids, sizes)
+        return cut(joined, ids, sizes, widths)
     assert codec is not None
-    payloads = cut(joined, ids, {id: length or 4 * sizes[id] for id, length in zip(ids, lengths, strict=True)})
+    pieces = cut(joined, ids, {id: abs(length) or 4 * sizes[id] for id, length in zip(ids, lengths, strict=True)})
     return {
-        id: codec.decode(payloads[id], sizes[id]) if length else payloads[id].copy().view(np.float32)
+        id: codec.decode(pieces[id], sizes[id])
+        if length > 0
+        else cut(pieces[id].copy().view(np.float32), [id], sizes, widths)[id]
         for id, length in zip(ids, lengths, strict=True)
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.cluster.roads import cut, join, unpack
+from dsinga.cluster.rows import changed_rows
 from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.server import Codec, Push, Shard, SliceSpec
@@ -81,6 +82,7 @@ class ServerActor:
         self._timeout = timeout
         self._codec = codec
         self._sizes = {spec.slice.id: spec.slice.size for spec in slices}
+        self._widths = {spec.slice.id: spec.slice.width for spec in slices if spec.slice.width}
         self._shard = Shard(slices, updater, groups, key.generation, start, staleness)
         _shards[key] = self._shard
         # Dask lets go of an actor when its client is gone, even if that was killed.
@@ -101,10 +103,10 @@ class ServerActor:
 
     async def push_pull(self, told: str, joined: Array) -> Array:
         """Take the gradients of slices, packed; return their values once every partition has given its own."""
-        said, ids, lengths = json.loads(told)
+        said, ids, lengths, since = json.loads(told)
         push = Push(*said)
         await self._push(push, ids, joined, lengths)
-        return await self._pull(ids, push.step + 1, push.group)
+        return await self._pull(ids, push.step + 1, push.group, since)
 
     async def total(self, told: str, array: Array) -> Array:
         """Return the sum of the arrays of some partitions of a worker group, in their order."""
@@ -116,11 +118,15 @@ class ServerActor:
         key, group, partition, contributors = json.loads(told)
         return await self._wait(self._shard.gather(key, group, partition, array, contributors))
 
-    async def _pull(self, ids: Sequence[int], version: int, group: int) -> Array:
-        return join(await self._wait(self._shard.pull(ids, version, group)), ids)
+    async def _pull(self, ids: Sequence[int], version: int, group: int, since: Sequence[tuple[int, int]] = ()) -> Array:
+        values = await self._wait(self._shard.pull(ids, version, group))
+        changed = self._shard.rows_changed(ids, dict(since), version)
+        return join(changed_rows(values, changed), ids, self._widths)
 
     async def _push(self, push: Push, ids: Sequence[int], joined: Array, lengths: Sequence[int] | None) -> None:
-        gradients = unpack(joined, lengths, ids, self._sizes, self._codec)
+        gradients: dict[int, Array] = dict.fromkeys(ids, joined)  # in a step that is skipped nobody looks at them
+        if not push.skip:
+            gradients = unpack(joined, lengths, ids, self._sizes, self._codec, self._widths)
         try:
             if joined.nbytes > INLINE_BYTES:
                 await asyncio.to_thread(self._shard.push, push, gradients)

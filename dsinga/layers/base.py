@@ -27,6 +27,9 @@ class ParamSpec:
     layer's dimension 1, None if the param is replicated. ``trainable`` is False for lasting state (running means):
     its new value travels where a gradient would, and replaces the old. ``initial`` fills it if the job has no ``init``.
 
+    ``sparse`` says that its gradient may come as :class:`dsinga.ops.SparseRows`: then only these rows travel and are
+    updated. Elsewhere such a gradient is made whole.
+
     ``by_rows`` is for state of which each row of the batch has its own, (B, ...), as is the hidden state that a
     recurrent layer carries over to the next batch: a worker that computes some rows of the batch is given those of the
     param, and gives back those. Such a param exists in training only: in other phases the layer is made without it.
@@ -38,6 +41,7 @@ class ParamSpec:
     trainable: bool = True
     initial: float = 0.0
     by_rows: bool = False
+    sparse: bool = False
 
 
 class Connection(Enum):

@@ -81,8 +81,8 @@ class Context:
 
     ``total`` sums an array over the partitions of a batch-partitioned layer, in partition order (the identity where
     there is one partition); batch normalisation needs it to be exact however the batch is cut. ``gather`` joins the
-    rows of all partitions in the same way. ``mail`` carries what bridges send. ``skips`` says that a batch whose loss is
-    not finite is left out afterwards, so that it is no reason to stop.
+    rows of all partitions in the same way. ``mail`` carries what bridges send. ``skips`` says that a batch whose loss
+    is not finite is left out afterwards, so that it is no reason to stop.
     """
 
     ops: Ops

@@ -14,6 +14,8 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, times
 from dsinga.layers.context import Columns, RecordInfo
+from dsinga.ops import SparseRows
+from dsinga.ops.sparse import fault
 from dsinga.registry import nearest
 
 
@@ -151,6 +153,8 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
     for spec, gradient, param in zip(layer.params, computed[1], params, strict=True):
         if gradient is not None:
             check_like(layer, f"the gradient for param {spec.role!r}", gradient, param)
+            if isinstance(gradient, SparseRows) and (wrong := fault(gradient)):
+                raise layer.fail(f"the gradient for param {spec.role!r}: {wrong}")
         elif spec.trainable:
             raise layer.fail(f"compute_gradient returned None for its param {spec.role!r}; return an array")
 

@@ -11,6 +11,7 @@ from dsinga.job import EmbeddingConf, LayerConf
 from dsinga.layers.base import Arrays, Gradients, Output, ParamSpec, Shape
 from dsinga.layers.codes import Codes
 from dsinga.layers.context import Context, RecordInfo
+from dsinga.ops import SparseRows
 from dsinga.registry import register
 
 
@@ -27,7 +28,7 @@ class Embedding(Codes):
         super().__init__(conf, source_shapes, info)
         settings = conf.embedding_conf or EmbeddingConf()
         self.size = self.vocabulary_size(settings, settings.vocab_size)
-        self.params = (ParamSpec("weight", (self.size, settings.feature_dim)),)
+        self.params = (ParamSpec("weight", (self.size, settings.feature_dim), sparse=True),)
         self.shape = (*self.codes_shape, settings.feature_dim)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -37,7 +38,5 @@ class Embedding(Codes):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        rows, values = ctx.ops.embedding_grad(output.saved, grad)
-        weight = np.zeros(params[0].shape, ctx.ops.to_numpy(values).dtype)
-        weight[ctx.ops.to_numpy(rows)] = ctx.ops.to_numpy(values)
-        return (None,), (ctx.ops.asarray(weight),)
+        rows, values = map(ctx.ops.to_numpy, ctx.ops.embedding_grad(output.saved, grad))
+        return (None,), (SparseRows(rows.astype(np.int64, copy=False), values, params[0].shape),)

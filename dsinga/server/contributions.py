@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dsinga.ops import SparseRows
+from dsinga.ops.sparse import add_up
+
 
 class Contributions:
     """The gradients of one slice from one worker group, at ``version``: the number of the group's step that comes next.
@@ -19,9 +22,9 @@ class Contributions:
         self.version = version
         self.copy: np.ndarray | None = None  # the value as the group sees it at this version, see Slot.copy_for
         self._contributors = contributors
-        self._parts: dict[int, np.ndarray | None] = {}
+        self._parts: dict[int, np.ndarray | SparseRows | None] = {}
 
-    def add(self, step: int, partition: int, gradient: np.ndarray | None) -> bool:
+    def add(self, step: int, partition: int, gradient: np.ndarray | SparseRows | None) -> bool:
         """Take what ``partition`` gives to ``step``; a repeated one is dropped. True if it was the last missing one.
 
         None is for a step that is skipped, by all partitions.
@@ -43,16 +46,19 @@ class Contributions:
         """Whether no contribution to the running step has come yet."""
         return not self._parts
 
-    def total(self) -> np.ndarray | None:
+    def total(self) -> np.ndarray | SparseRows | None:
         """Return the sum in the order of the partitions, whatever the order they came in; the array may be changed.
 
-        None for a step that is skipped.
+        None for a step that is skipped. Rows alone, of partitions that all have given rows; these must not be changed.
         """
         parts = [part for partition in self._contributors if (part := self._parts[partition]) is not None]
         assert len(parts) in (0, len(self._contributors)), f"step {self.version} is skipped by some"
         if not parts:
             return None
-        first, *others = parts
+        dense = [part for part in parts if not isinstance(part, SparseRows)]
+        if len(dense) < len(parts):
+            return add_up(parts)
+        first, *others = dense
         # What came through a socket may be read-only; the updater, too, may overwrite the gradient.
         total = first if first.flags.writeable else first.copy()
         for part in others:

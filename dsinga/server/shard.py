@@ -95,6 +95,7 @@ class Shard:
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
         """Give gradients, float32 (size,), by slice id; whoever brings a group's last one of a slice also updates it.
 
+        Of slices that have a width they may be rows alone: if all partitions' are, only these rows are updated.
         The arrays are given away and may be overwritten. A push is accepted once for each slice; a repeated one is
         dropped. Raises RunError if it is of another generation, and what :meth:`close` was given after that.
         """
@@ -131,6 +132,20 @@ class Shard:
         if self._shared:
             return self._wait(Wait(group, version, lambda slot: slot.copy_for(group), late=True), ids)
         return self._wait(Wait(group, version, Slot.read), ids)
+
+    def rows_changed(
+        self, ids: Iterable[int], since: Mapping[int, int], version: int
+    ) -> dict[int, tuple[int, np.ndarray]]:
+        """Return, by slice id, the width and which rows differ from those at the version ``since[id]``, where known.
+
+        It is known for some steps back, where there is one worker group and one server group. To be called by a
+        partition that has pulled ``version`` of the slices and has not pushed to them since.
+        """
+        if self._shared:
+            return {}
+        slots = {id: self._slots[id] for id in ids if id in since}
+        changed = {id: slot.rows_changed(since[id], version) for id, slot in slots.items()}
+        return {id: (slots[id].spec.slice.width, rows) for id, rows in changed.items() if rows is not None}
 
     def renew(self, group: int) -> None:
         """Let a group have the values as they now are at its version, not as others of its partitions have had them.

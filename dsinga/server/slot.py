@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -9,9 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.errors import UserError
+from dsinga.ops import SparseRows
 from dsinga.server.contributions import Contributions
 from dsinga.server.slicing import Slice
 from dsinga.training import Updater
+
+# For so many steps it is remembered which rows of a slice they have changed.
+CHANGES_KEPT = 8
 
 
 class SliceSpec(NamedTuple):
@@ -41,6 +46,9 @@ class Slot:
         self.state: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
         self.contributions = {group: Contributions(spec.contributors, start) for group in groups}
+        self._sum: SparseRows | None = None  # what a slice that is not trainable stands at, if that is rows alone
+        # For the last steps of the only group: which rows each has changed, None for all of them.
+        self._changes: collections.deque[tuple[int, np.ndarray | None]] = collections.deque(maxlen=CHANGES_KEPT)
 
     def put(self, value: np.ndarray, state: Mapping[str, np.ndarray] | None, updater: Updater) -> None:
         """Take the first value, and the updater's state of a run that is resumed; a repeated put changes nothing.
@@ -66,31 +74,61 @@ class Slot:
             )
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
-    def contribute(self, group: int, step: int, partition: int, gradient: np.ndarray | None) -> bool:
-        """Take what a partition gives to a step of its group, None to skip it; True if it was the last one missing."""
+    def contribute(self, group: int, step: int, partition: int, gradient: np.ndarray | SparseRows | None) -> bool:
+        """Take what a partition gives to a step of its group, None to skip it; True if it was the last one missing.
+
+        Rows alone are taken of slices that have a width.
+        """
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
         if gradient is None:
             return self.contributions[group].add(step, partition, None)
-        assert gradient.shape == self.value.shape, (str(self.spec.slice), gradient.shape)
+        wanted = self.value.reshape(-1, self.spec.slice.width) if isinstance(gradient, SparseRows) else self.value
+        assert gradient.shape == wanted.shape, (str(self.spec.slice), gradient.shape)
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
         return self.contributions[group].add(step, partition, gradient)
 
     def update(self, group: int, updater: Updater) -> None:
         """Apply the sum of a group's contributions, with the group's own step for the learning rate's schedule."""
         contributions = self.contributions[group]
+        step, scales = contributions.version, (self.spec.lr_scale, self.spec.wd_scale)
         total = contributions.total()
+        if self.spec.slice.width:
+            self._note_change(step, total)
         if total is None:
             return
         with self.lock:
-            if self.spec.trainable:
-                step, scales = contributions.version, (self.spec.lr_scale, self.spec.wd_scale)
-                updater.update(step, self.value, total, self.state, *scales)
+            if not self.spec.trainable:
+                self._replace(total)
+            elif isinstance(total, SparseRows):
+                updater.update_rows(step, self.value, total, self.state, *scales)
             else:
-                self.value[:] = total
+                updater.update(step, self.value, total, self.state, *scales)
             contributions.copy = None
 
-    def read(self) -> np.ndarray:
-        """Return the value itself, as a read-only view."""
+    def _replace(self, total: np.ndarray | SparseRows) -> None:
+        self._sum = total if isinstance(total, SparseRows) else None
+        if self._sum is None:
+            self.value[:] = total
+
+    def _note_change(self, step: int, total: np.ndarray | SparseRows | None) -> None:
+        none = np.empty(0, np.int64)
+        self._changes.append((step, none if total is None else total.rows if isinstance(total, SparseRows) else None))
+
+    def rows_changed(self, since: int, version: int) -> np.ndarray | None:
+        """Return the rows that the only group's steps ``since`` to ``version`` - 1 have changed, None if not known.
+
+        Not while an update may be running: called on behalf of a contributor that has not pushed for ``version`` yet.
+        """
+        steps = {step: rows for step, rows in self._changes if since <= step < version}
+        known = [rows for rows in steps.values() if rows is not None]
+        if len(self.contributions) > 1 or len(known) < version - since:
+            return None
+        return known[0] if len(known) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *known]))
+
+    def read(self) -> np.ndarray | SparseRows:
+        """Return the value itself, as a read-only view; rows alone where the sum of the last step was that."""
+        if self._sum is not None:
+            return self._sum
         view = self.value.view()
         view.flags.writeable = False
         return view

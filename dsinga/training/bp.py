@@ -13,6 +13,8 @@ from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import blame, check_gradients, check_labels, check_output
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE
+from dsinga.ops import SparseRows
+from dsinga.ops.sparse import add_up
 from dsinga.registry import register
 from dsinga.training.finite import check_visits
 from dsinga.training.metrics import Metrics, report_metrics
@@ -183,7 +185,14 @@ def collect(
             gradients[node] = one if gradients[node] is None else add(gradients[node], one)
     for name, one in zip(stage.params, for_params, strict=True):
         if one is not None:
-            sums[name] = add(sums[name], one) if name in sums else one
+            sums[name] = one if name not in sums else add_params(sums[name], one, add)
+
+
+def add_params(one: Array, other: Array, add: Callable[[Array, Array], Array]) -> Array:
+    """Return the sum of two gradients of one param."""
+    if isinstance(one, SparseRows) or isinstance(other, SparseRows):
+        return add_up([one, other])
+    return add(one, other)
 
 
 def new_state(new: Array | None, old: Array, spec: ParamSpec, ctx: Context) -> Array:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.job import AdaDeltaConf, AdamConf, AdamMaxConf, UpdaterConf
+from dsinga.ops import SparseRows
 from dsinga.registry import register
 from dsinga.training.chosen import chosen, noting
 from dsinga.training.schedules import schedule
@@ -95,6 +96,28 @@ class Updater(ABC):
             if decay:
                 g = np.add(g, np.multiply(w, decay, out=spare), out=change)
             change_block(lr, w, g, slots, change, spare)
+
+    def update_rows(
+        self,
+        step: int,
+        value: np.ndarray,
+        gradient: SparseRows,
+        state: Mapping[str, np.ndarray],
+        lr_scale: float = 1.0,
+        wd_scale: float = 1.0,
+    ) -> None:
+        """Change the rows of ``value`` and ``state`` that the gradient has; the others do not move at all.
+
+        ``value`` and ``state`` are flat, as in :meth:`update`. A row that is left out has neither weight decay nor
+        momentum in this step.
+        """
+        shape, at = (gradient.shape[0], math.prod(gradient.shape[1:])), gradient.rows
+        rows, slots = value.reshape(shape)[at], {name: array.reshape(shape)[at] for name, array in state.items()}
+        flat = {name: array.reshape(-1) for name, array in slots.items()}
+        self.update(step, rows.reshape(-1), gradient.values.reshape(-1), flat, lr_scale, wd_scale)
+        value.reshape(shape)[at] = rows
+        for name, array in slots.items():
+            state[name].reshape(shape)[at] = array
 
     def change_at(self, step: int) -> Change:
         """Return what changes a block at ``step``: :meth:`change`, unless the formula knows the step."""

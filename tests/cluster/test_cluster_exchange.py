@@ -75,7 +75,9 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
             with processes.as_current():
                 actor = future.result(timeout=30)
                 actor.put(mine, None).result(timeout=30)
-            found.append(CurrentClient(actor, {s.slice.id: s.slice.size for s in specs}, processes))
+            sizes, widths = ({s.slice.id: getattr(s.slice, what) for s in specs} for what in ("size", "width"))
+            widths = {id: width for id, width in widths.items() if width}
+            found.append(CurrentClient(actor, sizes, processes, widths))
         return found
 
     yield make
@@ -85,21 +87,21 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
 class CurrentClient(ActorRoad):
     """An ActorRoad walked outside a task, where an Actor needs a current client."""
 
-    def __init__(self, actor: object, sizes: dict[int, int], client: Client):
-        super().__init__(actor, sizes, 0)
+    def __init__(self, actor: object, sizes: dict[int, int], client: Client, widths: dict[int, int]):
+        super().__init__(actor, sizes, 0, widths)
         self._client = client
 
-    def pull(self, ids, version):
+    def pull(self, *arguments):
         with self._client.as_current():
-            return super().pull(ids, version)
+            return super().pull(*arguments)
 
     def push(self, push, gradients):
         with self._client.as_current():
             return super().push(push, gradients)
 
-    def push_pull(self, push, gradients):
+    def push_pull(self, *arguments):
         with self._client.as_current():
-            return super().push_pull(push, gradients)
+            return super().push_pull(*arguments)
 
     def total(self, *arguments):
         with self._client.as_current():
@@ -372,7 +374,7 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     actor = ServerActor(key, [SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()), (0,), 0, None, 20.0)
     actor.put({0: np.zeros(2, np.float32)}, None)
     with pytest.raises(RunError, match=r"updating at step 0 failed: OSError\('no such file'\)"):
-        asyncio.run(actor.push_pull(tell(Push(0, 0, 0, 0), [0], None), np.zeros(2, np.float32)))
+        asyncio.run(actor.push_pull(tell(Push(0, 0, 0, 0), [0], None, []), np.zeros(2, np.float32)))
 
 
 def test_a_server_of_this_process_is_found(processes: Client) -> None:

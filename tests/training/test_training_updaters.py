@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dsinga.errors import UserError
 from dsinga.job import UpdaterConf, UpdaterType
+from dsinga.ops import SparseRows
 from dsinga.registry import register
 from dsinga.training import Updater, create_updater
 from dsinga.training import updaters as module
@@ -253,3 +254,27 @@ def test_a_users_own_updater_is_found_by_name():
 def test_what_no_updater_can_be_made_of_is_refused(conf, message):
     with pytest.raises(UserError, match=message):
         create_updater(UpdaterConf(**conf))
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_rows_are_updated_as_if_they_were_all_there_is(kind):
+    one = updater(kind, weight_decay=0.01, momentum=0.9, clip_norm=1.5)
+    value, rows, parts = numbers(0, 15), np.array([0, 3]), numbers(0, 15).reshape(5, 3)[[0, 3]].reshape(-1)
+    before, state, states = value.copy(), one.create_state(15), one.create_state(6)
+    for step in range(3):
+        gradient = numbers(step + 1, 6)
+        one.update_rows(step, value, SparseRows(rows, gradient.reshape(2, 3), (5, 3)), state, 2.0, 3.0)
+        one.update(step, parts, gradient, states, 2.0, 3.0)
+    np.testing.assert_array_equal(value.reshape(5, 3)[rows], parts.reshape(2, 3))
+    np.testing.assert_array_equal(np.delete(value.reshape(5, 3), rows, 0), np.delete(before.reshape(5, 3), rows, 0))
+    for slot, array in state.items():
+        np.testing.assert_array_equal(array.reshape(5, 3)[rows], states[slot].reshape(2, 3))
+        assert not np.delete(array.reshape(5, 3), rows, 0).any()
+
+
+def test_no_rows_are_no_update():
+    one, value = updater("kAdam", weight_decay=1.0, clip_norm=1.0), numbers(0, 6)
+    one.update_rows(
+        0, value, SparseRows(np.empty(0, np.int64), np.empty((0, 3), np.float32), (2, 3)), one.create_state(6)
+    )
+    np.testing.assert_array_equal(value, numbers(0, 6))

@@ -1,0 +1,190 @@
+"""Gradients of some rows of a table: the same numbers by every road, and only these rows travel and move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+from smalljob import assert_close, assert_same
+
+from dsinga import cluster
+from dsinga.api import roots, train
+from dsinga.cluster.graph import Grain
+from dsinga.data import write_store
+from dsinga.job import ClusterConf, Job, loads
+from dsinga.layers.embedding import Embedding
+from dsinga.registry import register
+
+# Words 0 to 29 occur; the table has 50 rows, of which no step looks up more than 24.
+WORDS, ROWS, STEPS = 30, 50, 8
+JOB = """
+name: "words"
+train_steps: 8
+disp_freq: 1
+train_one_batch { alg: kBP }
+updater { type: kSGD momentum: 0.9 weight_decay: 0.01 learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "words.zarr" batchsize: 6 shape: 4 } }
+  layer { name: "embed" type: kEmbedding srclayers: "data" embedding_conf { vocab_size: 50 feature_dim: 3 }
+    param { name: "table" init { type: kGaussian std: 0.5 } } }
+  layer { name: "ip" type: kInnerProduct srclayers: "embed" innerproduct_conf { num_output: 5 }
+    param { name: "w" init { type: kGaussian std: 0.3 } } param { name: "b" } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+}
+"""
+
+
+@register("layer", "WholeGradient")
+class WholeGradient(Embedding):
+    """An embedding that makes its gradient whole."""
+
+    def compute_gradient(self, *arguments):
+        for_sources, (weight,) = super().compute_gradient(*arguments)
+        return for_sources, (weight.dense(),)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("words"), np.random.default_rng(3)
+    write_store(folder / "words.zarr", [(rng.integers(0, WORDS, (60, 4)).astype(np.uint8), rng.integers(0, 5, 60))])
+    return folder
+
+
+@pytest.fixture
+def words(folder: Path) -> Job:
+    return loads(JOB, str(folder / "words.conf"))
+
+
+def on(job: Job, workers: int, servers: int = 1, **more: Any) -> Job:
+    return job.replace(cluster=ClusterConf(nworkers_per_group=workers, nservers_per_group=servers, **more))
+
+
+def params(job: Job, client: Client, **options: Any) -> dict[str, np.ndarray]:
+    return train(job, client, progress=False, **options).params
+
+
+def whole(job: Job) -> Job:
+    """Return the job with whole gradients."""
+    (embed,) = [layer for layer in job.neuralnet.layer if layer.name == "embed"]
+    embed.type, embed.user_type = embed.type.__class__["kUserLayer"], "WholeGradient"
+    return job
+
+
+@pytest.mark.parametrize("more", [{}, {"slicing": "kBlock"}, {"update": "kWorker"}], ids=str)
+def test_without_momentum_and_decay_the_bits_are_those_of_whole_gradients(
+    words: Job, folder: Path, client: Client, more: dict[str, str]
+) -> None:
+    words.updater.momentum = words.updater.weight_decay = 0.0
+    found = params(on(words, 3, 2, **more), client)
+    assert_same(found, params(on(whole(words), 3, 2, **more), client))
+
+
+def test_rows_that_nobody_looks_up_do_not_move(words: Job, client: Client) -> None:
+    """Not even by weight decay."""
+    one, other = (params(on(words.replace(train_steps=steps), 2, 2), client)["table"] for steps in (1, STEPS))
+    np.testing.assert_array_equal(one[WORDS:], other[WORDS:])
+    assert (one[:WORDS] != other[:WORDS]).any(axis=1).sum() > 20
+
+
+@pytest.fixture(scope="module")
+def single(folder: Path, threads: Client) -> dict[str, np.ndarray]:
+    return params(on(loads(JOB, str(folder / "words.conf")), 1), threads)
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, threads: Client) -> dict[str, np.ndarray]:
+    """The params of three workers and two servers in one process."""
+    return params(on(loads(JOB, str(folder / "words.conf")), 3, 2), threads)
+
+
+class TestMomentum:
+    """With momentum and weight decay of the rows that are looked up."""
+
+    def test_workers_change_nothing_but_rounding(self, single, expected) -> None:
+        assert_close(expected, single, 1e-5)
+
+    @pytest.mark.parametrize(
+        "more",
+        [{}, {"pull": "kDeferred"}, {"update": "kWorker"}, {"update": "kWorker", "pull": "kDeferred"}],
+        ids=str,
+    )
+    def test_every_road_gives_the_same_bits(self, words: Job, client: Client, expected, more) -> None:
+        assert_same(params(on(words, 3, 2, **more), client), expected)
+
+    def test_another_slicing_does_too(self, words: Job, threads: Client, expected) -> None:
+        assert_same(params(on(words, 3, 2, slicing="kBlock"), threads), expected)
+
+    def test_both_grains_give_the_same_bits(self, words: Job, threads: Client, expected) -> None:
+        words = on(words, 3, 2)
+        found = cluster.train(words, threads, Silent(), roots=roots(words, None), grain=Grain.graph)
+        assert_same(found.params, expected)
+
+    def test_a_resumed_run_gives_the_same_bits(self, words: Job, threads: Client, tmp_path: Path, expected) -> None:
+        words = on(words, 3, 2)
+        params(words.replace(train_steps=5), threads, workspace=tmp_path)
+        assert_same(params(words, threads, workspace=tmp_path, resume=True), expected)
+
+    def test_a_clipped_norm_is_that_of_the_whole_table(self, words: Job, threads: Client) -> None:
+        words.updater.clip_norm = 0.02
+        one, many = params(on(words, 1), threads), params(on(words, 3, 2), threads)
+        assert_close(many, one, 1e-5)
+        words.updater.clip_norm = 0.0
+        assert abs(params(on(words, 1), threads)["table"] - one["table"]).max() > 1e-3
+
+    def test_compression_leaves_rows_alone(self, words: Job, threads: Client, processes: Client, single) -> None:
+        words = on(words, 3, 2, compression="kTopK", topk_share=0.5)
+        found = params(words, threads)
+        assert_same(params(words, processes), found)
+        assert_close({"table": found["table"]}, {"table": single["table"]}, 0.2)
+
+    def test_two_layers_share_a_table(self, words: Job, client: Client) -> None:
+        """One looks words up, the other multiplies by the whole table: their gradients add up to a whole one."""
+        layers = {layer.name: layer for layer in words.neuralnet.layer}
+        layers["ip"].innerproduct_conf.num_output = 3
+        tied = loads(JOB.replace("num_output: 5", f"num_output: {ROWS}"), "tied").neuralnet.layer[2]
+        tied.name, tied.srclayers = "tied", ["ip"]
+        tied.param[0].name, tied.param[0].share_from, tied.param[0].init = "again", "table", None
+        tied.param[1].name = "b2"
+        layers["loss"].srclayers = ["tied", "data"]
+        words.neuralnet.layer = [*words.neuralnet.layer[:-1], tied, layers["loss"]]
+        one, many = params(on(words, 1), client), params(on(words, 3, 2), client)
+        assert_close(many, one, 1e-5)
+        assert (one["table"][WORDS:] != 0).all()
+
+
+class Silent:
+    def begin(self, step: int) -> None: ...
+
+    def record(self, row: dict[str, Any]) -> None: ...
+
+    def progress(self, row: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"nworker_groups": 2}, {"nworker_groups": 2, "nserver_groups": 2, "sync_freq": 2}],
+    ids=["Downpour", "Hogwild"],
+)
+def test_several_groups_train_rows_too(words: Job, client: Client, more: dict[str, int]) -> None:
+    words.train_steps = 60
+    result = train(on(words, 1, 1, **more), client, progress=False)
+    losses = result.history.phase("train")[:, "loss"]
+    assert losses[-1] < 0.8 * losses[0]
+    first = params(on(words.replace(train_steps=1), 1), client)["table"]
+    np.testing.assert_allclose(result.params["table"][WORDS:], first[WORDS:], rtol=1e-6)
+
+
+def test_rows_alone_travel(words: Job, processes: Client) -> None:
+    """A partition sends its rows and gets those of all partitions; a row is 3 numbers and where it stands."""
+    words = on(words, 2)
+    found = [
+        cluster.train(job(), processes, Silent(), roots=roots(words, None)).timings
+        for job in (words.replace, lambda: whole(words))
+    ]
+    rows, all_rows = ([timing["crossing"] for timing in timings[2:]] for timings in found)
+    others = 2 * 4 * (5 * 12 + 5)
+    assert others < max(rows) <= others + (12 + 24) * 16
+    assert set(all_rows) == {others + 2 * 4 * 3 * ROWS}
