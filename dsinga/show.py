@@ -15,7 +15,7 @@ from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, d
 def print_net(net: NeuralNet) -> None:
     """Print a line for each layer, and what the params come to."""
     rows = describe(net)
-    lines = [(row.layer, row.type, " ".join(row.sources), row.shape, " ".join(row.params), row.count) for row in rows]
+    lines = [(row.layer, row.typed, " ".join(row.sources), row.shape, " ".join(row.params), row.count) for row in rows]
     _print_table(("layer", "type", "sources", "feature", "params"), lines)
     total = sum(row.count for row in rows)
     click.echo(f"{total:,} values in params, {sum(row.bytes for row in rows) / 2**20:,.1f} MiB")

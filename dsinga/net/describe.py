@@ -18,7 +18,8 @@ class LayerRow:
     """A layer: its type, sources, feature shape, the params that it uses, and the size of those that it owns.
 
     ``shared`` are those of its ``params`` that an earlier layer uses too: a param counts once, at the first layer that
-    uses it, so counts add up to the net's.
+    uses it, so counts add up to the net's. ``steps`` is how many time steps the layer computes together, 1 if the job
+    does not unroll it.
     """
 
     layer: str
@@ -28,6 +29,12 @@ class LayerRow:
     params: tuple[str, ...]
     shared: tuple[str, ...]
     count: int
+    steps: int = 1
+
+    @property
+    def typed(self) -> str:
+        """The type, with the number of time steps if there are several."""
+        return f"{self.type} x{self.steps}" if self.steps > 1 else self.type
 
     @property
     def bytes(self) -> int:
@@ -46,6 +53,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
             params=node.params,
             shared=tuple(name for name in node.params if name not in stage.completes),
             count=sum(net.params[name].size for name in stage.completes),
+            steps=node.layer.conf.unroll_len or getattr(node.layer, "steps", 1),
         )
         for node, stage in zip(net.nodes, net.stages, strict=True)
     ]

@@ -114,7 +114,7 @@ def box_width(row: LayerRow) -> float:
 
 def type_text(row: LayerRow) -> str:
     """Return the type without SINGA's k."""
-    return row.type[1:] if row.type[:1] == "k" and row.type[1:2].isupper() else row.type
+    return row.typed[1:] if row.type[:1] == "k" and row.type[1:2].isupper() else row.typed
 
 
 def params_text(row: LayerRow) -> str:

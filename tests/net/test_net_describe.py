@@ -1,8 +1,9 @@
 """A net as a table."""
 
-from netcases import FLAT, build, dense, layer
+from netcases import FLAT, build, dense, layer, net_of
 
-from dsinga.net import bridge_traffic, cut_reasons, describe, describe_parts, partition
+from dsinga.layers import RecordInfo
+from dsinga.net import bridge_traffic, cut_reasons, describe, describe_parts, partition, to_svg
 
 
 def test_rows_tell_what_show_prints():
@@ -47,3 +48,18 @@ def test_parts_tell_what_show_prints():
     # Forward: rows of data both ways (2 x 2 x 6), columns of a (2 x 4 + 2 x 3), rows of soft (2 x 7), labels (2);
     # of these, gradients come back for a and soft.
     assert bridge_traffic(cut) == (24 + 14 + 14 + 2, 14 + 14)
+
+
+def test_layers_over_time_steps_say_how_many_they_compute_together():
+    net = net_of(
+        """
+        unroll_len: 4
+        layer { name: "data" type: kCharRNN unroll_len: 1 char_rnn_conf { path: "x" batchsize: 5 unroll_len: 4 } }
+        layer { name: "onehot" type: kOneHot srclayers: "data" unroll_conn_type: kUnrollOneToAll
+          onehot_conf { vocab_size: 6 } }
+        layer { name: "ip" type: kInnerProduct srclayers: "onehot" innerproduct_conf { num_output: 6 } }
+        """,
+        data=RecordInfo((5,), 5, has_labels=False),
+    )
+    assert [row.typed for row in describe(net)] == ["kCharRNN", "kOneHot x4", "kInnerProduct x4"]
+    assert "InnerProduct x4" in to_svg(net)
