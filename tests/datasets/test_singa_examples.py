@@ -7,12 +7,15 @@ what is to be expected.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dsinga
+from dsinga.checkpoint import read_params
 from dsinga.data import write_store
 
 FOLDER = Path(os.environ.get("DSINGA_SINGA_EXAMPLES", ""))
@@ -20,7 +23,9 @@ STEPS = ("train_steps=2", "disp_freq=1", "test_freq=2", "test_steps=1", "checkpo
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (FOLDER / "mnist").is_dir(), reason="DSINGA_SINGA_EXAMPLES is not a folder with SINGA's examples"),
+    pytest.mark.skipif(
+        not (FOLDER / "mnist").is_dir(), reason="DSINGA_SINGA_EXAMPLES is not a folder with SINGA's examples"
+    ),
 ]
 
 
@@ -41,20 +46,20 @@ def train(name: str, *overrides: str) -> dsinga.Result:
     return dsinga.train(dsinga.load(FOLDER / name, [*STEPS, *overrides]), progress=False)
 
 
-def assert_trained(result: dsinga.Result) -> None:
+def assert_trained(result: dsinga.Result, phases: tuple[str, ...] = ("train", "test")) -> None:
     assert result.step == 2
     assert all(np.isfinite(value).all() for value in result.params.values())
-    assert {row["phase"] for row in result.history} == {"train", "test"}
+    assert {row["phase"] for row in result.history} == set(phases)
     assert all(np.isfinite(row["loss"]) for row in result.history if "loss" in row)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mnist/job.conf", "mnist/conv.conf",
-        "cifar10/job.conf", "cifar10/hybrid.conf", "cifar10/cudnn.conf", "cifar10/cudnn_bm.conf", "cifar10/cudnn_hybrid.conf",
-    ],
-)  # fmt: skip
+FEED_FORWARD = [
+    *("mnist/job.conf", "mnist/conv.conf", "cifar10/job.conf", "cifar10/hybrid.conf"),
+    *("cifar10/cudnn.conf", "cifar10/cudnn_bm.conf", "cifar10/cudnn_hybrid.conf"),
+]
+
+
+@pytest.mark.parametrize("name", FEED_FORWARD)
 def test_feed_forward_nets(records: Path, name: str):
     assert_trained(train(name))
 
@@ -68,3 +73,35 @@ def test_alexnet_with_few_images(records: Path, name: str):
         store = f"neuralnet.layer[data,{phase}].store_conf"
         own += [f'{store}.path="{part}.zarr"', f"{store}.mean_file=", f"{store}.batchsize=4", f"{store}.backend="]
     assert_trained(train(name, *own))
+
+
+def test_machines_and_the_auto_encoder_that_they_begin(records: Path):
+    """Each job names the checkpoints of the earlier ones, after 6000 steps; here they end after two."""
+    for number in (1, 2, 3, 4):
+        assert_trained(train(f"rbm/rbm{number}.conf", *after_two_steps(range(number - 1, 0, -1))))
+    result = train("rbm/autoencoder.conf", *after_two_steps((4, 3, 2, 1)))
+    assert_trained(result)
+    before = read_params("examples/rbm/rbm1/checkpoint/step2")
+    assert np.abs(result.params["w1"] - before["w1"]).max() < 0.1, "the auto-encoder begins with what the machines know"
+
+
+def after_two_steps(machines: Iterable[int]) -> list[str]:
+    paths = (f"examples/rbm/rbm{number}/checkpoint/step2-worker0" for number in machines)
+    return [f'checkpoint_path[{index}]="{path}"' for index, path in enumerate(paths)]
+
+
+def test_char_rnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("examples/char-rnn").mkdir(parents=True)
+    characters = "".join(map(chr, range(32, 127))) + "\n\t" + "\x01\x02\x03\x04"
+    assert len(characters) == 101
+    text = "".join(np.random.default_rng(0).choice(list(characters), 50 * 110))
+    Path("examples/char-rnn/linux_input.txt").write_text(text)
+    Path("examples/char-rnn/vocab.txt").write_text(characters)
+    assert_trained(train("char-rnn/job.conf", "test_freq=0"), ("train",))
+
+
+def test_the_page_names_every_job():
+    page = (Path(__file__).parents[2] / "docs" / "singa-jobs.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `([\w/-]+\.conf)` \|", page, flags=re.MULTILINE)
+    assert sorted(named) == sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("**/*.conf"))
