@@ -1,8 +1,9 @@
-"""What the multi-modal net learns of Wikipedia's pairs: ``python tests/benchmarks/accuracy_wikipedia.py RAW``.
+"""What the multi-modal net learns of Wikipedia's pairs: ``python tests/benchmarks/accuracy_wikipedia.py RAW [SVG]``.
 
 RAW is the folder of the published files (datasets/wikipedia/README.md). Prints, of the 693 test pairs, the accuracy of
 both label losses beside that of the nearest class mean, and the mean average precision of images that look for texts
-and of texts that look for images: by chance, by class posteriors of the nearest class mean, and by the net.
+and of texts that look for images: by chance, by class posteriors of the nearest class mean, and by the net. SVG, where
+it is given, receives the curves of precision by recall, the net's of the first seed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ import numpy as np
 import dsinga
 from dsinga.data import import_records, open_store
 from dsinga.job import load
-from dsinga.retrieval import chance, mean_average_precision
+from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels
+from dsinga.retrieval import chance, mean_average_precision, precision_at_recall, ranked_relevance
 
 CONF = Path(__file__).parents[2] / "datasets" / "wikipedia" / "job.conf"
 SEEDS = (1, 2, 3)
+LEVELS = np.linspace(0, 1, 21)
+
+Features = dict[str, tuple[np.ndarray, np.ndarray]]  # of images and texts, by what they are
 
 
 def records(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -46,45 +51,59 @@ def both_ways(images: np.ndarray, texts: np.ndarray, labels: np.ndarray) -> list
     return [mean_average_precision(*pair, labels, labels) for pair in ((images, texts), (texts, images))]
 
 
-def trained(folder: Path, labels: np.ndarray, seed: int) -> dict[str, list[float]]:
-    """Train the job; return the accuracies of both paths, and MAP by codes and by class probabilities."""
+def trained(folder: Path, seed: int) -> tuple[list[float], Features]:
+    """Train the job; return the accuracies of both paths, the codes and the class probabilities."""
     job = load(CONF).replace(seed=seed, test_freq=0)
     result = dsinga.train(job, workers=1, data_root=str(folder), progress=False)
     metrics = dsinga.evaluate(job, result.params, data_root=str(folder))
-    features = {
-        name: dsinga.predict(job, result.params, name, data_root=str(folder))
-        for name in ("image_code", "text_code", "image_loss", "text_loss")
-    }
-    return {
-        "accuracy": [metrics[f"{path}_loss/accuracy"] for path in ("image", "text")],
-        "codes": both_ways(features["image_code"], features["text_code"], labels),
-        "classes": both_ways(features["image_loss"], features["text_loss"], labels),
-    }
+    accuracies = [metrics[f"{path}_loss/accuracy"] for path in ("image", "text")]
+
+    def features(end: str) -> tuple[np.ndarray, np.ndarray]:
+        image, text = (
+            dsinga.predict(job, result.params, f"{path}_{end}", data_root=str(folder)) for path in ("image", "text")
+        )
+        return image, text
+
+    return accuracies, {"codes of the net": features("code"), "class probabilities of the net": features("loss")}
 
 
-def main(raw: str) -> None:
-    """Import, train with several seeds, print the table."""
+def main(raw: str, svg: str = "") -> None:
+    """Import, train with several seeds, print the table, draw the curves."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         import_records("mat", raw, folder)
         labels = records(folder, "I_te")[1]
-        means = [centroid_posteriors(folder, letter) for letter in "IT"]
-        runs = [trained(folder, labels, seed) for seed in SEEDS]
-    hits = [float((p.argmax(axis=1) == labels).mean()) for p in means]
+        image, text = (centroid_posteriors(folder, letter) for letter in "IT")
+        runs = [trained(folder, seed) for seed in SEEDS]
     print(f"{len(labels)} test pairs; the net: median of seeds {SEEDS}")
     print(f"{'label accuracy':38} {'image':>8} {'text':>8}")
-    print_row("nearest class mean", hits)
-    print_row("net", middle(runs, "accuracy"))
+    print_row("nearest class mean", [float((p.argmax(axis=1) == labels).mean()) for p in (image, text)])
+    print_row("net", middle([accuracies for accuracies, _ in runs]))
     print(f"{'mean average precision':38} {'i -> t':>8} {'t -> i':>8}")
     print_row("chance", [chance(labels, labels)] * 2)
-    print_row("posteriors of the nearest class mean", both_ways(*means, labels))
-    print_row("codes of the net", middle(runs, "codes"))
-    print_row("class probabilities of the net", middle(runs, "classes"))
+    print_row("posteriors of the nearest class mean", both_ways(image, text, labels))
+    for kind in runs[0][1]:
+        print_row(kind, middle([both_ways(*features[kind], labels) for _, features in runs]))
+    if svg:
+        Path(svg).write_text(draw_curves({"nearest class mean": (image, text), **runs[0][1]}, labels), encoding="utf-8")
 
 
-def middle(runs: list[dict[str, list[float]]], name: str) -> list[float]:
-    """Return the medians over the runs."""
-    return [statistics.median(run[name][column] for run in runs) for column in (0, 1)]
+def draw_curves(features: Features, labels: np.ndarray) -> str:
+    """Return a picture with a panel for either direction, a line of precision by recall for each kind of feature."""
+    panels = []
+    for title, turn in (("images look for texts", 1), ("texts look for images", -1)):
+        lines = {}
+        for colour, (kind, pair) in zip(COLOURS, features.items(), strict=False):
+            blocks = ranked_relevance(*pair[::turn], labels, labels)
+            curve = np.concatenate([precision_at_recall(relevant, LEVELS) for relevant in blocks]).mean(axis=0)
+            lines[kind.removesuffix(" of the net")] = Line(list(zip(LEVELS, curve, strict=True)), colour)
+        panels.append(Panel(title, lines, "recall", whole=False))
+    return draw_panels(panels, "precision by recall")
+
+
+def middle(rows: list[list[float]]) -> list[float]:
+    """Return the median of each column."""
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
 def print_row(name: str, values: list[float]) -> None:
@@ -93,4 +112,4 @@ def print_row(name: str, values: list[float]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
