@@ -12,5 +12,6 @@ from dsinga.models.mdnn import mdnn
 from dsinga.models.mlp import mlp
 from dsinga.models.rbm import rbm
 from dsinga.models.resnet import resnet
+from dsinga.models.rnnlm import rnnlm
 
-__all__ = ["alexnet", "autoencoder", "bigru_crf", "convnet", "mdnn", "mlp", "rbm", "resnet"]
+__all__ = ["alexnet", "autoencoder", "bigru_crf", "convnet", "mdnn", "mlp", "rbm", "resnet", "rnnlm"]

@@ -9,6 +9,7 @@ import pytest
 from dsinga import models
 from dsinga.job import Phase, check, load, loads, to_text
 from dsinga.layers import RecordInfo
+from dsinga.models.rnnlm import frequency_classes
 from dsinga.net import create_net
 
 DATASETS = Path(__file__).parents[2] / "datasets"
@@ -37,3 +38,30 @@ def test_words_alone_will_do():
     net = create_net(models.bigru_crf({"words": 9}, 13).net, Phase.kVal, {"words": SENTENCES})
     assert net.layer("embedding").shape == (32, 41, 64)
     assert net.layer("entities").shape == (32, 41)
+
+
+COUNTS = [50, 20, 10, 5, 5, 4, 3, 2, 1]
+
+
+def test_classes_of_words_have_about_equal_shares_of_the_text():
+    assert frequency_classes(COUNTS, 1) == [0]
+    assert frequency_classes(COUNTS, 2) == [0, 2]
+    assert frequency_classes([1] * 9, 3) == [0, 4, 7]
+    assert frequency_classes([98, 1, 1], 3) == [0, 1, 2]
+
+
+def test_a_language_model_of_words_has_the_weights_of_its_factors():
+    job = models.rnnlm(COUNTS, classes=2, hidden=4, steps=3, batchsize=2)
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+    text = RecordInfo((4,), 2, has_labels=False)
+    net = create_net(job.net, Phase.kVal, {"text": text})
+    shapes = {name: param.shape for name, param in net.params.items()}
+    assert shapes == {
+        "embedding_weight": (9, 4),
+        "hidden_hx": (4, 4),
+        "hidden_hh": (4, 4),
+        "hidden_b": (4,),
+        "loss_word": (9, 4),
+        "loss_class": (2, 4),
+    }
+    assert net.layer("loss").shape == (2, 3)

@@ -1,0 +1,80 @@
+"""Language models of words: a simple recurrent layer below a softmax that is factored by classes of words.
+
+Mikolov et al., Extensions of recurrent neural network language model (2011); the net of SINGA's rnnlm example, over
+streams of text instead of one sentence at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.job import Job
+from dsinga.models.blocks import layer
+
+UNIFORM = {"init": {"type": "kUniform", "low": -0.1, "high": 0.1}}
+
+
+def rnnlm(
+    counts: Sequence[int],
+    data: str = "",
+    *,
+    classes: int = 100,
+    hidden: int = 100,
+    steps: int = 20,
+    batchsize: int = 20,
+    learning_rate: float = 0.2,
+    **job: Any,
+) -> Job:
+    """Return the job of a language model of the words that ``dsinga data import text --words`` has imported.
+
+    Args:
+        counts: how often each word occurs in the text for training, by its code; frequent words have low codes.
+        data: folder of train_text.zarr, valid_text.zarr and test_text.zarr; by default that of the job file.
+        classes: how many classes the words are in, each about as frequent as the others.
+        hidden: units of the recurrent layer, and columns of the embedding.
+        steps: words that a gradient goes back.
+        batchsize: streams of text that are read at once.
+        learning_rate: of SGD, for gradients of sums over the words of a stream, each clipped to a norm of 5.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    words = len(counts)
+    whole = {"unroll_conn_type": ["kUnrollOneToAll"]}
+    factored = {"vocab_size": words, "class_start": frequency_classes(counts, classes)}
+    beside = f"{data.rstrip('/')}/" if data else ""
+    layers = [
+        *(
+            layer(
+                "text", "kCharRNN", include=[phase], unroll_len=1,
+                char_rnn_conf={"path": f"{beside}{part}_text.zarr", "unroll_len": steps, "batchsize": batchsize},
+            )
+            for part, phase in (("train", "kTrain"), ("valid", "kVal"), ("test", "kTest"))
+        ),
+        layer("next", "kRNNLabel", "text", **whole),
+        layer(
+            "embedding", "kEmbedding", "text", embedding_conf={"vocab_size": words, "feature_dim": hidden},
+            param=[UNIFORM], **whole,
+        ),
+        layer("hidden", "kRNN", "embedding", rnn_conf={"dim_hidden": hidden}, param=[UNIFORM, UNIFORM]),
+        layer("loss", "kClassSoftmaxLoss", "hidden", "next", classsoftmaxloss_conf=factored, param=[UNIFORM, UNIFORM]),
+    ]  # fmt: skip
+    rate = {"type": "kFixed", "base_lr": learning_rate}
+    often = {"disp_freq": 203, "validate_freq": 203, "validate_steps": 17, "test_freq": 1015, "test_steps": 20}
+    fields = {"name": "rnnlm", "seed": 1, "train_steps": 1015, **often, "train_one_batch": {"alg": "kBPTT"}}
+    updater = {"type": "kSGD", "clip_norm": 5.0, "learning_rate": rate}
+    return Job(**{**fields, "updater": updater, "net": {"unroll_len": steps, "layer": layers}, **job})
+
+
+def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
+    """Return the first word of each class: neighbours, as many as make up a class's share of the text.
+
+    The rule of Mikolov's rnnlm and of SINGA: the word that completes the share of its class is the last in it. A word
+    more frequent than that has a class of its own, so that there may be fewer classes than were asked for.
+    """
+    total, seen, number, starts = sum(counts), 0, 0, [0]
+    for word, count in enumerate(counts[:-1]):
+        seen += count
+        if seen * classes > (number + 1) * total and number < classes - 1:
+            number += 1
+            starts.append(word + 1)
+    return starts
