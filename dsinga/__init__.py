@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         Result,
         build_net,
         evaluate,
+        generate,
         partition_net,
         predict,
         predict_batches,
@@ -27,6 +28,7 @@ __all__ = [
     "UserError",
     "build_net",
     "evaluate",
+    "generate",
     "load",
     "loads",
     "partition_net",
@@ -42,6 +44,7 @@ _API = (
     "Result",
     "build_net",
     "evaluate",
+    "generate",
     "partition_net",
     "predict",
     "predict_batches",
@@ -53,8 +56,10 @@ _HOMES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
 
 def __getattr__(name: str) -> Any:
     """Import a face when it is first asked for: a worker that only needs kernels does not pay for the rest."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
     import importlib
 
+    if name == "models":
+        return importlib.import_module("dsinga.models")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

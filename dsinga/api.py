@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from dsinga import cluster
+from dsinga import cluster, training
 from dsinga.checkpoint import read_params
 from dsinga.cluster import Arrays, connect
+from dsinga.data import open_text, resolve
+from dsinga.data.vocabulary import decode, encode, read_vocabulary
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import History, MetricsFile, Progress, read_metrics, show_progress
@@ -157,6 +159,49 @@ def predict_with_labels(
         yield from cluster.predict(job, client, _params(params), layer, _phase(phase), roots(job, data_root))
 
 
+def generate(
+    job: Job | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str],
+    seed_text: str = "",
+    length: int = 500,
+    temperature: float = 1.0,
+    seed: int = 0,
+    *,
+    data_root: str | None = None,
+) -> str:
+    """Return a text of ``length`` characters (or words) that follows ``seed_text``, which is not repeated.
+
+    ``job`` is that of a net which predicts what comes next in a text (kCharRNN), ``params`` are arrays by name, or the
+    path of a checkpoint. Each character is drawn from what the net says: the lower the ``temperature``, the more often
+    the most probable one, and always with 0. Without a ``seed_text`` the first one is drawn from all alike. The same
+    ``seed`` gives the same text. Raises UserError for bad input, such as characters that the vocabulary lacks.
+    """
+    job = job if isinstance(job, Job) else load(job)
+    if length < 0 or not 0 <= temperature < float("inf"):
+        raise UserError(f"length ({length}) and temperature ({temperature}) must be numbers of at least 0")
+    symbols = _vocabulary(job, roots(job, data_root))
+    made = training.generator(job.neuralnet, len(symbols))
+    begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
+    codes = training.generate(made, _params(params), begin, length, temperature, seed)
+    return decode(codes, symbols)
+
+
+def _vocabulary(job: Job, where: Sequence[str]) -> tuple[str, ...]:
+    """Return what the codes of the job's text stand for: by the text, or where that is not here, by ``vocab_path``."""
+    texts = [layer.char_rnn_conf for layer in job.neuralnet.layer if layer.char_rnn_conf]
+    for conf in texts:
+        with contextlib.suppress(UserError):
+            if conf.path:
+                return open_text(conf.path, conf.vocab_path, where).vocabulary
+    for conf in texts:
+        if conf.vocab_path:
+            return read_vocabulary(resolve(conf.vocab_path, where))
+    named = [conf.path for conf in texts if conf.path]
+    if named:
+        return open_text(named[0], None, where).vocabulary  # raises what is wrong with it
+    raise job.neuralnet.error("the net reads no text: none of its layers has char_rnn_conf { vocab_path: ... }")
+
+
 def build_net(job: Job | str | os.PathLike[str], phase: str = "train", *, data_root: str | None = None) -> NeuralNet:
     """Return the net of a phase, without training: its layers, shapes and params. Raises UserError for bad input."""
     job = job if isinstance(job, Job) else load(job)
@@ -271,6 +316,7 @@ __all__: Sequence[str] = [
     "Result",
     "build_net",
     "evaluate",
+    "generate",
     "partition_net",
     "predict",
     "predict_batches",

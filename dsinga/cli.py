@@ -118,6 +118,29 @@ def predict(
 
 
 @main_group.command()
+@CONF
+@click.option("--checkpoint", required=True, help="A checkpoint: step folder, checkpoint folder or .safetensors file.")
+@click.option("--seed-text", default="", help="What the text follows [default: one character, drawn].")
+@click.option("--length", default=500, show_default=True, type=click.IntRange(min=0), help="Characters to write.")
+@click.option(
+    "--temperature", default=1.0, show_default=True, type=click.FloatRange(min=0),
+    help="Below 1 the probable is more probable; with 0 nothing else is written.",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of what is drawn.")
+@DATA_ROOT
+@SET
+@IMPORT
+def generate(
+    conf: Path, checkpoint: str, seed_text: str, length: int, temperature: float, seed: int, data_root: str | None,
+    overrides: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Write a text as a net that has learned one says, such as the char-rnn CONF."""
+    job = load(conf, overrides)
+    text = api.generate(job, checkpoint, seed_text, length, temperature, seed, data_root=data_root)
+    click.echo(seed_text + text)
+
+
+@main_group.command()
 @click.argument("queries")
 @click.argument("database")
 @click.option("--distance", type=click.Choice(["cosine", "euclidean"]), default="cosine", show_default=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dsinga.data.location import absolute, exists, join
 from dsinga.data.store import RecordStore
@@ -33,6 +33,34 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
         raise UserError(f"the vocabulary {location} is not UTF-8 text ({error.reason})") from None
     _check(location, symbols, "word" if words else "character")
     return symbols
+
+
+def encode(text: str, symbols: Sequence[str]) -> list[int]:
+    """Return the codes of a text; raise UserError for the characters or words that ``symbols`` do not have.
+
+    The vocabulary is of words where one of them is longer than a character; otherwise of the bytes of UTF-8 text.
+    """
+    parts = text.split() if _of_words(symbols) else list(text.encode().decode("latin-1"))
+    codes = {symbol: code for code, symbol in enumerate(symbols)}
+    unseen = sorted(set(parts) - set(codes))
+    if unseen:
+        shown = ", ".join(map(repr, unseen[:5])) + (" ..." if len(unseen) > 5 else "")
+        raise UserError(f"the vocabulary has no {shown}; it has {len(symbols)} {_unit(symbols)}s, leave others out")
+    return [codes[part] for part in parts]
+
+
+def decode(codes: Iterable[int], symbols: Sequence[str]) -> str:
+    """Undo :func:`encode`; bytes that are no UTF-8 become the replacement character."""
+    parts = [symbols[code] for code in codes]
+    return " ".join(parts) if _of_words(symbols) else "".join(parts).encode("latin-1").decode(errors="replace")
+
+
+def _of_words(symbols: Sequence[str]) -> bool:
+    return any(len(symbol) > 1 for symbol in symbols)
+
+
+def _unit(symbols: Sequence[str]) -> str:
+    return "word" if _of_words(symbols) else "character"
 
 
 def _check(location: str, symbols: Sequence[str], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Layers at the end of a net that have no gradient: kArgSort, kAccuracy, kCSVOutput, kRecordOutput."""
+"""Layers at the end of a net that have no gradient: kArgSort, kAccuracy, kCharRNNOutput, kCSVOutput, kRecordOutput."""
 
 from __future__ import annotations
 
@@ -59,6 +59,22 @@ class Accuracy(ArgSort):
         labels = class_labels(self, sources[1], self.classes)
         hits = count_hits(scores, labels, self.topk)
         return Output(self.largest(scores), metrics={"accuracy": (hits, len(labels))})
+
+
+@register("layer", "kCharRNNOutput")
+class CharRNNOutput(Layer):
+    """The codes of its source, marked as those of a text; ``dsinga generate`` writes it out."""
+
+    source_count: ClassVar[int | None] = 1
+    is_output = True
+    gathered_because = "writes whole records"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(sources[0])
 
 
 @register("layer", "kCSVOutput", "kRecordOutput")

@@ -108,7 +108,7 @@ class Recurrent(Layer):
             features.append(y)
             saved.append(workspace)
         feature = features[0] if len(features) == 1 else np.concatenate(features, axis=2)
-        carried = ctx.training and len(params) > self.directions * self.count
+        carried = len(params) > self.directions * self.count
         return Output(self._like_sources(feature), saved=saved if ctx.training else None, state={"state": last} if carried else {})
 
     def compute_gradient(

@@ -7,6 +7,7 @@ or taken apart: ``job.net.layer`` is a list of layers. ``dsinga.models.blocks`` 
 from dsinga.models.alexnet import alexnet
 from dsinga.models.autoencoder import autoencoder
 from dsinga.models.bigru_crf import bigru_crf
+from dsinga.models.char_rnn import char_rnn
 from dsinga.models.convnet import convnet
 from dsinga.models.mdnn import mdnn
 from dsinga.models.mlp import mlp
@@ -14,4 +15,4 @@ from dsinga.models.rbm import rbm
 from dsinga.models.resnet import resnet
 from dsinga.models.rnnlm import rnnlm
 
-__all__ = ["alexnet", "autoencoder", "bigru_crf", "convnet", "mdnn", "mlp", "rbm", "resnet", "rnnlm"]
+__all__ = ["alexnet", "autoencoder", "bigru_crf", "char_rnn", "convnet", "mdnn", "mlp", "rbm", "resnet", "rnnlm"]

@@ -2,6 +2,7 @@
 
 from dsinga.training.algorithms import Algorithm, algorithm, checked
 from dsinga.training.bp import Push, bp, forward
+from dsinga.training.generation import Generator, generate, generator
 from dsinga.training.initialisers import initial_values, initialise
 from dsinga.training.metrics import Metrics, name_metrics
 from dsinga.training.schedules import Schedule, schedule
@@ -9,6 +10,7 @@ from dsinga.training.updaters import Updater, create_updater
 
 __all__ = [
     "Algorithm",
+    "Generator",
     "Metrics",
     "Push",
     "Schedule",
@@ -18,6 +20,8 @@ __all__ = [
     "checked",
     "create_updater",
     "forward",
+    "generate",
+    "generator",
     "initial_values",
     "initialise",
     "name_metrics",

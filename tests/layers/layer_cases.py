@@ -24,7 +24,7 @@ ROWS = (BATCH, 12)
 
 # Types of SINGA 0.3 that are not feed-forward layers of one worker: recurrent, energy models, users' own.
 LATER = {
-    "kRBMHid", "kRBMVis", "kCharRNNOutput",
+    "kRBMHid", "kRBMVis",
     "kUserLayer",
 }  # fmt: skip
 FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
@@ -279,3 +279,4 @@ case("kRNNLabel", "copy", {"unroll_index": 2}, (BATCH, 5), codes=6)
 case("kRNNDummy", "numbers", {"rnn_dummy_conf": {"shape": [BATCH, 2], "low": -1, "high": 3}})
 case("kRNNDummy", "codes", {"rnn_dummy_conf": {"shape": [BATCH], "integer": True, "high": 9}})
 case("kRNNDummy", "again", {}, ROWS)
+case("kCharRNNOutput", "", {}, (BATCH, 1))

@@ -79,7 +79,6 @@ DATA = 'layer { name: "data" type: kRecordInput }\n'
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('layer { name: "x"\n type: kCharRNNOutput }', r"job.conf:3: layer 'x': type kCharRNNOutput is not avail"),
         ('layer { name: "x" }', r"job.conf:2: layer 'x' has no type"),
         ('layer { name: "x"\nuser_type: "kReLUU" }', r"job.conf:3: layer 'x': .*'kReLUU'; did you mean 'kReLU'\?"),
         (DATA + 'layer { name: "x" type: kReLU\nsrclayers: "dat" }', r"job.conf:4: .*'x'.*'dat'.*did you mean 'data'"),

@@ -1,0 +1,67 @@
+"""A text, character by character: SINGA's char-rnn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.job import Job
+from dsinga.models.blocks import layer
+
+UNIFORM = {"init": {"type": "kUniform", "low": -0.08, "high": 0.08}}
+
+
+def char_rnn(
+    vocabulary: int = 101,
+    data: str = "",
+    *,
+    hidden: int = 512,
+    layers: int = 1,
+    cell: str = "kGRU",
+    steps: int = 50,
+    batchsize: int = 50,
+    **job: Any,
+) -> Job:
+    """Return the job of a net that predicts the next character of a text, with the settings of SINGA's example.
+
+    Args:
+        vocabulary: how many different characters the text has; ``dsinga data info`` tells.
+        data: folder of train_data.zarr and test_data.zarr, which ``dsinga data import text --held-out`` has made; by
+            default that of the job file.
+        hidden: units of each recurrent layer.
+        layers: recurrent layers, one above the other.
+        cell: kGRU, kLSTM or kRNN.
+        steps: characters through which a gradient goes back.
+        batchsize: places of the text that are read at once.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    beside = f"{data.rstrip('/')}/" if data else ""
+    conf = {"kGRU": "gru_conf", "kLSTM": "lstm_conf", "kRNN": "rnn_conf"}[cell]
+    params = [UNIFORM] * (9 if cell == "kGRU" else 3)
+
+    def read(part: str, phases: list[str]) -> Any:
+        text = {"path": f"{beside}{part}_data.zarr", "batchsize": batchsize, "unroll_len": steps}
+        return layer("data", "kCharRNN", include=phases, unroll_len=1, char_rnn_conf=text)
+
+    one_to_all = {"unroll_conn_type": ["kUnrollOneToAll"]}
+    net = [
+        read("train", ["kTrain"]),
+        read("test", ["kVal", "kTest"]),
+        layer("onehot", "kOneHot", "data", onehot_conf={"vocab_size": vocabulary}, **one_to_all),
+        layer("label", "kRNNLabel", "data", **one_to_all),
+    ]
+    source = "onehot"
+    for number in range(1, layers + 1):
+        name = f"{cell[1:].lower()}{number}"
+        net.append(layer(name, cell, source, param=params, **{conf: {"dim_hidden": hidden}}))
+        source = name
+    net += [
+        layer("ip1", "kInnerProduct", source, innerproduct_conf={"num_output": vocabulary}, param=[UNIFORM] * 2),
+        layer("loss", "kSoftmaxLoss", "ip1", "label"),
+    ]
+    rate = {"type": "kStep", "base_lr": 0.002, "step_conf": {"gamma": 0.97, "change_freq": 2000}}
+    updater = {
+        "type": "kRMSProp", "rmsprop_conf": {"rho": 0.95}, "learning_rate": rate, "clip_low": -5.0, "clip_high": 5.0,
+    }  # fmt: skip
+    often = {"train_steps": 20000, "disp_freq": 100, "test_freq": 1000, "test_steps": 20, "checkpoint_freq": 1000}
+    fields = {"name": "char-rnn", "seed": 1, "train_one_batch": {"alg": "kBPTT"}, **often}
+    return Job(**{**fields, "updater": updater, "net": {"unroll_len": steps, "layer": net}, **job})
