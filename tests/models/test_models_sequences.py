@@ -65,3 +65,19 @@ def test_a_language_model_of_words_has_the_weights_of_its_factors():
         "loss_class": (2, 4),
     }
     assert net.layer("loss").shape == (2, 3)
+
+
+def test_the_job_of_char_rnn_is_what_the_function_writes():
+    job = models.char_rnn()
+    assert load(DATASETS / "char-rnn" / "job.conf") == job
+    assert loads(to_text(job)) == job
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+
+
+@pytest.mark.parametrize(("cell", "gates"), [("kGRU", 3), ("kLSTM", 4), ("kRNN", 1)])
+def test_a_char_rnn_of_two_layers_of_each_kind(cell: str, gates: int):
+    job = models.char_rnn(7, hidden=5, layers=2, cell=cell, steps=4, batchsize=3)
+    net = create_net(job.neuralnet, Phase.kTest, {"data": RecordInfo((5,), 3, has_labels=False, codes=7)})
+    recurrent = gates * 5 * (7 + 5 + 1) + gates * 5 * (5 + 5 + 1)
+    assert sum(param.size for param in net.params.values()) == recurrent + 7 * 5 + 7
+    assert net.layer("loss").shape == (3, 4, 7)
