@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+import dsinga
 from dsinga import models
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, check, load, loads, to_text
@@ -93,3 +95,10 @@ def test_pieces_make_a_net():
     net = net_of(Job(net={"layer": layers}))
     assert net.layer("block_relu2").shape == (50, 8, 4, 4)
     assert net.layer("loss").shape == (50, 10)
+
+
+def test_the_page_names_every_model():
+    page = (DATASETS.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    cells = "".join(re.findall(r"^\| (`[a-z].*?) \|", page, flags=re.MULTILINE))
+    assert set(re.findall(r"`(\w+)", cells)) == set(models.__all__)
+    assert dsinga.models is models
