@@ -49,6 +49,7 @@ class Steps(Layer):
         self.params = self.layer.params
         for fact in ("label_source", "is_loss", "is_output", "makes_labels"):
             setattr(self, fact, getattr(self.layer, fact))
+        self.classes = getattr(self.layer, "classes", None)
         if self.makes_labels:
             self.label_shape = (steps, *self.layer.label_shape)
 

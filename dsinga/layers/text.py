@@ -28,7 +28,7 @@ class CharRNN(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         assert info is not None, "an input layer is made with the RecordInfo of its store"
-        self.shape = (info.batchsize, *info.shape)
+        self.shape, self.codes = (info.batchsize, *info.shape), info.codes
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         records: Records = sources[0]

@@ -53,7 +53,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
             params=node.params,
             shared=tuple(name for name in node.params if name not in stage.completes),
             count=sum(net.params[name].size for name in stage.completes),
-            steps=node.layer.conf.unroll_len or getattr(node.layer, "steps", 1),
+            steps=int(node.layer.conf.unroll_len or getattr(node.layer, "steps", 1)),
         )
         for node, stage in zip(net.nodes, net.stages, strict=True)
     ]

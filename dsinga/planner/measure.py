@@ -15,6 +15,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer, Shape
+from dsinga.layers.codes import Codes
 from dsinga.layers.context import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
@@ -108,7 +109,9 @@ def _passes(work: Work, ops: Ops) -> tuple[Callable[[], object], Callable[[], ob
     """Return what runs a layer forward, and backward if that is wanted, and the count of the sums it asks for."""
     layer, rng, sums = work.layer, np.random.default_rng(0), _Sums()
     ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), total=sums)
-    params = [_numbers(rng, spec.shape, ops) for spec in layer.params]
+    params = [
+        _numbers(rng, (work.rows, *spec.shape[1:]) if spec.by_rows else spec.shape, ops) for spec in layer.params
+    ]
     sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [_records(layer, work.rows, rng)]
     forward = partial(layer.compute_feature, params, sources, ctx)
     if not work.backward:
@@ -146,15 +149,20 @@ def _numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> Array:
 
 
 def _source(work: Work, index: int, rng: np.random.Generator, ops: Ops) -> Array:
-    if index == work.layer.label_source:
-        return rng.integers(0, getattr(work.layer, "classes", 2), work.rows)
+    layer = work.layer
+    if index == layer.label_source:
+        steps = layer.source_shapes[0][1:2] if layer.over_steps else ()
+        return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *steps))
+    if isinstance(layer, Codes):
+        return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
     return _numbers(rng, work.sources[index], ops)
 
 
 def _records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
-    """Return what an input layer gets: bytes, for what the store has is not known here."""
-    data = rng.integers(0, 256, (rows, *layer.shape[1:]), dtype=np.uint8)
-    return Records(data, rng.integers(0, 2, rows))
+    """Return what an input layer gets: codes if it has some, else bytes, for what the store has is not known here."""
+    codes = getattr(layer, "codes", 0)
+    data = rng.integers(0, codes or 256, (rows, *layer.shape[1:]), dtype=np.int32 if codes else np.uint8)
+    return Records(data, rng.integers(0, 2, (rows, *layer.label_shape)))
 
 
 def _seconds(runs: Callable[[], Sequence[Callable[[], object]]], crowd: int) -> list[float]:
