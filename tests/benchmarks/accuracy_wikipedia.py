@@ -52,7 +52,7 @@ def both_ways(images: np.ndarray, texts: np.ndarray, labels: np.ndarray) -> list
 
 
 def trained(folder: Path, seed: int) -> tuple[list[float], Features]:
-    """Train the job; return the accuracies of both paths, the codes and the class probabilities."""
+    """Train the job; return the accuracies of both paths, the codes, and the probabilities of classes."""
     job = load(CONF).replace(seed=seed, test_freq=0)
     result = dsinga.train(job, workers=1, data_root=str(folder), progress=False)
     metrics = dsinga.evaluate(job, result.params, data_root=str(folder))
@@ -64,7 +64,7 @@ def trained(folder: Path, seed: int) -> tuple[list[float], Features]:
         )
         return image, text
 
-    return accuracies, {"codes of the net": features("code"), "class probabilities of the net": features("loss")}
+    return accuracies, {"codes": features("code"), "classes": features("loss")}
 
 
 def main(raw: str, svg: str = "") -> None:
@@ -83,9 +83,9 @@ def main(raw: str, svg: str = "") -> None:
     print_row("chance", [chance(labels, labels)] * 2)
     print_row("posteriors of the nearest class mean", both_ways(image, text, labels))
     for kind in runs[0][1]:
-        print_row(kind, middle([both_ways(*features[kind], labels) for _, features in runs]))
+        print_row(f"{kind} of the net", middle([both_ways(*features[kind], labels) for _, features in runs]))
     if svg:
-        Path(svg).write_text(draw_curves({"nearest class mean": (image, text), **runs[0][1]}, labels), encoding="utf-8")
+        Path(svg).write_text(draw_curves({"means": (image, text), **runs[0][1]}, labels), encoding="utf-8")
 
 
 def draw_curves(features: Features, labels: np.ndarray) -> str:
@@ -96,7 +96,7 @@ def draw_curves(features: Features, labels: np.ndarray) -> str:
         for colour, (kind, pair) in zip(COLOURS, features.items(), strict=False):
             blocks = ranked_relevance(*pair[::turn], labels, labels)
             curve = np.concatenate([precision_at_recall(relevant, LEVELS) for relevant in blocks]).mean(axis=0)
-            lines[kind.removesuffix(" of the net")] = Line(list(zip(LEVELS, curve, strict=True)), colour)
+            lines[kind] = Line(list(zip(LEVELS, curve, strict=True)), colour)
         panels.append(Panel(title, lines, "recall", whole=False))
     return draw_panels(panels, "precision by recall")
 
