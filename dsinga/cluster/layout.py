@@ -56,8 +56,10 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
     feeds = {p: open_feed(job, p, wanted.workers, roots, groups.get(p, 1)) for p in training_phases(job)}
     nets = {phase: create_net(job.neuralnet, phase, feed.infos) for phase, feed in feeds.items()}
     _same_params(nets)
-    if job.train_one_batch.alg is AlgType.kBP and not nets[Phase.kTrain].losses:
-        raise job.neuralnet.error("the net has no loss layer in phase kTrain: kBP has no gradient to follow")
+    _same_vocabularies(feeds)
+    alg = job.train_one_batch.alg
+    if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
+        raise job.neuralnet.error(f"the net has no loss layer in phase kTrain: {alg.name} has no gradient to follow")
     conf = job.cluster or ClusterConf()
     updater = create_updater(job.updater)
     wishes = automatic_cuts(job.neuralnet, nets[Phase.kTrain], updater, client, placement, wanted.slicing)
@@ -168,6 +170,18 @@ def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[
     nets = {one: create_net(job.neuralnet, one, feed.infos) for one, feed in feeds.items()}
     _same_params(nets)
     return cut_nets(nets, feeds, (job.cluster or ClusterConf()).fullc_gather)[phase]
+
+
+def _same_vocabularies(feeds: Mapping[Phase, Feed]) -> None:
+    """Refuse texts whose codes mean something else than in training."""
+    for phase, feed in feeds.items():
+        for name, store in feed.stores.items():
+            train = feeds[Phase.kTrain].stores.get(name)
+            if train is not None and store.vocabulary != train.vocabulary:
+                raise UserError(
+                    f"{store.location}, which phase {phase.name} reads, has another vocabulary than {train.location}; "
+                    "import all parts of a text at once (--held-out), or the later ones with --vocabulary"
+                )
 
 
 def _same_params(nets: Mapping[Phase, NeuralNet]) -> None:

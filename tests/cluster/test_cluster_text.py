@@ -12,7 +12,7 @@ from smalljob import assert_close, assert_same, with_topology
 from dsinga.api import build_net, evaluate, train
 from dsinga.data import import_records
 from dsinga.errors import UserError
-from dsinga.job import ClusterConf, Job, loads
+from dsinga.job import ClusterConf, Job, Phase, loads
 
 STATE = "gru1_state"
 JOB = """
@@ -120,3 +120,18 @@ def test_more_characters_than_the_layers_know_are_refused(job: Job) -> None:
     ]
     with pytest.raises(UserError, match=r"layer 'onehot': 'data' has 12 different codes, but vocab_size is 11"):
         build_net(job.replace(neuralnet=job.neuralnet.replace(layer=layers)))
+
+
+def test_a_test_text_of_another_vocabulary_is_refused(job: Job, threads: Client, tmp_path: Path) -> None:
+    layers = [
+        layer.replace(char_rnn_conf=layer.char_rnn_conf.replace(path=str(tmp_path / "other.zarr")))
+        if layer.name == "data" and not layer.in_phase(Phase.kTrain)
+        else layer
+        for layer in job.neuralnet.layer
+    ]
+    (tmp_path / "other").write_text("abcdefghijk" * 30)
+    import_records("text", tmp_path / "other", tmp_path / "other.zarr")
+    with pytest.raises(
+        UserError, match=r"other.zarr, which phase kVal reads, has another vocabulary than .*train_data"
+    ):
+        train(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), threads, progress=False)
