@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.cluster.gradients import check_gradient, part_of
 from dsinga.cluster.manner import Manner, encode
 from dsinga.cluster.meter import Meter
 from dsinga.cluster.replica import Replica
@@ -16,7 +17,6 @@ from dsinga.cluster.tables import Tables
 from dsinga.errors import UserError
 from dsinga.job import PullTime
 from dsinga.ops import Array, SparseRows
-from dsinga.registry import nearest
 from dsinga.server import Push, Slice, fill_buckets
 
 Shape = tuple[int, ...]
@@ -161,14 +161,14 @@ class Exchange(Mapping[str, Array]):
         and the first one of this step.
         """
         started = time.perf_counter()
-        self._check(name, gradient)
+        check_gradient(name, gradient, self._shapes, self._pushed, self._step)
         if isinstance(gradient, SparseRows) and not all(piece.width for piece in self._slices[name]):
             gradient = gradient.dense()
         flat = gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1)
         self._pushed.add(name)
         for piece in self._slices[name]:
             number = self._bucket_of[piece.id]
-            self._ready[number][piece.id] = _part(flat, piece)
+            self._ready[number][piece.id] = part_of(flat, piece)
             if self._manner.overlap and len(self._ready[number]) == len(self._buckets[number][1]):
                 self._send(number)
         if not self._slices[name]:
@@ -176,17 +176,6 @@ class Exchange(Mapping[str, Array]):
             self._values.pop(name, None)
             self._replica.update(self._step, name, 0, flat)
         self._meter.waited += time.perf_counter() - started
-
-    def _check(self, name: str, gradient: Array) -> None:
-        if name not in self._shapes:
-            raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, self)}")
-        if name in self._pushed:
-            raise UserError(f"param {name!r} was pushed twice in step {self._step}; push the sum, once")
-        shape, dtype = getattr(gradient, "shape", None), getattr(gradient, "dtype", None)
-        if shape != self._shapes[name] or dtype != np.float32:
-            given = f"{dtype} of shape {shape}" if dtype else f"a {type(gradient).__name__}"
-            wanted = f"float32 of shape {self._shapes[name]}"
-            raise UserError(f"the gradient that was pushed for param {name!r} must be {wanted}, not {given}")
 
     def finish(self) -> None:
         """End the present step: for params that got no gradient zeros are pushed (weight decay still applies to them).
@@ -286,12 +275,3 @@ class Exchange(Mapping[str, Array]):
 
     def _wait(self, answer: Answer, what: str) -> Any:
         return wait_for(answer, self._timeout, what, lambda: self.aborted)
-
-
-def _part(gradient: Array | SparseRows, piece: Slice) -> Array | SparseRows:
-    """Return what belongs to a slice of a gradient, which is flat or rows alone."""
-    if not isinstance(gradient, SparseRows):
-        return gradient[piece.start : piece.stop]
-    part = gradient.part(piece.start // piece.width, piece.stop // piece.width)
-    shape = (part.shape[0], piece.width)
-    return SparseRows(part.rows, part.values.reshape(-1, piece.width), shape)

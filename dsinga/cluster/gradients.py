@@ -1,0 +1,35 @@
+"""What an algorithm pushes: held to its word, and cut for the servers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.ops import Array, SparseRows
+from dsinga.registry import nearest
+from dsinga.server import Slice
+
+
+def check_gradient(
+    name: str, gradient: Array | SparseRows, shapes: Mapping[str, tuple[int, ...]], pushed: Collection[str], step: int
+) -> None:
+    """Raise UserError unless a gradient is float32 of its param's shape and the first one of this step."""
+    if name not in shapes:
+        raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, shapes)}")
+    if name in pushed:
+        raise UserError(f"param {name!r} was pushed twice in step {step}; push the sum, once")
+    shape, dtype = getattr(gradient, "shape", None), getattr(gradient, "dtype", None)
+    if shape != shapes[name] or dtype != np.float32:
+        given = f"{dtype} of shape {shape}" if dtype else f"a {type(gradient).__name__}"
+        wanted = f"float32 of shape {shapes[name]}"
+        raise UserError(f"the gradient that was pushed for param {name!r} must be {wanted}, not {given}")
+
+
+def part_of(gradient: Array | SparseRows, piece: Slice) -> Array | SparseRows:
+    """Return what belongs to a slice of a gradient, which is flat or, where the slice has a width, rows alone."""
+    if not isinstance(gradient, SparseRows):
+        return gradient[piece.start : piece.stop]
+    part = gradient.part(piece.start // piece.width, piece.stop // piece.width)
+    return SparseRows(part.rows, part.values.reshape(-1, piece.width), (part.shape[0], piece.width))
