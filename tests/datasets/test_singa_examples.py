@@ -17,6 +17,8 @@ import pytest
 import dsinga
 from dsinga.checkpoint import read_params
 from dsinga.data import write_store
+from dsinga.training import initial_values
+from dsinga.training.generation import generator
 
 FOLDER = Path(os.environ.get("DSINGA_SINGA_EXAMPLES", ""))
 STEPS = ("train_steps=2", "disp_freq=1", "test_freq=2", "test_steps=1", "checkpoint_freq=0", "warmup_steps=0")
@@ -90,15 +92,29 @@ def after_two_steps(machines: Iterable[int]) -> list[str]:
     return [f'checkpoint_path[{index}]="{path}"' for index, path in enumerate(paths)]
 
 
-def test_char_rnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A working directory with a text and its 101 characters where the jobs look for them."""
     monkeypatch.chdir(tmp_path)
     Path("examples/char-rnn").mkdir(parents=True)
-    characters = "".join(map(chr, range(32, 127))) + "\n\t" + "\x01\x02\x03\x04"
-    assert len(characters) == 101
+    characters = "".join(map(chr, range(32, 127))) + "\n\t\x01\x02\x03\x04"
     text = "".join(np.random.default_rng(0).choice(list(characters), 50 * 110))
     Path("examples/char-rnn/linux_input.txt").write_text(text)
     Path("examples/char-rnn/vocab.txt").write_text(characters)
+    return text
+
+
+def test_char_rnn(text: str):
     assert_trained(train("char-rnn/job.conf", "test_freq=0"), ("train",))
+
+
+def test_a_char_rnn_writes(text: str):
+    """What SINGA's job.conf trains has one recurrent layer; sample.conf, two: so with params of its own."""
+    job = dsinga.load(FOLDER / "char-rnn/sample.conf")
+    params = initial_values(generator(job.neuralnet, 101).net.params, seed=0)
+    written = dsinga.generate(job, params, text[:10], 20)
+    assert len(written) == 20
+    assert set(written) <= set(text)
 
 
 def test_the_page_names_every_job():
