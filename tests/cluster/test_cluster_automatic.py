@@ -21,11 +21,12 @@ from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Links
 AUTO = JOB.replace("neuralnet {", "neuralnet { partition: auto").replace("train_steps: 50", "train_steps: 6")
 
 
-@pytest.fixture(autouse=True)
-def rates(tmp_path: Path) -> Iterator[None]:
-    """What is measured stays in the test's folder."""
-    with dask.config.set({"dsinga.cache": str(tmp_path)}):
-        yield
+@pytest.fixture(scope="module", autouse=True)
+def rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder for what is measured: once for all tests, whose nets have the same layers."""
+    folder = tmp_path_factory.mktemp("rates")
+    with dask.config.set({"dsinga.cache": str(folder)}):
+        yield folder
 
 
 def automatic(stores: Path, text: str = AUTO) -> Job:
@@ -59,11 +60,11 @@ def test_trains_as_one_worker_does(stores: Path, client: Client, caplog: pytest.
     assert "partition: auto cuts the net over 2 workers so: " in caplog.text
 
 
-def test_the_same_rates_choose_the_same(stores: Path, threads: Client, tmp_path: Path) -> None:
+def test_the_same_rates_choose_the_same(stores: Path, threads: Client, rates: Path) -> None:
     job = automatic(stores)
     one, two = (lay_out(job, threads, [str(stores)]).setup.nets[Phase.kTrain].cuts for _ in range(2))
     assert one == two
-    assert [file.suffix for file in tmp_path.iterdir()] == [".json"]
+    assert [file.suffix for file in rates.iterdir()] == [".json"]
 
 
 def test_layers_that_say_their_own_keep_it(stores: Path, threads: Client) -> None:
