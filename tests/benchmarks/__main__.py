@@ -1,0 +1,117 @@
+"""dsinga beside its peers: ``python -m tests.benchmarks [CASE ...]``, in the root of the checkout.
+
+Everybody in turn, each turn in a process of its own with a thread a worker, on as many cores as there are workers.
+Figures are medians of iterations, then of turns; the ratio is to the fastest peer. A peer that is not installed is left
+out, with the reason; ``--python tensorflow=/path/to/python`` runs one that lives in another environment.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tests.benchmarks.cases import CASES, Case
+
+MODULES = {"dsinga": "ours", "pytorch": "torch_peer", "tensorflow": "tensorflow_peer"}
+PACKAGES = {"dsinga": "numpy", "pytorch": "torch", "tensorflow": "tensorflow"}
+PATIENCE = 600  # seconds for a turn
+
+
+def take_turn(who: str, python: str, name: str, case: Case, steps: int) -> dict[str, float]:
+    """Run one turn in a process of its own; raise RuntimeError with its last line where it fails."""
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: case.workers]))
+    command = ["taskset", "-c", cores, python, "-m", f"tests.benchmarks.{MODULES[who]}", name, str(steps)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "ended without a word")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def compare(name: str, pythons: dict[str, str], turns: int, steps: int) -> dict[str, Any]:
+    """Return the figures of a case: medians by who computed it, the ratios to the best peer, who was left out."""
+    case = CASES[name]
+    found: dict[str, list[dict[str, float]]] = {}
+    left_out: dict[str, str] = {}
+    for _ in range(turns):
+        for who in ("dsinga", *case.peers):
+            if who in left_out:
+                continue
+            try:
+                found.setdefault(who, []).append(take_turn(who, pythons[who], name, case, steps))
+            except RuntimeError as error:
+                left_out[who] = str(error)
+                found.pop(who, None)
+    medians = {who: {key: statistics.median(one[key] for one in own) for key in own[0]} for who, own in found.items()}
+    best = {key: min((medians[who][key] for who in medians if who != "dsinga"), default=None) for key in ("ms", "mb")}
+    ours = medians.get("dsinga")
+    ratios = {key: ours[key] / best[key] if ours and best[key] else None for key in ("ms", "mb")}
+    return {"case": name, "goal": case.goal, "figures": medians, "ratio": ratios, "left out": left_out}
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a case as a row of the table."""
+    cells = [
+        f"{row['figures'][who]['ms']:.1f} ({row['figures'][who]['mb']:.0f} MB)" if who in row["figures"] else "-"
+        for who in MODULES
+    ]
+    time, memory = (f"{row['ratio'][key]:.2f}" if row["ratio"][key] else "-" for key in ("ms", "mb"))
+    return "| " + " | ".join([row["case"], *cells, time, f"{row['goal']:.2f}", memory]) + " |"
+
+
+def versions(pythons: dict[str, str]) -> dict[str, str]:
+    """Return the version of what each of them rests on, where it is installed here."""
+    found = {"python": platform.python_version()}
+    for who, package in PACKAGES.items():
+        if pythons[who] == sys.executable:
+            try:
+                found[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def processor() -> str:
+    """Return the name of the processor, and how many cores of it there are."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [text.partition(":")[2].strip() for text in lines if text.startswith("model name")]
+    flags = next((text for text in lines if text.startswith("flags")), "")
+    width = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
+    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores, {width}"
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
+@click.option("--turns", default=3, show_default=True)
+@click.option("--steps", default=40, show_default=True, help="Measured iterations of a turn.")
+@click.option("--python", "others", multiple=True, metavar="PEER=PATH", help="The interpreter for a peer.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
+def main(names: Sequence[str], turns: int, steps: int, others: tuple[str, ...], file: Path | None) -> None:
+    """Print milliseconds of an iteration and peak memory of a worker, and the ratios to the best peer."""
+    pythons = dict.fromkeys(MODULES, sys.executable) | dict(other.split("=", 1) for other in others)
+    about = {"date": f"{datetime.date.today()}", "machine": processor(), "versions": versions(pythons)}
+    click.echo(f"{about['date']}, {about['machine']}, {about['versions']}, load {os.getloadavg()[0]:.1f}\n")
+    click.echo("| case | dsinga ms | PyTorch ms | TensorFlow ms | ratio | goal | memory |\n| " + "--- | " * 7)
+    rows = []
+    for name in names or CASES:
+        rows.append(compare(name, pythons, turns, steps))
+        click.echo(line(rows[-1]))
+        for who, reason in rows[-1]["left out"].items():
+            click.echo(f"{who} left out of {name}: {reason}", err=True)
+    if file:
+        file.write_text(json.dumps({**about, "cases": rows}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

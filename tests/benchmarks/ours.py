@@ -1,0 +1,49 @@
+"""A turn of dsinga: ``python -m tests.benchmarks.ours CASE STEPS`` prints milliseconds and megabytes as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from dsinga import models
+from dsinga.api import with_workers
+from dsinga.bench import measure
+from dsinga.cluster import connect
+from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, load
+from tests.benchmarks.cases import CASES
+
+DATASETS = "datasets"
+
+
+def job(net: str, batch: int) -> Job:
+    """Return the job of a net at a batch size."""
+    match net:
+        case "cifar10":
+            return load(f"{DATASETS}/cifar10/convnet.conf", batch_is(batch))
+        case "mnist":
+            return load(f"{DATASETS}/mnist/convnet.conf", batch_is(batch))
+        case "mlp":
+            return load(f"{DATASETS}/mnist/mlp.conf", batch_is(batch))
+    made = getattr(models, net)(batchsize=batch)
+    slow = LRGenConf(type=ChangeMethod.kFixed, base_lr=1e-6)  # random records would make some nets diverge
+    return made.replace(updater=made.updater.replace(learning_rate=slow))
+
+
+def batch_is(batch: int) -> list[str]:
+    """Return the override of the batch size of training."""
+    return [f"neuralnet.layer[data,kTrain].store_conf.batchsize={batch}"]
+
+
+def turn(name: str, steps: int) -> dict[str, float]:
+    """Return the median milliseconds of an iteration of a case, and the peak megabytes of its largest process."""
+    case = CASES[name]
+    wanted = with_workers(job(case.net, case.batch * case.workers), case.workers)
+    if case.workers > 1:
+        wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=case.workers))
+    with connect(workers=case.workers, separate_processes=case.workers > 1) as client:
+        figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None)
+    return {"ms": figures["ms_per_iteration"], "mb": figures["peak_rss_mb"]}
+
+
+if __name__ == "__main__":
+    print(json.dumps(turn(sys.argv[1], int(sys.argv[2]))))
