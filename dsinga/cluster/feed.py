@@ -10,6 +10,7 @@ from dsinga.data import RecordStore, Sampler, Windows, open_store, open_text, re
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import cut_rows, input_layers
+from dsinga.net.classes import layer_class
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups
 
     Raises UserError (from the store, or naming the layer) where a store is missing or unlike the others.
     """
-    layers = input_layers(job.neuralnet, phase)
+    layers = [_with_store(layer) for layer in input_layers(job.neuralnet, phase)]
     if not layers:
         raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
     stores: dict[str, RecordStore | Windows] = {}
@@ -77,6 +78,12 @@ def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups
         skip=conf.random_skip if conf else 0,
     )
     return Feed(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
+
+
+def _with_store(layer: LayerConf) -> LayerConf:
+    """Return the layer with the store_conf that its class makes of its configuration."""
+    conf = layer_class(layer).reads(layer)
+    return layer if conf is layer.store_conf else layer.replace(store_conf=conf)
 
 
 def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordInfo]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.job import LayerConf, Message
+from dsinga.job import LayerConf, Message, StoreConf
 from dsinga.layers.context import Columns, Context, RecordInfo, Shape
 from dsinga.ops import Array, Ops
 
@@ -76,8 +76,8 @@ class Layer(ABC):
     feature of a step beyond the end is 0, and so is its gradient. A layer with ``over_steps`` computes all steps at
     once: ``conf.unroll_len`` is T, and of a source with more steps (kCharRNN gives T + 1) it takes those that it wants;
     where it is None, the layer takes all. Other layers know one step only, and meet sequences inside
-    :class:`dsinga.layers.steps.Steps`. Where a net cannot be folded, each layer is made once for each step, as in SINGA:
-    the copy has ``conf.unroll_index``, its step, and the feature (B, ...) of that step; of a source that is not
+    :class:`dsinga.layers.steps.Steps`. Where a net cannot be folded, each layer is made once for each step, as by
+    SINGA: the copy has ``conf.unroll_index``, its step, and the feature (B, ...) of that step; of a source that is not
     unrolled, such as (B, T + 1) characters, it takes its own step. ``is_recurrent`` layers then have the feature of the
     copy of the step before, (B, H), as their last source.
 
@@ -132,6 +132,11 @@ class Layer(ABC):
             self.expect_sources(self.source_count)
         if self.label_source is not None:
             self._expect_labels(self.label_source)
+
+    @classmethod
+    def reads(cls, conf: LayerConf) -> StoreConf | None:
+        """Return which store an input layer reads, and how: its ``store_conf``, or what one's own layer makes of it."""
+        return conf.store_conf
 
     def expect_sources(self, count: int) -> None:
         """Raise UserError unless the layer has ``count`` source layers."""
