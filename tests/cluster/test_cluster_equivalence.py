@@ -6,7 +6,8 @@ of layer in float64, without a cluster, see tests/training/test_training_partiti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +46,9 @@ class Trained(NamedTuple):
     gradients: Values
 
 
+Alone = Callable[[str], Trained]
+
+
 @pytest.fixture(scope="module")
 def clients() -> Iterator[Clients]:
     """A cluster of four threads and one of four processes."""
@@ -59,9 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(clients: Clients, folder: Path) -> dict[str, Trained]:
-    """NETS, each trained by one worker."""
-    return {name: run(net_of(name), clients, folder) for name in NETS}
+def alone(clients: Clients, folder: Path) -> Alone:
+    """Train one of NETS by one worker, the first time that it is asked for."""
+    return functools.cache(lambda name: run(net_of(name), clients, folder))
 
 
 def params(job: Job, clients: Clients, manner: Manner = PLAIN) -> Values:
@@ -97,12 +101,13 @@ def check(
         ("zoo", "locations", 3, ("processes", "round")),
         ("convnet", "hybrid", 2, ("processes", "graph")),
         ("zoo", "mixed", 3, ("processes", "round")),
+        ("mdnn", "locations", 2, ("processes", "round")),  # the paths apart
     ],
 )
 def test_a_cut_net_trains_as_a_whole_one(
-    alone: dict[str, Trained], clients: Clients, folder: Path, name: str, strategy: str, workers: int, other: Manner
+    alone: Alone, clients: Clients, folder: Path, name: str, strategy: str, workers: int, other: Manner
 ) -> None:
-    check(name, strategy, workers, [other], alone[name], clients, folder)
+    check(name, strategy, workers, [other], alone(name), clients, folder)
 
 
 @pytest.mark.slow
@@ -111,9 +116,9 @@ def test_a_cut_net_trains_as_a_whole_one(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", NETS)
 def test_every_strategy_on_every_number_of_workers_in_every_manner(
-    alone: dict[str, Trained], clients: Clients, folder: Path, name: str, strategy: str, workers: int
+    alone: Alone, clients: Clients, folder: Path, name: str, strategy: str, workers: int
 ) -> None:
-    check(name, strategy, workers, OTHERS, alone[name], clients, folder)
+    check(name, strategy, workers, OTHERS, alone(name), clients, folder)
 
 
 def check_random(data: st.DataObject, clients: Clients, folder: Path, manners: list[Manner]) -> None:
