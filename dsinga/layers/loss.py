@@ -114,7 +114,8 @@ class SigmoidCrossEntropyLoss(Comparison):
     """-Σ (t·log p + (1 - t)·log(1 - p))·scale / B with p = sigmoid(x), which is the feature, (B, n).
 
     The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.
-    Computed as max(x, 0) - x·t + log(1 + exp(-|x|)), in which nothing overflows.
+    Computed as max(x, 0) - x·t + log(1 + exp(-|x|)), in which nothing overflows. It is negative only where a target is
+    not in [0, 1], such as the label of one of several classes.
     """
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -124,8 +125,6 @@ class SigmoidCrossEntropyLoss(Comparison):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         matrix = to_matrix(sources[0], ctx.ops)
         x, target = (ctx.ops.to_numpy(one) for one in (matrix, to_matrix(sources[1], ctx.ops)))
-        if ((target < 0) | (target > 1)).any():
-            raise self.fail(f"{self.source_name(1)} gives targets from {target.min()} to {target.max()}; give 0 to 1")
         lost = np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x)))
         loss = float(lost.sum(dtype=np.float64)) * self.scale
         return Output(ctx.ops.sigmoid(matrix), metrics={"loss": (loss, x.shape[0])})

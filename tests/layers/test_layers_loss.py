@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from layer_cases import context
 
-from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Layer
 from dsinga.layers.label import count_hits
@@ -81,12 +80,6 @@ def test_the_cross_entropy_of_large_numbers_is_finite_and_exact():
     (dx, dtarget), _ = layer.compute_gradient([], [x, target], output, None, [True, True], CONTEXT)
     np.testing.assert_allclose(dx[1], [0.2, -0.2])
     np.testing.assert_array_equal(dtarget, x * np.float32(-0.2))
-
-
-def test_labels_of_classes_are_no_targets_of_a_sigmoid():
-    layer = make("kSigmoidCrossEntropyLoss", (5, 1), (5, 1))
-    with pytest.raises(UserError, match=r"layer 'loss': 'data' gives targets from 0.0 to 4.0; give 0 to 1"):
-        layer.compute_feature([], [np.zeros((5, 1)), np.arange(5.0)[:, None]], CONTEXT)
 
 
 @pytest.mark.parametrize(("norm", "lost"), [("L1", 0.5 + 1.5), ("L2", 0.25 + 2.25)])
