@@ -14,7 +14,7 @@ from distributed import Client
 from dsinga import cluster
 from dsinga.api import roots
 from dsinga.data import write_store
-from dsinga.job import Job, LayerConf, Phase
+from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, Phase
 from dsinga.net import input_layers
 
 # Iterations before the measured ones: primitives are made, buffers found, rounds grow to their length.
@@ -68,7 +68,15 @@ def _bare(job: Job, steps: int) -> Job:
 
 def _with_synthetic_records(job: Job, folder: Path) -> Job:
     """Return the job with its input layers reading random records of their shapes."""
-    made = {layer.name: _synthetic(layer, folder) for layer in input_layers(job.neuralnet, Phase.kTrain)}
+    codes = [conf.vocab_size for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
+    made = {
+        layer.name: (
+            _synthetic_text(layer, folder, min(codes, default=2))
+            if layer.type is LayerType.kCharRNN
+            else _synthetic(layer, folder)
+        )
+        for layer in input_layers(job.net, Phase.kTrain)
+    }
     layers = [
         made[layer.name] if layer.name in made and Phase.kTest not in layer.include else layer
         for layer in job.neuralnet.layer
@@ -87,3 +95,12 @@ def _synthetic(layer: LayerConf, folder: Path) -> LayerConf:
     write_store(str(path), [(records, rng.integers(0, 2, count))])
     conf = conf.replace(path=str(path), backend=None, mean_file=None, std_file=None)
     return layer.replace(store_conf=conf)
+
+
+def _synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
+    """Return the layer reading a text of that many characters, long enough for four steps."""
+    conf = layer.char_rnn_conf or CharRNNConf()
+    count = conf.batchsize * (4 * conf.unroll_len + 1)
+    path = folder / f"{layer.name}.zarr"
+    write_store(str(path), [(np.random.default_rng(0).integers(0, codes, count).astype(np.int32), None)])
+    return layer.replace(char_rnn_conf=conf.replace(path=str(path), vocab_path=None))
