@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 
 import dsinga
+from dsinga import registry
 from dsinga.checkpoint import read_params
-from dsinga.data import write_store
+from dsinga.data import import_records, write_store
 from dsinga.training import initial_values
 from dsinga.training.generation import generator
 
 FOLDER = Path(os.environ.get("DSINGA_SINGA_EXAMPLES", ""))
+ROOT = Path(__file__).parents[2]
 STEPS = ("train_steps=2", "disp_freq=1", "test_freq=2", "test_steps=1", "checkpoint_freq=0", "warmup_steps=0")
 
 pytestmark = [
@@ -117,7 +119,20 @@ def test_a_char_rnn_writes(text: str):
     assert set(written) <= set(text)
 
 
+def test_rnnlm_with_its_own_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its layers are C++ of the example; datasets/rnnlm has them as a file to import."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_entries", {kind: dict(names) for kind, names in registry._entries.items()})
+    registry.import_file(ROOT / "datasets" / "rnnlm" / "rnnlm.py")
+    words = [f"word{number}" for number in np.random.default_rng(0).integers(400, size=3000)]
+    for part in ("train", "valid"):
+        Path(part).write_text("\n".join(" ".join(words[at : at + 15]) for at in range(0, 3000, 15)) + "\n")
+    import_records("rnnlm", ".", "examples/rnnlm")
+    result = train("rnnlm/job.conf", "test_freq=0", "validate_freq=2", "validate_steps=1")
+    assert_trained(result, ("train", "val"))
+
+
 def test_the_page_names_every_job():
-    page = (Path(__file__).parents[2] / "docs" / "singa-jobs.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "singa-jobs.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| `([\w/-]+\.conf)` \|", page, flags=re.MULTILINE)
     assert sorted(named) == sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("**/*.conf"))
