@@ -11,8 +11,9 @@ from dsinga.models.blocks import conv, dense, layer, loss, pool, records, relu
 def alexnet(
     classes: int = 1000, data: str = "", *, size: int = 256, cropsize: int = 227, batchsize: int = 256, **job: Any
 ) -> Job:
-    """Return the job of AlexNet as in SINGA's example: one column, normalisation after pooling. 115 is about the mean of
-    the pixels of ImageNet, which is subtracted; SINGA subtracts the mean image.
+    """Return the job of AlexNet as in SINGA's example: one column, normalisation after pooling.
+
+    115, about the mean of the pixels of ImageNet, is subtracted; SINGA subtracts the mean image.
 
     Args:
         classes: how many labels there are.
