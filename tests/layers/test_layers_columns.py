@@ -26,7 +26,8 @@ GATHERED = [case for case in CASES if case.layer().connection is None]
 
 # The types that are never cut on dimension 1, whatever their configuration.
 NEVER_CUT = {
-    "kCRF", "kEntityF1", "kClassSoftmaxLoss",
+    "kCRF", "kEntityF1", "kClassSoftmaxLoss", "kEmbedding", "kOneHot", "kGRU", "kLSTM", "kRNN", "kCharRNN",
+    "kRNNLabel", "kRNNDummy", "kCharRNNOutput",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
     "kCudnnLRN", "kSoftmax", "kCudnnSoftmax", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kEuclideanLoss", "kAccuracy",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
