@@ -62,7 +62,7 @@ def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups
     infos: dict[str, RecordInfo] = {}
     for layer in layers:
         text = layer.type is LayerType.kCharRNN
-        stores[layer.name], infos[layer.name] = _open_text(layer, roots, groups) if text else _open(layer, roots)
+        stores[layer.name], infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
     first = layers[0]
     for layer in layers[1:]:
         _alike(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
@@ -112,8 +112,9 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
     return store, _info(store, sum(conf.batchsize), mean, std)
 
 
-def _open_text(layer: LayerConf, roots: Sequence[str], groups: int) -> tuple[Windows, RecordInfo]:
+def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Windows, RecordInfo]:
     """Open the text of a kCharRNN layer. Of several worker groups none reads on where it has ended: they take turns."""
+    groups = job.cluster.nworker_groups if job.cluster else 1
     conf = layer.char_rnn_conf
     if conf is None or not conf.path:
         raise (conf or layer).error(f"layer {layer.name!r}: char_rnn_conf needs the path of a text")

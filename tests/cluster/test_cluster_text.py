@@ -104,7 +104,9 @@ def test_it_learns_and_is_judged_on_what_was_held_out(job: Job, threads: Client,
 
 def test_several_worker_groups_carry_no_state(job: Job, threads: Client) -> None:
     job = job.replace(cluster=ClusterConf(nworker_groups=2, nserver_groups=1))
-    assert STATE not in train(job, threads, progress=False).params
+    result = train(job, threads, progress=False)
+    assert STATE not in result.params
+    assert evaluate(job, result, "train", threads)["loss"] < 3
     layers = [
         layer.replace(gru_conf=layer.gru_conf.replace(carry=True)) if layer.gru_conf else layer
         for layer in job.neuralnet.layer
