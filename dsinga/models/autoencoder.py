@@ -16,6 +16,7 @@ def autoencoder(
     *,
     pretrained: str = "rbm",
     folder: str = "",
+    highest: float = 255,
     batchsize: int = 100,
     learning_rate: float = 0.01,
     **job: Any,
@@ -31,12 +32,13 @@ def autoencoder(
         data: folder of train_data.zarr and test_data.zarr; by default that of the job file.
         pretrained: what the jobs of the machines are called; "" starts from random weights.
         folder: where their workspaces are; by default the working directory.
+        highest: the largest number of a record, by which it is divided.
         batchsize: records of an iteration.
         learning_rate: of AdaGrad.
         job: further fields of the job, such as ``train_steps``.
     """
     depth = len(sizes) - 1
-    layers = [*records(data, batchsize, [sizes[0]], std_value=255), *encoder(sizes, depth)[:-1]]
+    layers = [*records(data, batchsize, [sizes[0]], std_value=highest), *encoder(sizes, depth)[:-1]]
     source = layers[-1].name
     for number in range(depth, 0, -1):
         up = 2 * depth + 1 - number

@@ -21,6 +21,7 @@ def rbm(
     *,
     name: str = "rbm",
     folder: str = "",
+    highest: float = 255,
     binary: bool = False,
     cd_k: int = 1,
     persistent: bool = False,
@@ -36,13 +37,14 @@ def rbm(
 
     Args:
         number: which machine, from 1 on.
-        sizes: the units of each layer; the first is how long a record of bytes is.
+        sizes: the units of each layer; the first is how long a record is.
         data: folder of train_data.zarr and test_data.zarr; by default that of the job file.
         name: what the jobs are called, before their number.
         folder: where their workspaces, ``<name><number>-workspace``, are; by default the working directory.
         binary: whether the units of the last layer are on or off, too; otherwise they are gaussian, as for a code.
         cd_k: Gibbs steps.
         persistent: whether chains go on from batch to batch.
+        highest: the largest number of a record, by which it is divided.
         batchsize: records of an iteration.
         learning_rate: of SGD with momentum 0.8; by default 0.1, with gaussian units 0.001.
         job: further fields of the job, such as ``train_steps``.
@@ -52,7 +54,7 @@ def rbm(
     weight, units = f"w{number}", {"hdim": sizes[number]}
     below = encoder(sizes, number - 1)
     layers = [
-        *records(data, batchsize, [sizes[0]], std_value=255),
+        *records(data, batchsize, [sizes[0]], std_value=highest),
         *below,
         layer(
             "RBMVis", "kRBMVis", below[-1].name if below else "data", "RBMHid",
