@@ -81,6 +81,7 @@ def test_two_workers_train_as_one_does(job: Job, threads: Client) -> None:
 def test_a_state_that_is_carried_changes_what_is_learned(job: Job, threads: Client) -> None:
     carried, begun = train(job, threads, progress=False), train(without_carry(job), threads, progress=False)
     assert STATE not in begun.params
+    assert evaluate(job, carried.params, "train", threads)["loss"] < 3
     assert np.abs(carried.params["w"] - begun.params["w"]).max() > 1e-4
 
 
@@ -106,7 +107,7 @@ def test_several_worker_groups_carry_no_state(job: Job, threads: Client) -> None
     job = job.replace(cluster=ClusterConf(nworker_groups=2, nserver_groups=1))
     result = train(job, threads, progress=False)
     assert STATE not in result.params
-    assert evaluate(job, result, "train", threads)["loss"] < 3
+    assert evaluate(job, result.params, "train", threads)["loss"] < 3
     layers = [
         layer.replace(gru_conf=layer.gru_conf.replace(carry=True)) if layer.gru_conf else layer
         for layer in job.neuralnet.layer
