@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 
 import numpy as np
 
-from dsinga.job import LayerConf, NetConf, Phase
+from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.checknet import check_net, sources
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.codes import Codes
@@ -39,14 +39,17 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], f
     """
     check_net(conf, [phase])
     own = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
-    copies = unroll(own)  # which refuses what cannot be unrolled
+    copies, why = unroll(own), ""  # which refuses what cannot be unrolled
     if copies is own or folded:
         try:
             return _build(conf, settle_carry(fold(own).layer, phase, records), phase, records)
-        except NotByStep:
-            pass
-    copies = with_own_names(copies, own)
-    return _build(conf, settle_carry(copies.layer, phase, records, unrolled=True), phase, records)
+        except NotByStep as error:
+            why = f"; its net is computed copy by copy, for {error}"
+    try:
+        copies = with_own_names(copies, own)
+        return _build(conf, settle_carry(copies.layer, phase, records, unrolled=True), phase, records)
+    except JobError as error:
+        raise JobError(f"{error}{why}") from None
 
 
 def _build(conf: NetConf, own: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo]) -> NeuralNet:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dsinga.layers.base import Shape
 from dsinga.layers.bridge import BridgeDst
+from dsinga.layers.steps import Steps
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.partitioned import WHOLE_LAYER, PartitionedNet
 
@@ -53,7 +54,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
             params=node.params,
             shared=tuple(name for name in node.params if name not in stage.completes),
             count=sum(net.params[name].size for name in stage.completes),
-            steps=int(node.layer.conf.unroll_len or getattr(node.layer, "steps", 1)),
+            steps=node.layer.steps if isinstance(node.layer, Steps) else node.layer.conf.unroll_len or 1,
         )
         for node, stage in zip(net.nodes, net.stages, strict=True)
     ]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from netcases import names, sources
 
+from dsinga.errors import UserError
 from dsinga.job import NetConf, Phase, loads
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
@@ -156,6 +157,12 @@ def test_what_does_not_fold_is_unrolled(what, more):
     metrics, gradients = run(net, texts())
     assert metrics["loss"][1] == BATCH * STEPS
     assert gradients["ip_weight"].any()
+
+
+def test_a_layer_that_wants_whole_sequences_says_why_it_gets_none():
+    text = LANGUAGE_MODEL.replace("kGRU", "kLSTM").replace("gru_conf", "lstm_conf")
+    with pytest.raises(UserError, match=r"'0#gru': takes whole sequences.*copy by copy, for layer 'top' keeps a"):
+        create_net(conf_of(text + 'layer { name: "top" type: kBM srclayers: "gru" }'), Phase.kTrain, INFO)
 
 
 def test_singas_numbers_of_a_gru():
