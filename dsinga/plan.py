@@ -14,7 +14,7 @@ from dsinga.api import roots
 from dsinga.cluster.feed import open_feed
 from dsinga.cluster.units import parse_bandwidth, parse_latency
 from dsinga.errors import UserError
-from dsinga.job import ClusterConf, Job, JobError, LayerConf, PartitionMethod, Phase, check
+from dsinga.job import AlgType, ClusterConf, Job, JobError, LayerConf, PartitionMethod, Phase, check
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, choose_cuts, create_net, input_layers
 from dsinga.net.partitioned import Cut
@@ -104,6 +104,8 @@ def predict(job: Job, *, workers: int | None = None, network: Link | None = None
     Raises UserError for bad input.
     """
     check(job, [Phase.kTrain])
+    if job.train_one_batch.alg is AlgType.kCD:
+        raise job.error("plans are of back-propagation; the layers of kCD are cut by rows", "train_one_batch")
     conf = job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else CPU_COUNT)
     net = _net(job, data_root)

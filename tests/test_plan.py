@@ -12,8 +12,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from dsinga import models
 from dsinga.cli import main
 from dsinga.data import write_store
+from dsinga.errors import UserError
+from dsinga.plan import predict
 
 JOB = """name: "planned"
 train_steps: 10
@@ -148,3 +151,8 @@ def test_refuses_bad_input(plan: Plan, arguments: list[str], message: str) -> No
     assert status == 2
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_job_of_contrastive_divergence_has_no_plan():
+    with pytest.raises(UserError, match="plans are of back-propagation"):
+        predict(models.rbm(1), workers=2)

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 
 from dsinga.job.checkcluster import check_cluster
 from dsinga.job.checknet import check_net
-from dsinga.job.enums import AlgType, ChangeMethod, InitMethod, LayerType, ParamType, Phase, UpdaterType
+from dsinga.job.enums import (
+    AlgType,
+    ChangeMethod,
+    InitMethod,
+    LayerType,
+    ParamType,
+    PartitionMethod,
+    Phase,
+    UpdaterType,
+)
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.limits import beyond
 from dsinga.job.message import JobError, Message, set_fields
@@ -87,6 +96,8 @@ def check_algorithm(job: Job) -> None:
     conf = job.train_one_batch
     if conf.alg is AlgType.kCD and machine is None:
         raise conf.error("kCD trains restricted Boltzmann machines, but the net has no kRBMVis layer", "alg")
+    if conf.alg is AlgType.kCD and job.neuralnet.partition is PartitionMethod.auto:
+        raise job.neuralnet.error("the cost model knows back-propagation, not kCD; leave partition out", "partition")
     if conf.alg in (AlgType.kBP, AlgType.kBPTT) and machine is not None:
         what = f"{machine.type_name} has no gradient for {conf.alg.name}"
         raise fault(machine, machine, f"{what}; train it by train_one_batch {{ alg: kCD }}", "type")

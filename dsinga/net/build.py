@@ -18,7 +18,7 @@ from dsinga.layers.steps import NotByStep
 from dsinga.net.carry import settle_carry
 from dsinga.net.classes import layer_class
 from dsinga.net.fold import fold, make_folded
-from dsinga.net.machines import freeze_others, insert_reconstructions
+from dsinga.net.machines import freeze_others, insert_reconstructions, settle_chains
 from dsinga.net.neuralnet import NeuralNet, Node
 from dsinga.net.sharing import name_params
 from dsinga.net.splits import insert_splits
@@ -54,7 +54,7 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], f
 
 def _build(conf: NetConf, own: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo]) -> NeuralNet:
     """Build the net of the layers ``own``, which are those of ``conf`` in ``phase``, folded or unrolled."""
-    confs = sort_layers(own)
+    confs = sort_layers([settle_chains(layer, phase) for layer in own])
     position = {layer.name: k for k, layer in enumerate(confs)}
     named = {layer.name: layer for layer in confs}
     layers: list[Layer] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from dsinga.job import LayerConf, Phase
 from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.net.neuralnet import Node
 from dsinga.net.param import Param
@@ -29,6 +30,13 @@ def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
         if isinstance(node.layer, RBMVis) and position not in paired:
             raise node.layer.fail("is the source of no kRBMHid layer", field="srclayers")
     return (*nodes, *added)
+
+
+def settle_chains(layer: LayerConf, phase: Phase) -> LayerConf:
+    """Return the layer without persistent chains in other phases than training, which alone knows its rows."""
+    if phase is Phase.kTrain or layer.rbm_conf is None or not layer.rbm_conf.persistent:
+        return layer
+    return layer.replace(rbm_conf=layer.rbm_conf.replace(persistent=False))
 
 
 def check_pair(visible: Node, hidden: Node) -> None:

@@ -196,6 +196,8 @@ def test_contrastive_divergence_and_boltzmann_machines_want_each_other():
     hid = "layer { name: 'hid' type: kRBMHid srclayers: 'vis' rbm_conf { hdim: 3 } }"
     assert "layer 'vis': kRBMVis has no gradient for kBP" in complaint(job(net=vis + hid))
     assert "the net has no kRBMVis layer" in complaint(job("train_one_batch { alg: kCD }"))
+    auto = "the cost model knows back-propagation, not kCD; leave partition out"
+    assert auto in complaint(job("train_one_batch { alg: kCD }", f"partition: auto {vis} {hid}"))
 
 
 def test_a_source_of_an_earlier_step_is_no_cycle():

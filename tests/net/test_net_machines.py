@@ -46,6 +46,18 @@ def test_params_of_other_layers_have_no_learning_rate():
     assert {name: param.lr_scale for name, param in made.params.items()} == {"w0": 0, "b0": 0, "w": 1, "a": 1, "b": 1}
 
 
+def test_chains_are_of_training_alone():
+    text = NET.replace(" IP }", " }").replace(" VIS }", " }").replace(" HID }", " }")
+    conf = loads(text).neuralnet
+    conf.layer[-1].rbm_conf.persistent = True
+    shapes = {}
+    for phase, rows in ((Phase.kTrain, 6), (Phase.kTest, 9)):
+        made = create_net(conf, phase, {"data": RecordInfo((7,), rows, has_labels=False)})
+        shapes[phase] = {name: param.shape for name, param in made.params.items()}
+    assert shapes[Phase.kTrain].pop("hid_chain") == (6, 4)
+    assert shapes[Phase.kTrain] == shapes[Phase.kTest]
+
+
 def test_a_net_without_machines_keeps_its_params_and_nodes():
     text = NET[: NET.index('  layer { name: "vis"')].replace(" IP }", "param { lr_scale: 3 } }") + "}"
     plain = create_net(loads(text).neuralnet, Phase.kTrain, {"data": RecordInfo((7,), 6)})
