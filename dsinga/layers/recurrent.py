@@ -108,8 +108,8 @@ class Recurrent(Layer):
             features.append(y)
             saved.append(workspace)
         feature = features[0] if len(features) == 1 else np.concatenate(features, axis=2)
-        carried = len(params) > self.directions * self.count
-        return Output(self._like_sources(feature), saved=saved if ctx.training else None, state={"state": last} if carried else {})
+        state = {"state": last} if len(params) > self.directions * self.count else {}
+        return Output(self._like_sources(feature), saved=saved if ctx.training else None, state=state)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
