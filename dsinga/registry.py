@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -54,24 +55,31 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
     """Execute a Python file of the user's own, which registers what it defines; return it as a module.
 
     The module is not kept in ``sys.modules``: what it defines then travels to other processes by value, as that of a
-    script does, so that workers need not have the file. Raises UserError where the file cannot be read; what its code
-    raises carries a note with the file.
+    script does, so that workers need not have the file. Raises UserError where the file cannot be read, registers
+    nothing, or raises something, which is then the ``__cause__``.
     """
     file = Path(path)
     try:
-        code = compile(file.read_bytes(), str(file), "exec")
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{file} cannot be imported: {error}") from error
+        code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise UserError(f"{file}:{error.lineno or 1}: {error.msg}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be imported: {getattr(error, 'strerror', None) or error}") from error
+    before = {kind: dict(entries) for kind, entries in _entries.items()}
     module = types.ModuleType(f"imported_{file.stem}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # while it runs, for what looks itself up, such as dataclasses
     try:
         exec(code, module.__dict__)
-    except Exception as error:
-        error.add_note(f"in {file}, which was to be imported")
-        raise
+    except (Exception, SystemExit) as error:
+        steps = traceback.extract_tb(error.__traceback__)
+        line = [step.lineno for step in steps if step.filename == str(file)][-1]
+        fault = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{file}:{line}: {fault}") from error
     finally:
         del sys.modules[module.__name__]
+    if _entries == before:
+        raise UserError(f'{file} registers nothing; decorate what a job names, as by @dsinga.register("layer", "Own")')
     return module
 
 
