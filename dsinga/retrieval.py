@@ -28,8 +28,7 @@ def nearest(queries: Any, database: Any, k: int, distance: str = "cosine") -> np
     Raises:
         UserError: another distance, rows of other lengths, none of them, numbers that are not finite.
     """
-    if not 1 <= k <= len(database):
-        raise UserError(f"from a database of {len(database)} rows 1 to {len(database)} can be asked, not {k}")
+    _check_count(k, len(database))
     return np.concatenate([order[:, :k] for _, order in _orders(queries, database, distance)])
 
 
@@ -99,9 +98,11 @@ def chance(query_labels: Any, database_labels: Any) -> float:
 def compare_stores(queries: str, database: str, distance: str = "cosine", k: int = 10) -> dict[str, float]:
     """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
 
-    Raises UserError, beside what :func:`ranked_relevance` does, where a store is missing or has no labels.
+    Raises UserError, beside what :func:`ranked_relevance` does, where a store is missing, has no labels, or the
+    database fewer than ``k`` rows.
     """
     (rows, wanted), (base, labels) = _read(queries), _read(database)
+    _check_count(k, len(base))
     averages, firsts = [], []
     for relevant in ranked_relevance(rows, base, wanted, labels, distance):
         averages.append(average_precision(relevant))
@@ -111,6 +112,11 @@ def compare_stores(queries: str, database: str, distance: str = "cosine", k: int
         f"precision at {k}": float(np.concatenate(firsts).mean()),
         "MAP of chance": chance(wanted, labels),
     }
+
+
+def _check_count(k: int, rows: int) -> None:
+    if not 1 <= k <= rows:
+        raise UserError(f"from a database of {rows} rows 1 to {rows} can be asked, not {k}")
 
 
 def _read(location: str) -> tuple[np.ndarray, np.ndarray]:
