@@ -147,7 +147,11 @@ def _batch(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
     if data.dtype.kind not in "buif":
         raise UserError(f"records are numbers, not {data.dtype}")
     kept = np.uint8 if data.dtype in (np.uint8, np.bool_) else np.int32 if data.dtype == np.int32 else np.float32
-    data = data.astype(kept, copy=False)
+    try:
+        with np.errstate(over="raise"):
+            data = data.astype(kept, copy=False)
+    except FloatingPointError:
+        raise UserError("records have numbers beyond those of float32; scale them") from None
     if labels is None:
         return data, None
     labels = np.asarray(labels)
@@ -157,8 +161,9 @@ def _batch(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
             f"labels are one integer a record, or a row of integers a record that is a sequence, not {labels.dtype} "
             f"{labels.shape} for {len(data)} records"
         )
-    if labels.size and not (limits.min <= labels.min() and labels.max() <= limits.max):
-        raise UserError(f"label {max(labels.max(), -labels.min(), key=abs)} does not fit into 32 bits")
+    for label in (labels.min(), labels.max()) if labels.size else ():
+        if not limits.min <= label <= limits.max:
+            raise UserError(f"label {label} does not fit into 32 bits")
     return data, labels.astype(np.int32)
 
 

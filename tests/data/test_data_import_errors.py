@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from data_sources import cifar_rows, idx, pair, pixels, records
 from scipy.io import savemat
+from scipy.sparse import csc_array
 
 from dsinga.data import import_records
 from dsinga.data.importers.protos import RecordProto
@@ -167,7 +168,14 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
         lambda at: _file(_mat(at, a=np.ones((3, 2))), "b.mat", b"").parent,
         "and has 2: a.mat, b.mat",
     ),
-    "mat no matrix": ("mat", lambda at: _mat(at, a=np.ones(3)), r"no matrix of numbers.*; it has a \(1, 3\)"),
+    "mat no matrix": ("mat", lambda at: _mat(at, a=np.ones(3)), r"no full matrix of numbers.*; it has a \(1, 3\)"),
+    "mat sparse": ("mat", lambda at: _mat(at, a=csc_array(np.eye(3))), r"no full matrix .*; it has a \(3, 3\) sparse"),
+    "mat cut": (
+        "mat",
+        lambda at: _file(at, "x.mat", (_mat(at, a=np.ones((9, 9))) / "a.mat").read_bytes()[:400]),
+        r"^[^ ]*x.mat cannot be read: could not read bytes$",
+    ),
+    "mat beyond": ("mat", lambda at: _mat(at, a=np.full((3, 2), 1e300)), "numbers beyond those of float32; scale them"),
     "mat rows": (
         "mat",
         lambda at: _mat(at, a_tr=np.ones((3, 2)), y_tr=np.ones(4)),

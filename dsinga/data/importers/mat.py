@@ -28,11 +28,12 @@ def mat(source: str) -> dict[str, Part]:
     of ``categories.list`` in the folder name them. Bytes and logicals stay bytes, all other numbers become float32.
     """
     path = _file(source) if os.path.isdir(source) else source
-    shapes = _shapes(path)
+    there = _scipy(path, "whosmat")  # shapes, without reading the data
+    shapes: dict[str, Shape] = {name: shape for name, shape, kind in there if kind in NUMBERS and np.prod(shape)}
     matrices = {name: shape for name, shape in shapes.items() if not _is_vector(shape)}
     if not matrices:
-        there = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "nothing"
-        raise UserError(f"{path} has no matrix of numbers, a row a record; it has {there}")
+        known = ", ".join(f"{name} {shape} {kind}" for name, shape, kind in there) or "nothing"
+        raise UserError(f"{path} has no full matrix of numbers, a row a record; it has {known}")
     labels = _vectors(path, [name for name in shapes if name not in matrices])
     classes: tuple[str, ...] = ()
     if os.path.isdir(source):
@@ -66,11 +67,6 @@ def _is_vector(shape: Shape) -> bool:
     return len(shape) == 2 and 1 in shape
 
 
-def _shapes(path: str) -> dict[str, Shape]:
-    """Return the shapes of the arrays of numbers in the file, whose data are not read."""
-    return {name: shape for name, shape, kind in _scipy(path, "whosmat") if kind in NUMBERS and np.prod(shape)}
-
-
 def _load(path: str, name: str) -> np.ndarray:
     loaded: Mapping[str, np.ndarray] = _scipy(path, "loadmat", variable_names=[name])
     return loaded[name]
@@ -85,6 +81,8 @@ def _scipy(path: str, function: str, **options: Any) -> Any:
     try:
         with naming_errors(path):
             return getattr(scipy.io, function)(path, appendmat=False, **options)
+    except UserError:  # a ValueError, too
+        raise
     except NotImplementedError:
         raise UserError(f"{path} is of MATLAB's version 7.3 (HDF5); save it with save(..., '-v7')") from None
     except (ValueError, TypeError, scipy.io.matlab.MatReadError) as error:
@@ -96,7 +94,7 @@ def _vectors(path: str, names: list[str]) -> dict[str, np.ndarray]:
     found: dict[str, tuple[str, np.ndarray]] = {}
     for name in names:
         vector, ending = _load(path, name).ravel(), _ending(name)
-        if vector.size < 2 or not np.array_equal(vector, np.rint(vector)):
+        if vector.size < 2 or not np.isfinite(vector).all() or not np.array_equal(vector, np.rint(vector)):
             continue
         if ending in found:
             raise UserError(f"{path}: {found[ending][0]!r} and {name!r} could both be labels; keep one of them")
