@@ -10,15 +10,13 @@ from dsinga.registry import lookup
 
 
 def layer_class(conf: LayerConf) -> type[Layer]:
-    """Return the class registered for the type of this layer; raise JobError where there is none (yet)."""
+    """Return the class registered for the type of this layer; raise JobError where there is none."""
     if conf.type is LayerType.kUserLayer and not conf.user_type:
         raise conf.error(f"layer {conf.name!r} has no type; give it one, or a user_type that is registered")
     try:
         cls = lookup("layer", conf.type_name)
     except UserError as error:
-        if conf.type is LayerType.kUserLayer:
-            raise conf.error(f"layer {conf.name!r}: {error}", "user_type") from None
-        raise conf.error(f"layer {conf.name!r}: type {conf.type_name} is not available yet", "type") from None
+        raise conf.error(f"layer {conf.name!r}: {error}", "user_type") from None
     if not (isinstance(cls, type) and issubclass(cls, Layer)):
         where = f"layer {conf.name!r}: what is registered as {conf.type_name!r}"
         raise conf.error(f"{where} must be a subclass of dsinga.layers.Layer, not {cls!r}", "user_type")

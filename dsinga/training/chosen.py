@@ -27,14 +27,11 @@ def noting(where: str) -> Iterator[None]:
 def chosen(kind: str, conf: Message, field: str = "type", user_field: str = "user_type") -> Any:
     """Return the entry of the registry that ``conf`` chooses: a built-in member of an enum, or a user's name.
 
-    Raises JobError where a user's own is wanted and not named or not registered, or a built-in one is not there yet.
+    Raises JobError where a user's own is wanted and not named or not registered.
     """
     member: Enum = getattr(conf, field)
     if not member.name.startswith("kUser"):
-        try:
-            return lookup(kind, member.name)
-        except UserError:
-            raise conf.error(f"{kind} {member.name} is not available yet", field) from None
+        return lookup(kind, member.name)
     name = getattr(conf, user_field)
     if not name:
         raise conf.error(f"{field} {member.name} wants {user_field}: the name of a registered {kind}", field)
