@@ -205,8 +205,8 @@ class ClusterConf(Message):
 class Job(Message):
     """A training job.
 
-    Beyond SINGA: ``seed``, from which every random number of the job comes; ``skip_bad_batches``, by which a batch whose
-    loss is not finite changes nothing, where training otherwise ends.
+    Beyond SINGA: ``seed``, from which every random number of the job comes; ``skip_bad_batches``, by which a batch
+    whose loss is not finite changes nothing, where training otherwise ends.
     """
 
     aliases: ClassVar = {"net": "neuralnet"}

@@ -109,9 +109,7 @@ def _passes(work: Work, ops: Ops) -> tuple[Callable[[], object], Callable[[], ob
     """Return what runs a layer forward, and backward if that is wanted, and the count of the sums it asks for."""
     layer, rng, sums = work.layer, np.random.default_rng(0), _Sums()
     ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), total=sums)
-    params = [
-        _numbers(rng, (work.rows, *spec.shape[1:]) if spec.by_rows else spec.shape, ops) for spec in layer.params
-    ]
+    params = [_numbers(rng, (work.rows, *spec.shape[1:]) if spec.by_rows else spec.shape, ops) for spec in layer.params]
     sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [_records(layer, work.rows, rng)]
     forward = partial(layer.compute_feature, params, sources, ctx)
     if not work.backward:

@@ -126,4 +126,3 @@ def push_gradients(machine: Machine, data: Statistics, model: Statistics, ctx: C
     if machine.visible.bias:
         difference = ops.channel_sums(model.visible) - ops.channel_sums(data.visible)
         push(machine.visible_names[1], (difference * share).astype(weight.dtype))
-
