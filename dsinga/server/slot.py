@@ -88,16 +88,19 @@ class Slot:
         return self.contributions[group].add(step, partition, gradient)
 
     def update(self, group: int, updater: Updater) -> None:
-        """Apply the sum of a group's contributions, with the group's own step for the learning rate's schedule."""
+        """Apply the sum of a group's contributions, with the group's own step for the learning rate's schedule.
+
+        A step that is skipped changes nothing, but what the group has then is as fresh as after any other.
+        """
         contributions = self.contributions[group]
         step, scales = contributions.version, (self.spec.lr_scale, self.spec.wd_scale)
         total = contributions.total()
         if self.spec.slice.width:
             self._note_change(step, total)
-        if total is None:
-            return
         with self.lock:
-            if not self.spec.trainable:
+            if total is None:
+                pass
+            elif not self.spec.trainable:
                 self._replace(total)
             elif isinstance(total, SparseRows):
                 updater.update_rows(step, self.value, total, self.state, *scales)

@@ -119,6 +119,14 @@ def test_what_is_handed_out_holds_still_while_others_go_on():
         first[0] = 1
 
 
+def test_a_group_that_skips_a_step_still_learns_what_others_have_done():
+    shard = make_shard(specs(1))
+    np.testing.assert_array_equal(shard.pull([0], 0, 1).result(WAIT)[0], 0)
+    shard.push(Push(0, 0, 0, 0), {0: ones(-1)})
+    shard.push(Push(0, 1, 0, 0, skip=True), {0: ones()})
+    np.testing.assert_array_equal(shard.pull([0], 1, 1).result(WAIT)[0], 1)
+
+
 def test_a_slice_that_is_not_trainable_is_what_was_pushed_last():
     shard = make_shard(specs(1, trainable=False))
     shard.push(Push(0, 0, 0, 0), {0: ones(3)})
