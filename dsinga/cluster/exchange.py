@@ -17,6 +17,7 @@ from dsinga.cluster.tables import Tables
 from dsinga.errors import UserError
 from dsinga.job import PullTime
 from dsinga.ops import Array, SparseRows
+from dsinga.ops.sparse import no_rows
 from dsinga.server import Push, Slice, fill_buckets
 
 Shape = tuple[int, ...]
@@ -180,11 +181,15 @@ class Exchange(Mapping[str, Array]):
     def finish(self) -> None:
         """End the present step: for params that got no gradient zeros are pushed (weight decay still applies to them).
 
-        For lasting ones it is this partition's share of their value, so that they stay what they are.
+        For those whose gradients may be rows it is no row, which leaves it to other partitions what moves. For lasting
+        ones it is this partition's share of their value, so that they stay what they are.
         """
         for name in [name for name in self._shapes if name not in self._pushed]:
-            share = self._lasting.get(name)
-            self.push(name, np.zeros(self._shapes[name], np.float32) if share is None else self[name] * share)
+            if name in self._lasting:
+                self.push(name, self[name] * self._lasting[name])
+            else:
+                by_rows = any(piece.width for piece in self._slices[name])
+                self.push(name, no_rows(self._shapes[name]) if by_rows else np.zeros(self._shapes[name], np.float32))
         for number, ready in enumerate(self._ready):
             if ready:
                 self._send(number)
@@ -198,9 +203,9 @@ class Exchange(Mapping[str, Array]):
         """
         assert not self._pushed, self._pushed
         for number, (_, pieces) in enumerate(self._buckets):
+            self._send(number, skip=True)
             if pieces[0].param in self._kept:
                 self._skipped.add(number)
-            self._send(number, skip=True)
         self._step += 1
 
     def total(self, key: str, array: Array) -> Array:
@@ -224,6 +229,8 @@ class Exchange(Mapping[str, Array]):
 
     def _send(self, number: int, skip: bool = False) -> None:
         server, pieces = self._buckets[number]
+        if number in self._outdated and pieces[0].param in self._kept:
+            self._arrive(number, pieces[0].param)  # sums that no lookup has asked for would be lost
         for piece in pieces:
             self._pieces.pop(piece.id, None)
             self._values.pop(piece.param, None)

@@ -47,6 +47,11 @@ class SparseRows:
         return SparseRows(self.rows[first:last] - start, self.values[first:last], (stop - start, *self.shape[1:]))
 
 
+def no_rows(shape: tuple[int, ...]) -> SparseRows:
+    """Return float32 zeros of that shape, without a row."""
+    return SparseRows(np.empty(0, np.int64), np.empty((0, *shape[1:]), np.float32), shape)
+
+
 def fault(gradient: SparseRows) -> str:
     """Say what is wrong with the rows of a gradient; empty where nothing is."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape

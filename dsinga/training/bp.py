@@ -14,7 +14,7 @@ from dsinga.layers.contract import blame, check_gradients, check_labels, check_o
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE
 from dsinga.ops import SparseRows
-from dsinga.ops.sparse import add_up
+from dsinga.ops.sparse import add_up, no_rows
 from dsinga.registry import register
 from dsinga.training.finite import check_visits
 from dsinga.training.metrics import Metrics, report_metrics
@@ -218,6 +218,8 @@ def whole_rows(own: Array, spec: ParamSpec, ctx: Context) -> Array:
     return ctx.ops.asarray(whole)
 
 
-def zeros(net: NeuralNet, name: str, ctx: Context) -> Array:
+def zeros(net: NeuralNet, name: str, ctx: Context) -> Array | SparseRows:
     """Return the gradient of a param that no loss depends on."""
+    if net.params[name].spec.sparse:
+        return no_rows(net.params[name].shape)
     return ctx.ops.asarray(np.zeros(net.params[name].shape, np.float32))

@@ -155,6 +155,26 @@ class TestMomentum:
         assert (one["table"][WORDS:] != 0).all()
 
 
+@pytest.mark.parametrize("freq", [4, 12])
+@pytest.mark.parametrize(
+    "more", [{}, {"pull": "kDeferred"}, {"update": "kWorker"}, {"update": "kWorker", "pull": "kDeferred"}], ids=str
+)
+def test_a_worker_that_only_validates_with_a_table_has_it_up_to_date(
+    words: Job, threads: Client, more: dict[str, str], freq: int
+) -> None:
+    """Whether servers remember all steps since it last looked, or not; and its gradient, nothing, moves no row."""
+    words = on(words.replace(train_steps=12, validate_steps=2, validate_freq=freq), 2, 2, **more)
+    expected = train(words, threads, progress=False)
+    data, embed, *others = words.neuralnet.layer
+    there = embed.replace(include=["kTrain"], location=0), embed.replace(include=["kVal"], location=1)
+    words.neuralnet.layer = [data, *there, *others]
+    found = train(words, threads, progress=False)
+    assert_close(found.params, expected.params, 1e-5)
+    np.testing.assert_array_equal(found.params["table"][WORDS:], expected.params["table"][WORDS:])
+    losses, wanted = (result.history.phase("val")[:, "loss"] for result in (found, expected))
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+
+
 class Silent:
     def begin(self, step: int) -> None: ...
 
