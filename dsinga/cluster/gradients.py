@@ -8,6 +8,7 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.ops import Array, SparseRows
+from dsinga.ops.sparse import fault
 from dsinga.registry import nearest
 from dsinga.server import Slice
 
@@ -15,7 +16,7 @@ from dsinga.server import Slice
 def check_gradient(
     name: str, gradient: Array | SparseRows, shapes: Mapping[str, tuple[int, ...]], pushed: Collection[str], step: int
 ) -> None:
-    """Raise UserError unless a gradient is float32 of its param's shape and the first one of this step."""
+    """Raise UserError unless a gradient is float32 of its param's shape, in order, and the first one of this step."""
     if name not in shapes:
         raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, shapes)}")
     if name in pushed:
@@ -25,6 +26,8 @@ def check_gradient(
         given = f"{dtype} of shape {shape}" if dtype else f"a {type(gradient).__name__}"
         wanted = f"float32 of shape {shapes[name]}"
         raise UserError(f"the gradient that was pushed for param {name!r} must be {wanted}, not {given}")
+    if isinstance(gradient, SparseRows) and (wrong := fault(gradient)):
+        raise UserError(f"the gradient that was pushed for param {name!r}: {wrong}")
 
 
 def part_of(gradient: Array | SparseRows, piece: Slice) -> Array | SparseRows:

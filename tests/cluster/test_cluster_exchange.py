@@ -24,6 +24,7 @@ from dsinga.cluster.server import ServerActor, ServerKey, close_shards, local_sh
 from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
 from dsinga.layers.base import ParamSpec
 from dsinga.net import Param
+from dsinga.ops import SparseRows
 from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
@@ -145,6 +146,7 @@ class TestRoads:
             ("w1", np.zeros((3, 4), np.float32), r"be float32 of shape \(4, 3\), not float32 of shape \(3, 4\)"),
             ("w1", np.zeros((4, 3)), "not float64"),
             ("b2", [0.0, 0.0], "not a list"),
+            ("w1", SparseRows(np.array([2, 2]), np.zeros((2, 3), np.float32), (4, 3)), "its rows must rise .*once"),
             ("b1", np.zeros(4, np.float32), "'b1' was pushed twice in step 0"),
         ],
     )
@@ -278,6 +280,21 @@ class TestManners:
         expected = train_two(roads(2, conf=with_momentum()))
         for values in train_two(roads(2, trainable=False), replica=replica, manner=lambda: manner):
             assert_same(values, expected[0])
+
+    @pytest.mark.parametrize("manner", [Manner(), Manner(PullTime.kDeferred)])
+    def test_workers_apply_sums_that_they_do_not_look_at(self, roads, manner: Manner) -> None:
+        """As in a worker that only validates with these params."""
+
+        def train_blindly(ways: list[Road], **options: Any) -> dict[str, np.ndarray]:
+            view = exchange(ways, manner=manner, **options)
+            for step in range(3):
+                view.begin(step)
+                view.finish()
+            view.begin(3)
+            return {name: np.array(view[name]) for name in view}
+
+        expected = train_blindly(roads(1, conf=with_momentum()))  # by weight decay
+        assert_same(train_blindly(roads(1, trainable=False), replica=replica()), expected)
 
     def test_without_overlap_nothing_is_sent_before_the_end(self, roads) -> None:
         (way,) = roads(1, 1)
