@@ -40,7 +40,7 @@ def encode(text: str, symbols: Sequence[str]) -> list[int]:
 
     The vocabulary is of words where one of them is longer than a character; otherwise of the bytes of UTF-8 text.
     """
-    parts = text.split() if _of_words(symbols) else list(text.encode().decode("latin-1"))
+    parts = text.split() if of_words(symbols) else list(text.encode().decode("latin-1"))
     codes = {symbol: code for code, symbol in enumerate(symbols)}
     unseen = sorted(set(parts) - set(codes))
     if unseen:
@@ -52,15 +52,16 @@ def encode(text: str, symbols: Sequence[str]) -> list[int]:
 def decode(codes: Iterable[int], symbols: Sequence[str]) -> str:
     """Undo :func:`encode`; bytes that are no UTF-8 become the replacement character."""
     parts = [symbols[code] for code in codes]
-    return " ".join(parts) if _of_words(symbols) else "".join(parts).encode("latin-1").decode(errors="replace")
+    return " ".join(parts) if of_words(symbols) else "".join(parts).encode("latin-1").decode(errors="replace")
 
 
-def _of_words(symbols: Sequence[str]) -> bool:
+def of_words(symbols: Sequence[str]) -> bool:
+    """Whether a vocabulary is of words, not of characters: one of them is longer than a character."""
     return any(len(symbol) > 1 for symbol in symbols)
 
 
 def _unit(symbols: Sequence[str]) -> str:
-    return "word" if _of_words(symbols) else "character"
+    return "word" if of_words(symbols) else "character"
 
 
 def _check(location: str, symbols: Sequence[str], what: str) -> None:

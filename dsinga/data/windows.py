@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.data.legacy import imported
 from dsinga.data.paths import imported_name, resolve
 from dsinga.data.store import RecordStore, is_complete
-from dsinga.data.vocabulary import read_vocabulary
+from dsinga.data.vocabulary import of_words, read_vocabulary
 from dsinga.errors import UserError
 
 
@@ -71,7 +71,7 @@ def open_text(
     location, vocabulary = resolve(path, roots), _found(vocab_path, roots)
     if is_complete(location) or location.endswith(".zarr"):
         store = RecordStore(location)
-        if vocabulary and read_vocabulary(vocabulary, words=_has_words(store)) != store.vocabulary:
+        if vocabulary and read_vocabulary(vocabulary, words=of_words(store.vocabulary)) != store.vocabulary:
             raise UserError(f"{location} was imported with another vocabulary than {vocabulary}; leave vocab_path out")
         return store
     if vocabulary:
@@ -83,10 +83,6 @@ def open_text(
         f"{location} is a text without a vocabulary; give vocab_path, a file with every character once, or import "
         f"it by: dsinga data import text {location} {imported_name(location)}"
     )
-
-
-def _has_words(store: RecordStore) -> bool:
-    return any(len(symbol) > 1 for symbol in store.vocabulary)
 
 
 def _found(path: str | os.PathLike[str] | None, roots: Sequence[str]) -> str | None:

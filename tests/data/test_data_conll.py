@@ -100,6 +100,7 @@ def test_the_tag_is_the_last_column(tmp_path):
             r"sentences.conll:2: tag 'B-place' is none of those of .*B-loc",
         ),
         ("is O\nParis\n", {}, "sentences.conll:2: 'Paris' has no tag; --no-label"),
+        ("the cat sat on\nthe mat\n", {}, "sentences.conll:2: 2 columns where the lines before have 4"),
         ("\n\n", {}, "sentences.conll has no sentences"),
         ("is O\n", {"vocabulary": "nowhere"}, "no store at .*nowhere/words.zarr"),
         ("is O\n", {"min_count": 0}, "min_count is 0"),

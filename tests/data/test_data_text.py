@@ -68,6 +68,15 @@ def test_another_text_takes_the_codes_of_the_first(text: Path, tmp_path: Path) -
     np.testing.assert_array_equal(RecordStore(tmp_path / "more.zarr").read(range(4))[0], [4, 4, 1, 2])
 
 
+def test_what_is_left_out_is_no_part_of_the_share_that_is_held_out(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("aaaaaaaaxxxxxxxx")
+    (tmp_path / "known").write_text("a")
+    import_records(
+        "text", tmp_path / "in", tmp_path / "out", vocabulary=str(tmp_path / "known"), skip_unseen=True, held_out=0.5
+    )
+    assert [len(RecordStore(tmp_path / "out" / f"{part}_data.zarr")) for part in ("train", "test")] == [4, 4]
+
+
 def test_unseen_words_are_unknown_left_out_or_refused(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("one two\n")
     (tmp_path / "known").write_text("</s>\none\n<unk>\n")
@@ -90,6 +99,7 @@ def test_unseen_words_are_unknown_left_out_or_refused(tmp_path: Path) -> None:
     [
         (b"", {}, "has no characters"),
         (b"abd", {"vocabulary": "vocab"}, r"byte 2 is the character 'd', which the vocabulary lacks.*--held-out"),
+        (b"xyz", {"vocabulary": "vocab", "skip_unseen": True}, "has none of the characters of .*vocab"),
         (b"ab", {"vocabulary": "nothing"}, "nothing cannot be read"),
         (b"ab", {"vocabulary": "twice"}, "has the character 'a' twice"),
         (b"ab", {"held_out": 1.0}, "held_out is 1.0"),

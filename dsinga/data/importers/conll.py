@@ -79,8 +79,12 @@ def conll(source: str, vocabulary: str | None = None, min_count: int = 2, has_la
 
 
 def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
-    """Yield the sentences of a file. Raises UserError for a line with a word and no tag, and for a file without any."""
-    found = 0
+    """Yield the sentences of a file.
+
+    Raises UserError for a line with a word and no tag, or with other columns than those before, and for a file without
+    any sentence.
+    """
+    found = columns = 0
     sentence = Sentence([], [], 1)
     with opened(path) as (file, _):
         for number, raw in enumerate(itertools.chain(file, [b""]), 1):
@@ -93,6 +97,12 @@ def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
                 continue
             if has_label and len(cells) < 2:
                 raise UserError(f"{path}:{number}: {cells[0]!r} has no tag; --no-label says that there are none")
+            columns = columns or len(cells)
+            if len(cells) != columns:
+                raise UserError(
+                    f"{path}:{number}: {len(cells)} columns where the lines before have {columns}; give each line one "
+                    "word, its tag last, and put an empty line between sentences"
+                )
             sentence.words.append(cells[0])
             sentence.tags.append(cells[-1] if has_label else "")
     if not found:

@@ -19,7 +19,7 @@ END_OF_LINE, UNKNOWN = "</s>", "<unk>"
 
 
 class Facts(NamedTuple):
-    """What must be known of a text before it can be written: how many codes it has at most, what they stand for."""
+    """What must be known of a text before it can be written: how many codes it has, what they stand for."""
 
     length: int
     vocabulary: tuple[str, ...]
@@ -68,10 +68,16 @@ def _survey(path: str, words: bool, vocabulary: str | None, skip: bool) -> Facts
         counts.update(block)
     if not counts:
         raise UserError(f"{path} has no {_unit(words)}s")
-    if vocabulary is not None:
-        return Facts(counts.total(), read_vocabulary(vocabulary, words), skip)
-    ordered = [symbol for symbol, _ in counts.most_common()] if words else sorted(counts)
-    return Facts(counts.total(), tuple(ordered), skip)
+    if vocabulary is None:
+        ordered = [symbol for symbol, _ in counts.most_common()] if words else sorted(counts)
+        return Facts(counts.total(), tuple(ordered), skip)
+    symbols = read_vocabulary(vocabulary, words)
+    if not skip or UNKNOWN in symbols:
+        return Facts(counts.total(), symbols, skip)
+    length = sum(counts[symbol] for symbol in symbols)
+    if not length:
+        raise UserError(f"{path} has none of the {_unit(words)}s of {vocabulary}; give the vocabulary of such a text")
+    return Facts(length, symbols, skip)
 
 
 def _characters(path: str) -> Iterator[str]:
