@@ -75,8 +75,16 @@ def required_labels(layer: Layer, labels: Any) -> np.ndarray:
 
 
 def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
-    """Return ``labels`` (B,) as indices of classes; raise UserError for the first one outside [0, ``classes``)."""
+    """Return ``labels`` (B,) as indices of classes; raise UserError for the first one outside [0, ``classes``).
+
+    UserError is raised, too, for labels (B, T) of sequences.
+    """
     labels = required_labels(layer, labels)
+    if labels.ndim != 1:
+        raise layer.fail(
+            f"takes one label a row, but was given one for each of {labels.shape[1]} steps; give it per_step: true, or "
+            f"the net unroll_len: {labels.shape[1]}"
+        )
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         first = int(labels[wrong][0])

@@ -10,6 +10,7 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers.contract import check_output
 from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
+from dsinga.layers.loss import SoftmaxLoss
 from dsinga.ops import BACKENDS
 
 LABELS = frozen(np.array([3, 1, 4, 1, 5]))
@@ -42,3 +43,11 @@ def test_a_source_without_labels_is_named():
     out = LabelsAsFeature(conf("out", "data"), [(BATCH, 2)])
     with pytest.raises(UserError, match="'data' has no labels"):
         out.compute_feature([], [None], CTX)
+
+
+def test_labels_of_steps_where_one_a_row_is_wanted_are_refused_with_a_remedy():
+    loss = SoftmaxLoss(LayerConf(name="loss", srclayers=["ip", "words"]), [(2, 3), (2, 4)])
+    with pytest.raises(
+        UserError, match="'loss': takes one label a row, but .* each of 4 steps; give it per_step: true"
+    ):
+        loss.compute_feature([], [np.zeros((2, 3), np.float32), np.zeros((2, 4), np.int64)], CTX)
