@@ -20,7 +20,7 @@ from dsinga.cluster.watch import Steps
 from dsinga.errors import Diverged
 from dsinga.job import Phase, to_text
 from dsinga.training import Metrics, name_metrics
-from dsinga.training.finite import first_not_finite
+from dsinga.training.finite import REMEDY, first_not_finite
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Course:
         params, state = self._session.snapshot(self.step)
         lost = first_not_finite(params)
         if lost is not None:
-            raise Diverged(f"param {lost!r} is not finite after {self.step} steps")
+            raise Diverged(f"param {lost!r} is not finite after {self.step} steps; {REMEDY}")
         return params, state
 
     def _landed(self, reports: Sequence[RoundReport], seconds: Sequence[float]) -> None:
@@ -168,7 +168,7 @@ class Course:
         self._observer.record({"step": self.step, "phase": name, "time": elapsed, **means})
         if not self._diverged and not all(map(math.isfinite, means.values())):
             self._diverged = True
-            _log.warning("the loss is no longer finite at step %d: lower the learning rate, or clip", self.step)
+            _log.warning("the loss is no longer finite at step %d: %s", self.step, REMEDY)
 
     def _means(self, phase: Phase, metrics: Metrics) -> dict[str, float]:
         named = name_metrics(self._layout.setup.nets[phase].whole, metrics)

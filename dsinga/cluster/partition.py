@@ -27,7 +27,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.segments import Segment, segments
 from dsinga.ops import Array, get_ops
 from dsinga.training import Metrics, checked, forward
-from dsinga.training.finite import all_finite, check_metrics, first_not_finite
+from dsinga.training.finite import REMEDY, all_finite, check_metrics, first_not_finite
 
 
 class Partition:
@@ -143,9 +143,8 @@ class Partition:
         if against[0]:
             lost = first_not_finite(self.exchange)
             if lost is not None:
-                raise Diverged(
-                    f"param {lost!r} is not finite at step {ctx.step}, so that no batch can have a finite loss"
-                )
+                why = f"param {lost!r} is not finite at step {ctx.step}, so that no batch can have a finite loss"
+                raise Diverged(f"{why}; {REMEDY}")
             self.exchange.skip()
             return None
         for name, gradient in gradients:

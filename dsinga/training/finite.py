@@ -16,6 +16,7 @@ from dsinga.training.metrics import Metrics
 if TYPE_CHECKING:
     from dsinga.training.bp import Visit
 
+REMEDY = "lower the learning rate, or clip gradients (clip_norm)"  # where a param is lost
 ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such batches out (skip_bad_batches: true)"
 
 

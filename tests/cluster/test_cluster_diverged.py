@@ -97,14 +97,14 @@ def test_a_param_is_named_where_it_begins_there(job: Job, threads: Client) -> No
 
 def test_no_checkpoint_is_written_of_what_is_not_finite(job: Job, threads: Client, tmp_path: Path) -> None:
     job = with_layer(job, "Poisonous", 2, checkpoint_freq=4)
-    with pytest.raises(Diverged, match="param 'w1' is not finite after 8 steps; the last .*checkpoint/step4$"):
+    with pytest.raises(Diverged, match="param 'w1' is not finite after 8 steps; lower .*; the .*checkpoint/step4$"):
         train(job, threads, workspace=tmp_path, progress=False)
     assert latest(tmp_path / "checkpoint") == tmp_path / "checkpoint" / "step4"
 
 
 def test_no_params_are_returned_that_are_not_finite(job: Job, threads: Client) -> None:
     job = with_layer(job, "Poisonous", 1).replace(train_steps=BAD_STEP + 1)
-    with pytest.raises(Diverged, match="param 'w1' is not finite after 8 steps; no checkpoint was written"):
+    with pytest.raises(Diverged, match="param 'w1' is not finite after 8 steps; lower .*; no checkpoint was written"):
         train(job, threads, progress=False)
 
 
@@ -172,9 +172,8 @@ class TestSkipping:
     def test_params_that_are_not_finite_end_the_run(self, job: Job, threads: Client) -> None:
         """No batch is good with them, and to skip one after the other would never end."""
         job = with_layer(job, "Poisonous", 2, skip_bad_batches=True)
-        with pytest.raises(
-            Diverged, match="param 'w1' is not finite at step 8, so that no batch can have a finite loss"
-        ):
+        said = "param 'w1' is not finite at step 8, so that no batch can have a finite loss; lower the learning rate, "
+        with pytest.raises(Diverged, match=said):
             train(job, threads, progress=False)
 
     def test_graph_grain_is_refused(self, job: Job, threads: Client) -> None:
