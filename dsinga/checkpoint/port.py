@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +25,19 @@ def port(
     paths: Sequence[Place],
     roots: Sequence[Place] = (),
     report: Callable[[str], None] = _log.warning,
+    without: Collection[str] = (),
 ) -> Arrays:
     """Return the params among ``shapes`` that the checkpoints in ``paths`` have, by name; later paths win.
 
-    The names in a checkpoint that the net does not have are left out, and ``report`` is told of them in a sentence.
-    Paths are those of :func:`find`. Raises UserError, naming param, both shapes and the file, if shapes differ.
+    The names in a checkpoint that the net does not have are left out, and ``report`` is told of them in a sentence;
+    those in ``without``, which are to begin anew, are left out as well. Paths are those of :func:`find`. Raises
+    UserError, naming param, both shapes and the file, if shapes differ.
     """
     values: Arrays = {}
     for path in paths:
         place = find(path, roots)
         found = _read(place)
-        for name in (name for name in shapes if name in found):
+        for name in (name for name in shapes if name in found and name not in without):
             if found[name].shape != tuple(shapes[name]):
                 raise UserError(
                     f"param {name!r} has the shape {tuple(shapes[name])} in this net, but {found[name].shape} in "

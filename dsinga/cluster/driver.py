@@ -83,7 +83,9 @@ def train(
 def _fresh(job: Job, layout: Layout, roots: Sequence[str]) -> Checkpoint:
     values = initial_values(layout.net.params, job.seed)
     if job.checkpoint_path:
-        values.update(port({name: array.shape for name, array in values.items()}, job.checkpoint_path, roots))
+        shapes = {name: array.shape for name, array in values.items()}
+        states = [name for name, param in layout.net.params.items() if param.spec.by_rows]  # of another run's batches
+        values.update(port(shapes, job.checkpoint_path, roots, without=states))
     return Checkpoint(0, values, {}, {})
 
 

@@ -68,9 +68,10 @@ def without_carry(job: Job) -> Job:
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
-def test_two_workers_train_as_one_does(job: Job, threads: Client) -> None:
+@pytest.mark.parametrize("workers", [2, 3])  # 3 have 3, 3 and 2 rows
+def test_workers_train_as_one_does(job: Job, threads: Client, workers: int) -> None:
     one = train(job, threads, progress=False)
-    two = train(with_topology(job, 2), threads, progress=False)
+    two = train(with_topology(job, workers), threads, progress=False)
     assert one.params[STATE].shape == (8, 9)
     assert np.abs(one.params[STATE]).max(axis=1).min() > 0.01  # every row has a state
     assert_close(two.params, one.params, 1e-4)
@@ -91,6 +92,20 @@ def test_resuming_goes_on_with_the_state_to_the_same_bits(job: Job, threads: Cli
     train(job.replace(train_steps=5), threads, workspace=tmp_path, progress=False)
     resumed = train(job, threads, workspace=tmp_path, resume=True, progress=False)
     assert_same(resumed.params, whole.params)
+
+
+def test_params_go_on_in_batches_of_another_size_with_states_of_their_own(
+    job: Job, threads: Client, tmp_path: Path
+) -> None:
+    train(job.replace(train_steps=1), threads, workspace=tmp_path, progress=False)
+    layers = [
+        layer.replace(char_rnn_conf=layer.char_rnn_conf.replace(batchsize=5)) if layer.char_rnn_conf else layer
+        for layer in job.neuralnet.layer
+    ]
+    smaller = job.replace(
+        name="smaller", checkpoint_path=[str(tmp_path)], neuralnet=job.neuralnet.replace(layer=layers), train_steps=1
+    )
+    assert train(smaller, threads, progress=False).params[STATE].shape == (5, 9)
 
 
 def test_it_learns_and_is_judged_on_what_was_held_out(job: Job, threads: Client, tmp_path: Path) -> None:
