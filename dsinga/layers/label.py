@@ -28,6 +28,11 @@ class Label(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
+        if labels.ndim != 1:
+            raise self.fail(
+                f"makes one label a row, but {self.source_name(0)} has one for each of {labels.shape[1]} steps; leave "
+                f"it out: other layers take labels from {self.source_name(0)} itself"
+            )
         return Output(ctx.ops.asarray(labels.astype(np.float32)), labels=labels)
 
 

@@ -9,7 +9,7 @@ from layer_cases import BATCH, context, frozen
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers.contract import check_output
-from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
+from dsinga.layers.label import FeatureAsLabels, Label, LabelsAsFeature
 from dsinga.layers.loss import SoftmaxLoss
 from dsinga.ops import BACKENDS
 
@@ -51,3 +51,10 @@ def test_labels_of_steps_where_one_a_row_is_wanted_are_refused_with_a_remedy():
         UserError, match="'loss': takes one label a row, but .* each of 4 steps; give it per_step: true"
     ):
         loss.compute_feature([], [np.zeros((2, 3), np.float32), np.zeros((2, 4), np.int64)], CTX)
+
+
+def test_labels_of_steps_need_no_layer_of_labels():
+    with pytest.raises(
+        UserError, match="'label': makes one label a row, but 'words' has one for each of 4 steps; leave"
+    ):
+        Label(LayerConf(name="label", srclayers=["words"]), [(2, 4)]).compute_feature([], [np.zeros((2, 4))], CTX)
