@@ -118,6 +118,12 @@ def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:
     assert "ip1.zarr exists; --overwrite replaces it" in again.stderr
     command = ["predict", "job.conf", "--checkpoint", "work", "--layer", "loss", "--out", "ip1.zarr", "--overwrite"]
     assert dsinga(*command).returncode == 0
+    command[-2] = str(folder / "test.zarr")
+    refused = dsinga(*command)
+    assert refused.returncode == 2
+    assert "the job reads" in refused.stderr
+    assert "in layer 'data'; write the feature to another store" in refused.stderr
+    assert open_store(str(folder / "test.zarr")).shape == (8,)
 
 
 def test_retrieve_says_how_good_the_ranking_is(dsinga: Dsinga, folder: Path) -> None:

@@ -1,0 +1,1 @@
+"""The commands of ``dsinga``: options in, a room below called, lines out."""

@@ -1,0 +1,70 @@
+"""Options that several commands have, and what they stand for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dsinga import api
+from dsinga.cluster import connect
+from dsinga.job import Job, load
+from dsinga.registry import import_file
+
+Command = Callable[..., Any]
+
+CHECKPOINT = click.option(
+    "--checkpoint", required=True, help="A checkpoint: step folder, checkpoint folder or .safetensors file."
+)
+
+
+def _import_files(context: click.Context, option: click.Parameter, paths: tuple[str, ...]) -> None:
+    for path in paths:
+        import_file(path)
+
+
+IMPORT = click.option(
+    "--import", "imported", multiple=True, metavar="FILE", callback=_import_files, expose_value=False,
+    help="A Python file that registers layers and others of one's own.",
+)  # fmt: skip
+
+
+def job_options(command: Command) -> Command:
+    """Give the command a job: ``conf``, and what it is read with, ``data_root`` and ``overrides``."""
+    for option in (
+        IMPORT,
+        click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a field of the job."),
+        click.option("--data-root", help="Where relative paths of the job are looked up last."),
+        click.argument("conf", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+def cluster_options(command: Command) -> Command:
+    """Give the command the workers that run it: ``scheduler``, ``scheduler_file`` and ``workers``."""
+    for option in (
+        click.option("--scheduler", metavar="ADDRESS", help="A running Dask scheduler; default: in this process."),
+        click.option("--scheduler-file", help="The file that `dask scheduler --scheduler-file` wrote."),
+        click.option("--workers", type=int, metavar="N", help="Workers in the worker group."),
+    ):
+        command = option(command)
+    return command
+
+
+def job_and_connection(
+    conf: Path, options: dict[str, Any], **more: Any
+) -> tuple[Job, contextlib.AbstractContextManager[Any]]:
+    """Return the job, overridden by the options, and the way to the cluster they name."""
+    job = load(conf, options["overrides"])
+    if options["workers"] is not None:
+        job = api.with_workers(job, options["workers"])
+    return job, connect(
+        scheduler=options["scheduler"],
+        scheduler_file=options["scheduler_file"],
+        workers=api.wanted_workers(job),
+        **more,
+    )

@@ -1,0 +1,44 @@
+"""Training a job, and testing what it has learned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dsinga import api
+from dsinga.commands.options import CHECKPOINT, cluster_options, job_and_connection, job_options
+
+
+@click.command()
+@click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, or NAME-workspace].")
+@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the workspace.")
+@click.option(
+    "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
+    help="What is one Dask task: a round of iterations, or each segment of an iteration, to look at on the dashboard.",
+)  # fmt: skip
+@job_options
+@cluster_options
+def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root: str | None, **options: Any) -> None:
+    """Train the job CONF."""
+    job, connection = job_and_connection(conf, options)
+    workspace = workspace or (job.cluster and job.cluster.workspace) or f"{job.name}-workspace"
+    with connection as client:
+        result = api.train(job, client, workspace=workspace, data_root=data_root, resume=resume, grain=grain)
+    click.echo(repr(result)[1:-1])
+    click.echo(f"metrics and checkpoints are in {result.workspace}")
+
+
+@click.command()
+@CHECKPOINT
+@click.option("--phase", default="test", show_default=True, help="Whose stores: train, val or test.")
+@job_options
+@cluster_options
+def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **options: Any) -> None:
+    """Evaluate a checkpoint over all records of a phase of the job CONF."""
+    job, connection = job_and_connection(conf, options)
+    with connection as client:
+        metrics = api.evaluate(job, checkpoint, phase, client, data_root=data_root)
+    click.echo(json.dumps(metrics))
