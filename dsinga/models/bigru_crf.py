@@ -5,9 +5,11 @@ The net of the article on PaddlePaddle; Huang, Xu and Yu, Bidirectional LSTM-CRF
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
+from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import layer
 
@@ -40,7 +42,12 @@ def bigru_crf(
         dropout: share of the embedding and of the hidden units that is dropped in training.
         batchsize: sentences of an iteration.
         job: further fields of the job, such as ``train_steps``.
+
+    Raises:
+        UserError: a store that is not known, or no "words".
     """
+    if "words" not in vocabulary or not vocabulary.keys() <= FEATURES.keys():
+        raise UserError(f"vocabulary has words, and of {', '.join(FEATURES)} what is to be used; not {[*vocabulary]}")
     embedded = [f"{name}_embedding" for name in vocabulary]
     layers = [
         *(one for name in vocabulary for one in _read(name, data, batchsize)),
@@ -66,12 +73,14 @@ def bigru_crf(
 
 def _read(name: str, folder: str, batchsize: int) -> list[LayerConf]:
     """Return the layers that read one store of each phase."""
-    beside = f"{folder.rstrip('/')}/" if folder else ""
     parts = {"train": ("kTrain", batchsize), "val": ("kVal", 32), "test": ("kTest", 32)}
     return [
         layer(
-            name, "kRecordInput", include=[phase], store_conf={"path": f"{beside}{part}/{name}.zarr", "batchsize": size}
-        )
+            name,
+            "kRecordInput",
+            include=[phase],
+            store_conf={"path": posixpath.join(folder, part, f"{name}.zarr"), "batchsize": size},
+        )  # fmt: skip
         for part, (phase, size) in parts.items()
     ]
 

@@ -5,6 +5,7 @@ A net is a list of layers, so nets are composed as lists are: ``[*records(...), 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,11 +29,10 @@ def records(
 
     ``store`` has further fields of both, such as ``std_value``; a file of it is looked for in the folder too.
     """
-    beside = f"{folder.rstrip('/')}/" if folder else ""
-    store = {name: f"{beside}{value}" if name.endswith("_file") else value for name, value in store.items()}
+    store = {name: posixpath.join(folder, value) if name.endswith("_file") else value for name, value in store.items()}
 
     def data(part: str, size: int, phases: Sequence[str]) -> LayerConf:
-        conf = {"path": f"{beside}{part}_data.zarr", "batchsize": size, "shape": list(shape), **store}
+        conf = {"path": posixpath.join(folder, f"{part}_data.zarr"), "batchsize": size, "shape": list(shape), **store}
         return layer("data", "kRecordInput", include=phases, store_conf=conf)
 
     return [data("train", batchsize, ["kTrain"]), data("test", test_batchsize, ["kVal", "kTest"])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any
 
 from dsinga.job import Job
@@ -34,12 +35,11 @@ def char_rnn(
         batchsize: places of the text that are read at once.
         job: further fields of the job, such as ``train_steps``.
     """
-    beside = f"{data.rstrip('/')}/" if data else ""
-    conf = {"kGRU": "gru_conf", "kLSTM": "lstm_conf", "kRNN": "rnn_conf"}[cell]
+    kind = cell.removeprefix("k").lower()
     params = [UNIFORM] * (9 if cell == "kGRU" else 3)
 
     def read(part: str, phases: list[str]) -> Any:
-        text = {"path": f"{beside}{part}_data.zarr", "batchsize": batchsize, "unroll_len": steps}
+        text = {"path": posixpath.join(data, f"{part}_data.zarr"), "batchsize": batchsize, "unroll_len": steps}
         return layer("data", "kCharRNN", include=phases, unroll_len=1, char_rnn_conf=text)
 
     one_to_all = {"unroll_conn_type": ["kUnrollOneToAll"]}
@@ -51,8 +51,8 @@ def char_rnn(
     ]
     source = "onehot"
     for number in range(1, layers + 1):
-        name = f"{cell[1:].lower()}{number}"
-        net.append(layer(name, cell, source, param=params, **{conf: {"dim_hidden": hidden}}))
+        name = f"{kind}{number}"
+        net.append(layer(name, cell, source, param=params, **{f"{kind}_conf": {"dim_hidden": hidden}}))
         source = name
     net += [
         layer("ip1", "kInnerProduct", source, innerproduct_conf={"num_output": vocabulary}, param=[UNIFORM] * 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,10 +77,9 @@ def _path(
     dropout: float, scale: float, decay: float, store: dict[str, Any],
 ) -> list[LayerConf]:  # fmt: skip
     """Return the layers of one modality, from its records to its label loss."""
-    beside = f"{data.rstrip('/')}/" if data else ""
     layers = []
     for part, size, phases in (("tr", sizes[0], ["kTrain"]), ("te", sizes[1], ["kVal", "kTest"])):
-        conf = {"path": f"{beside}{letter}_{part}.zarr", "batchsize": size, **store}
+        conf = {"path": posixpath.join(data, f"{letter}_{part}.zarr"), "batchsize": size, **store}
         layers.append(layer(name, "kRecordInput", include=phases, store_conf=conf))
     source = name
     for number, outputs in enumerate(hidden, 1):

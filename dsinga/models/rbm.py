@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import layer, records
 
@@ -48,7 +50,12 @@ def rbm(
         batchsize: records of an iteration.
         learning_rate: of SGD with momentum 0.8; by default 0.1, with gaussian units 0.001.
         job: further fields of the job, such as ``train_steps``.
+
+    Raises:
+        UserError: a number of no machine.
     """
+    if not 1 <= number < len(sizes):
+        raise UserError(f"{len(sizes)} sizes are those of the machines 1 to {len(sizes) - 1}; there is no {number}")
     gaussian = number == len(sizes) - 1 and not binary
     visible, hidden = f"b{number}1", f"b{number}2"
     weight, units = f"w{number}", {"hdim": sizes[number]}
@@ -96,5 +103,4 @@ def connected(name: str, source: str, outputs: int, weight: str, bias: str, shar
 
 def workspaces(count: int, name: str, folder: str) -> list[str]:
     """Return where the first ``count`` jobs of a stack leave their checkpoints, the newest first."""
-    beside = f"{folder.rstrip('/')}/" if folder else ""
-    return [f"{beside}{name}{number}-workspace" for number in range(count, 0, -1)]
+    return [posixpath.join(folder, f"{name}{number}-workspace") for number in range(count, 0, -1)]

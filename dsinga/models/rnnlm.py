@@ -6,6 +6,7 @@ streams of text instead of one sentence at a time.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,12 +42,12 @@ def rnnlm(
     words = len(counts)
     whole = {"unroll_conn_type": ["kUnrollOneToAll"]}
     factored = {"vocab_size": words, "class_start": frequency_classes(counts, classes)}
-    beside = f"{data.rstrip('/')}/" if data else ""
+    read = {"unroll_len": steps, "batchsize": batchsize}
     layers = [
         *(
             layer(
                 "text", "kCharRNN", include=[phase], unroll_len=1,
-                char_rnn_conf={"path": f"{beside}{part}_text.zarr", "unroll_len": steps, "batchsize": batchsize},
+                char_rnn_conf={"path": posixpath.join(data, f"{part}_text.zarr"), **read},
             )
             for part, phase in (("train", "kTrain"), ("valid", "kVal"), ("test", "kTest"))
         ),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsinga import models
+from dsinga.errors import UserError
 from dsinga.job import Phase, check, load, loads, to_text
 from dsinga.layers import RecordInfo
 from dsinga.models.rnnlm import frequency_classes
@@ -81,3 +82,10 @@ def test_a_char_rnn_of_two_layers_of_each_kind(cell: str, gates: int):
     recurrent = gates * 5 * (7 + 5 + 1) + gates * 5 * (5 + 5 + 1)
     assert sum(param.size for param in net.params.values()) == recurrent + 7 * 5 + 7
     assert net.layer("loss").shape == (3, 4, 7)
+
+
+def test_a_kind_or_a_store_that_there_is_not_is_refused():
+    with pytest.raises(UserError, match="there is no LayerType 'GRU'; did you mean 'kGRU'?"):
+        models.char_rnn(7, cell="GRU")
+    with pytest.raises(UserError, match=r"vocabulary has words, and of .*prefixes.* is to be used; not \['chars'\]"):
+        models.bigru_crf({"chars": 4}, tags=3)
