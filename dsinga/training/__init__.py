@@ -1,12 +1,13 @@
 """The mathematics of training: back-propagation, updaters, learning rates, initial values."""
 
+from dsinga.training import updaters  # which registers SINGA's seven
 from dsinga.training.algorithms import Algorithm, algorithm, checked
 from dsinga.training.bp import Push, bp, forward
 from dsinga.training.generation import Generator, generate, generator
 from dsinga.training.initialisers import initial_values, initialise
 from dsinga.training.metrics import Metrics, name_metrics
 from dsinga.training.schedules import Schedule, schedule
-from dsinga.training.updaters import Updater, create_updater
+from dsinga.training.updater import Updater, create_updater
 
 __all__ = [
     "Algorithm",

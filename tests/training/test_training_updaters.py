@@ -10,7 +10,7 @@ from dsinga.job import UpdaterConf, UpdaterType
 from dsinga.ops import SparseRows
 from dsinga.registry import register
 from dsinga.training import Updater, create_updater
-from dsinga.training import updaters as module
+from dsinga.training import updater as module
 
 BUILT_IN = [kind.name for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
 RATE = {"type": "kStep", "base_lr": 0.1, "step_conf": {"gamma": 0.5, "change_freq": 2}}
