@@ -59,10 +59,10 @@ def make_folded(
 
     ``named`` are the layers of the net by name. Raises NotByStep where the steps cannot be computed together.
     """
-    if layer.per_step and not cls.over_steps:
-        return _make_per_step(cls, layer, shapes)
-    if layer.unroll_len is None or cls.over_steps:
+    if cls.over_steps or (layer.unroll_len is None and not layer.per_step):
         return make_layer(cls, layer, shapes, info)
+    if layer.unroll_len is None:
+        return _make_per_step(cls, layer, shapes)
     return Steps(cls, layer, shapes, layer.unroll_len, [named[name].unroll_len is None for name in layer.srclayers])
 
 

@@ -120,6 +120,7 @@ def _copy(layer: LayerConf, step: int, steps: int, srclayers: Sequence[str]) -> 
         param=[_copy_param(param, step) for param in layer.param],
         unroll_len=None,
         unroll_index=step if steps > 1 else None,
+        per_step=layer.per_step and steps == 1,
         unroll_conn_type=[],
         shift=[],
     )

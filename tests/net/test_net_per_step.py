@@ -7,9 +7,9 @@ import pytest
 from netcases import net_of
 
 from dsinga.errors import UserError
-from dsinga.job import Phase
+from dsinga.job import Phase, loads
 from dsinga.layers import Context, RecordInfo, Records, Rows
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp, forward
 
@@ -50,6 +50,22 @@ def test_it_is_what_unrolling_computes():
     assert metrics == other_metrics
     for name, gradient in gradients.items():
         np.testing.assert_array_equal(gradient, other_gradients[name])
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_it_changes_nothing_where_layers_are_unrolled(folded: bool):
+    """Of two sources one has no steps, which only unrolling can tell."""
+    text = """
+    unroll_len: 5
+    layer { name: "embed" type: kEmbedding srclayers: "words" unroll_conn_type: kUnrollOneToAll
+      embedding_conf { vocab_size: 9 feature_dim: 4 } }
+    layer { name: "bias" type: kDummy unroll_len: 1 dummy_conf { input: true shape: 4 shape: 4 } }
+    layer { name: "sum" type: kAdd %s srclayers: "embed" srclayers: "bias"
+      unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollOneToAll }
+    """
+    confs = [loads(f"neuralnet {{ {WORDS} {text % more} }}").neuralnet for more in ("", "per_step: true")]
+    plain, said = (create_net(conf, Phase.kTrain, {"words": INFO}, folded=folded) for conf in confs)
+    assert [node.layer.shape for node in said.nodes] == [node.layer.shape for node in plain.nodes]
 
 
 def test_phases_have_sequences_of_their_own_lengths():
