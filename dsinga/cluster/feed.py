@@ -74,7 +74,7 @@ def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups
         infos[first.name].batchsize,
         seed=job.seed,
         chunk=store.chunk,
-        shuffle=bool(phase & Phase.kTrain) and not isinstance(store, Windows),
+        shuffle=bool(phase & Phase.kTrain) and not any(isinstance(one, Windows) for one in stores.values()),
         skip=conf.random_skip if conf else 0,
     )
     return Feed(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)

@@ -88,7 +88,7 @@ def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
     if labels.ndim != 1:
         raise layer.fail(
             f"takes one label a row, but was given one for each of {labels.shape[1]} steps; give it per_step: true, or "
-            f"the net unroll_len: {labels.shape[1]}"
+            f"the net unroll_len: {labels.shape[1]} and no shift"
         )
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():

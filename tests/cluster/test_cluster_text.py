@@ -10,9 +10,10 @@ from distributed import Client
 from smalljob import assert_close, assert_same, with_topology
 
 from dsinga.api import build_net, evaluate, train
-from dsinga.data import import_records
+from dsinga.cluster.feed import open_feed
+from dsinga.data import import_records, write_store
 from dsinga.errors import UserError
-from dsinga.job import ClusterConf, Job, Phase, loads
+from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
 
 STATE = "gru1_state"
 JOB = """
@@ -116,6 +117,17 @@ def test_it_learns_and_is_judged_on_what_was_held_out(job: Job, threads: Client,
     found = evaluate(job, tmp_path / "checkpoint", "val", threads)
     assert found["loss"] == pytest.approx(losses[-1], abs=0.1)
     assert STATE not in build_net(job, "val").params
+
+
+def test_records_beside_a_text_are_read_in_its_order(job: Job, folder: Path) -> None:
+    length = len(open_feed(job, Phase.kTrain, 1, [str(folder)]))
+    write_store(folder / "marks.zarr", [(np.arange(length, dtype=np.float32)[:, None], None)])
+    settings = {"path": "marks.zarr", "batchsize": 8}
+    marks = LayerConf(name="marks", type="kRecordInput", unroll_len=1, store_conf=settings)
+    net = job.neuralnet.replace(layer=[marks, *job.neuralnet.layer])
+    feed = open_feed(job.replace(neuralnet=net), Phase.kTrain, 1, [str(folder)])
+    read = feed.read(1, {"marks": feed.parts[0]})["marks"].data
+    np.testing.assert_array_equal(read[:, 0], np.arange(8, 16))
 
 
 def test_several_worker_groups_carry_no_state(job: Job, threads: Client) -> None:
