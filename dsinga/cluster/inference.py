@@ -22,7 +22,7 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.registry import nearest
-from dsinga.training import Metrics, forward
+from dsinga.training import Metrics, check_params, forward
 
 # Batches that are computed or waiting to be taken, for each Dask worker: enough to keep it busy, little enough to hold.
 AHEAD = 3
@@ -61,11 +61,7 @@ def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tu
     check(job, [phase])
     feed = open_feed(job, phase, 1, roots)
     net = create_net(job.neuralnet, phase, feed.infos)
-    for name, param in net.params.items():
-        if name not in params or params[name].shape != param.shape:
-            raise UserError(
-                f"the net wants a param {name!r} of shape {param.shape}, which the given params do not have"
-            )
+    check_params(net, params)
     return net, feed
 
 

@@ -4,7 +4,7 @@ from dsinga.training import updaters  # which registers SINGA's seven
 from dsinga.training.algorithms import Algorithm, algorithm, checked
 from dsinga.training.bp import Push, bp, forward
 from dsinga.training.generation import Generator, generate, generator
-from dsinga.training.initialisers import initial_values, initialise
+from dsinga.training.initialisers import check_params, initial_values, initialise
 from dsinga.training.metrics import Metrics, name_metrics
 from dsinga.training.schedules import Schedule, schedule
 from dsinga.training.updater import Updater, create_updater
@@ -18,6 +18,7 @@ __all__ = [
     "Updater",
     "algorithm",
     "bp",
+    "check_params",
     "checked",
     "create_updater",
     "forward",

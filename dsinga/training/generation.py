@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.errors import UserError
 from dsinga.job import CharRNNConf, LayerConf, LayerType, NetConf, OnehotConf, Phase, RecurrentConf
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.ops import Array, get_ops
 from dsinga.training.bp import forward
+from dsinga.training.initialisers import check_params
 
 READERS = (LayerType.kCharRNN, LayerType.kRNNDummy)
 SCORERS = (LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftmax, LayerType.kCudnnSoftmax)
@@ -87,7 +87,7 @@ def generate(
     Raises UserError where ``params``, by name, lack one of the net, or one has another shape.
     """
     net, ops = made.net, get_ops()
-    _check_params(net, params)
+    check_params(net, params)
     states = {name: np.zeros(param.shape, np.float32) for name, param in net.params.items() if param.spec.by_rows}
     values = {name: ops.asarray(value) for name, value in {**params, **states}.items() if name in net.params}
     holders = {node.layer.name: node.params[-1] for node in net.nodes if set(node.params) & set(states)}
@@ -115,16 +115,3 @@ def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> in
     shares = np.exp((scores.astype(np.float64) - scores.max()) / temperature)
     sums = np.cumsum(shares)
     return min(int(np.searchsorted(sums, rng.random() * sums[-1], "right")), len(scores) - 1)
-
-
-def _check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:
-    for name, param in net.params.items():
-        if param.spec.by_rows:
-            continue
-        if name not in params:
-            raise UserError(f"the net wants a param {name!r} of shape {param.shape}, which the given params lack")
-        if tuple(params[name].shape) != param.shape:
-            raise UserError(
-                f"the net wants a param {name!r} of shape {param.shape}, but the given one has {params[name].shape}; "
-                "generate with the job, and from the vocabulary, that the params were trained with"
-            )

@@ -1,4 +1,4 @@
-"""How params are filled before training (SINGA's ParamGenerator)."""
+"""How params are filled before training (SINGA's ParamGenerator), and whether given ones fit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.errors import UserError
 from dsinga.job import ParamGenConf
 from dsinga.layers.base import Shape
-from dsinga.net import Param
+from dsinga.net import NeuralNet, Param
 from dsinga.registry import register
 from dsinga.training.chosen import chosen, noting
 
@@ -122,3 +123,17 @@ def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Gen
 def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
     """value·U[low, high)·√(6 / (rows + columns)): the factor of SINGA's Param page under the page's name."""
     return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)
+
+
+def check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:
+    """Raise UserError where ``params``, such as those of a checkpoint, lack one of the net's, or have another shape."""
+    for name, param in net.params.items():
+        if param.spec.by_rows:
+            continue
+        if name not in params:
+            raise UserError(f"the net wants a param {name!r} of shape {param.shape}, which the given params lack")
+        if tuple(params[name].shape) != param.shape:
+            raise UserError(
+                f"the net wants a param {name!r} of shape {param.shape}, but the given one has {params[name].shape}; "
+                "use the job that the params were trained with, and data alike"
+            )

@@ -64,7 +64,10 @@ def test_an_unknown_layer_is_refused(job: Job, threads: Client, params) -> None:
 
 def test_params_that_do_not_fit_are_refused(job: Job, threads: Client, params) -> None:
     params["w2"] = params["w2"][:3]
-    with pytest.raises(UserError, match=r"the net wants a param 'w2' of shape \(10, 128\)"):
+    with pytest.raises(UserError, match=r"a param 'w2' of shape \(10, 128\), but the given one has \(3, 128\); use"):
+        cluster.evaluate(job, threads, params, Phase.kTest, roots(job, None))
+    del params["w2"]
+    with pytest.raises(UserError, match=r"a param 'w2' of shape \(10, 128\), which the given params lack"):
         cluster.evaluate(job, threads, params, Phase.kTest, roots(job, None))
 
 
