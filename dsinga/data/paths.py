@@ -28,9 +28,12 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
             if exists(candidate):
                 return candidate
     looked = "".join(f"\n  {place}" for place in dict.fromkeys(places))
-    zarr = os.path.basename(imported_name(text))
+    if not roots:  # not a path of a job
+        raise UserError(f"{places[0]} was not found; make a store with: dsinga data import KIND SOURCE {text}")
+    zarr = imported_name(text)
+    beside = f" (nor {os.path.basename(zarr)} beside it)" if zarr != text else ""
     raise UserError(
-        f"{text} was not found (nor {zarr} beside it); looked for{looked}\n"
+        f"{text} was not found{beside}; looked for{looked}\n"
         "name the folder that the path starts from with --data-root, or make a store with: "
         "dsinga data import KIND SOURCE DESTINATION"
     )

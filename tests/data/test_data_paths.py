@@ -57,6 +57,10 @@ class TestResolve:
         assert lines[0] == "a/x.bin was not found (nor x.zarr beside it); looked for"
         assert lines[1:3] == [f"  {tmp_path}/here/a/x.bin", f"  {tmp_path}/root/a/x.bin"]
         assert "--data-root" in lines[3]
+        with pytest.raises(UserError, match=r"^x.zarr was not found; looked for"):
+            resolve("x.zarr", [str(tmp_path / "root")])
+        with pytest.raises(UserError, match=rf"^{tmp_path}/here/x.zarr was not found; make a store with: .*$"):
+            resolve("x.zarr")
 
 
 def old_kinds(folder: Path) -> dict[str, tuple[str | None, Source]]:
