@@ -18,7 +18,7 @@ from dsinga import cluster, training
 from dsinga.checkpoint import read_params
 from dsinga.cluster import Arrays, connect
 from dsinga.data import open_text, resolve
-from dsinga.data.vocabulary import decode, encode, read_vocabulary
+from dsinga.data.vocabulary import decode, encode, of_words, read_vocabulary
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import History, MetricsFile, Progress, read_metrics, show_progress
@@ -169,7 +169,7 @@ def generate(
     *,
     data_root: str | None = None,
 ) -> str:
-    """Return a text of ``length`` characters (or words) that follows ``seed_text``, which is not repeated.
+    """Return a text of ``length`` characters, or of words after a blank, to put behind ``seed_text``.
 
     ``job`` is that of a net which predicts what comes next in a text (kCharRNN), ``params`` are arrays by name, or the
     path of a checkpoint. Each character is drawn from what the net says: the lower the ``temperature``, the more often
@@ -183,7 +183,7 @@ def generate(
     made = training.generator(job.neuralnet, len(symbols))
     begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
     codes = training.generate(made, _params(params), begin, length, temperature, seed)
-    return decode(codes, symbols)
+    return (" " if seed_text and of_words(symbols) else "") + decode(codes, symbols)
 
 
 def _vocabulary(job: Job, where: Sequence[str]) -> tuple[str, ...]:

@@ -106,6 +106,14 @@ def test_the_command_writes_it(trained: Path):
     assert (done.exit_code, done.output) == (0, "abcdeabcde\n")
 
 
+def test_words_are_parted_from_those_before(trained: Path, tmp_path: Path):
+    (tmp_path / "input").write_text("a b c d\n" * 400)  # and </s>: as many words as the net knows characters
+    import_records("text", tmp_path / "input", tmp_path, held_out=0.1, words=True)
+    text = dsinga.generate(small(data=str(tmp_path)), trained / "workspace" / "checkpoint", "a b", 6)
+    assert text[0] == " "
+    assert len(text.split()) == 6
+
+
 def test_a_text_begins_with_any_character(trained: Path):
     texts = {dsinga.generate(trained / "job.conf", trained / "workspace/checkpoint", "", 3, 0, k)[0] for k in range(30)}
     assert texts == set(SYMBOLS)
