@@ -42,10 +42,11 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
     from dsinga.data.location import absolute
 
     for layer in job.net.layer:
-        if not layer.store_conf or not layer.store_conf.path:
+        conf = layer.store_conf or layer.char_rnn_conf
+        if conf is None or not conf.path:
             continue
         try:
-            read = resolve(layer.store_conf.path, api.roots(job, data_root))
+            read = resolve(conf.path, api.roots(job, data_root))
         except UserError:  # it is not there, and so is not out
             continue
         if read == absolute(out):

@@ -169,6 +169,7 @@ def mat(folder: Path) -> Source:
     labels = rng.integers(0, 5, 6000)
     path = folder / "features.mat"
     more = {"note": "hello", "scale_tr": 0.5, "weight_tr": rng.normal(size=9), "empty": np.zeros((0, 4))}
+    more["limits_tr"] = np.array([0, np.inf])
     savemat(path, {"I_tr": images, "T_tr": texts.astype(np.float32), "L_tr": labels + 1.0, "other": other, **more})
     floats = {name: array.astype(np.float32) for name, array in (("I_tr", images), ("T_tr", texts), ("other", other))}
     return Source(
