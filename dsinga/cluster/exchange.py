@@ -240,11 +240,7 @@ class Exchange(Mapping[str, Array]):
         if skip:
             gradients = {piece.id: NOTHING for piece in pieces}
         elif self._codec is not None:
-            changes = {
-                piece.id: gradients[piece.id]
-                for piece in pieces
-                if piece.param not in self._lasting and not isinstance(gradients[piece.id], SparseRows)
-            }
+            changes = {piece.id: gradients[piece.id] for piece in pieces if piece.param not in self._lasting}
             gradients = {**gradients, **encode(self._codec, changes, road.crosses)}
         self._outdated.add(number)
         if self._manner.pull is PullTime.kAtOnce:

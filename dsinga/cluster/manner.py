@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dsinga.job import Compression, PullTime
-from dsinga.ops import Array
+from dsinga.ops import Array, SparseRows
 from dsinga.server import Codec, create_codec
 
 
@@ -29,9 +29,10 @@ class Manner(NamedTuple):
         return create_codec(self.compression, self.topk_share)
 
 
-def encode(codec: Codec, gradients: Mapping[int, Array], crosses: bool) -> dict[int, Array]:
-    """Return the payloads of gradients by slice id; within a process, what a server would make of them."""
-    payloads = {id: codec.encode(id, gradient) for id, gradient in gradients.items()}
+def encode(codec: Codec, gradients: Mapping[int, Array | SparseRows], crosses: bool) -> dict[int, Array]:
+    """Return the payloads of gradients by slice id, but of rows; within a process, what a server would make of them."""
+    whole = {id: gradient for id, gradient in gradients.items() if not isinstance(gradient, SparseRows)}
+    payloads = {id: codec.encode(id, gradient) for id, gradient in whole.items()}
     if crosses:
         return payloads
-    return {id: codec.decode(payload, gradients[id].size) for id, payload in payloads.items()}
+    return {id: codec.decode(payload, whole[id].size) for id, payload in payloads.items()}

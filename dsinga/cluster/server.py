@@ -120,8 +120,9 @@ class ServerActor:
 
     async def _pull(self, ids: Sequence[int], version: int, group: int, since: Sequence[tuple[int, int]] = ()) -> Array:
         values = await self._wait(self._shard.pull(ids, version, group))
-        changed = self._shard.rows_changed(ids, dict(since), version)
-        return join(changed_rows(values, changed), ids, self._widths)
+        if since:
+            values = changed_rows(values, self._shard.rows_changed(ids, dict(since), version))
+        return join(values, ids, self._widths)
 
     async def _push(self, push: Push, ids: Sequence[int], joined: Array, lengths: Sequence[int] | None) -> None:
         gradients: dict[int, Array] = dict.fromkeys(ids, joined)  # in a step that is skipped nobody looks at them
