@@ -1,12 +1,11 @@
 """The notebook in which a net learns to write, from a fresh kernel, with fewer steps than a person would take."""
 
-import ast
-import re
 from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
+from notebook_cells import outputs, value
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "notebooks" / "char-rnn.ipynb"
@@ -30,17 +29,6 @@ def executed(book, tmp_path_factory):
         return nbclient.NotebookClient(short, timeout=90, resources=resources).execute()
 
 
-def outputs(book, name):
-    (cell,) = [cell for cell in book.cells if cell.id == name]
-    return cell.outputs
-
-
-def value(book, name):
-    """Return what the cell of this id displays as its result."""
-    (result,) = [output for output in outputs(book, name) if output.output_type == "execute_result"]
-    return ast.literal_eval(result.data["text/plain"])
-
-
 def test_no_cell_complains(executed):
     said = [output for cell in executed.cells for output in cell.get("outputs", ()) if output.output_type == "stream"]
     assert said == []
@@ -60,17 +48,3 @@ def test_samples_are_shown(executed, name, count):
 def test_the_net_and_the_curve_are_drawn(executed):
     assert outputs(executed, "job")[0].data["text/html"]
     assert outputs(executed, "bits")[0].data["image/png"]
-
-
-def test_the_repository_holds_no_outputs(book):
-    for cell in book.cells:
-        assert not cell.get("outputs"), cell.id
-        assert cell.get("execution_count") is None, cell.id
-
-
-def test_links_lead_somewhere(book):
-    text = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    assert targets
-    for target in targets:
-        assert (BOOK.parent / target).exists(), target

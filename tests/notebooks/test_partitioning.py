@@ -1,12 +1,11 @@
 """The notebook about partitioning, run as a person would: from a fresh kernel, beside the data sets."""
 
-import ast
-import re
 from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
+from notebook_cells import outputs, value
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "notebooks" / "partitioning.ipynb"
@@ -28,17 +27,6 @@ def executed(book, tmp_path_factory):
         patch.setenv("DASK_DSINGA__CACHE", str(folder))
         resources = {"metadata": {"path": str(folder / "notebooks")}}
         return nbclient.NotebookClient(nbformat.from_dict(book), timeout=90, resources=resources).execute()
-
-
-def outputs(book, name):
-    (cell,) = [cell for cell in book.cells if cell.id == name]
-    return cell.outputs
-
-
-def value(book, name):
-    """Return what the cell of this id displays as its result."""
-    (result,) = [output for output in outputs(book, name) if output.output_type == "execute_result"]
-    return ast.literal_eval(result.data["text/plain"])
 
 
 def test_the_cut_net_trains_as_one_worker(executed):
@@ -73,17 +61,3 @@ def test_no_cell_complains(executed):
     for cell in executed.cells:
         said = [output for output in cell.get("outputs", ()) if output.output_type == "stream"]
         assert [output.name for output in said] == (["stdout"] if cell.id == "plan" else []), said
-
-
-def test_the_repository_holds_no_outputs(book):
-    for cell in book.cells:
-        assert not cell.get("outputs"), cell.id
-        assert cell.get("execution_count") is None, cell.id
-
-
-def test_links_lead_somewhere(book):
-    text = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    assert targets
-    for target in targets:
-        assert (BOOK.parent / target).exists(), target

@@ -1,12 +1,12 @@
 """The notebook about restricted Boltzmann machines, run in a short form: from a fresh kernel, beside the data sets."""
 
-import ast
 import re
 from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
+from notebook_cells import outputs, value
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "notebooks" / "rbm.ipynb"
@@ -32,17 +32,6 @@ def executed(book, tmp_path_factory):
         patch.setenv("TMPDIR", str(folder))
         resources = {"metadata": {"path": str(folder / "notebooks")}}
         return nbclient.NotebookClient(short, timeout=90, resources=resources).execute()
-
-
-def outputs(book, name):
-    (cell,) = [cell for cell in book.cells if cell.id == name]
-    return cell.outputs
-
-
-def value(book, name):
-    """Return what the cell of this id displays as its result."""
-    (result,) = [output for output in outputs(book, name) if output.output_type == "execute_result"]
-    return ast.literal_eval(result.data["text/plain"])
 
 
 def test_the_first_machine_learns(executed):
@@ -80,17 +69,3 @@ def test_no_cell_complains_but_of_biases_left_out(executed):
         lines = [line for line in said.splitlines() if line]
         assert all(re.match(r"the net has no params b\d1 of .*: they are left out", line) for line in lines), lines
         assert bool(lines) == (cell.id == "stack")
-
-
-def test_the_repository_holds_no_outputs(book):
-    for cell in book.cells:
-        assert not cell.get("outputs"), cell.id
-        assert cell.get("execution_count") is None, cell.id
-
-
-def test_links_lead_somewhere(book):
-    text = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    assert targets
-    for target in targets:
-        assert (BOOK.parent / target).exists(), target
