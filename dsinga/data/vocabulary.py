@@ -70,5 +70,7 @@ def _check(location: str, symbols: Sequence[str], what: str) -> None:
     seen: set[str] = set()
     for symbol in symbols:
         if symbol in seen:
-            raise UserError(f"the vocabulary {location} has the {what} {symbol!r} twice")
+            raise UserError(
+                f"the vocabulary {location} has the {what} {symbol!r} twice; give a file with each once, or a store"
+            )
         seen.add(symbol)

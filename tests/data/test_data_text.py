@@ -101,7 +101,7 @@ def test_unseen_words_are_unknown_left_out_or_refused(tmp_path: Path) -> None:
         (b"abd", {"vocabulary": "vocab"}, r"byte 2 is the character 'd', which the vocabulary lacks.*--held-out"),
         (b"xyz", {"vocabulary": "vocab", "skip_unseen": True}, "has none of the characters of .*vocab"),
         (b"ab", {"vocabulary": "nothing"}, "nothing cannot be read"),
-        (b"ab", {"vocabulary": "twice"}, "has the character 'a' twice"),
+        (b"ab", {"vocabulary": "twice"}, "has the character 'a' twice; give a file with each once"),
         (b"ab", {"held_out": 1.0}, "held_out is 1.0"),
         (b"ab", {"held_out": 0.1}, "leaves a part empty"),
         (b"\xff\n", {"words": True}, r"in:1: not UTF-8 text"),
