@@ -1,7 +1,7 @@
 """Recurrent layers with the products of the library.
 
-Its own recurrent primitives serve other layouts of the gates, and add to the gradient for the weights at each step;
-products with weights that are packed once, and one product for that gradient, are faster.
+Weights are packed once for all steps, and one product over all steps finds their gradient. The library's own recurrent
+primitives, which have other layouts of the gates and know no lengths, are not used.
 """
 
 from __future__ import annotations
