@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from dsinga.layers.base import Layer
+from dsinga.layers.base import Layer, ParamSpec
 
 FLOAT_BYTES = 4
 
@@ -22,13 +22,16 @@ class Cost(NamedTuple):
 def layer_cost(layer: Layer) -> Cost:
     """Count a layer: a weight is multiplied and added once for each position of the feature that it makes.
 
-    Backward takes that twice, for the sources' gradient and for the weight's. A layer without weights touches each
-    number of its feature once.
+    Backward takes that twice, for the sources' gradient and for the weight's. A recurrent layer multiplies by each of
+    its weights at each step, whatever the weight's shape. A layer without weights touches each number of its feature
+    once.
     """
     numbers = math.prod(layer.shape)
     weights = [spec for spec in layer.params if len(spec.shape) > 1 and spec.cut_axis is not None]
-    forward = (
-        sum(2 * math.prod(spec.shape) * (numbers // spec.shape[spec.cut_axis or 0]) for spec in weights) or numbers
-    )
+
+    def positions(spec: ParamSpec) -> int:
+        return numbers // (layer.shape[-1] if layer.is_recurrent else spec.shape[spec.cut_axis or 0])
+
+    forward = sum(2 * math.prod(spec.shape) * positions(spec) for spec in weights) or numbers
     params = sum(math.prod(spec.shape) for spec in layer.params)
     return Cost(forward, 2 * forward if weights else forward, FLOAT_BYTES * numbers, FLOAT_BYTES * params)

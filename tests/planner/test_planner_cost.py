@@ -37,6 +37,15 @@ def test_a_transposed_weight_counts_alike() -> None:
     assert layer_cost(net.layer("ip")).forward == 6400
 
 
+@pytest.mark.parametrize(("cell", "conf", "gates"), [("kGRU", "gru_conf", 3), ("kLSTM", "lstm_conf", 4)])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_recurrent_layer_takes_its_weights_at_each_step(cell: str, conf: str, gates: int, directions: int) -> None:
+    """4 sequences of 5 steps, 6 inputs, 8 units: each gate, in each direction, has weights of 8·6 and of 8·8."""
+    settings = {"dim_hidden": 8, "bidirectional": directions == 2}
+    net = net_of(layer("cell", cell, "data", **{conf: settings}), batch=4, shape=(5, 6))
+    assert layer_cost(net.layer("cell")).forward == 2 * 4 * 5 * gates * directions * (8 * 6 + 8 * 8)
+
+
 def test_a_layer_without_weights_touches_its_numbers() -> None:
     net = net_of(layer("relu", "kReLU", "data"), batch=4, shape=(6,))
     assert layer_cost(net.layer("relu")) == Cost(24, 24, 96, 0)
