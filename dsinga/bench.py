@@ -16,24 +16,30 @@ from dsinga.api import roots
 from dsinga.data import write_store
 from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, Phase
 from dsinga.net import input_layers
+from dsinga.profile import profile
 
 # Iterations before the measured ones: primitives are made, buffers found, rounds grow to their length.
 WARM_UP = 10
 
 
-def measure(job: Job, client: Client, *, steps: int, synthetic: bool, data_root: str | None) -> dict[str, float]:
+def measure(
+    job: Job, client: Client, *, steps: int, synthetic: bool, data_root: str | None, profiled: bool = False
+) -> dict[str, Any]:
     """Train for a warm-up and ``steps`` more iterations; return medians in milliseconds, and more.
 
     ``exchange_ms`` is the iteration less the longest computing and the longest wait for data among the partitions:
     what the engine adds. ``crossing_mb`` are the megabytes that go between processes in an iteration of a worker group:
     gradients, values, and what bridges send. ``peak_rss_mb`` is that of the largest process. ``synthetic`` makes random
-    records of the shapes in the job, so that no data is needed. Raises UserError for bad input.
+    records of the shapes in the job, so that no data is needed. If ``profiled``, ``profile`` is what
+    :func:`dsinga.profile.profile` finds in as many steps, of one worker in this process, when the others have ended.
+    Raises UserError for bad input.
     """
     job = _bare(job, WARM_UP + steps)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         if synthetic:
             job = _with_synthetic_records(job, Path(folder))
         outcome = cluster.train(job, client, _Silent(), roots=roots(job, data_root))
+        found = {"profile": profile(job, steps, roots(job, data_root))} if profiled else {}
     iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
     return {
@@ -44,6 +50,7 @@ def measure(job: Job, client: Client, *, steps: int, synthetic: bool, data_root:
         "data_ms": 1e3 * median["data"],
         "crossing_mb": 1e-6 * median["crossing"],
         "peak_rss_mb": max(client.run(_peak_rss_mb).values()),
+        **found,
     }
 
 

@@ -1,12 +1,19 @@
-"""Measuring an iteration without data: records and texts are made up."""
+"""Measuring an iteration, and its parts, without data: records and texts are made up."""
 
 from __future__ import annotations
 
+import io
+import json
+from typing import Any
+
 import pytest
+import rich.console
 
 from dsinga.bench import measure
 from dsinga.cluster import connect
-from dsinga.models import char_rnn
+from dsinga.job import Job, loads
+from dsinga.models import char_rnn, rbm
+from dsinga.profile import print_profile
 
 
 @pytest.mark.parametrize("cell", ["kGRU", "kLSTM"])
@@ -16,3 +23,93 @@ def test_a_char_rnn_needs_no_text(cell: str):
         figures = measure(job, client, steps=3, synthetic=True, data_root=None)
     assert figures["ms_per_iteration"] > 0
     assert figures["samples_per_second"] == pytest.approx(4e3 / figures["ms_per_iteration"])
+
+
+JOB = """
+name: "small"
+train_steps: 1
+updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.01 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "nowhere.zarr" batchsize: 32 shape: [3, 16, 16] } }
+  layer { name: "conv" type: kConvolution srclayers: "data" convolution_conf { num_filters: 8 kernel: 3 pad: 1 } }
+  layer { name: "relu" type: kReLU srclayers: "conv" }
+  layer { name: "ip" type: kInnerProduct srclayers: "relu" innerproduct_conf { num_output: 5 } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+}
+"""
+
+
+def profile_of(job: Job, steps: int) -> dict[str, Any]:
+    with connect(workers=1) as client:
+        found = measure(job, client, steps=steps, synthetic=True, data_root=None, profiled=True)["profile"]
+    return json.loads(json.dumps(found))
+
+
+def rows_of(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = {(row["layer"], row["pass"]): row for row in found["rows"]}
+    assert len(rows) == len(found["rows"])
+    return rows
+
+
+def test_a_profile_has_each_pass_of_each_layer():
+    found = profile_of(loads(JOB, "job.conf"), steps=5)
+    rows = rows_of(found)
+    forward = ["data", "conv", "relu", "ip", "loss"]
+    passes = [(name, "forward") for name in forward] + [(name, "backward") for name in forward[:0:-1]]
+    assert list(rows) == [*passes, ("", "update"), ("", "rest")]
+    assert found["batch"] == 32
+    assert {name: rows[name, "forward"]["type"] for name in forward[1:]} == {
+        "conv": "kConvolution", "relu": "kReLU", "ip": "kInnerProduct", "loss": "kSoftmaxLoss",
+    }  # fmt: skip
+    # Medians of the parts add up to about the median of the whole.
+    assert sum(row["ms"] for row in rows.values()) == pytest.approx(found["ms_per_iteration"], rel=0.5)
+    for row in rows.values():
+        assert row["ms"] > 0
+        assert row["share"] == pytest.approx(row["ms"] / found["ms_per_iteration"])
+
+
+def test_a_profile_counts_operations_and_bytes():
+    rows = rows_of(profile_of(loads(JOB, "job.conf"), steps=1))
+
+    def per_iteration(layer: str, name: str) -> tuple[float, float]:
+        row = rows[layer, name]
+        rates = (row["gflop_per_second"] or 0, row["gbyte_per_second"])
+        return tuple(round(1e6 * rate * row["ms"]) for rate in rates)
+
+    pixels, weights = 32 * 16 * 16, 8 * 3 * 3 * 3
+    conv = 2 * pixels * weights
+    arrays = 4 * (3 * pixels + weights + 8 + 8 * pixels)
+    assert per_iteration("conv", "forward") == (conv, arrays)
+    # Nobody wants the gradient of the records; weight and bias are taken, and their gradients made.
+    assert per_iteration("conv", "backward") == (conv, arrays + 4 * (weights + 8))
+    ip = 2 * 32 * 5 * 8 * 256
+    assert per_iteration("ip", "forward")[0] == ip
+    assert per_iteration("ip", "backward")[0] == 2 * ip
+    numbers = weights + 8 + 5 * 8 * 256 + 5
+    assert per_iteration("", "update") == (0, 5 * 4 * numbers)  # gradient; value and momentum, to and fro
+
+
+def test_a_profile_says_what_is_computed_outside_of_layers():
+    found = profile_of(rbm(1, (20, 10)), steps=1)
+    rows = rows_of(found)
+    assert rows["", "rest"]["ms"] > 0
+    assert {row["gflop_per_second"] for row in rows.values()} == {None}  # what kCD computes is not counted
+
+
+def test_a_profile_of_a_recurrent_net_carries_its_state_on():
+    rows = rows_of(profile_of(char_rnn(7, hidden=8, steps=5, batchsize=4), steps=2))
+    assert rows["gru1", "backward"]["gflop_per_second"] > 0
+
+
+def test_a_profile_is_printed_whole():
+    text = io.StringIO()
+    name = "a_layer_with_a_name_that_is_longer_than_its_column_of_the_table_could_ever_be"
+    row = {"layer": name, "type": "kReLU", "pass": "forward", "ms": 1234.5, "share": 0.5}
+    rest = {"layer": "", "type": "", "pass": "rest", "ms": 0.25, "share": 0.5}
+    rates = {"gflop_per_second": 12.345, "gbyte_per_second": None}
+    found = {"batch": 32, "ms_per_iteration": 2469.0, "rows": [row | rates, rest | dict.fromkeys(rates)]}
+    print_profile(found, rich.console.Console(file=text, width=80, soft_wrap=True))
+    lines = [line.split() for line in text.getvalue().splitlines()]
+    assert "".join(line[0] for line in lines[4:] if line and line[0] in name) == name
+    assert ["rest", "0.250", "50.0%"] in lines
+    assert any(line[1:] == ["kReLU", "forward", "1,234.500", "12.3", "50.0%"] for line in lines)

@@ -180,11 +180,14 @@ def test_show_cuts_the_net_for_workers(dsinga: Dsinga, folder: Path) -> None:
 def test_bench_needs_no_data(dsinga: Dsinga, folder: Path) -> None:
     job = JOB.replace("train.zarr", "nowhere.zarr")
     (folder / "job.conf").write_text(job)
-    measured = dsinga("bench", "job.conf", "--workers", "2", "--steps", "5", "--synthetic", "--json")
+    measured = dsinga("bench", "job.conf", "--workers", "2", "--steps", "5", "--synthetic", "--profile", "--json")
     assert measured.returncode == 0, measured.stderr
-    assert json.loads(measured.stdout).keys() == {
+    found = json.loads(measured.stdout)
+    assert found.keys() == {
         "ms_per_iteration", "samples_per_second", "compute_ms", "exchange_ms", "data_ms", "crossing_mb", "peak_rss_mb",
+        "profile",
     }  # fmt: skip
+    assert [row["layer"] for row in found["profile"]["rows"]] == ["data", "ip1", "loss", "loss", "ip1", "", ""]
 
 
 def test_data_import_and_info(dsinga: Dsinga, folder: Path) -> None:

@@ -48,23 +48,35 @@ def show(
 )
 @click.option("--processes", is_flag=True, help="A process for each worker instead of a thread.")
 @click.option("--synthetic", is_flag=True, help="Make records of the job's shapes instead of reading its stores.")
+@click.option("--profile", "profiled", is_flag=True, help="Time each layer and pass too, on one worker here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @job_options
 @cluster_options
 def bench(
-    conf: Path, steps: int, processes: bool, synthetic: bool, as_json: bool, data_root: str | None, **options: Any
+    conf: Path,
+    steps: int,
+    processes: bool,
+    synthetic: bool,
+    profiled: bool,
+    as_json: bool,
+    data_root: str | None,
+    **options: Any,
 ) -> None:
     """Measure training iterations of the job CONF, without tests and checkpoints."""
     from dsinga.bench import measure
+    from dsinga.profile import print_profile
 
     job, connection = job_and_connection(conf, options, separate_processes=processes)
     with connection as client:
-        figures = measure(job, client, steps=steps, synthetic=synthetic, data_root=data_root)
+        figures = measure(job, client, steps=steps, synthetic=synthetic, data_root=data_root, profiled=profiled)
     if as_json:
         click.echo(json.dumps(figures))
-    else:
-        for name, figure in figures.items():
-            click.echo(f"{name:20} {figure:12,.3f}")
+        return
+    found = figures.pop("profile", None)
+    for name, figure in figures.items():
+        click.echo(f"{name:20} {figure:12,.3f}")
+    if found:
+        print_profile(found, rich.console.Console(soft_wrap=True, highlight=False))
 
 
 @click.command()

@@ -1,0 +1,209 @@
+"""Where the time of an iteration goes: each layer and pass, timed on one worker that computes the whole batch."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import rich.box
+import rich.console
+import rich.table
+
+from dsinga.cluster.feed import Feed, open_feed
+from dsinga.cluster.replica import Held, Replica
+from dsinga.job import AlgType, Job, Phase, check
+from dsinga.layers import Context, Rows
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output
+from dsinga.net import NeuralNet, create_net
+from dsinga.ops import get_ops
+from dsinga.planner.cost import layer_cost
+from dsinga.training import algorithm, create_updater, initial_values
+
+WARM_UP = 5  # iterations that are not counted
+
+
+class Pass(NamedTuple):
+    """A row of a profile: the pass of a layer ("forward", "backward"), or with no layer "update" or "rest"."""
+
+    layer: str
+    name: str
+
+
+class Work(NamedTuple):
+    """What a pass does in an iteration: arithmetic operations, and bytes of the arrays that it takes and makes."""
+
+    operations: int
+    bytes: int
+
+
+UPDATE, REST = Pass("", "update"), Pass("", "rest")
+
+
+def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
+    """Train for a warm-up and ``steps`` iterations in this thread; return the medians of each pass of each layer.
+
+    One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params itself:
+    nothing is exchanged, and records are read while no clock runs. ``rows`` are in the order in which the passes run:
+    all layers forward, those that a gradient reaches backward, then "update" and "rest": what walking the net takes,
+    and what an algorithm (kCD) computes outside of layers' passes.
+
+    Operations are those of :func:`dsinga.planner.cost.layer_cost`, without the sources' gradient where nobody wants
+    it. Bytes are those of the arrays that a pass takes and makes, each moved once, the least that there can be; of a
+    sparse param only the rows looked up count. Of the layers under kCD, whose passes do other things, neither is said.
+
+    Raises UserError for what is wrong with the job or its stores.
+    """
+    check(job, [Phase.kTrain])
+    feed = open_feed(job, Phase.kTrain, 1, roots)
+    net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
+    clock = Clock()
+    totals, passes = [], []
+    for total in _iterations(job, _timed_net(net, clock), feed, clock, WARM_UP + steps):
+        row = clock.take()
+        totals.append(total)
+        passes.append(row | {REST: total - sum(row.values())})
+    layers = [key for key in passes[0] if key.layer]
+    seconds = {key: statistics.median(row.get(key, 0.0) for row in passes[WARM_UP:]) for key in [*layers, UPDATE, REST]}
+    whole = statistics.median(totals[WARM_UP:])
+    contrastive = job.train_one_batch.alg is AlgType.kCD
+    work = {key: done for key, done in clock.work.items() if key == UPDATE or not contrastive}
+    types = {node.layer.name: node.layer.conf.type_name for node in net.nodes}
+    return {
+        "batch": feed.batchsize,
+        "ms_per_iteration": 1e3 * whole,
+        "rows": [_row(key, types, work.get(key, Work(0, 0)), own, whole) for key, own in seconds.items()],
+    }
+
+
+class Clock:
+    """Seconds of the passes of one iteration, and the work that they do in each."""
+
+    def __init__(self) -> None:
+        self.work: dict[Pass, Work] = {}
+        self._seconds: dict[Pass, float] = {}
+        self._counting = True  # in the first iteration only: it takes time too
+
+    def time(self, key: Pass, call: Callable[[], Any], work: Callable[[Any], Work]) -> Any:
+        """Return what ``call`` returns, having added its seconds, and its ``work``, to those of ``key``."""
+        started = time.perf_counter()
+        made = call()
+        self._seconds[key] = self._seconds.get(key, 0.0) + time.perf_counter() - started
+        if self._counting:
+            before, now = self.work.get(key, Work(0, 0)), work(made)
+            self.work[key] = Work(before.operations + now.operations, before.bytes + now.bytes)
+        return made
+
+    def take(self) -> dict[Pass, float]:
+        """Return the seconds of the iteration that has ended, and begin anew."""
+        seconds, self._seconds, self._counting = self._seconds, {}, False
+        return seconds
+
+
+def _iterations(job: Job, net: NeuralNet, feed: Feed, clock: Clock, steps: int) -> Iterator[float]:
+    """Train, and yield the seconds of each iteration."""
+    ops = get_ops()
+    ops.set_threads(1)
+    train, updater = algorithm(job.train_one_batch), create_updater(job.updater)
+    replica = Replica(net.params, updater)
+    replica.put(Held(initial_values(net.params, job.seed), None))
+    rows = Rows(0, feed.batchsize, feed.batchsize)
+    wanted = {node.layer.name: node.rows or rows for node in net.nodes if node.layer.is_input}
+    touched = 3 + 2 * len(updater.slots)  # the gradient is read, the value and the state are read and written
+
+    for step in range(steps):
+        values: Mapping[str, Array] = {name: replica[name].reshape(p.shape) for name, p in net.params.items()}
+        records = feed.read(step, wanted)
+        ctx = Context(ops, Phase.kTrain, rows, job.seed, step)
+
+        def push(name: str, gradient: Array, step: int = step) -> None:
+            flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient  # rows alone stay rows
+            work = Work(0, touched * gradient.nbytes)
+            clock.time(UPDATE, lambda: replica.update(step, name, 0, flat), lambda _: work)
+
+        started = time.perf_counter()
+        train(net, values, records, ctx, push)
+        yield time.perf_counter() - started
+
+
+def _timed_net(net: NeuralNet, clock: Clock) -> NeuralNet:
+    return replace(net, nodes=tuple(node._replace(layer=_timed(node.layer, clock)) for node in net.nodes))
+
+
+def _timed(layer: Layer, clock: Clock) -> Layer:
+    """Return a copy of the layer whose passes are timed. Its class stays what it is, so that nobody sees a difference.
+
+    The passes of the original are called, so that what it calls of itself is not counted twice.
+    """
+    timed, cost = copy.copy(layer), layer_cost(layer)
+    forward, backward = Pass(layer.name, "forward"), Pass(layer.name, "backward")
+    sparse = any(spec.sparse for spec in layer.params)
+    numbers = math.prod(layer.shape)
+
+    def compute_feature(params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return clock.time(
+            forward,
+            lambda: layer.compute_feature(params, sources, ctx),
+            lambda made: Work(
+                numbers if sparse else cost.forward,
+                _bytes((() if sparse else params, sources, made.feature)),
+            ),
+        )
+
+    def compute_gradient(
+        params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        both = any(needs) or layer.is_recurrent  # through time a gradient goes in any case
+        operations = numbers if sparse else cost.backward if both else cost.forward
+        return clock.time(
+            backward,
+            lambda: layer.compute_gradient(params, sources, output, grad, needs, ctx),
+            lambda made: Work(operations, _bytes((() if sparse else params, sources, grad, made))),
+        )
+
+    vars(timed).update(compute_feature=compute_feature, compute_gradient=compute_gradient)
+    return timed
+
+
+def _bytes(arrays: Any) -> int:
+    """Return the size of an array, or of all arrays in sequences of them."""
+    if isinstance(arrays, (tuple, list)):
+        return sum(map(_bytes, arrays))
+    return getattr(arrays, "nbytes", 0)
+
+
+def _row(key: Pass, types: Mapping[str, str], work: Work, seconds: float, whole: float) -> dict[str, Any]:
+    return {
+        "layer": key.layer,
+        "type": types.get(key.layer, ""),
+        "pass": key.name,
+        "ms": 1e3 * seconds,
+        "gflop_per_second": _rate(work.operations, seconds),
+        "gbyte_per_second": _rate(work.bytes, seconds),
+        "share": seconds / whole,
+    }
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    """Return billions a second, None where nothing was counted."""
+    return 1e-9 * count / seconds if count and seconds > 0 else None
+
+
+def print_profile(found: Mapping[str, Any], console: rich.console.Console) -> None:
+    """Print what :func:`profile` returns."""
+    table = rich.table.Table(rich.table.Column("layer", overflow="fold"), "type", "pass", box=rich.box.SIMPLE)
+    for name in ("ms", "GFLOP/s", "GB/s", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in found["rows"]:
+        rates = (row["gflop_per_second"], row["gbyte_per_second"])
+        cells = (f"{row['ms']:,.3f}", *("" if rate is None else f"{rate:,.1f}" for rate in rates))
+        table.add_row(row["layer"], row["type"], row["pass"], *cells, f"{row['share']:.1%}")
+    console.print(
+        f"one worker with one thread, which computes the whole batch of {found['batch']} and updates by itself: "
+        f"{found['ms_per_iteration']:,.3f} ms an iteration"
+    )
+    console.print(table)
