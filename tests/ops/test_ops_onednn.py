@@ -12,7 +12,7 @@ from dsinga.errors import UserError
 from dsinga.ops.numpy_ops import NumpyOps
 
 try:
-    from dsinga.ops.onednn import convolution, library, normalisation, pooling, thread
+    from dsinga.ops.onednn import convolution, library, lrn, normalisation, pooling, thread
     from dsinga.ops.onednn.onednn_ops import OnednnOps
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)
@@ -25,7 +25,7 @@ IN, OUT = (64, 3, 32, 32), (64, 32, 32, 32)
 CPU = Path("/proc/cpuinfo")
 AVX512 = pytest.mark.skipif(
     CPU.exists() and "avx512f" not in CPU.read_text(),
-    reason="oneDNN 3.2 normalises channels-last images with AVX-512 alone; elsewhere numpy does",
+    reason="oneDNN 3.2 normalises channels-last images with AVX-512 alone; elsewhere matrix products do",
 )
 
 
@@ -55,8 +55,9 @@ def test_the_library_has_the_kernels_of_image_nets(make, arguments):
 
 def test_what_the_library_lacks_is_left_to_numpy():
     x = np.ones((2, 3, 4, 4), np.float32)
-    _, workspace = onednn.lrn(x, 4, 1.0, 0.75, 1.0, True)
-    assert isinstance(workspace, np.ndarray)
+    wide = np.ones((1, lrn.WIDEST + 1, 2, 2), np.float32)
+    assert isinstance(onednn.lrn(wide, 4, 1.0, 0.75, 1.0, True)[1], np.ndarray)
+    assert isinstance(onednn.lrn(x, 4, 1.0, 0.75, 1.0, True)[1], lrn.Workspace)
     assert onednn.convolution(x.astype(np.float64), np.ones((1, 3, 1, 1)), None, (1, 1), (0, 0)).dtype == np.float64
     assert isinstance(onednn, NumpyOps)
 

@@ -11,6 +11,7 @@ from dsinga.ops import buffers
 from dsinga.ops.interface import Array
 from dsinga.ops.layout import by_channel, to_rows
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
+from dsinga.ops.onednn import lrn
 from dsinga.ops.onednn.descriptors import Unsupported, dense, engine, image
 from dsinga.ops.onednn.library import (
     ADD,
@@ -88,15 +89,23 @@ class _Affine:
 
 
 class OnednnNormalisation(NumpyNormalisation):
-    """Normalisation by the library, whose workspace for LRN is a tuple; numpy's is an array."""
+    """Normalisation by the library; LRN by a primitive, else by matrix products, else by numpy."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
+        """The workspace says who made it: one of the library is a tuple, one of numpy an array."""
         normalise = get_kernel(_Forward, x.shape, size, alpha, beta, k, train) if suits(x) else None
         if normalise and train and get_kernel(_Backward, x.shape, size, alpha, beta, k) is None:
             normalise = None  # without AVX-512 the library goes forward through shapes that it cannot go back through
-        return normalise(to_rows(x)) if normalise else super().lrn(x, size, alpha, beta, k, train)
+        if normalise:
+            return normalise(to_rows(x))
+        if lrn.suits(x):
+            y, workspace = lrn.forward(x, size, alpha, beta, k)
+            return y, workspace if train else None
+        return super().lrn(x, size, alpha, beta, k, train)
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        if isinstance(workspace, lrn.Workspace):
+            return lrn.backward(x, workspace, dy, size, alpha, beta)
         if not isinstance(workspace, tuple):
             return super().lrn_grad(x, workspace, dy, size, alpha, beta, k)
         back = get_kernel(_Backward, x.shape, size, alpha, beta, k)

@@ -1,0 +1,59 @@
+"""Local response normalisation by matrix products, also where the library's primitive would be taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import ops_oracles as oracle
+import pytest
+from ops_oracles import assert_close, assert_gradient
+
+from dsinga.errors import UserError
+from dsinga.ops.numpy_ops import NumpyOps
+
+try:
+    from dsinga.ops.onednn import lrn
+except UserError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def place(values: np.ndarray, channels_last: bool) -> np.ndarray:
+    values = values.astype(np.float32)
+    return np.ascontiguousarray(values.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) if channels_last else values
+
+
+@pytest.mark.parametrize("block", [1, 40, lrn.BLOCK], ids=["a row", "blocks and a rest", "all"])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(
+    ("channels", "size", "alpha", "beta", "k"),
+    [
+        (8, 3, 5e-5, 0.75, 1.0),
+        (8, 5, 1.0, 0.75, 2.0),
+        (5, 4, 0.1, 0.5, 1.0),
+        (3, 9, 1.0, 1.0, 2.0),
+        (1, 1, 1.0, 0.6, 1.0),
+    ],
+)
+def test_agrees_with_the_formula_and_its_slope(monkeypatch, block, channels_last, channels, size, alpha, beta, k):
+    monkeypatch.setattr(lrn, "BLOCK", block)
+    x, dy = normal(1, 2, channels, 3, 2), normal(2, 2, channels, 3, 2)
+    x_placed, dy_placed = place(x, channels_last), place(dy, channels_last)
+    y, workspace = lrn.forward(x_placed, size, alpha, beta, k)
+    assert_close(y, oracle.lrn(x, size, alpha, beta, k), np.float32)
+    dx = lrn.backward(x_placed, workspace, dy_placed, size, alpha, beta)
+    assert_gradient(lambda x: (oracle.lrn(x, size, alpha, beta, k) * dy).sum(), x, dx, np.float32)
+    assert y.transpose(0, 2, 3, 1).flags.c_contiguous
+    assert dx.transpose(0, 2, 3, 1).flags.c_contiguous
+
+
+def test_agrees_with_plain_numpy_at_the_size_of_a_net():
+    shape, constants = (16, 32, 15, 15), (3, 0.1, 0.75, 1.0)
+    x, dy = place(normal(1, *shape), True), place(normal(2, *shape), True)
+    plain = NumpyOps()
+    expected, norm = plain.lrn(x, *constants, True)
+    y, workspace = lrn.forward(x, *constants)
+    assert_close(y, expected, np.float32)
+    assert_close(lrn.backward(x, workspace, dy, *constants[:3]), plain.lrn_grad(x, norm, dy, *constants), np.float32)
