@@ -39,8 +39,9 @@ def _plain_errors() -> Iterator[None]:
 
 def main() -> None:
     """Run the command line; what the rooms log, such as the cut that ``partition: auto`` has chosen, goes to stderr."""
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("dsinga").setLevel(logging.INFO)
+    own = logging.getLogger("dsinga")
+    own.addHandler(logging.StreamHandler())
+    own.setLevel(logging.INFO)
     with _plain_errors():
         main_group(prog_name="dsinga")
 

@@ -30,7 +30,7 @@ class Recurrent(Layer):
 
     over_steps: ClassVar[bool] = True
     is_recurrent: ClassVar[bool] = True
-    gathered_because = "computes each unit of a step from all units of the step before"
+    gathered_because = "computes each unit of a step from all of the step before"
     cell: ClassVar[str]
     conf_field: ClassVar[str]
     one_step: ClassVar[bool] = True

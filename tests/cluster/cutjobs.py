@@ -10,7 +10,7 @@ from randomnets import CLASSES
 
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, DataConf, Job, LayerConf, LayerType, NetConf, StoreConf, loads
-from dsinga.layers.base import Layer, Shape
+from dsinga.layers.base import Layer
 from dsinga.net import NeuralNet
 from dsinga.net.strategy import is_inserted_split
 
@@ -61,7 +61,7 @@ def conf_of(layer: Layer, folder: Path) -> LayerConf:
     """Return the configuration of a layer; where it is one that reads, with a store of its own shape to read from."""
     if not layer.is_input or layer.conf.type is LayerType.kDummy:
         return layer.conf
-    path, rows = str(write_records(folder, layer.shape[1:])), layer.shape[0]
+    path, rows = str(write_records(folder, layer)), layer.shape[0]
     if layer.conf.type is LayerType.kLMDBData:
         return layer.conf.replace(store_conf=None, lmdbdata_conf=DataConf(path=path, batchsize=rows))
     if layer.conf.type is LayerType.kShardData:
@@ -69,11 +69,16 @@ def conf_of(layer: Layer, folder: Path) -> LayerConf:
     return layer.conf.replace(store_conf=StoreConf(path=path, batchsize=[rows]))
 
 
-def write_records(folder: Path, shape: Shape) -> Path:
-    """Return the store of random records of this shape, which is written if it is not there."""
-    path = folder / f"{'x'.join(map(str, shape))}.zarr"
+def write_records(folder: Path, layer: Layer) -> Path:
+    """Return the store of random records for an input layer, which is written if it is not there."""
+    shape, codes = layer.shape[1:], getattr(layer, "codes", 0)
+    path = folder / f"{'x'.join(map(str, shape))}{'codes' * bool(codes)}.zarr"
     if not path.exists():
         rng = np.random.default_rng(len(shape))
-        data = rng.normal(size=(RECORDS, *shape)).astype(np.float32)
-        write_store(path, [(data, rng.integers(0, CLASSES, RECORDS))])
+        data, labels = rng.normal(size=(RECORDS, *shape)).astype(np.float32), rng.integers(0, CLASSES, RECORDS)
+        if codes:
+            beyond = np.arange(*shape) >= rng.integers(1, shape[0] + 1, RECORDS)[:, None]
+            data = np.where(beyond, -1, rng.integers(0, codes, data.shape)).astype(np.int32)
+            labels = np.where(beyond, -1, rng.integers(0, CLASSES, data.shape))
+        write_store(path, [(data, labels)])
     return path

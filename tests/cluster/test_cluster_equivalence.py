@@ -102,6 +102,8 @@ def check(
         ("convnet", "hybrid", 2, ("processes", "graph")),
         ("zoo", "mixed", 3, ("processes", "round")),
         ("mdnn", "locations", 2, ("processes", "round")),  # the paths apart
+        ("residual", "features", 2, ("threads", "graph")),
+        ("sequences", "mixed", 3, ("processes", "round")),
     ],
 )
 def test_a_cut_net_trains_as_a_whole_one(

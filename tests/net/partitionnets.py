@@ -84,14 +84,62 @@ layer { name: "text_label" type: kSoftmaxLoss srclayers: ["text_scores", "images
 layer { name: "distance" type: kEuclideanLoss srclayers: ["image_code", "text_code"] euclideanloss_conf { scale: 0.2 } }
 """
 
-NETS = {"convnet": CONVNET, "zoo": ZOO, "mdnn": MDNN}
+# Two paths that are added and multiplied, and losses of scores without a softmax.
+RESIDUAL = """
+layer { name: "images" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "conv1" type: kConvolution srclayers: "images" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
+layer { name: "conv2" type: kConvolution srclayers: "conv1" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
+layer { name: "sum" type: kAdd srclayers: ["conv1", "conv2"] }
+layer { name: "norm" type: kLayerNorm srclayers: "sum" }
+layer { name: "gate" type: kSigmoid srclayers: "conv2" }
+layer { name: "gated" type: kMultiply srclayers: ["norm", "gate"] }
+layer { name: "pool" type: kPooling srclayers: "gated" pooling_conf { pool: AVG global_pooling: true } }
+layer { name: "scores" type: kInnerProduct srclayers: "pool" innerproduct_conf { num_output: 10 } }
+layer { name: "hinge" type: kHingeLoss srclayers: ["scores", "images"] }
+layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "other" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 10 } }
+layer { name: "target" type: kSigmoid srclayers: "other" }
+layer { name: "cross" type: kSigmoidCrossEntropyLoss srclayers: ["scores", "target"] }
+"""
+
+# Sequences of different lengths through recurrent layers, with a label for each step.
+SEQUENCES = """
+layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "embed" type: kEmbedding srclayers: "words" embedding_conf { vocab_size: 7 feature_dim: 4 } }
+layer { name: "onehot" type: kOneHot srclayers: "words" onehot_conf { vocab_size: 7 } }
+layer { name: "gru" type: kGRU srclayers: ["embed", "words"] gru_conf { dim_hidden: 4 bidirectional: true } }
+layer { name: "wide" type: kInnerProduct srclayers: "onehot" innerproduct_conf { num_output: 5 } per_step: true }
+layer { name: "rnn" type: kRNN srclayers: ["wide", "words"] rnn_conf { dim_hidden: 8 } }
+layer { name: "both" type: kConcate srclayers: ["gru", "rnn"] concate_conf { concate_dim: 2 } }
+layer { name: "lstm" type: kLSTM srclayers: ["both", "words"] lstm_conf { dim_hidden: 6 } }
+layer { name: "scores" type: kInnerProduct srclayers: "lstm" innerproduct_conf { num_output: 10 } per_step: true }
+layer { name: "tags" type: kCRF srclayers: ["scores", "words"] }
+layer { name: "found" type: kEntityF1 srclayers: ["tags", "words"] }
+layer { name: "next" type: kClassSoftmaxLoss srclayers: ["lstm", "words"] per_step: true
+  classsoftmaxloss_conf { vocab_size: 10 class_start: [0, 2, 5] } }
+"""
+
+NETS = {"convnet": CONVNET, "zoo": ZOO, "mdnn": MDNN, "residual": RESIDUAL, "sequences": SEQUENCES}
+# Texts go on from batch to batch (tests/cluster/test_cluster_text.py); machines are trained by kCD (tests/net).
+ELSEWHERE = {"kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"}
 INFOS = {
+    "words": RecordInfo((6,), BATCH, label_shape=(6,), codes=7),
     "data": RecordInfo((3, 9, 9), BATCH),
     "images": RecordInfo((3, 8, 7), BATCH),
     "rows": RecordInfo((7,), BATCH),
     "older": RecordInfo((7,), BATCH),
 }
-TOO_NARROW = ("mnist", "one", "label", "distance", "top", "csv")  # fewer numbers a row than four workers
+TOO_NARROW = (
+    "words",
+    "embed",
+    "onehot",
+    "mnist",
+    "one",
+    "label",
+    "distance",
+    "top",
+    "csv",
+)  # fewer numbers a row than four workers
 IMAGE_TYPES = ("Conv", "Pool", "LRN", "BM", "Image", "Mnist")
 
 Placing = Callable[[int, int, LayerConf, int], LayerConf]

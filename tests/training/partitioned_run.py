@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from workergroup import Group, Stuck, WorkerMail
 
-from dsinga.layers import Context, Records, Rows
+from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.net import NeuralNet, cut_rows
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops.numpy_ops import NumpyOps
@@ -95,7 +95,8 @@ def run_partitioned(
 
         def iterate(worker: int, ctx: Context, batch: Batch = batch) -> tuple[Values, Metrics]:
             net, pushes = cut.locals[worker], list[tuple[str, np.ndarray]]()
-            reported = bp(net, held, own_records(net, batch, ctx.rows), ctx, lambda *push: pushes.append(push))
+            records = own_records(net, batch, ctx.rows)
+            reported = bp(net, held, records, ctx, lambda param, one: pushes.append((param, np.asarray(one))))
             assert len(dict(pushes)) == len(pushes), f"worker {worker} pushes a gradient twice"
             return dict(pushes), reported
 
@@ -123,7 +124,7 @@ def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch]) -> Run:
         ctx = Context(kernels(values), net.phase, Rows(0, batch_size(net), batch_size(net)), seed=3, step=step)
         pushed: Values = {}
         metrics.append(bp(net, held, batch, ctx, pushed.__setitem__))
-        gradients.append({name: gradient.reshape(net.params[name].shape) for name, gradient in pushed.items()})
+        gradients.append({name: np.asarray(one).reshape(net.params[name].shape) for name, one in pushed.items()})
         held = {name: apply(net.params[name].trainable, held[name], gradients[-1][name]) for name in held}
     return Run(held, gradients, metrics)
 
@@ -191,13 +192,18 @@ def batches_of(net: NeuralNet, count: int, classes: int, dtype: type = np.float6
     """Return random batches for the input layers of a net; labels below ``classes``."""
     rng = np.random.default_rng(seed)
     inputs = [node.layer for node in net.nodes if node.layer.is_input]
-    return [
-        {
-            layer.name: Records(rng.normal(size=layer.shape).astype(dtype), rng.integers(0, classes, layer.shape[0]))
-            for layer in inputs
-        }
-        for _ in range(count)
-    ]
+    return [{layer.name: records_of(layer, classes, dtype, rng) for layer in inputs} for _ in range(count)]
+
+
+def records_of(layer: Layer, classes: int, dtype: type, rng: np.random.Generator) -> Records:
+    """Return a random batch for an input layer: numbers with a label a row, or codes with one a step, -1 at the end."""
+    codes = getattr(layer, "codes", 0)
+    if not codes:
+        return Records(rng.normal(size=layer.shape).astype(dtype), rng.integers(0, classes, layer.shape[0]))
+    rows, steps = layer.shape
+    beyond = np.arange(steps) >= rng.integers(1, steps + 1, rows)[:, None]
+    words = rng.integers(0, codes, layer.shape, dtype=np.int32)
+    return Records(np.where(beyond, -1, words), np.where(beyond, -1, rng.integers(0, classes, layer.shape)))
 
 
 def assert_equal_runs(one: Run, other: Run, tolerance: float) -> None:
