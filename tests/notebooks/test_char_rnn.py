@@ -1,32 +1,14 @@
 """The notebook in which a net learns to write, from a fresh kernel, with fewer steps than a person would take."""
 
-from pathlib import Path
-
-import nbclient
-import nbformat
 import pytest
-from notebook_cells import outputs, value
-
-ROOT = Path(__file__).parents[2]
-BOOK = ROOT / "notebooks" / "char-rnn.ipynb"
+from notebook_cells import execute, outputs, value
 
 
 @pytest.fixture(scope="module")
-def book():
-    return nbformat.read(BOOK, as_version=4)
-
-
-@pytest.fixture(scope="module")
-def executed(book, tmp_path_factory):
+def executed(tmp_path_factory):
     """The notebook after a short run."""
-    folder, short = tmp_path_factory.mktemp("checkout"), nbformat.from_dict(book)
-    (cell,) = [cell for cell in short.cells if cell.id == "stages"]
-    cell.source = "stages = 2, 10, 30"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("TMPDIR", str(folder))
-        resources = {"metadata": {"path": str(folder)}}
-        return nbclient.NotebookClient(short, timeout=90, resources=resources).execute()
+    fewer = {"stages": lambda old: "stages = 2, 10, 30"}
+    return execute("char-rnn", tmp_path_factory.mktemp("checkout"), environment=["TMPDIR"], changed=fewer)
 
 
 def test_no_cell_complains(executed):

@@ -1,32 +1,13 @@
 """The notebook about retrieval, run as a person would: from a fresh kernel, beside the data sets."""
 
-from pathlib import Path
-
-import nbclient
-import nbformat
 import pytest
-from notebook_cells import outputs, value
-
-ROOT = Path(__file__).parents[2]
-BOOK = ROOT / "notebooks" / "retrieval.ipynb"
+from notebook_cells import execute, outputs, value
 
 
 @pytest.fixture(scope="module")
-def book():
-    return nbformat.read(BOOK, as_version=4)
-
-
-@pytest.fixture(scope="module")
-def executed(book, tmp_path_factory):
-    """The notebook after a run in a folder that has the data sets beside it."""
-    folder = tmp_path_factory.mktemp("checkout")
-    (folder / "datasets").symlink_to(ROOT / "datasets")
-    (folder / "notebooks").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("TMPDIR", str(folder))
-        resources = {"metadata": {"path": str(folder / "notebooks")}}
-        return nbclient.NotebookClient(nbformat.from_dict(book), timeout=90, resources=resources).execute()
+def executed(tmp_path_factory):
+    """The notebook after a run."""
+    return execute("retrieval", tmp_path_factory.mktemp("checkout"), environment=["TMPDIR"])
 
 
 def test_half_a_digit_is_enough_to_tell_most(executed):

@@ -1,32 +1,13 @@
 """The notebook about partitioning, run as a person would: from a fresh kernel, beside the data sets."""
 
-from pathlib import Path
-
-import nbclient
-import nbformat
 import pytest
-from notebook_cells import outputs, value
-
-ROOT = Path(__file__).parents[2]
-BOOK = ROOT / "notebooks" / "partitioning.ipynb"
+from notebook_cells import execute, outputs, value
 
 
 @pytest.fixture(scope="module")
-def book():
-    return nbformat.read(BOOK, as_version=4)
-
-
-@pytest.fixture(scope="module")
-def executed(book, tmp_path_factory):
-    """The notebook after a run in a folder that has the data sets beside it, with a cache of its own."""
-    folder = tmp_path_factory.mktemp("checkout")
-    (folder / "datasets").symlink_to(ROOT / "datasets")
-    (folder / "notebooks").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("DASK_DSINGA__CACHE", str(folder))
-        resources = {"metadata": {"path": str(folder / "notebooks")}}
-        return nbclient.NotebookClient(nbformat.from_dict(book), timeout=90, resources=resources).execute()
+def executed(tmp_path_factory):
+    """The notebook after a run with a cache of its own."""
+    return execute("partitioning", tmp_path_factory.mktemp("checkout"), environment=["DASK_DSINGA__CACHE"])
 
 
 def test_the_cut_net_trains_as_one_worker(executed):

@@ -1,32 +1,13 @@
 """The quickstart notebook, run as a person would: from a fresh kernel, beside the data sets of the repository."""
 
-from pathlib import Path
-
-import nbclient
-import nbformat
 import pytest
-from notebook_cells import outputs, value
-
-ROOT = Path(__file__).parents[2]
-QUICKSTART = ROOT / "notebooks" / "quickstart.ipynb"
+from notebook_cells import execute, outputs, value
 
 
 @pytest.fixture(scope="module")
-def book():
-    return nbformat.read(QUICKSTART, as_version=4)
-
-
-@pytest.fixture(scope="module")
-def executed(book, tmp_path_factory):
-    """The notebook after a run in a folder that has the data sets beside it, so that what it writes goes elsewhere."""
-    folder = tmp_path_factory.mktemp("checkout")
-    (folder / "datasets").symlink_to(ROOT / "datasets")
-    (folder / "notebooks").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        resources = {"metadata": {"path": str(folder / "notebooks")}}
-        # Raises CellExecutionError, with the traceback, where a cell fails.
-        return nbclient.NotebookClient(nbformat.from_dict(book), timeout=90, resources=resources).execute()
+def executed(tmp_path_factory):
+    """The notebook after a run."""
+    return execute("quickstart", tmp_path_factory.mktemp("checkout"))
 
 
 def test_no_cell_complains(executed):

@@ -1,37 +1,18 @@
 """The notebook about restricted Boltzmann machines, run in a short form: from a fresh kernel, beside the data sets."""
 
 import re
-from pathlib import Path
 
-import nbclient
-import nbformat
 import pytest
-from notebook_cells import outputs, value
+from notebook_cells import execute, outputs, result, value
 
-ROOT = Path(__file__).parents[2]
-BOOK = ROOT / "notebooks" / "rbm.ipynb"
 STEPS = 320
 
 
 @pytest.fixture(scope="module")
-def book():
-    return nbformat.read(BOOK, as_version=4)
-
-
-@pytest.fixture(scope="module")
-def executed(book, tmp_path_factory):
-    """The notebook after a run of fewer steps, in a folder that has the data sets beside it."""
-    folder = tmp_path_factory.mktemp("checkout")
-    (folder / "datasets").symlink_to(ROOT / "datasets")
-    (folder / "notebooks").mkdir()
-    short = nbformat.from_dict(book)
-    (parameters,) = [cell for cell in short.cells if cell.id == "parameters"]
-    parameters.source = f"{parameters.source}\nSTEPS = {STEPS}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        patch.setenv("TMPDIR", str(folder))
-        resources = {"metadata": {"path": str(folder / "notebooks")}}
-        return nbclient.NotebookClient(short, timeout=90, resources=resources).execute()
+def executed(tmp_path_factory):
+    """The notebook after a run of fewer steps."""
+    fewer = {"parameters": lambda old: f"{old}\nSTEPS = {STEPS}"}
+    return execute("rbm", tmp_path_factory.mktemp("checkout"), environment=["TMPDIR"], changed=fewer)
 
 
 def test_the_first_machine_learns(executed):
@@ -54,8 +35,7 @@ def test_the_code_keeps_more_than_principal_components(executed):
 
 @pytest.mark.parametrize("name", ["first", "stack"])
 def test_nets_show_themselves(executed, name):
-    (net,) = [output for output in outputs(executed, name) if output.output_type == "execute_result"]
-    assert "<svg" in net.data["text/html"]
+    assert "<svg" in result(executed, name)["text/html"]
 
 
 @pytest.mark.parametrize("name", ["filters", "dream", "rebuilt", "code"])
