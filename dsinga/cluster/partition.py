@@ -137,8 +137,11 @@ class Partition:
         """
         gradients: list[tuple[str, Array]] = []
         net, ctx = self._local(Phase.kTrain), replace(ctx, skips=True)
-        push = lambda name, gradient: gradients.append((name, gradient))  # noqa: E731
-        metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, push))
+
+        def hold(name: str, gradient: Array) -> None:
+            gradients.append((name, gradient))
+
+        metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, hold))
         against = ctx.total("against", np.array([not all_finite(metrics)], np.float32))
         if against[0]:
             lost = first_not_finite(self.exchange)

@@ -105,7 +105,7 @@ class Layer(ABC):
     """
 
     source_count: ClassVar[int | None] = None
-    label_source: ClassVar[int | None] = None
+    label_source: int | None = None
     is_input: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
     is_output: bool = False

@@ -38,7 +38,7 @@ class ClassSoftmaxLoss(Layer):
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: ClassVar[int | None] = 1
+    label_source: int | None = 1
     is_loss: ClassVar[bool] = True
     over_steps: ClassVar[bool] = True
     gathered_because = "normalises over all words of a class"

@@ -26,7 +26,7 @@ class EntityF1(Layer):
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: ClassVar[int | None] = 1
+    label_source: int | None = 1
     is_output = True
     over_steps: ClassVar[bool] = True
     gathered_because = "looks at all tags of a sequence"

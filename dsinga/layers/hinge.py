@@ -25,7 +25,7 @@ class HingeLoss(Layer):
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: ClassVar[int | None] = 1
+    label_source: int | None = 1
     is_loss: ClassVar[bool] = True
     gathered_because = "compares the classes of a row"
 

@@ -18,7 +18,7 @@ class Label(Layer):
     """The labels of the source, as labels, and as a feature (B,) float32 that can be the target of a kEuclideanLoss."""
 
     source_count: ClassVar[int | None] = 1
-    label_source: ClassVar[int | None] = 0
+    label_source: int | None = 0
     makes_labels: ClassVar[bool] = True
     gathered_because = "has one label a row"
 
@@ -43,7 +43,7 @@ class LabelsAsFeature(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
-    label_source: ClassVar[int | None] = 0
+    label_source: int | None = 0
     gathered_because = "has one label a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -30,7 +30,7 @@ class SoftmaxLoss(Layer):
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: ClassVar[int | None] = 1
+    label_source: int | None = 1
     is_loss: ClassVar[bool] = True
     gathered_because = "normalises over all classes of a row"
 

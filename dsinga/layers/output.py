@@ -52,7 +52,7 @@ class Accuracy(ArgSort):
     """
 
     source_count: ClassVar[int | None] = 2
-    label_source: ClassVar[int | None] = 1
+    label_source: int | None = 1
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         scores = self.scores(sources[0], ctx)

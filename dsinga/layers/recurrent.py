@@ -40,7 +40,7 @@ class Recurrent(Layer):
         shape = source_shapes[0] if source_shapes else ()
         self.sequences = len(shape) == 3
         if self.sequences and len(source_shapes) > 1:
-            self.label_source = 1  # type: ignore[misc]
+            self.label_source = 1
         super().__init__(conf, source_shapes, info)
         settings: RecurrentConf | None = getattr(conf, self.conf_field)
         if settings is None:

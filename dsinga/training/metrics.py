@@ -36,6 +36,8 @@ def _join_copies(reports: Reports) -> Reports:
     """Add up what the copies ``0#x``, ``1#x``, ... of a layer report, under the name x."""
     joined: dict[str, Metrics] = {}
     for name, metrics in reports:
+        if not metrics:  # as of most layers, in each iteration
+            continue
         own = joined.setdefault(COPY.sub("", name), {})
         for metric, (total, count) in metrics.items():
             before = own.get(metric, (0.0, 0))
