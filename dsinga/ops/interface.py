@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dsinga.ops.transfer import Transfer
 
 Array = Any  # numpy.ndarray, or the array type of the backend
 Pair = tuple[int, int]
@@ -22,6 +25,8 @@ class Ops(ABC):
     """Array kernels of one backend, stateless for its callers: what it caches never changes a result."""
 
     name: str
+    xp: Any
+    """The module that has numpy's functions for this backend's arrays: numpy, or cupy."""
 
     # -- arrays ------------------------------------------------------------------------------------------------
 
@@ -52,6 +57,40 @@ class Ops(ABC):
     @abstractmethod
     def set_threads(self, count: int) -> None:
         """Let kernels that the calling thread runs use ``count`` cores."""
+
+    # -- workers and their device ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
+        """Return the backend as one worker uses it: itself on CPUs; on GPUs, one with streams of its own.
+
+        ``device`` is the number of a GPU among those that this process sees, the first if None. ``precision`` is how
+        products are computed from float32: "float32", "tf32" or "bf16" (what is stored stays float32). Raises UserError
+        if the backend has no such device or precision.
+        """
+
+    @abstractmethod
+    def enter(self) -> None:
+        """Let the calling thread compute for this worker, until it enters another: call it before any kernel."""
+
+    @abstractmethod
+    def upload(self, array: Array) -> Transfer:
+        """Begin to copy a host array of any dtype to the device, beside its kernels; later kernels may use the result.
+
+        The array may be changed as soon as this returns, unless the backend computes in host memory.
+        """
+
+    @abstractmethod
+    def download(self, array: Array) -> Transfer:
+        """Begin to copy an array to host memory, behind the kernels called so far and beside later ones."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all kernels and copies of this worker have ended, as a clock must."""
+
+    @abstractmethod
+    def free_memory(self) -> int | None:
+        """Return how many bytes the worker's device has left, None if the backend computes in host memory."""
 
     # -- inner product -----------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.interface import Array
+from dsinga.errors import UserError
+from dsinga.ops.interface import Array, Ops
 from dsinga.ops.layout import to_image
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.numpy_crf import NumpyCRF
@@ -16,6 +17,7 @@ from dsinga.ops.numpy_lookup import NumpyLookup
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.numpy_pooling import NumpyPooling
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
+from dsinga.ops.transfer import Arrived, Transfer
 
 
 class NumpyOps(
@@ -24,6 +26,7 @@ class NumpyOps(
     """All kernels in numpy. Images that it makes have channels-last strides; those it is given may have any."""
 
     name = "numpy"
+    xp = np
 
     def asarray(self, array: Any) -> Array:
         return np.asarray(array)
@@ -52,3 +55,25 @@ class NumpyOps(
 
     def set_threads(self, count: int) -> None:
         """Do nothing: numpy's BLAS counts its threads for the whole process, not for the calling thread."""
+
+    def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
+        if device is not None:
+            raise UserError(f"the kernel backend {self.name!r} computes on CPUs and has no device {device}")
+        if precision != "float32":
+            raise UserError(f"the kernel backend {self.name!r} computes in float32; {precision} needs a GPU")
+        return self
+
+    def enter(self) -> None:
+        """Do nothing: any thread may compute for any worker."""
+
+    def upload(self, array: Array) -> Transfer:
+        return Arrived(array)
+
+    def download(self, array: Array) -> Transfer:
+        return Arrived(array)
+
+    def synchronize(self) -> None:
+        """Do nothing: a kernel has ended when its call returns."""
+
+    def free_memory(self) -> int | None:
+        return None
