@@ -39,6 +39,10 @@ class Ops(ABC):
         """Return ``array`` as a numpy array in host memory."""
 
     @abstractmethod
+    def read(self, numbers: Sequence[Any]) -> list[float]:
+        """Return numbers, and 0-d arrays of the backend, as floats, all by one copy to the host, which waits for it."""
+
+    @abstractmethod
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
         """Return ``(array - mean) / std * scale`` as float32, for records (B, ...) of any dtype.
 
@@ -281,7 +285,46 @@ class Ops(ABC):
     def crf_decode(self, x: Array, lengths: Array, transitions: Array, start: Array) -> Array:
         """Return the tags (B, T) int64 of the highest score, -1 after the end (Viterbi); ties go to the lower tag."""
 
+    # -- losses ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, Any, Any]:
+        """(B, K), labels (B,) integers in [0, K) -> (p (B, K), loss, hits) with p the softmax of each row of x.
+
+        ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p. Both are numbers,
+        or 0-d arrays of the backend for :meth:`read`.
+        """
+
+    @abstractmethod
+    def softmax_loss_grad(self, p: Array, labels: Array, factor: float) -> Array:
+        """(p - 1[label])·factor: dx of ``factor`` times the loss, from the softmax."""
+
+    @abstractmethod
+    def hits(self, scores: Array, labels: Array, topk: int) -> Any:
+        """For how many rows of ``scores`` (B, K) the label is among the ``topk`` highest, ties going by index.
+
+        A number, or a 0-d array for :meth:`read`. A score that cannot be compared, NaN, counts against the label.
+        """
+
     # -- random numbers ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
+        """(rows, columns) float32 in [0, 1): rows ``first`` to ``first + rows`` of the numbers of a key at a step.
+
+        They are those of numpy's Philox4x64-10 in every backend, to the bit. Each row takes w = ⌈columns/8⌉ counters,
+        that of the first being (first·w, 0, step, 0), and begins with a counter of its own. Both numbers of the key
+        are below 2⁶⁴.
+        """
+
+    @abstractmethod
+    def crop(
+        self, images: Array, tops: Sequence[int], lefts: Sequence[int], mirrored: Sequence[bool], size: Pair, pad: int
+    ) -> Array:
+        """(B, C, H, W) of any dtype -> (B, C, *size): the window at (top, left) of each image, mirrored or not.
+
+        The windows lie in images with ``pad`` zeros on every side. What is said of each image is in host memory.
+        """
 
     @abstractmethod
     def bernoulli(self, p: Array, uniform: Array) -> Array:

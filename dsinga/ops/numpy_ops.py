@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,24 @@ from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.numpy_crf import NumpyCRF
 from dsinga.ops.numpy_elementwise import NumpyElementwise
 from dsinga.ops.numpy_lookup import NumpyLookup
+from dsinga.ops.numpy_loss import NumpyLoss
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.numpy_pooling import NumpyPooling
+from dsinga.ops.numpy_random import NumpyRandom
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.transfer import Arrived, Transfer
 
 
 class NumpyOps(
-    NumpyConvolution, NumpyPooling, NumpyNormalisation, NumpyElementwise, NumpyCRF, NumpyLookup, NumpyRecurrent
+    NumpyConvolution,
+    NumpyPooling,
+    NumpyNormalisation,
+    NumpyElementwise,
+    NumpyCRF,
+    NumpyLookup,
+    NumpyRecurrent,
+    NumpyLoss,
+    NumpyRandom,
 ):
     """All kernels in numpy. Images that it makes have channels-last strides; those it is given may have any."""
 
@@ -33,6 +44,9 @@ class NumpyOps(
 
     def to_numpy(self, array: Array) -> Array:
         return array
+
+    def read(self, numbers: Sequence[Any]) -> list[float]:
+        return [float(number) for number in numbers]
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
         if array.ndim == 4:

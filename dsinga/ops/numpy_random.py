@@ -1,0 +1,33 @@
+"""Random numbers, and cuts out of images by them, in plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dsinga.ops.interface import Array, Ops, Pair
+
+
+class NumpyRandom(Ops):
+    """Philox of numpy, and what is cut out of images one by one."""
+
+    def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
+        width = -(-columns // 8)  # one Philox counter gives four 64-bit words, eight float32
+        seed = np.array(key, np.uint64)  # a list of such numbers becomes float64
+        bits = np.random.Philox(key=seed, counter=[first * width, 0, step, 0])
+        return np.random.Generator(bits).random((rows, width * 8), dtype=np.float32)[:, :columns]
+
+    def crop(
+        self, images: Array, tops: Sequence[int], lefts: Sequence[int], mirrored: Sequence[bool], size: Pair, pad: int
+    ) -> Array:
+        batch, channels, height, width = images.shape
+        if pad:
+            padded = np.zeros_like(images, shape=(batch, channels, height + 2 * pad, width + 2 * pad))
+            padded[:, :, pad : pad + height, pad : pad + width] = images
+            images = padded
+        cut = np.empty_like(images, shape=(batch, channels, *size))  # in the layout of the images
+        for row, (top, left, back) in enumerate(zip(tops, lefts, mirrored, strict=True)):
+            window = images[row, :, top : top + size[0], left : left + size[1]]
+            cut[row] = window[..., ::-1] if back else window
+        return cut
