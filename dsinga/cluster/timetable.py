@@ -17,6 +17,13 @@ def due(step: int, freq: int, after: int) -> bool:
     return freq > 0 and step >= after and (step - after) % freq == 0
 
 
+def next_due(step: int, freq: int, after: int) -> int | None:
+    """Return the first step after ``step`` at which something of this frequency is due, if ever."""
+    if freq <= 0:
+        return None
+    return after if step < after else step + freq - (step - after) % freq
+
+
 def validate_due(job: Job, step: int) -> bool:
     """Whether to validate after ``step`` steps: as SINGA does, and once more at the end."""
     if Phase.kVal not in training_phases(job):
@@ -44,8 +51,12 @@ def display_due(job: Job, step: int) -> bool:
 
 def next_stop(job: Job, step: int) -> int:
     """Return the first step after ``step`` at which training pauses, at the latest the last."""
-    interrupts = (validate_due, test_due, checkpoint_due)
-    return next(s for s in range(step + 1, job.train_steps + 1) if any(is_due(job, s) for is_due in interrupts))
+    phases, stops = training_phases(job), [next_due(step, job.checkpoint_freq, job.checkpoint_after)]
+    if Phase.kVal in phases:
+        stops.append(next_due(step, job.validate_freq, job.validate_after))
+    if Phase.kTest in phases:
+        stops.append(next_due(step, job.test_freq, job.test_after))
+    return min(stop for stop in (*stops, job.train_steps) if stop is not None)
 
 
 def all_begin(job: Job, topology: Topology, step: int) -> int:

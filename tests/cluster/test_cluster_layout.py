@@ -104,11 +104,13 @@ def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) 
 @given(st.integers(1, 40), st.integers(0, 10), st.integers(0, 30))
 def test_every_stop_of_a_run_is_made(steps: int, freq: int, after: int) -> None:
     job = Job(train_steps=steps, test_freq=freq, test_steps=1, test_after=after, checkpoint_freq=7)
+    job = job.replace(validate_freq=5, validate_steps=1, validate_after=3)
     stops, step = [], 0
     while step < steps:
         step = timetable.next_stop(job, step)
         stops.append(step)
-    due = {s for s in range(1, steps + 1) if timetable.test_due(job, s) or timetable.checkpoint_due(job, s)}
+    kinds = timetable.validate_due, timetable.test_due, timetable.checkpoint_due
+    due = {s for s in range(1, steps + 1) if any(is_due(job, s) for is_due in kinds)}
     assert stops == sorted(due | {steps})
 
 
@@ -117,6 +119,10 @@ def test_the_now_rule_of_singa() -> None:
     assert not timetable.due(4, 0, 0)
     job = Job(train_steps=10, test_freq=4)
     assert not timetable.test_due(job, 4), "a test of no steps is no test"
+
+
+def test_the_next_stop_of_a_long_run_is_found_at_once() -> None:
+    assert timetable.next_stop(Job(train_steps=10**15), 0) == 10**15
 
 
 def test_rounds_grow_to_a_second() -> None:
