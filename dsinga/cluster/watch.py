@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from distributed import Client, Future, wait
 
 from dsinga.cluster.placement import workers_at_hand
-from dsinga.errors import RunError, UserError
+from dsinga.errors import Diverged, RunError, UserError
 
 # How long to wait for tasks before looking whether all workers are still there, in seconds.
 LOOK = 0.5
@@ -119,7 +119,7 @@ class _Watch:
         """Raise what the task raised; but where a worker was lost, that comes first, for it is the cause."""
         try:
             error = future.exception(timeout=PATIENCE)
-            if isinstance(error, UserError):
+            if isinstance(error, (UserError, Diverged)):  # whoever else was lost is not the cause
                 raise error
             deadline = time.monotonic() + GRACE
             while time.monotonic() < deadline:
