@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from dsinga.job import LayerConf, Message, StoreConf
 from dsinga.layers.context import Columns, Context, RecordInfo, Shape
 from dsinga.ops import Array, Ops
@@ -189,17 +187,17 @@ class Layer(ABC):
         """
         return next((one for one in labels if one is not None), None)
 
-    def uniform(self, ctx: Context) -> np.ndarray:
-        """Return (rows, n) uniform numbers, one for each unit of a row of the feature, as :meth:`Context.uniform` does.
+    def random(self, ctx: Context) -> Array:
+        """Return (rows, n) uniform numbers, one for each unit of a row of the feature, as :meth:`Context.random` does.
 
         A part of a layer takes those of its columns out of the whole layer's.
         """
         units = math.prod(self.shape[1:])
         if self.columns is None:
-            return ctx.uniform(self.name, units)
+            return ctx.random(self.name, units)
         start, stop, total = self.columns
         each = units // (stop - start)
-        return ctx.uniform(self.name, total * each)[:, start * each : stop * each]
+        return ctx.random(self.name, total * each)[:, start * each : stop * each]
 
     @abstractmethod
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context, RecordInfo
@@ -53,14 +51,14 @@ class BridgeSrc(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.mail is not None, self.name
-        ctx.mail.send(self.location, self.key, sources[0])
+        ctx.mail.send(self.location, self.key, ctx.ops.to_numpy(sources[0]))
         return Output(None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         assert ctx.mail is not None, self.name
-        return (ctx.mail.receive(self.gradient_key),), ()
+        return (_of_device(ctx.mail.receive(self.gradient_key), ctx),), ()
 
 
 class BridgeDst(Layer):
@@ -78,13 +76,18 @@ class BridgeDst(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.mail is not None, self.name
-        return Output(ctx.mail.receive(self.key))
+        return Output(_of_device(ctx.mail.receive(self.key), ctx))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         assert ctx.mail is not None, self.name
         if grad is None:  # no layer here gave one after all, but the other end waits
-            grad = np.zeros_like(output.feature)
-        ctx.mail.send(self.location, self.gradient_key, grad)
+            grad = ctx.ops.xp.zeros_like(output.feature)
+        ctx.mail.send(self.location, self.gradient_key, ctx.ops.to_numpy(grad))
         return (), ()
+
+
+def _of_device(array: Any, ctx: Context) -> Any:
+    """Return what came by mail, which is in host memory, as layers have it: labels and codes stay there."""
+    return ctx.ops.upload(array).result() if array.dtype.kind == "f" else array

@@ -12,6 +12,7 @@ from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import class_labels, required_labels
+from dsinga.ops.numpy_loss import FLT_MIN
 from dsinga.registry import register
 
 
@@ -19,9 +20,9 @@ class Own(NamedTuple):
     """The words of one class that a batch asks for: rows of the batch, P(word | class) of all words, the right one."""
 
     number: int
-    rows: np.ndarray
+    rows: Array
     probabilities: Array
-    right: np.ndarray
+    right: Array
 
 
 @register("layer", "kClassSoftmaxLoss")
@@ -62,39 +63,37 @@ class ClassSoftmaxLoss(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels, where = self._labels(sources[1])
-        x = self._rows(sources[0], where)
+        x = self._rows(sources[0], where, ctx)
         classes = np.searchsorted(self.bounds, labels, "right") - 1
-        by_class = ctx.ops.softmax(ctx.ops.inner_product(x, params[1], None))
-        own = np.array(ctx.ops.to_numpy(by_class)[np.arange(len(labels)), classes])
+        ops, xp = ctx.ops, ctx.ops.xp
+        by_class, right = ops.softmax(ops.inner_product(x, params[1], None)), ops.asarray(classes)
+        own = by_class[xp.arange(len(labels)), right]
         within = list(self._within(x, labels, classes, params[0], ctx))
         for one in within:
-            own[one.rows] *= ctx.ops.to_numpy(one.probabilities)[np.arange(len(one.rows)), one.right]
-        loss = -float(np.log(np.maximum(own, np.finfo(np.float32).tiny)).sum(dtype=np.float64))
-        feature = np.zeros(math.prod(sources[0].shape[:-1]), own.dtype)
-        feature[where] = own
-        saved = (where, x, classes, by_class, within) if ctx.training else None
+            own[one.rows] *= one.probabilities[xp.arange(len(one.right)), one.right]
+        loss = -xp.log(xp.maximum(own, FLT_MIN)).sum(dtype=np.float64)
+        saved = (where, x, right, by_class, within) if ctx.training else None
         metrics = {"loss": (loss, len(sources[0])), "entropy": (loss, len(labels))}
-        return Output(ctx.ops.asarray(feature.reshape(sources[0].shape[:-1])), saved=saved, metrics=metrics)
+        return Output(self._spread(own, where, sources[0].shape[:-1], ctx), saved=saved, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        where, x, classes, by_class, within = output.saved
+        where, x, right, by_class, within = output.saved
         ops, factor = ctx.ops, 1 / ctx.rows.total
-        dx, dclass, _ = ops.inner_product_grad(x, params[1], less(by_class, classes, factor), False, needs[0], False)
-        dword = np.zeros_like(params[0])
+        scores = ops.softmax_loss_grad(by_class, right, factor)
+        dx, dclass, _ = ops.inner_product_grad(x, params[1], scores, False, needs[0], False)
+        dword = ops.xp.zeros_like(params[0])
         for one in within:
             start, stop = self.bounds[one.number : one.number + 2]
-            scores = less(one.probabilities, one.right, factor)
+            scores = ops.softmax_loss_grad(one.probabilities, one.right, factor)
             words, rows = params[0][start:stop], x[one.rows]
             mine, dword[start:stop], _ = ops.inner_product_grad(rows, words, scores, False, needs[0], False)
             if dx is not None:
                 dx[one.rows] += mine
         if dx is None:
             return (None, None), (dword, dclass)
-        for_source = np.zeros((math.prod(sources[0].shape[:-1]), x.shape[1]), x.dtype)
-        for_source[where] = dx
-        return (for_source.reshape(sources[0].shape), None), (dword, dclass)
+        return (self._spread(dx, where, sources[0].shape, ctx), None), (dword, dclass)
 
     def _labels(self, labels: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels that there are, (N,), and where they are among all rows or steps."""
@@ -102,10 +101,16 @@ class ClassSoftmaxLoss(Layer):
         where = np.flatnonzero(flat >= 0) if np.ndim(labels) == 2 else np.arange(len(flat))
         return class_labels(self, flat[where], self.classes), where
 
-    def _rows(self, source: Array, where: np.ndarray) -> Array:
+    def _rows(self, source: Array, where: np.ndarray, ctx: Context) -> Array:
         """Return (N, n): the rows or steps that have a label."""
         flat = source.reshape(-1, source.shape[-1])
-        return flat if len(where) == len(flat) else flat[where]
+        return flat if len(where) == len(flat) else flat[ctx.ops.asarray(where)]
+
+    def _spread(self, rows: Array, where: np.ndarray, shape: Shape, ctx: Context) -> Array:
+        """Return (N, ...) as ``shape``, with zeros for the steps that have no label."""
+        whole = ctx.ops.xp.zeros((math.prod(shape[: len(shape) + 1 - rows.ndim]), *rows.shape[1:]), rows.dtype)
+        whole[ctx.ops.asarray(where)] = rows
+        return whole.reshape(shape)
 
     def _within(self, x: Array, labels: np.ndarray, classes: np.ndarray, words: Array, ctx: Context) -> Iterator[Own]:
         """Yield what is wanted of each class that occurs."""
@@ -113,12 +118,6 @@ class ClassSoftmaxLoss(Layer):
         found, begins = np.unique(classes[order], return_index=True)
         for number, rows in zip(found.tolist(), np.split(order, begins)[1:], strict=True):
             start, stop = self.bounds[number : number + 2]
-            p = ctx.ops.softmax(ctx.ops.inner_product(x[rows], words[start:stop], None))
-            yield Own(number, rows, p, labels[rows] - start)
-
-
-def less(probabilities: Array, right: np.ndarray, factor: float) -> Array:
-    """Return (p - 1[right])·factor: the gradient for the scores of a softmax below a logarithm."""
-    d = probabilities * factor
-    d[np.arange(len(right)), right] -= factor
-    return d
+            mine = ctx.ops.asarray(rows)
+            p = ctx.ops.softmax(ctx.ops.inner_product(x[mine], words[start:stop], None))
+            yield Own(number, mine, p, ctx.ops.asarray(labels[rows] - start))

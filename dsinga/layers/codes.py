@@ -42,7 +42,7 @@ class Codes(Layer):
 
     def codes(self, source: Any, ctx: Context) -> Array:
         """Return the codes that the layer takes, an int64 array of the backend; raise UserError for what is no code."""
-        given = np.asarray(ctx.ops.to_numpy(source))
+        given = ctx.ops.to_numpy(source)
         if given.ndim == 2:
             given = given[:, : self.codes_shape[1]] if self.step is None else given[:, self.step]
         codes = given.astype(np.int64)  # a store may hold them as numbers of any type

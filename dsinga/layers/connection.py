@@ -15,6 +15,7 @@ import numpy as np
 from dsinga.job import ConcateConf, LayerConf, SliceConf, SplitConf
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, times
 from dsinga.layers.context import Context, RecordInfo, Rows
+from dsinga.ops import Ops
 from dsinga.registry import register
 
 
@@ -100,9 +101,10 @@ class Slice(Layer):
         if not needs[0]:
             return (None,), ()
         parts = [
-            np.zeros_like(part) if given is None else given for given, part in zip(grad, output.feature, strict=True)
+            ctx.ops.xp.zeros_like(part) if given is None else given
+            for given, part in zip(grad, output.feature, strict=True)
         ]
-        return (join(parts, self.axis),), ()
+        return (join(parts, self.axis, ctx.ops),), ()
 
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
         if self.axis or labels[0] is None:
@@ -152,7 +154,7 @@ class Concate(Layer):
         self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(join(sources, self.axis))
+        return Output(join(sources, self.axis, ctx.ops))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -182,12 +184,16 @@ def cut(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
     return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
 
 
-def join(parts: Sequence[Array], axis: int) -> Array:
-    """Return the parts, joined along ``axis``; channels-last images make a channels-last image."""
+def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
+    """Return the parts, joined along ``axis``; channels-last images make a channels-last image.
+
+    Parts are arrays of the backend, or labels and codes in host memory.
+    """
+    xp = np if isinstance(parts[0], np.ndarray) else ops.xp
     if parts[0].ndim != 4:
-        return np.concatenate(parts, axis=axis)
+        return xp.concatenate(parts, axis=axis)
     # numpy keeps the order of the strides, but where these are equal, as for one channel, that of the axes
-    rows = np.concatenate([part.transpose(0, 2, 3, 1) for part in parts], axis=(0, 3, 1, 2)[axis])
+    rows = xp.concatenate([part.transpose(0, 2, 3, 1) for part in parts], axis=(0, 3, 1, 2)[axis])
     return rows.transpose(0, 3, 1, 2)
 
 

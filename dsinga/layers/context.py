@@ -11,6 +11,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.ops import Array, Ops
+from dsinga.ops.numpy_random import philox
 
 Shape = tuple[int, ...]
 
@@ -109,13 +110,19 @@ class Context:
         return bool(self.phase & Phase.kTrain)
 
     def uniform(self, layer: str, columns: int) -> np.ndarray:
-        """Uniform float32 numbers in [0, 1) of shape (rows, columns), one row for each row of ``rows``.
+        """Return uniform float32 numbers in [0, 1) of shape (rows, columns), one row for each row of ``rows``.
 
         Philox, keyed by (seed, layer), counter by (global row, step): a row gets the same numbers whoever computes it.
+        They are in host memory; many of them are better made by :meth:`random`.
         """
-        width = -(-columns // 8)  # one Philox counter gives four 64-bit words, eight float32
+        return philox(*self._numbers(layer, columns))
+
+    def random(self, layer: str, columns: int) -> Array:
+        """Return the numbers of :meth:`uniform` as an array of the backend, made where the backend computes."""
+        return self.ops.uniform(*self._numbers(layer, columns))
+
+    def _numbers(self, layer: str, columns: int) -> tuple[tuple[int, int], int, int, int, int]:
+        """Return what :meth:`dsinga.ops.Ops.uniform` wants to know."""
         name = int.from_bytes(hashlib.blake2b(layer.encode(), digest_size=8).digest(), "little")
-        key = np.array([self.seed & 0xFFFF_FFFF_FFFF_FFFF, name], np.uint64)  # a list of such numbers becomes float64
-        bits = np.random.Philox(key=key, counter=[self.rows.start * width, 0, self.step, 0])
-        count = self.rows.stop - self.rows.start
-        return np.random.Generator(bits).random((count, width * 8), dtype=np.float32)[:, :columns]
+        start, stop, _ = self.rows
+        return (self.seed & 0xFFFF_FFFF_FFFF_FFFF, name), start, self.step, stop - start, columns

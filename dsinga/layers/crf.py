@@ -50,18 +50,17 @@ class CRF(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         tags = sequence_labels(self, sources[1], self.shape[1], self.classes)
         scores, (transitions, start), ops = sources[0], params, ctx.ops
-        loss, workspace = ops.crf(scores, ops.asarray(tags), transitions, start, ctx.training)
-        real = tags >= 0
-        best = ops.crf_decode(scores, ops.asarray(real.sum(axis=1)), transitions, start)
-        right = int(((ops.to_numpy(best) == tags) & real).sum())
-        total = float(ops.to_numpy(loss).sum(dtype=np.float64))
-        metrics = {"loss": (total, len(tags)), "accuracy": (right, int(real.sum()))}
-        return Output(best, saved=workspace, metrics=metrics)
+        own, real = ops.asarray(tags), tags >= 0
+        loss, workspace = ops.crf(scores, own, transitions, start, ctx.training)
+        best = ops.crf_decode(scores, real.sum(axis=1), transitions, start)
+        right = ((best == own) & (own >= 0)).sum()
+        metrics = {"loss": (loss.sum(dtype=np.float64), len(tags)), "accuracy": (right, int(real.sum()))}
+        return Output(best, saved=(own, workspace) if ctx.training else None, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        tags, (transitions, start) = ctx.ops.asarray(sources[1]), params
-        for_scores, *for_params = ctx.ops.crf_grad(sources[0], tags, transitions, start, output.saved)
+        (tags, workspace), (transitions, start) = output.saved, params
+        for_scores, *for_params = ctx.ops.crf_grad(sources[0], tags, transitions, start, workspace)
         factor = 1 / ctx.rows.total
         return (for_scores * factor if needs[0] else None, None), [one * factor for one in for_params]

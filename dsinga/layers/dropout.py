@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dsinga.job import DropoutConf, DropoutUnit, LayerConf
-from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape, from_matrix
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, from_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
@@ -43,17 +41,17 @@ class Dropout(Layer):
         x = sources[0]
         if not ctx.training or self.ratio == 0:
             return Output(x)
-        mask = from_matrix(ctx.ops.dropout_mask(self._uniform(ctx), self.ratio), x, ctx.ops)
+        mask = from_matrix(ctx.ops.dropout_mask(self._numbers(ctx), self.ratio), x, ctx.ops)
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 
-    def _uniform(self, ctx: Context) -> np.ndarray:
+    def _numbers(self, ctx: Context) -> Array:
         """Return uniform numbers (rows, n), the same for all numbers of one unit."""
         if self.unit is DropoutUnit.kNumber:
-            return self.uniform(ctx)
+            return self.random(ctx)
         if self.unit is DropoutUnit.kRow:
-            return np.repeat(ctx.uniform(self.name, 1), math.prod(self.shape[1:]), axis=1)
+            return ctx.random(self.name, 1).repeat(math.prod(self.shape[1:]), axis=1)
         start, stop, channels = self.columns or (0, self.shape[1], self.shape[1])
-        return np.repeat(ctx.uniform(self.name, channels)[:, start:stop], math.prod(self.shape[2:]), axis=1)
+        return ctx.random(self.name, channels)[:, start:stop].repeat(math.prod(self.shape[2:]), axis=1)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

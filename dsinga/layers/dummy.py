@@ -44,7 +44,7 @@ class Dummy(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         if not self.makes_numbers:
             return Output(sources[0])
-        rows = ctx.ops.asarray(self.uniform(ctx))
+        rows = self.random(ctx)
         return Output(rows if len(self.shape) == 2 else ctx.ops.unflatten(rows, (rows.shape[0], *self.shape[1:])))
 
     def compute_gradient(

@@ -43,7 +43,7 @@ class EntityF1(Layer):
         self.shape = shape[:2]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        gold, found = required_labels(self, sources[1]), np.asarray(ctx.ops.to_numpy(sources[0]))
+        gold, found = required_labels(self, sources[1]), ctx.ops.to_numpy(sources[0])
         if gold.shape != found.shape[:2]:
             raise self.fail(
                 f"compares {times(found.shape[1:2])} steps of {self.source_name(0)} with labels of shape {gold.shape}"

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import HingeLossConf, HingeNorm, LayerConf
-from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.label import check_topk, class_labels, count_hits
+from dsinga.layers.label import check_topk, class_labels
+from dsinga.ops import Ops
 from dsinga.registry import register
 
 
@@ -38,27 +39,27 @@ class HingeLoss(Layer):
         self.shape = (rows, self.classes)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        scores = to_matrix(sources[0], ctx.ops)
-        x, labels = ctx.ops.to_numpy(scores), class_labels(self, sources[1], self.classes)
-        lack, rows = self._lack(x, labels), len(labels)
-        loss = float((lack * lack if self.squared else lack).sum(dtype=np.float64)) * self.scale
-        metrics = {"loss": (loss, rows), "accuracy": (count_hits(x, labels, self.topk), rows)}
-        return Output(scores, saved=lack if ctx.training else None, metrics=metrics)
+        scores, ops = to_matrix(sources[0], ctx.ops), ctx.ops
+        labels = ops.asarray(class_labels(self, sources[1], self.classes))
+        lack, rows = self._lack(scores, labels, ops), len(labels)
+        loss = (lack * lack if self.squared else lack).sum(dtype=np.float64) * self.scale
+        metrics = {"loss": (loss, rows), "accuracy": (ops.hits(scores, labels, self.topk), rows)}
+        return Output(scores, saved=(lack, labels) if ctx.training else None, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         if not needs[0]:
             return (None, None), ()
-        lack, labels = output.saved, np.asarray(sources[1])
+        lack, labels = output.saved
         slope = 2 * lack if self.squared else (lack > 0).astype(lack.dtype)
         dx = slope * (self.scale / ctx.rows.total)
-        dx[np.arange(len(labels)), labels] = -dx.sum(axis=1)
-        return (from_matrix(ctx.ops.asarray(dx), sources[0], ctx.ops), None), ()
+        dx[ctx.ops.xp.arange(len(labels)), labels] = -dx.sum(axis=1)
+        return (from_matrix(dx, sources[0], ctx.ops), None), ()
 
-    def _lack(self, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def _lack(self, x: Array, labels: Array, ops: Ops) -> Array:
         """Return by how much each class misses its margin from the label's, (B, K); 0 for the label itself."""
-        each = np.arange(len(labels))
-        lack = np.maximum(x - x[each, labels][:, None] + self.margin, 0)
+        each = ops.xp.arange(len(labels))
+        lack = ops.xp.maximum(x - x[each, labels][:, None] + self.margin, 0)
         lack[each, labels] = 0
         return lack

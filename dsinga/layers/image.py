@@ -53,38 +53,31 @@ class ImagePreprocess(Layer):
         images = sources[0] if sources[0].ndim == 4 else sources[0][:, None]
         if self.mean is not None:
             images = ctx.ops.images(images, self.scale, self.mean)
-        if self.pad:
-            images = self._padded(images)
-        images = self._at_random(images, ctx) if ctx.training else self._centre(images)
+        images = self._at_random(images, ctx) if ctx.training else self._centre(images, ctx)
         if self.mean is None and self.scale != 1:
             images = ctx.ops.images(images, self.scale)
         return Output(images)
 
-    def _padded(self, images: Array) -> Array:
-        rows, channels, height, width = images.shape
-        padded = np.zeros_like(images, shape=(rows, channels, height + 2 * self.pad, width + 2 * self.pad))
-        padded[:, :, self.pad : self.pad + height, self.pad : self.pad + width] = images
-        return padded
-
-    def _centre(self, images: Array) -> Array:
+    def _centre(self, images: Array, ctx: Context) -> Array:
         (height, width), (down, right) = self.crop, self._margins(images)
-        return images[:, :, down // 2 : down // 2 + height, right // 2 : right // 2 + width]
+        top, left = down // 2, right // 2
+        if not self.pad:
+            return images[:, :, top : top + height, left : left + width]
+        rows = len(images)
+        return ctx.ops.crop(images, [top] * rows, [left] * rows, [False] * rows, self.crop, self.pad)
 
     def _at_random(self, images: Array, ctx: Context) -> Array:
-        (height, width), margins = self.crop, self._margins(images)
+        margins = self._margins(images)
         if not self.mirror and margins == (0, 0):
-            return images
+            return self._centre(images, ctx)
         uniform = ctx.uniform(self.name, 3).astype(np.float64)  # float32 could round up to the margin + 1
         tops, lefts = (uniform[:, :2] * (np.array(margins) + 1)).astype(int).T.tolist()
-        steps = np.where(uniform[:, 2] < 0.5, -1, 1).tolist() if self.mirror else [1] * len(images)
-        cut = np.empty_like(images, shape=(*images.shape[:2], height, width))  # in the layout of the images
-        for row, (top, left, step) in enumerate(zip(tops, lefts, steps, strict=True)):
-            cut[row] = images[row, :, top : top + height, left : left + width][..., ::step]
-        return cut
+        mirrored = (uniform[:, 2] < 0.5).tolist() if self.mirror else [False] * len(images)
+        return ctx.ops.crop(images, tops, lefts, mirrored, self.crop, self.pad)
 
     def _margins(self, images: Array) -> tuple[int, int]:
         """Return how far the cut can move, down and to the right."""
-        return images.shape[2] - self.crop[0], images.shape[3] - self.crop[1]
+        return images.shape[2] + 2 * self.pad - self.crop[0], images.shape[3] + 2 * self.pad - self.crop[1]
 
     def _mean(self, image: RGBImageConf, info: RecordInfo | None, shape: Shape) -> Any:
         """Return the mean image, or None if the job has none."""

@@ -48,9 +48,9 @@ class RecordInput(Layer):
         if data.shape[1:] != self.record:
             data = data.reshape(len(data), *self.record)
         kept = data.dtype == np.int32 or (data.dtype == np.float32 and data.ndim != 4)
-        as_it_is = self.mean is None and self.std is None and kept
-        feature = ctx.ops.asarray(data) if as_it_is else ctx.ops.images(data, mean=self.mean, std=self.std)
-        return Output(feature, labels=records.labels)
+        if not kept or self.mean is not None or self.std is not None:
+            return Output(ctx.ops.images(data, mean=self.mean, std=self.std), labels=records.labels)
+        return Output(data if data.dtype == np.int32 else ctx.ops.asarray(data), labels=records.labels)
 
     def _record_shape(self, store: StoreConf, stored: Shape) -> Shape:
         """Return the shape that the job gives a record, else the stored one."""

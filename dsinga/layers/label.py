@@ -76,7 +76,7 @@ def required_labels(layer: Layer, labels: Any) -> np.ndarray:
         assert layer.label_source is not None
         source = layer.source_name(layer.label_source)
         raise layer.fail(f"{source} has no labels; read a store with labels, or leave this layer out of the phase")
-    return np.asarray(labels)
+    return np.asarray(labels)  # labels are in host memory, whatever the backend
 
 
 def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
@@ -128,14 +128,3 @@ def check_topk(layer: Layer, topk: int, classes: int, conf: Any) -> int:
     if not 1 <= topk <= classes:
         raise layer.fail(f"topk is {topk}, but there are {classes} classes; give 1 to {classes}", conf, "topk")
     return topk
-
-
-def count_hits(scores: np.ndarray, labels: np.ndarray, topk: int) -> int:
-    """Return for how many rows of ``scores`` (B, K) the label is among the ``topk`` highest, ties going by index.
-
-    A row with NaN is no hit, unless every class is among the ``topk``.
-    """
-    own = scores[np.arange(len(labels)), labels][:, None]
-    later = np.arange(scores.shape[1]) > labels[:, None]
-    beaten = ((scores < own) | ((scores == own) & later)).sum(axis=1)
-    return int((beaten >= scores.shape[1] - topk).sum())

@@ -15,10 +15,8 @@ import numpy as np
 from dsinga.job import EuclideanLossConf, LayerConf, SigmoidCrossEntropyLossConf, SoftmaxLossConf
 from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, from_matrix, times, to_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.label import check_topk, class_labels, count_hits
+from dsinga.layers.label import check_topk, class_labels
 from dsinga.registry import register
-
-FLT_MIN = float(np.finfo(np.float32).tiny)
 
 
 @register("layer", "kSoftmaxLoss", "kCudnnSoftmaxLoss")
@@ -43,23 +41,18 @@ class SoftmaxLoss(Layer):
         self.shape = (rows, self.classes)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        probabilities = ctx.ops.softmax(to_matrix(sources[0], ctx.ops))
-        labels = class_labels(self, sources[1], self.classes)
-        p, rows = ctx.ops.to_numpy(probabilities), len(labels)
-        own = np.maximum(p[np.arange(rows), labels], FLT_MIN)
-        loss = -float(np.log(own).sum(dtype=np.float64)) * self.scale
-        hits = count_hits(p, labels, self.topk)
-        return Output(probabilities, metrics={"loss": (loss, rows), "accuracy": (hits, rows)})
+        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
+        probabilities, loss, hits = ctx.ops.softmax_loss(to_matrix(sources[0], ctx.ops), labels, self.topk)
+        metrics = {"loss": (loss * self.scale, len(labels)), "accuracy": (hits, len(labels))}
+        return Output(probabilities, saved=labels if ctx.training else None, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         if not needs[0]:
             return (None, None), ()
-        factor = self.scale / ctx.rows.total
-        dx = ctx.ops.to_numpy(output.feature) * factor
-        dx[np.arange(dx.shape[0]), np.asarray(sources[1])] -= factor
-        return (from_matrix(ctx.ops.asarray(dx), sources[0], ctx.ops), None), ()
+        dx = ctx.ops.softmax_loss_grad(output.feature, output.saved, self.scale / ctx.rows.total)
+        return (from_matrix(dx, sources[0], ctx.ops), None), ()
 
 
 class Comparison(Layer):
@@ -95,7 +88,7 @@ class EuclideanLoss(Comparison):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
-        loss = float(ctx.ops.to_numpy(ctx.ops.channel_sums(difference, difference)).sum()) * self.scale
+        loss = ctx.ops.channel_sums(difference, difference).sum() * self.scale
         return Output(difference, metrics={"loss": (loss, difference.shape[0])})
 
     def compute_gradient(
@@ -123,11 +116,10 @@ class SigmoidCrossEntropyLoss(Comparison):
         self.scale = (conf.sigmoidcrossentropyloss_conf or SigmoidCrossEntropyLossConf()).scale
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        matrix = to_matrix(sources[0], ctx.ops)
-        x, target = (ctx.ops.to_numpy(one) for one in (matrix, to_matrix(sources[1], ctx.ops)))
-        lost = np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x)))
-        loss = float(lost.sum(dtype=np.float64)) * self.scale
-        return Output(ctx.ops.sigmoid(matrix), metrics={"loss": (loss, x.shape[0])})
+        (x, target), xp = (to_matrix(source, ctx.ops) for source in sources), ctx.ops.xp
+        lost = xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.abs(x)))
+        loss = lost.sum(dtype=np.float64) * self.scale
+        return Output(ctx.ops.sigmoid(x), metrics={"loss": (loss, x.shape[0])})
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

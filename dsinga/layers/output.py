@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job import ArgSortConf, LayerConf
 from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.label import check_topk, class_labels, count_hits
+from dsinga.layers.label import check_topk, class_labels
 from dsinga.registry import register
 
 
@@ -55,10 +55,10 @@ class Accuracy(ArgSort):
     label_source: int | None = 1
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        scores = self.scores(sources[0], ctx)
         labels = class_labels(self, sources[1], self.classes)
-        hits = count_hits(scores, labels, self.topk)
-        return Output(self.largest(scores), metrics={"accuracy": (hits, len(labels))})
+        hits = ctx.ops.hits(to_matrix(sources[0], ctx.ops), ctx.ops.asarray(labels), self.topk)
+        largest = self.largest(self.scores(sources[0], ctx))
+        return Output(largest, metrics={"accuracy": (hits, len(labels))})
 
 
 @register("layer", "kCharRNNOutput")

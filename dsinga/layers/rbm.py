@@ -54,8 +54,8 @@ class Side(Layer):
         """
         units = mean.shape[1]
         if self.gaussian:
-            return ctx.ops.add(mean, ctx.ops.asarray(normal(ctx, self.name + turn, units).astype(mean.dtype)))
-        return ctx.ops.bernoulli(mean, ctx.uniform(self.name + turn, units))
+            return ctx.ops.add(mean, normal(ctx, self.name + turn, units).astype(mean.dtype))
+        return ctx.ops.bernoulli(mean, ctx.random(self.name + turn, units))
 
     def activate(self, x: Array, ops: Ops) -> Array:
         """Return the means of units from their inputs: sigmoid, or the inputs themselves of gaussian units."""
@@ -80,7 +80,7 @@ class RBMVis(Side):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         visible = to_matrix(sources[0], ctx.ops)
-        low, high = (float(end) for end in (visible.min(), visible.max())) if visible.size else (0.0, 1.0)
+        low, high = ctx.ops.read((visible.min(), visible.max())) if visible.size else (0.0, 1.0)
         if not self.gaussian and not (low >= 0.0 and high <= 1.0):
             raise self.fail(
                 f"{self.source_name(0)} gives numbers from {low:g} to {high:g}, but units that are on or off want "
@@ -136,15 +136,15 @@ class Reconstruction(Layer):
         visible, hidden = sources
         reconstructed = self.visible.mean(params, self.hidden.sample(hidden, ctx), ctx.ops)
         difference = visible - reconstructed
-        error = float(ctx.ops.to_numpy(ctx.ops.channel_sums(difference, difference)).sum())
+        error = ctx.ops.channel_sums(difference, difference).sum()
         return Output(reconstructed, metrics={"reconstruction_error": (error, visible.shape[0])})
 
 
-def normal(ctx: Context, name: str, columns: int) -> np.ndarray:
-    """Return float64 numbers (rows, columns) of mean 0 and variance 1, by Box and Muller from :meth:`Context.uniform`.
+def normal(ctx: Context, name: str, columns: int) -> Array:
+    """Return float64 numbers (rows, columns) of mean 0 and variance 1, by Box and Muller from :meth:`Context.random`.
 
     From 24 bits, none is further out than 5.8.
     """
-    uniform = ctx.uniform(name, 2 * columns).astype(np.float64)
-    radius = np.sqrt(-2 * np.log1p(-uniform[:, :columns]))
-    return radius * np.cos(2 * math.pi * uniform[:, columns:])
+    uniform, xp = ctx.random(name, 2 * columns).astype(np.float64), ctx.ops.xp
+    radius = xp.sqrt(-2 * xp.log1p(-uniform[:, :columns]))
+    return radius * xp.cos(2 * math.pi * uniform[:, columns:])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dsinga.job import LayerConf, RecurrentConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, times
 from dsinga.layers.context import Context, RecordInfo
@@ -107,7 +105,7 @@ class Recurrent(Layer):
             y, last, workspace = ctx.ops.recurrent(self.cell, x, own, begin, lengths, bool(back), ctx.training)
             features.append(y)
             saved.append(workspace)
-        feature = features[0] if len(features) == 1 else np.concatenate(features, axis=2)
+        feature = features[0] if len(features) == 1 else ctx.ops.xp.concatenate(features, axis=2)
         state = {"state": last} if len(params) > self.directions * self.count else {}
         return Output(self._like_sources(feature), saved=saved if ctx.training else None, state=state)
 

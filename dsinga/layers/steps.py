@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.context import Context
 from dsinga.layers.contract import make_layer
+from dsinga.ops import Ops
 
 
 class NotByStep(UserError):
@@ -54,7 +55,7 @@ class Steps(Layer):
             self.label_shape = (steps, *self.layer.label_shape)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        flat = self._flatten(sources)
+        flat = self._flatten(sources, ctx.ops)
         inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
         feature = None if inner.feature is None else flat.spread(inner.feature)
         labels = None if inner.labels is None else flat.spread(inner.labels, -1)
@@ -63,7 +64,7 @@ class Steps(Layer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        flat = self._flatten(sources)
+        flat = self._flatten(sources, ctx.ops)
         dy = None if grad is None else flat.pick(grad)
         for_sources, for_params = self.layer.compute_gradient(
             params, flat.sources, output.saved, dy, needs, flat.context(ctx)
@@ -74,7 +75,7 @@ class Steps(Layer):
             for one, again in zip(spread, self.repeated, strict=True)
         ), for_params
 
-    def _flatten(self, sources: Arrays) -> _Flat:
+    def _flatten(self, sources: Arrays, ops: Ops) -> _Flat:
         """Return the sources as the inner layer takes them, without the steps that are not there."""
         chosen = None
         if self.label_source is not None and sources[self.label_source] is not None:
@@ -82,7 +83,8 @@ class Steps(Layer):
             if labels.ndim == 2 and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))
-        flat = _Flat(rows, self.steps, chosen)
+        there = None if chosen is None else ops.asarray(chosen)
+        flat = _Flat(rows, self.steps, chosen, there, ops)
         taken: list[Any] = []
         for k, source in enumerate(sources):
             if source is None:
@@ -102,48 +104,63 @@ class Steps(Layer):
 
 
 class _Flat(NamedTuple):
-    """How (B, T, ...) and the rows of one batch, B·T or those that are ``chosen``, become each other."""
+    """How (B, T, ...) and the rows of one batch, B·T or those that are ``chosen``, become each other.
+
+    ``there`` are the same numbers as an array of the backend: labels and codes are in host memory, features are not.
+    """
 
     rows: int
     steps: int
     chosen: np.ndarray | None
+    there: Array | None
+    ops: Ops
     sources: Sequence[Any] = ()
+
+    def some(self, flat: Array) -> Array:
+        """Return those of B·T rows that are chosen."""
+        if self.chosen is None:
+            return flat
+        return flat[self.chosen] if isinstance(flat, np.ndarray) else flat[self.there]
 
     def pick(self, array: Array) -> Array:
         """Return (B, T, ...) as rows."""
-        flat = array.reshape(self.rows * self.steps, *array.shape[2:])
-        return flat if self.chosen is None else flat[self.chosen]
+        return self.some(array.reshape(self.rows * self.steps, *array.shape[2:]))
 
     def repeat(self, array: Array) -> Array:
         """Return (B, ...) as rows, each for all steps."""
-        flat = array.repeat(self.steps, axis=0)
-        return flat if self.chosen is None else flat[self.chosen]
+        return self.some(array.repeat(self.steps, axis=0))
 
     def spread(self, flat: Array, missing: int = 0) -> Array:
         """Return rows as (B, T, ...), with ``missing`` for those that were not chosen."""
         if self.chosen is not None:
-            some, flat = flat, np.full_like(flat, missing, shape=(self.rows * self.steps, *flat.shape[1:]))
-            flat[self.chosen] = some
+            xp, where = (np, self.chosen) if isinstance(flat, np.ndarray) else (self.ops.xp, self.there)
+            some, flat = flat, xp.full_like(flat, missing, shape=(self.rows * self.steps, *flat.shape[1:]))
+            flat[where] = some
         return flat.reshape(self.rows, self.steps, *flat.shape[1:])
 
     def context(self, ctx: Context) -> Context:
         """Return the circumstances of the inner layer."""
         known = {field.name: getattr(ctx, field.name) for field in fields(Context)}
         known |= {"total": _no_total, "gather": _no_total}
-        return _StepsContext(**known, steps=self.steps, chosen=self.chosen)
+        return _StepsContext(**known, flat=self)
 
 
 @dataclass(frozen=True)
 class _StepsContext(Context):
     """A context whose rows are the steps of rows: each step has the random numbers of its copy of the layer."""
 
-    steps: int = 1
-    chosen: np.ndarray | None = None
+    flat: _Flat | None = None
 
     def uniform(self, layer: str, columns: int) -> np.ndarray:
-        copies = [super(_StepsContext, self).uniform(copy_name(step, layer), columns) for step in range(self.steps)]
-        flat = np.stack(copies, axis=1).reshape(-1, columns)
-        return flat if self.chosen is None else flat[self.chosen]
+        return self._of_steps(super().uniform, np, layer, columns)
+
+    def random(self, layer: str, columns: int) -> Array:
+        return self._of_steps(super().random, self.ops.xp, layer, columns)
+
+    def _of_steps(self, numbers: Callable[[str, int], Array], xp: Any, layer: str, columns: int) -> Array:
+        assert self.flat is not None, layer
+        copies = [numbers(copy_name(step, layer), columns) for step in range(self.flat.steps)]
+        return self.flat.some(xp.stack(copies, axis=1).reshape(-1, columns))
 
 
 def copy_name(step: int, layer: str) -> str:

@@ -32,7 +32,7 @@ class CharRNN(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         records: Records = sources[0]
-        return Output(ctx.ops.asarray(records.data.astype(np.int64)))
+        return Output(records.data.astype(np.int64))
 
 
 @register("layer", "kRNNLabel")
@@ -63,9 +63,9 @@ class RNNLabel(Layer):
         self.shape = (shape[0], *self.label_shape)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        codes = np.asarray(ctx.ops.to_numpy(sources[0])).astype(np.int64)
+        codes = ctx.ops.to_numpy(sources[0]).astype(np.int64)
         labels = codes[:, 1 : self.stop] if self.step is None else codes[:, self.step + 1]
-        return Output(ctx.ops.asarray(labels), labels=labels)
+        return Output(labels, labels=labels)
 
 
 @register("layer", "kRNNDummy")
@@ -95,7 +95,7 @@ class RNNDummy(Layer):
         if sources:
             return Output(sources[0])
         low, high = self.settings.low, self.settings.high
-        numbers = low + (high - low) * self.uniform(ctx).astype(np.float64)
+        numbers = low + (high - low) * ctx.ops.to_numpy(self.random(ctx)).astype(np.float64)
         if self.settings.integer:
             numbers = np.minimum(np.floor(numbers), np.ceil(high) - 1)
         return Output(ctx.ops.asarray(numbers.astype(np.float32).reshape(-1, *self.shape[1:])))

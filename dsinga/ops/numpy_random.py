@@ -9,14 +9,19 @@ import numpy as np
 from dsinga.ops.interface import Array, Ops, Pair
 
 
+def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndarray:
+    """Return what :meth:`dsinga.ops.Ops.uniform` does, as a numpy array whatever the backend."""
+    width = -(-columns // 8)  # one Philox counter gives four 64-bit words, eight float32
+    seed = np.array(key, np.uint64)  # a list of such numbers becomes float64
+    bits = np.random.Philox(key=seed, counter=[first * width, 0, step, 0])
+    return np.random.Generator(bits).random((rows, width * 8), dtype=np.float32)[:, :columns]
+
+
 class NumpyRandom(Ops):
     """Philox of numpy, and what is cut out of images one by one."""
 
     def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
-        width = -(-columns // 8)  # one Philox counter gives four 64-bit words, eight float32
-        seed = np.array(key, np.uint64)  # a list of such numbers becomes float64
-        bits = np.random.Philox(key=seed, counter=[first * width, 0, step, 0])
-        return np.random.Generator(bits).random((rows, width * 8), dtype=np.float32)[:, :columns]
+        return philox(key, first, step, rows, columns)
 
     def crop(
         self, images: Array, tops: Sequence[int], lefts: Sequence[int], mirrored: Sequence[bool], size: Pair, pad: int

@@ -17,7 +17,7 @@ from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, no_rows
 from dsinga.registry import register
 from dsinga.training.finite import check_visits
-from dsinga.training.metrics import Metrics, report_metrics
+from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 
 Push = Callable[[str, Array], None]
 
@@ -53,7 +53,7 @@ def forward(
         if visit.stage.position in kept:
             outputs[layer.name] = visit.output
         del visit  # or it would keep its features alive while the next layer computes
-    return outputs, report_metrics(net, metrics)
+    return outputs, report_metrics(net, read_metrics(metrics, ctx.ops))
 
 
 @register("algorithm", "kBP", "kBPTT")
@@ -78,9 +78,10 @@ def bp(
     for visit in visit_layers(net, values, records, ctx):
         tape.append(visit if visit.stage.backward else without_features(visit))
         del visit  # or it would keep features alive that the tape has dropped
-    metrics = report_metrics(net, [(visit.stage.layer.name, visit.output.metrics) for visit in tape])
+    reports = read_metrics(((visit.stage.layer.name, visit.output.metrics) for visit in tape), ctx.ops)
+    metrics = report_metrics(net, reports)
     if not ctx.skips:
-        check_visits(net, tape, ctx)
+        check_visits(net, tape, reports, ctx)
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     while tape:
@@ -213,13 +214,13 @@ def whole_rows(own: Array, spec: ParamSpec, ctx: Context) -> Array:
     start, stop, _ = ctx.rows
     if stop - start == spec.shape[0]:
         return own
-    whole = np.zeros(spec.shape, own.dtype)
-    whole[start:stop] = ctx.ops.to_numpy(own)
-    return ctx.ops.asarray(whole)
+    whole = ctx.ops.xp.zeros(spec.shape, own.dtype)
+    whole[start:stop] = own
+    return whole
 
 
 def zeros(net: NeuralNet, name: str, ctx: Context) -> Array | SparseRows:
     """Return the gradient of a param that no loss depends on."""
     if net.params[name].spec.sparse:
         return no_rows(net.params[name].shape)
-    return ctx.ops.asarray(np.zeros(net.params[name].shape, np.float32))
+    return ctx.ops.xp.zeros(net.params[name].shape, np.float32)

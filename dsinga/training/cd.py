@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, CDConf
 from dsinga.layers.base import Array, Arrays
@@ -15,7 +13,7 @@ from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.net import NeuralNet
 from dsinga.registry import register
 from dsinga.training.bp import Push, Visit, visit_layers, whole_rows
-from dsinga.training.metrics import Metrics, report_metrics
+from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 
 
 class Machine(NamedTuple):
@@ -73,7 +71,7 @@ class ContrastiveDivergence:
             elif isinstance(layer, Reconstruction):
                 self.train(visit, hidden.pop(layer.hidden.name, None), push)
             del visit  # or it would keep its features alive while the next layer computes
-        return report_metrics(net, metrics)
+        return report_metrics(net, read_metrics(metrics, ctx.ops))
 
     def train(self, reconstruction: Visit, hidden: Visit | None, push: Push) -> None:
         """Push the gradients of one machine, and its chains if it has any."""
@@ -117,8 +115,8 @@ def push_gradients(machine: Machine, data: Statistics, model: Statistics, ctx: C
     One product over both halves finds that for the weight: the data's half of the hidden units is negative.
     """
     weight, ops, share = machine.visible_params[0], ctx.ops, 1.0 / ctx.rows.total
-    visible = np.concatenate((model.visible, data.visible))
-    hidden = np.concatenate((model.hidden * share, data.hidden * -share))
+    visible = ops.xp.concatenate((model.visible, data.visible))
+    hidden = ops.xp.concatenate((model.hidden * share, data.hidden * -share))
     _, dw, db = ops.inner_product_grad(visible, weight, hidden, False, False, machine.hidden.bias)
     if machine.hidden.bias:
         push(machine.hidden_names[1], db)

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.errors import Diverged
 from dsinga.layers.context import Context
 from dsinga.net import NeuralNet
-from dsinga.training.metrics import Metrics
+from dsinga.training.metrics import Metrics, Reports
 
 if TYPE_CHECKING:
     from dsinga.training.bp import Visit
@@ -32,14 +32,14 @@ def check_metrics(metrics: Metrics, step: int) -> None:
         raise Diverged(f"{name!r} is not finite at step {step}; {ADVICE}")
 
 
-def check_visits(net: NeuralNet, visits: Sequence[Visit], ctx: Context) -> None:
+def check_visits(net: NeuralNet, visits: Sequence[Visit], reports: Reports, ctx: Context) -> None:
     """Raise Diverged, naming the step, the loss and the layer where it began, unless all metrics are finite.
 
-    ``visits`` are those of a forward pass. To look for the layer takes time only where there is one.
+    ``visits`` are those of a forward pass, ``reports`` their metrics. To look for the layer takes time only where
+    there is one.
     """
-    for visit in visits:
-        if not all_finite(visit.output.metrics):
-            loss = visit.stage.layer.name
+    for loss, metrics in reports:
+        if not all_finite(metrics):
             raise Diverged(
                 f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, visits)}; {ADVICE}"
             )

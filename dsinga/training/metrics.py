@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dsinga.net import NeuralNet
+from dsinga.ops import Ops
 
 COPY = re.compile(r"^\d+#")  # before the name of a layer: a time step of it
 Metrics = dict[str, tuple[float, float]]
 Reports = Sequence[tuple[str, Mapping[str, tuple[float, float]]]]
+
+
+def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:
+    """Return the metrics of layers as numbers of the host: sums that lie on a device are read by one copy."""
+    reports = list(reports)
+    places = [(k, name) for k, (_, own) in enumerate(reports) for name in own if type(own[name][0]) not in (int, float)]
+    if places:
+        numbers = ops.read([reports[k][1][name][0] for k, name in places])
+        for (k, name), number in zip(places, numbers, strict=True):
+            layer, own = reports[k]
+            reports[k] = layer, {**own, name: (number, own[name][1])}
+    return reports
 
 
 def merge_metrics(reports: Reports) -> Metrics:

@@ -14,7 +14,6 @@ from layer_cases import context
 
 from dsinga.job import LayerConf
 from dsinga.layers import Layer
-from dsinga.layers.label import count_hits
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
 
@@ -113,8 +112,3 @@ def test_a_hit_is_a_label_among_the_sorted_indices(scores: np.ndarray, labels: n
     output = layer.compute_feature([], [scores, labels], CONTEXT)
     hits = (output.feature == labels[:, None]).any(axis=1).sum()
     assert output.metrics["accuracy"] == (hits, 6)
-
-
-def test_a_row_that_is_not_a_number_is_no_hit():
-    scores = np.full((2, 3), np.nan, np.float32)
-    assert count_hits(scores, np.array([0, 2]), 1) == 0

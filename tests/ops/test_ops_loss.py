@@ -39,6 +39,8 @@ def test_ties_go_to_the_lower_index_and_nan_counts_against_the_label(backend: Ba
     for labels, topk, right in (([0, 1, 2, 0], 1, 1), ([0, 1, 2, 0], 2, 3), ([0, 1, 2, 1], 2, 4), ([0, 1, 2, 0], 3, 4)):
         hits = backend.run("hits", scores, np.array(labels), topk)
         assert backend.ops.read([hits]) == [right]
+    nothing = backend.run("hits", np.full((2, 3), np.nan), np.array([0, 2]), 1)
+    assert backend.ops.read([nothing]) == [0]
 
 
 @given(
