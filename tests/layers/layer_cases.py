@@ -16,6 +16,7 @@ from dsinga.layers import Context, Layer, Output, RecordInfo, Records, Rows
 from dsinga.layers.codes import Codes
 from dsinga.ops import Ops
 from dsinga.registry import lookup
+from dsinga.training.metrics import read_metrics
 
 WAIT = 20.0  # seconds
 BATCH = 5
@@ -84,16 +85,16 @@ class Case:
             elif index == 0 and self.codes:
                 codes = rng.integers(0, self.codes, shape)
                 codes[-1] = -1
-                sources.append(frozen(ops.asarray(codes)))
+                sources.append(frozen(codes))
             else:
                 numbers = blob(shape, rng)
                 if index == self.shares:
                     numbers = (numbers + 2) / 5
-                sources.append(frozen(ops.asarray(numbers.astype(dtype))))
+                sources.append(ops.asarray(frozen(numbers.astype(dtype))))
         params = [
             rng.uniform(0.3, 1.0, spec.shape) * (1 if "vari" in spec.role else sign(rng)) for spec in layer.params
         ]
-        return [frozen(ops.asarray(param.astype(dtype))) for param in params], sources
+        return [ops.asarray(frozen(param.astype(dtype))) for param in params], sources
 
 
 def sequence_labels(classes: int, steps: int, rng: np.random.Generator) -> np.ndarray:
@@ -118,6 +119,27 @@ def frozen(array: np.ndarray) -> np.ndarray:
     array = array.view()
     array.flags.writeable = False
     return array
+
+
+def on_host(value: Any, ops: Ops) -> Any:
+    """Return arrays, sequences of arrays and None with every array in host memory."""
+    if isinstance(value, (tuple, list)):
+        return [on_host(one, ops) for one in value]
+    return ops.to_numpy(value) if hasattr(value, "ndim") else value
+
+
+def on_device(value: Any, ops: Ops) -> Any:
+    """Return arrays as the backend has them: the opposite of :func:`on_host`."""
+    if isinstance(value, (tuple, list)):
+        return [on_device(one, ops) for one in value]
+    return value if value is None else ops.asarray(value)
+
+
+def read(output: Output, ops: Ops) -> Output:
+    """Return what a layer gave with its arrays in host memory and its metrics as numbers."""
+    ((_, metrics),) = read_metrics([("layer", output.metrics)], ops)
+    state = {role: ops.to_numpy(array) for role, array in output.state.items()}
+    return output._replace(feature=on_host(output.feature, ops), metrics=metrics, state=state)
 
 
 def context(ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, step: int = 3, **more: Any) -> Context:

@@ -184,12 +184,16 @@ class OnItsWay(Transfer):
 
 @dataclass
 class Record:
-    """What has been asked of a stub: kernels by name, copies as (thread, dtype, shape), scalars that made it wait."""
+    """What has been asked of a stub: kernels by name, copies as (thread, dtype, shape), numbers that were waited for.
+
+    ``placed`` and ``fetched`` are the copies of ``asarray`` and ``to_numpy``, for which the caller waits.
+    """
 
     kernels: list[str] = field(default_factory=list)
     uploads: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
     downloads: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
-    blocking: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)  # by asarray and to_numpy
+    placed: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
+    fetched: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     syncs: list[str] = field(default_factory=list)
     workers: list[tuple[int | None, str]] = field(default_factory=list)
@@ -205,7 +209,9 @@ def _entry(array: Any) -> tuple[str, str, tuple[int, ...]]:
     return threading.current_thread().name, str(array.dtype), tuple(array.shape)
 
 
-TAKES_HOST_ARRAYS = {"images", "crop", "bernoulli", "dropout_mask", "recurrent", "crf_decode"}
+TAKES_HOST_ARRAYS = {
+    "images", "bernoulli", "dropout_mask", "recurrent", "crf_decode", "batch_norm_sums", "batch_norm_grad",
+}  # fmt: skip
 """Kernels some of whose arguments may be in host memory: records, random numbers, lengths, where to cut."""
 
 
@@ -234,13 +240,13 @@ class StubOps(NumpyOps):
     def asarray(self, array: Any) -> Any:
         if isinstance(array, DeviceArray):
             return array
-        self.record.blocking.append(_entry(np.asarray(array)))
+        self.record.placed.append(_entry(np.asarray(array)))
         return self._up(array)
 
     def to_numpy(self, array: Any) -> Any:
         if not isinstance(array, DeviceArray):
             return array
-        self.record.blocking.append(_entry(array))
+        self.record.fetched.append(_entry(array))
         return array._held.copy(order="K")
 
     def upload(self, array: Any) -> Transfer:
