@@ -10,18 +10,23 @@ import numpy as np
 
 from dsinga.job import BMConf, LayerConf
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, times
-from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.context import Context, RecordInfo, alone
 from dsinga.registry import register
 
 EPSILON = 1e-5  # cuDNN's smallest, which SINGA uses
 
 
 class Statistics(NamedTuple):
-    """Mean and 1/√(variance + EPSILON) of each channel, (C,) float64, and how many numbers they are of."""
+    """Mean and (biased) variance of each channel, (C,) float64, and how many numbers they are of."""
 
-    mean: np.ndarray
-    inverse: np.ndarray
-    size: int
+    mean: Array
+    variance: Array
+    size: int = 1
+
+    @property
+    def inverse(self) -> Array:
+        """1/√(variance + EPSILON)."""
+        return (self.variance + EPSILON) ** -0.5
 
 
 @register("layer", "kBM", "kCudnnBM")
@@ -56,50 +61,60 @@ class BatchNorm(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
-        scale, bias, running_mean, running_variance = (ctx.ops.to_numpy(param) for param in params)
+        scale, bias, running_mean, running_variance = params
         if not ctx.training:
-            inverse = 1 / np.sqrt(running_variance.astype(np.float64) + EPSILON)
-            return Output(_affine(x, scale * inverse, bias - running_mean * scale * inverse, ctx))
-        sums = _sums(x, x, ctx)
-        size = ctx.rows.total * math.prod(x.shape[2:])
+            found = Statistics(running_mean.astype(np.float64), running_variance.astype(np.float64))
+            return Output(_normalise(x, scale, bias, found, ctx))
+        found = self.statistics(x, ctx)
+        share = max(self.momentum, 1 / (ctx.step + 1))
+        unbiased = found.variance * (found.size / max(found.size - 1, 1))
+        state = {
+            "mean": _move(running_mean, found.mean, share),
+            "variance": _move(running_variance, unbiased, share),
+        }
+        return Output(_normalise(x, scale, bias, found, ctx), saved=found, state=state)
+
+    def statistics(self, x: Array, ctx: Context) -> Statistics:
+        """Return the statistics of the global batch, of which x are the rows at hand."""
+        of_one_record = math.prod(x.shape[2:])
+        size = ctx.rows.total * of_one_record
+        mean, variance = ctx.ops.channel_moments(x)
+        if ctx.total is alone:  # nothing need leave the device
+            return Statistics(mean, variance, size)
+        mean, variance = map(ctx.ops.to_numpy, (mean, variance))
+        sums = len(x) * of_one_record * np.stack([mean, variance + mean * mean])
         mean, square = ctx.total(f"{self.name}.feature", sums) / size
         variance = np.maximum(square - mean * mean, 0)
-        inverse = 1 / np.sqrt(variance + EPSILON)
-        share = max(self.momentum, 1 / (ctx.step + 1))
-        state = {
-            "mean": _move(running_mean, mean, share, ctx),
-            "variance": _move(running_variance, variance * (size / max(size - 1, 1)), share, ctx),
-        }
-        y = _affine(x, scale * inverse, bias - mean * scale * inverse, ctx)
-        return Output(y, saved=Statistics(mean, inverse, size), state=state)
+        return Statistics(ctx.ops.asarray(mean), ctx.ops.asarray(variance), size)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        x, (mean, inverse, size) = sources[0], output.saved
-        scale = ctx.ops.to_numpy(params[0])
-        sums = _sums(grad, x, ctx)
-        dbias, dscale = sums[0], (sums[1] - mean * sums[0]) * inverse  # of these rows: the parts add up
+        x, found, scale = sources[0], output.saved, params[0]
+        # Of these rows: the gradients of bias and scale, whose parts add up.
+        sums = ctx.ops.batch_norm_sums(x, grad, found.mean, found.variance, EPSILON)
         dx = None
         if needs[0]:
-            # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), sums over the global batch, as a·dy + b·x + c.
-            whole = ctx.total(f"{self.name}.gradient", sums)
-            a = scale * inverse
-            b = -a * inverse * inverse * (whole[1] - mean * whole[0]) / size
-            c = -a * whole[0] / size - b * mean
-            dx = ctx.ops.add(_affine(grad, a, c, ctx), _affine(x, b, np.zeros_like(b), ctx))
-        dtype = scale.dtype
-        return (dx,), (ctx.ops.asarray(dscale.astype(dtype)), ctx.ops.asarray(dbias.astype(dtype)), None, None)
+            # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), the sums over the global batch.
+            sum_dy, sum_along = self.global_sums(sums, ctx)
+            slope = -found.inverse * sum_along / found.size
+            shift = -sum_dy / found.size - slope * found.mean
+            dx = ctx.ops.batch_norm_grad(x, grad, scale * found.inverse, slope, shift)
+        dbias, dscale = (one.astype(scale.dtype) for one in sums)
+        return (dx,), (dscale, dbias, None, None)
+
+    def global_sums(self, sums: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
+        """Return the sums, of these rows, over all rows of the batch."""
+        if ctx.total is alone:
+            return sums
+        own = np.stack([ctx.ops.to_numpy(one) for one in sums])
+        return [ctx.ops.asarray(one) for one in ctx.total(f"{self.name}.gradient", own)]
 
 
-def _sums(x: Array, y: Array, ctx: Context) -> np.ndarray:
-    """Return (2, C) float64: the sums of x and of x·y along each channel."""
-    return np.stack([ctx.ops.to_numpy(ctx.ops.channel_sums(x)), ctx.ops.to_numpy(ctx.ops.channel_sums(x, y))])
+def _normalise(x: Array, scale: Array, bias: Array, found: Statistics, ctx: Context) -> Array:
+    factor = scale * found.inverse
+    return ctx.ops.channel_affine(x, factor, bias - found.mean * factor)
 
 
-def _affine(x: Array, scale: np.ndarray, shift: np.ndarray, ctx: Context) -> Array:
-    return ctx.ops.channel_affine(x, ctx.ops.asarray(scale), ctx.ops.asarray(shift))
-
-
-def _move(running: np.ndarray, new: np.ndarray, share: float, ctx: Context) -> Array:
-    return ctx.ops.asarray(((1 - share) * running + share * new).astype(running.dtype))
+def _move(running: Array, new: Array, share: float) -> Array:
+    return ((1 - share) * running + share * new).astype(running.dtype)

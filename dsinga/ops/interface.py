@@ -154,6 +154,24 @@ class Ops(ABC):
         """Sum of x, or of x·y, over all axes but axis 1: (B, C, ...) -> (C,), accumulated and returned in float64."""
 
     @abstractmethod
+    def channel_moments(self, x: Array) -> tuple[Array, Array]:
+        """Return (mean, variance), (C,) each, of x (B, C, ...) over all axes but axis 1, in float64; 0 of nothing.
+
+        The variance is the biased one, found about the mean: that of numbers far from 0 keeps its digits.
+        """
+
+    @abstractmethod
+    def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
+        """Return (Σ dy, Σ dy·(x - mean)/√(variance + epsilon)), (C,) each, over all axes but axis 1, in float64.
+
+        ``mean`` and ``variance`` are float64 (C,).
+        """
+
+    @abstractmethod
+    def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
+        """factor·(dy + slope·x + shift), of the layout of x (B, C, ...); the constants are (C,) along axis 1."""
+
+    @abstractmethod
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         """x·scale + shift with scale and shift (C,) along axis 1."""
 

@@ -36,10 +36,27 @@ class NumpyNormalisation(Ops):
             sums = np.einsum("nc,nc->c", first, join_rows(by_channel(y)), dtype=np.float64)
         return sums.reshape(-1, channels).sum(axis=0)
 
+    def channel_moments(self, x: Array) -> tuple[Array, Array]:
+        rows = by_channel(x)
+        count = max(len(rows), 1)
+        mean = rows.sum(axis=0, dtype=np.float64) / count
+        centred = rows - mean
+        return mean, np.einsum("nc,nc->c", centred, centred) / count
+
+    def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
+        dy_rows = by_channel(dy)
+        along = np.einsum("nc,nc->c", dy_rows, by_channel(x) - mean) / np.sqrt(variance + epsilon)
+        return dy_rows.sum(axis=0, dtype=np.float64), along
+
+    def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
+        dx = self.channel_affine(x, slope, shift)
+        dx += dy
+        dx *= _along_channels(factor, x)
+        return dx
+
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
-        along = (-1,) + (1,) * (x.ndim - 2)
-        y = x * scale.astype(x.dtype).reshape(along)
-        y += shift.astype(x.dtype).reshape(along)
+        y = x * _along_channels(scale, x)
+        y += _along_channels(shift, x)
         return y
 
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
@@ -60,6 +77,11 @@ class NumpyNormalisation(Ops):
         dx -= normal * along
         dx *= inverse
         return dx, np.einsum("ij,ij->j", dy, normal), dy.sum(axis=0)
+
+
+def _along_channels(constants: Array, x: Array) -> Array:
+    """Return (C,) constants in the dtype of x, with axes of 1 so that they meet axis 1 of x."""
+    return constants.astype(x.dtype).reshape((-1,) + (1,) * (x.ndim - 2))
 
 
 def _window_sums(rows: Array, size: int) -> Array:

@@ -17,6 +17,7 @@ LAYOUTS = st.sampled_from(["channels last", "rows", "gaps", "reversed"])
 BATCHES = st.integers(0, 5)
 CHANNELS = st.sampled_from([1, 2, 3, 5, 8, 16, 17, 20, 32])
 SEEDS = st.integers(0, 2**32 - 1)
+ROUNDING = {np.float32: 1e-6, np.float64: 1e-14}
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
@@ -195,6 +196,20 @@ class TestKernels:
         exact_x, exact_y = x_placed.astype(np.float64), y_placed.astype(np.float64)
         assert_close(backend.run("channel_sums", x_placed), exact_x.sum(axis=axes), np.float64)
         assert_close(backend.run("channel_sums", x_placed, y_placed), (exact_x * exact_y).sum(axis=axes), np.float64)
+        mean, variance = backend.run("channel_moments", x_placed)
+        count = max(batch * (12 if image else 1), 1)
+        exact_mean = exact_x.sum(axis=axes) / count
+        exact_variance = np.square(exact_x - exact_mean[along]).sum(axis=axes) / count
+        assert mean.dtype == variance.dtype == np.float64
+        np.testing.assert_allclose(mean, exact_mean, rtol=0, atol=ROUNDING[backend.dtype])
+        np.testing.assert_allclose(variance, exact_variance, rtol=0, atol=ROUNDING[backend.dtype])
+        sums = backend.ops.batch_norm_sums(x_placed, y_placed, exact_mean, exact_variance, 1e-5)
+        standard = (exact_x - exact_mean[along]) / np.sqrt(exact_variance + 1e-5)[along]
+        for found, expected in zip(sums, (exact_y.sum(axis=axes), (exact_y * standard).sum(axis=axes)), strict=True):
+            assert found.dtype == np.float64
+            np.testing.assert_allclose(found, expected, rtol=0, atol=100 * ROUNDING[backend.dtype])
+        grad = backend.run("batch_norm_grad", x_placed, y_placed, scale, shift, exact_mean)
+        assert_close(grad, scale[along] * (y + shift[along] * x + exact_mean[along]), backend.dtype)
         affine = backend.run("channel_affine", x_placed, scale, shift)
         assert_close(affine, x * scale[along] + shift[along], backend.dtype)
 

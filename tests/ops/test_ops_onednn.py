@@ -62,6 +62,15 @@ def test_what_the_library_lacks_is_left_to_numpy():
     assert isinstance(onednn, NumpyOps)
 
 
+def test_moments_of_many_numbers_far_from_zero_keep_their_digits():
+    """The library's own sums over as many rows have a mean 2e-4 off."""
+    x = np.random.default_rng(1).normal(30, 1, (80000, 16)).astype(np.float32)
+    mean, variance = onednn.channel_moments(x)
+    exact = NumpyOps().channel_moments(x)
+    np.testing.assert_allclose(mean, exact[0], rtol=1e-6)
+    np.testing.assert_allclose(variance, exact[1], rtol=1e-5)
+
+
 def test_a_thread_keeps_a_bounded_number_of_kernels(own_thread, monkeypatch):
     monkeypatch.setattr(thread, "KERNELS", 3)
 

@@ -17,7 +17,10 @@ from dsinga.errors import UserError
 # data types, format tags, kinds of propagation
 F32, U8 = 3, 6
 ANY = 1
-TRAINING, INFERENCE = 64, 96
+TRAINING, INFERENCE, BACKWARD = 64, 96, 128
+
+# flags of batch normalisation
+USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT = 1, 2, 4
 
 # algorithms
 CONVOLUTION = 0x1
@@ -30,7 +33,8 @@ SOFTMAX = 0x30000
 
 # arguments of an execution
 SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
-DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 129, 145, 161, 169
+MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 169, 255, 256
 POST_OP = 32768  # times (index + 1), or-ed with SRC_1: the operand of a binary post-operation
 
 # queries

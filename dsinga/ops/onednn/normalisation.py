@@ -1,4 +1,4 @@
-"""Local response normalisation and per-channel scale and shift on channels-last images."""
+"""Local response normalisation on channels-last images."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.interface import Array
-from dsinga.ops.layout import by_channel, to_rows
-from dsinga.ops.numpy_normalisation import NumpyNormalisation
+from dsinga.ops.layout import to_rows
 from dsinga.ops.onednn import lrn
-from dsinga.ops.onednn.descriptors import Unsupported, dense, engine, image
+from dsinga.ops.onednn.batchnorm import OnednnBatchNorm
+from dsinga.ops.onednn.descriptors import Unsupported, engine, image
 from dsinga.ops.onednn.library import (
-    ADD,
     DIFF_DST,
     DIFF_SRC,
     DST,
     INFERENCE,
     LRN_ACROSS_CHANNELS,
-    MULTIPLY,
     SRC,
-    SRC_1,
     TRAINING,
     WORKSPACE,
 )
-from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
+from dsinga.ops.onednn.primitive import Primitive, suits
 from dsinga.ops.onednn.thread import get_kernel
 
 Shape = tuple[int, ...]
@@ -76,19 +73,7 @@ def _constants(size: int, alpha: float, beta: float, k: float) -> tuple[Any, ...
     return ctypes.c_int64(size), ctypes.c_float(alpha), ctypes.c_float(beta), ctypes.c_float(k)
 
 
-class _Affine:
-    """x·scale + shift on (n, C), in one pass."""
-
-    def __init__(self, rows: int, channels: int):
-        x, row = dense((rows, channels)), dense((1, channels))
-        self.apply = Primitive(
-            *("binary", engine, MULTIPLY, x, row, x),
-            operands=(SRC, SRC_1, operand_of(0), DST),
-            post_ops=((ADD, row),),
-        )
-
-
-class OnednnNormalisation(NumpyNormalisation):
+class OnednnNormalisation(OnednnBatchNorm):
     """Normalisation by the library; LRN by a primitive, else by matrix products, else by numpy."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
@@ -111,13 +96,3 @@ class OnednnNormalisation(NumpyNormalisation):
         back = get_kernel(_Backward, x.shape, size, alpha, beta, k)
         assert back is not None, "a normalisation has no backward although it has a forward"
         return back(to_rows(x), to_rows(dy), *workspace)
-
-    def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
-        possible = suits(x) and x.ndim in (2, 4)
-        affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1]) if possible else None
-        if not affine:
-            return super().channel_affine(x, scale, shift)
-        y = buffers.empty(x.shape, channels_last=x.ndim == 4)
-        row = np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32)
-        affine.apply(np.ascontiguousarray(by_channel(x)), *row, by_channel(y))
-        return y
