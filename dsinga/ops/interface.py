@@ -74,6 +74,14 @@ class Ops(ABC):
         """
 
     @abstractmethod
+    def device_count(self) -> int:
+        """Return how many GPUs the backend finds in this process, 0 if it computes in host memory."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Say in one sentence what computes, and by which libraries."""
+
+    @abstractmethod
     def enter(self) -> None:
         """Let the calling thread compute for this worker, until it enters another: call it before any kernel."""
 

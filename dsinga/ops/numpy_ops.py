@@ -77,6 +77,12 @@ class NumpyOps(
             raise UserError(f"the kernel backend {self.name!r} computes in float32; {precision} needs a GPU")
         return self
 
+    def device_count(self) -> int:
+        return 0
+
+    def describe(self) -> str:
+        return f"the kernel backend {self.name!r}, on CPUs"
+
     def enter(self) -> None:
         """Do nothing: any thread may compute for any worker."""
 

@@ -270,6 +270,12 @@ class StubOps(NumpyOps):
         self.record.workers.append((device, precision))
         return self
 
+    def device_count(self) -> int:
+        return self.devices
+
+    def describe(self) -> str:
+        return "a device of the imagination"
+
     def enter(self) -> None:
         self.record.entered.append(threading.current_thread().name)
 
@@ -303,6 +309,6 @@ class _Kernel:
 
 HOST = {
     "asarray", "to_numpy", "read", "set_threads", "for_worker", "enter", "upload", "download", "synchronize",
-    "free_memory",
+    "free_memory", "device_count", "describe",
 }  # fmt: skip
 KERNELS = frozenset(Ops.__abstractmethods__ - HOST)
