@@ -26,8 +26,17 @@ def _onednn() -> Ops:
     return OnednnOps()
 
 
-BACKENDS: dict[str, Callable[[], Ops]] = {"onednn": _onednn, "numpy": _numpy}
-"""Name -> maker, best first; a maker raises UserError, in one sentence, if the backend cannot load here."""
+def _cupy() -> Ops:
+    from dsinga.ops.cupy.cupy_ops import CupyOps
+
+    return CupyOps()
+
+
+BACKENDS: dict[str, Callable[[], Ops]] = {"onednn": _onednn, "numpy": _numpy, "cupy": _cupy}
+"""Name -> maker, best first; a maker raises UserError, in one sentence, if the backend cannot load here.
+
+The numpy backend always loads, so that cupy, after it, runs only where it is asked for.
+"""
 
 _loaded: dict[str, Ops] = {}
 _lock = threading.Lock()

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import emulated_cupy
 import numpy as np
 import pytest
 
 from dsinga.errors import UserError
 from dsinga.ops import BACKENDS, Ops
+
+EMULATED = "cupy on a CPU"
+WITH_WORKSPACE = ("max_pool", "lrn", "layer_norm", "recurrent", "crf")
 
 
 @dataclass(frozen=True)
@@ -20,17 +24,33 @@ class Backend:
     dtype: type
 
     def run(self, kernel: str, *arguments: Any) -> Any:
-        """Call ``ops.kernel`` on read-only arrays of the backend's dtype and check that it left them alone."""
+        """Call ``ops.kernel`` on arrays of the backend's dtype and check that it left them alone.
+
+        The results are in host memory, as they lay, but for workspaces, which are the kernel's own.
+        """
         given = [self.asarray(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
-        before = [argument.copy() if isinstance(argument, np.ndarray) else None for argument in given]
+        before = [self.host(argument).copy() if is_array(argument) else None for argument in given]
         result = getattr(self.ops, kernel)(*given)
         for now, then in zip(given, before, strict=True):
             if then is not None:
-                np.testing.assert_array_equal(now, then)
-        return result
+                np.testing.assert_array_equal(self.host(now), then)
+        if kernel in WITH_WORKSPACE:
+            return (*map(self.host, result[:-1]), result[-1])
+        return self.host(result)
+
+    def host(self, result: Any) -> Any:
+        """Return an array in host memory, laid out as it was; a sequence of arrays likewise; all else as it is."""
+        if isinstance(result, tuple | list):
+            return type(result)(map(self.host, result))
+        if self.ops.xp is np or not is_array(result):
+            return result
+        order = np.argsort([-abs(step) for step in result.strides], kind="stable")
+        return self.ops.to_numpy(result.transpose(*order)).transpose(*np.argsort(order)) if result.ndim else result
 
     def asarray(self, array: np.ndarray) -> Any:
-        """Return a read-only view of ``array``; floating-point values come in the backend's dtype."""
+        """Return ``array`` for the backend, read-only where it can be; floating-point values come in its dtype."""
+        if self.ops.xp is not np and isinstance(array, self.ops.xp.ndarray):
+            return array
         if array.dtype.kind == "f" and array.dtype != self.dtype:
             array = array.astype(self.dtype)
         array = array.view()
@@ -39,27 +59,38 @@ class Backend:
 
     def place(self, values: np.ndarray, layout: str) -> Any:
         """Return ``values`` in the backend's dtype, laid out in memory as ``layout`` says."""
-        values = values.astype(self.dtype, order="C")
+        values, xp = self.ops.asarray(values.astype(self.dtype, order="C")), self.ops.xp
         if layout == "channels last":
-            return np.ascontiguousarray(np.moveaxis(values, 1, -1)).transpose(0, -1, *range(1, values.ndim - 1))
+            return xp.ascontiguousarray(xp.moveaxis(values, 1, -1)).transpose(0, -1, *range(1, values.ndim - 1))
         if layout == "gaps":
-            wide = np.full((*values.shape[:-1], 2 * values.shape[-1]), np.nan, self.dtype)
+            wide = xp.zeros((*values.shape[:-1], 2 * values.shape[-1]), self.dtype)
+            wide[...] = np.nan
             wide[..., ::2] = values
             return wide[..., ::2]
         if layout == "reversed":
-            return np.ascontiguousarray(values[..., ::-1])[..., ::-1]
+            return xp.ascontiguousarray(values[..., ::-1])[..., ::-1]
         assert layout == "rows"
         return values
 
 
+def is_array(one: Any) -> bool:
+    """Whether it is an array, of the host or of a device."""
+    return hasattr(one, "strides")
+
+
 def backends() -> list[Any]:
-    """Every backend in float32, and numpy's in float64."""
-    cases = [pytest.param((name, np.float32), id=f"{name}-float32") for name in BACKENDS]
-    return [*cases, pytest.param(("numpy", np.float64), id="numpy-float64")]
+    """Every backend in float32, those that have it in float64 too; cupy on a GPU, and emulated on the CPU."""
+    both = [(name, dtype) for name in ("numpy", "cupy", EMULATED) for dtype in (np.float32, np.float64)]
+    return [
+        pytest.param(case, id=f"{case[0]}-{case[1].__name__}", marks=[pytest.mark.gpu] if case[0] == "cupy" else [])
+        for case in [("onednn", np.float32), *both]
+    ]
 
 
 def load(name: str) -> Ops:
     """Return a backend by its maker, whatever DSINGA_OPS says; skip the test where it cannot load."""
+    if name == EMULATED:
+        return emulated_cupy.load()
     try:
         return BACKENDS[name]()
     except UserError as error:

@@ -1,0 +1,123 @@
+"""Arrays on the device and how they lie: images channels-last, all else in rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.cupy.kernels import Source
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.interface import Array, Ops
+from dsinga.ops.layout import to_image
+
+_images = Source("images")
+CONSTANTS = 64  # means and standard deviations of records kept on the device
+
+
+def to_rows(x: Array) -> Array:
+    """Return image x (B, C, H, W) as a C-contiguous (B, H, W, C) array: a view if x is channels-last, else a copy."""
+    return cupy.ascontiguousarray(x.transpose(0, 2, 3, 1))
+
+
+def by_channel(x: Array) -> Array:
+    """Return x (B, C, ...) as C-contiguous (n, C), one row for each pixel: a view if x is channels-last, else a copy."""
+    rows = cupy.ascontiguousarray(cupy.moveaxis(x, 1, -1))
+    return rows.reshape(x.size // max(x.shape[1], 1), x.shape[1])
+
+
+def empty_image(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an uninitialised image (B, C, H, W) with channels-last strides."""
+    batch, channels, height, width = shape
+    return to_image(cupy.empty((batch, height, width, channels), dtype))
+
+
+def is_channels_last(x: Array) -> bool:
+    """Whether x is an image that lies channels-last, without gaps."""
+    return x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
+
+
+def dense(x: Array) -> Array:
+    """Return x if it lies without gaps, in rows or channels-last, else a copy in rows."""
+    return x if x.flags.c_contiguous or is_channels_last(x) else cupy.ascontiguousarray(x)
+
+
+def empty_like(x: Array) -> Array:
+    """Return an uninitialised array that lies like x, which is dense."""
+    return cupy.empty(x.shape, x.dtype) if x.flags.c_contiguous else empty_image(x.shape, x.dtype)
+
+
+def aligned(x: Array, model: Array) -> Array:
+    """Return x with the dtype of ``model`` and lying like it, which is dense."""
+    same = x.flags.c_contiguous if model.flags.c_contiguous else is_channels_last(x)
+    if same and x.dtype == model.dtype:
+        return x
+    copy = empty_like(model)
+    copy[...] = x
+    return copy
+
+
+class CupyArrays(Ops):
+    """What takes records and params to the device and back."""
+
+    xp = cupy
+
+    def __init__(self) -> None:
+        self._constants: dict[tuple[Any, ...], tuple[Any, Array]] = {}
+
+    def asarray(self, array: Any) -> Array:
+        """Return an array of the device as it is, of the host a copy, which is in order with the kernels."""
+        return cupy.asarray(array)
+
+    def to_numpy(self, array: Array) -> Array:
+        """Return an array of the host as it is, of the device a copy: it waits for the kernels called so far."""
+        return array.get() if isinstance(array, cupy.ndarray) else np.asarray(array)
+
+    def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
+        array = cupy.asarray(array)
+        image = array if array.ndim == 4 else cupy.ascontiguousarray(array).reshape(len(array), -1, 1, 1)
+        result = empty_image(image.shape, np.float32)
+        shape, record = image.shape[1:], array.shape[1:]
+        means, factors = self._constant(mean, None, record), self._constant(std, scale, record)
+        steps = [step for constant in (means, factors) for step in _steps(constant, shape)]
+        arguments = image, means, factors, result, float(scale), *(step // image.itemsize for step in image.strides)
+        _images.each(f"images_{image.dtype}", result.dtype, result.size, *arguments, *steps, *shape)
+        return result if array.ndim == 4 else result.reshape(array.shape)
+
+    def _constant(self, value: Any, scale: float | None, record: tuple[int, ...]) -> Array | None:
+        """Return a mean, or the factor ``scale``/value, that broadcasts against an image: on the device, once for all."""
+        if value is None:
+            return None
+        key = id(value), scale, record
+        if key not in self._constants:
+            if len(self._constants) >= CONSTANTS:
+                self._constants.clear()
+            numbers = np.asarray(self.to_numpy(value), np.float32)
+            numbers = numbers if scale is None else np.float32(scale) / numbers
+            if len(record) != 3:
+                numbers = np.broadcast_to(numbers, record).reshape(-1, 1, 1) if numbers.ndim else numbers
+            self._constants[key] = (
+                value,
+                cupy.asarray(np.ascontiguousarray(numbers)),
+            )  # the value keeps its id from others
+        return self._constants[key][1]
+
+    def flatten(self, x: Array) -> Array:
+        return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which an empty batch leaves open
+
+    def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
+        x = x.reshape(shape)
+        return to_image(to_rows(x)) if x.ndim == 4 else x
+
+    def set_threads(self, count: int) -> None:
+        """Do nothing: what a kernel may use is the device."""
+
+
+def _steps(constant: Array | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return by how many numbers a constant goes on along each axis of ``shape``, 0 where it is broadcast."""
+    return (
+        (0, 0, 0)
+        if constant is None
+        else tuple(s // constant.itemsize for s in cupy.broadcast_to(constant, shape).strides)
+    )

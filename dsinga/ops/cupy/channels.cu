@@ -1,0 +1,93 @@
+// Across the channels of a pixel, and along each of them. Rows are pixels, c numbers long.
+
+// Sums over rows of value(place, column), in float64: each block 32 columns of a stretch of rows, a row of `partial`
+// each. Blocks have 8 groups of 32 threads.
+template <typename Value> __device__ void sum_columns(Value value, double* partial, Index rows, Index stretch, Index c) {
+    __shared__ double sums[8][33];
+    const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+    const Index column = blockIdx.x * (Index)32 + lane, first = blockIdx.y * stretch;
+    const Index last = min(first + stretch, rows);
+    double sum = 0;
+    if (column < c)
+        for (Index row = first + group; row < last; row += 8) sum += value(row * c + column, column);
+    __syncthreads();  // the sums of the call before have been read
+    sums[group][lane] = sum;
+    __syncthreads();
+    if (group == 0 && column < c) {
+        for (int other = 1; other < 8; ++other) sum += sums[other][lane];
+        partial[blockIdx.y * c + column] = sum;
+    }
+}
+
+// Several rows may lie in one, so that there are more columns than channels: those of channel 0, 1, ..., 0, 1, ...
+
+KERNEL sums_of(const REAL* x, double* partial, Index rows, Index stretch, Index c) {
+    sum_columns([=](Index i, Index) { return (double)x[i]; }, partial, rows, stretch, c);
+}
+
+KERNEL sums_of_products(const REAL* x, const REAL* y, double* partial, Index rows, Index stretch, Index c) {
+    sum_columns([=](Index i, Index) { return (double)x[i] * y[i]; }, partial, rows, stretch, c);
+}
+
+KERNEL sums_of_squares(
+    const REAL* x, const double* mean, Index channels, double* partial, Index rows, Index stretch, Index c
+) {
+    sum_columns(
+        [=](Index i, Index column) {
+            const double from_mean = x[i] - mean[column % channels];
+            return from_mean * from_mean;
+        },
+        partial, rows, stretch, c);
+}
+
+// Of dy, and of dy·(x - mean)/√(variance + epsilon).
+KERNEL sums_of_gradients(
+    const REAL* x, const REAL* dy, const double* mean, const double* variance, double epsilon, Index channels,
+    double* partial, double* partial_along, Index rows, Index stretch, Index c
+) {
+    sum_columns([=](Index i, Index) { return (double)dy[i]; }, partial, rows, stretch, c);
+    const Index own = (blockIdx.x * (Index)32 + threadIdx.x % 32) % channels;
+    const double middle = mean[own], inverse = 1 / sqrt(variance[own] + epsilon);
+    sum_columns([=](Index i, Index) { return dy[i] * (x[i] - middle) * inverse; }, partial_along, rows, stretch, c);
+}
+
+// Sums of the `count` rows of `partial` times `factor`, as float64 and as REAL, whichever is wanted; one block a column.
+KERNEL add_partial(const double* partial, double* total, REAL* rounded, double factor, Index count, Index c) {
+    double sum = 0;
+    FOR_COLUMN(row, count) sum += partial[row * c + blockIdx.x];
+    sum = block_sum(sum) * factor;
+    if (threadIdx.x) return;
+    if (total) total[blockIdx.x] = sum;
+    if (rounded) rounded[blockIdx.x] = sum;
+}
+
+// Across channels: norm = k + scale·Σ x² over c ± half, y = x·norm^-beta.
+KERNEL lrn(const REAL* x, REAL* y, REAL* norm, Index half, double scale, double beta, double k, Index c, Index n) {
+    FOR_EACH(i, n) {
+        const Index channel = i % c, start = i - channel;
+        REAL sum = 0;
+        for (Index j = max(channel - half, (Index)0); j <= min(channel + half, c - 1); ++j)
+            sum += x[start + j] * x[start + j];
+        const REAL value = (REAL)k + (REAL)scale * sum;
+        if (norm) norm[i] = value;
+        y[i] = x[i] * pow(value, -(REAL)beta);
+    }
+}
+
+// What each channel gives its neighbours in the gradient, dy·x·norm^(-beta - 1), and itself, dy·norm^-beta.
+KERNEL lrn_shares(const REAL* x, const REAL* norm, const REAL* dy, REAL* share, REAL* dx, double beta, Index n) {
+    FOR_EACH(i, n) {
+        const REAL own = dy[i] * pow(norm[i], -(REAL)beta);
+        dx[i] = own;
+        share[i] = own * x[i] / norm[i];
+    }
+}
+
+KERNEL lrn_grad(const REAL* x, const REAL* share, REAL* dx, Index half, double factor, Index c, Index n) {
+    FOR_EACH(i, n) {
+        const Index channel = i % c, start = i - channel;
+        REAL sum = 0;
+        for (Index j = max(channel - half, (Index)0); j <= min(channel + half, c - 1); ++j) sum += share[start + j];
+        dx[i] -= (REAL)factor * x[i] * sum;
+    }
+}

@@ -1,0 +1,97 @@
+"""Convolution: by cuDNN where it has a plan for it, else as matrix products (im2col, cuBLAS)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
+from dsinga.ops.cupy.channels import column_sums
+from dsinga.ops.cupy.cudnn_graphs import Direction, Plans, Problem
+from dsinga.ops.cupy.kernels import Source
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.pooling import geometry, windows
+from dsinga.ops.cupy.products import Blas, from_bfloat16, to_bfloat16
+from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.layout import output_sizes, to_image
+
+_elementwise = Source("elementwise")
+
+
+class CupyConvolution(Ops):
+    """Convolutions of channels-last images; filters are laid out likewise for the time of a call."""
+
+    blas: Blas
+    plans: Plans
+
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+        shape = (x.shape[0], w.shape[0], *output_sizes(x.shape, w.shape[2:], stride, pad))
+        y = self._by_cudnn("fprop", x.shape, w.shape, shape, stride, pad, x, w)
+        if y is None:
+            columns = _to_columns(x, w.shape, shape, stride, pad)
+            y = empty_image(shape, x.dtype)
+            self.blas.multiply(columns, _matrix(w).T, by_channel(y))
+        if b is not None:
+            _elementwise.each("add_rows", y.dtype, y.size, cupy.ascontiguousarray(b, y.dtype), y, y.shape[1])
+        return y
+
+    def convolution_grad(
+        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        shapes = x.shape, w.shape, dy.shape, stride, pad
+        dy = to_image(to_rows(dy))  # once for all that follows
+        dw = self._by_cudnn("wgrad", *shapes, x, dy)
+        if dw is None:
+            product = self.blas.multiply(by_channel(dy).T, _to_columns(x, w.shape, dy.shape, stride, pad))
+            dw = product.reshape(w.shape[0], *w.shape[2:], w.shape[1]).transpose(0, 3, 1, 2)
+        dx = None
+        if need_dx:
+            dx = self._by_cudnn("dgrad", *shapes, w, dy)
+            if dx is None:
+                dx = _from_columns(
+                    self.blas.multiply(by_channel(dy), _matrix(w)), x.shape, w.shape, dy.shape, stride, pad
+                )
+        db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None
+        return dx, cupy.ascontiguousarray(dw), db
+
+    def _by_cudnn(
+        self,
+        direction: Direction,
+        x: tuple[int, ...],
+        w: tuple[int, ...],
+        y: tuple[int, ...],
+        stride: Pair,
+        pad: Pair,
+        left: Array,
+        right: Array,
+    ) -> Array | None:
+        """Return what cuDNN computes of channels-last copies of ``left`` and ``right``, None where it does not."""
+        if left.dtype != np.float32 or not (left.size and right.size):
+            return None
+        problem = Problem(direction, x, w, y, tuple(stride), tuple(pad), self.blas.bf16)
+        rows = [to_rows(one) for one in (left, right)]
+        if problem.bf16:
+            rows = [to_bfloat16(one) for one in rows]
+        result = self.plans.run(problem, *rows)
+        return from_bfloat16(result) if result is not None and result.dtype == np.uint16 else result
+
+
+def _matrix(w: Array) -> Array:
+    """Return filters (F, C, kh, kw) as (F, kh·kw·C)."""
+    return to_rows(w).reshape(w.shape[0], w.shape[2] * w.shape[3] * w.shape[1])
+
+
+def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Pair, pad: Pair) -> Array:
+    """Return im2col of x: (B·H'·W', kh·kw·C)."""
+    columns = cupy.empty((y[0] * y[2] * y[3], w[2] * w[3] * w[1]), x.dtype)
+    sizes = geometry(x.shape, y[2:], (w[2], w[3]), stride, pad)
+    windows.each("to_columns", x.dtype, columns.size, to_rows(x), columns, *sizes)
+    return columns
+
+
+def _from_columns(
+    columns: Array, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], stride: Pair, pad: Pair
+) -> Array:
+    """Return the sums of what the columns have for each pixel of an image of shape ``x``."""
+    dx = empty_image(x, columns.dtype)
+    windows.each("from_columns", dx.dtype, dx.size, columns, dx, *geometry(x, y[2:], (w[2], w[3]), stride, pad))
+    return dx

@@ -1,0 +1,155 @@
+"""Convolutions as graphs of cuDNN: what is to be computed, the plan that computes it, and a cache of plans.
+
+Every plan is for fixed shapes, strides and types. The library's heuristics choose among its engines; those that would
+round factors where the precision does not allow it, or that add up in changing order, are ruled out by what cuDNN notes
+of each (the second rule gives way if nothing else is left).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from dsinga.ops.cupy.library import cudnn, cupy
+from dsinga.ops.interface import Array, Pair
+
+Direction = Literal["fprop", "dgrad", "wgrad"]
+PLANS = 512  # of one worker; a net has three for each convolution
+
+
+class Problem(NamedTuple):
+    """One convolution: what is wanted of which shapes (B, C, H, W), (F, C, kh, kw), (B, F, H', W')."""
+
+    direction: Direction
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    stride: Pair
+    pad: Pair
+    bf16: bool = False
+    channels_last: bool = True
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """The shape of what is wanted."""
+        return {"fprop": self.y, "dgrad": self.x, "wgrad": self.w}[self.direction]
+
+
+class Plan(NamedTuple):
+    """A graph that can be run: its two tensors in, the one out, bytes of workspace, whether it gives bfloat16."""
+
+    graph: Any
+    tensors: tuple[Any, Any, Any]
+    workspace: int
+    bf16: bool
+
+
+class Plans:
+    """The plans of one worker, its handle, and which stream that is set to. Any thread may use it, one at a time."""
+
+    def __init__(self, precision: str):
+        self._precision = precision
+        self._frontend = cudnn()
+        self._handle: Any = None
+        self._plans: dict[Problem, Plan | None] = {}
+        self._lock = threading.Lock()
+
+    def run(self, problem: Problem, left: Array, right: Array) -> Array | None:
+        """Return the result, laid out as the problem says; None where cuDNN has no plan for it, or is not installed.
+
+        ``left`` and ``right`` are what the direction takes, in the order x, w, dy, laid out as the problem says, in
+        float32, or bfloat16 in uint16. The result is float32, or bfloat16 in uint16.
+        """
+        if self._frontend is None:
+            return None
+        with self._lock:
+            plan = self._find(problem)
+            if plan is None:
+                return None
+            result = empty(problem.result, np.uint16 if plan.bf16 else np.float32, problem.channels_last)
+            workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
+            self._frontend.set_stream(handle=self._handle, stream=cupy.cuda.get_current_stream().ptr)
+            arrays = left, right, result
+            pointers = {tensor: int(array.data.ptr) for tensor, array in zip(plan.tensors, arrays, strict=True)}
+            plan.graph.execute(pointers, int(workspace.data.ptr), handle=self._handle)
+        return result
+
+    def _find(self, problem: Problem) -> Plan | None:
+        if problem not in self._plans:
+            if len(self._plans) >= PLANS:
+                self._plans.clear()
+            if self._handle is None:
+                self._handle = self._frontend.create_handle()
+            self._plans[problem] = self._make(problem)
+        return self._plans[problem]
+
+    def _make(self, problem: Problem) -> Plan | None:
+        """Return the first plan that cuDNN supports: exact in order before quick, float32 before bfloat16 results."""
+        for bf16 in (False, True) if problem.bf16 else (False,):
+            for ordered in (True, False):
+                try:
+                    return self._build(problem, bf16, ordered)
+                except (self._frontend.cudnnGraphNotSupportedError, RuntimeError):
+                    continue  # older frontends say RuntimeError
+        return None
+
+    def _build(self, problem: Problem, bf16: bool, ordered: bool) -> Plan:
+        types, notes = self._frontend.data_type, self._frontend.numerical_note
+        given = types.BFLOAT16 if problem.bf16 else types.FLOAT
+        graph = self._frontend.pygraph(
+            io_data_type=given,
+            intermediate_data_type=types.FLOAT,
+            compute_data_type=types.FLOAT,
+            handle=self._handle,
+        )
+        tensors = describe(graph, problem, given)
+        result = tensors[2]
+        result.set_output(True)
+        result.set_data_type(types.BFLOAT16 if bf16 else types.FLOAT)
+        result.set_dim(list(problem.result))
+        result.set_stride(strides(problem.result, problem.channels_last))
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([self._frontend.heur_mode.A, self._frontend.heur_mode.FALLBACK])
+        ruled_out = [notes.NONDETERMINISTIC] if ordered else []
+        if not problem.bf16:
+            ruled_out += [notes.DOWN_CONVERT_INPUTS]
+            ruled_out += [notes.TENSOR_CORE] if self._precision == "float32" else []
+        graph.deselect_numeric_notes(ruled_out)
+        graph.check_support()
+        graph.build_plans(self._frontend.build_plan_policy.HEURISTICS_CHOICE)
+        return Plan(graph, tensors, int(graph.get_workspace_size()), bf16)
+
+
+def describe(graph: Any, problem: Problem, given: Any) -> tuple[Any, Any, Any]:
+    """Put the convolution into a graph; return its tensors in, in the order x, w, dy, and the one out."""
+
+    def tensor(name: str, shape: tuple[int, ...]) -> Any:
+        return graph.tensor(name=name, dim=list(shape), stride=strides(shape, problem.channels_last), data_type=given)
+
+    geometry = {"padding": list(problem.pad), "stride": list(problem.stride), "dilation": [1, 1]}
+    if problem.direction == "fprop":
+        x, w = tensor("x", problem.x), tensor("w", problem.w)
+        return x, w, graph.conv_fprop(image=x, weight=w, **geometry)
+    if problem.direction == "dgrad":
+        w, dy = tensor("w", problem.w), tensor("dy", problem.y)
+        return w, dy, graph.conv_dgrad(loss=dy, filter=w, **geometry)
+    x, dy = tensor("x", problem.x), tensor("dy", problem.y)
+    return x, dy, graph.conv_wgrad(image=x, loss=dy, **geometry)
+
+
+def strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
+    """Return the strides, in numbers, of an image or filters of that shape, without gaps."""
+    _, channels, height, width = shape
+    if channels_last:
+        return [channels * height * width, 1, width * channels, channels]
+    return [channels * height * width, height * width, width, 1]
+
+
+def empty(shape: tuple[int, ...], dtype: Any, channels_last: bool) -> Array:
+    """Return an uninitialised array of that shape and layout."""
+    if not channels_last:
+        return cupy.empty(shape, dtype)
+    return cupy.empty((shape[0], *shape[2:], shape[1]), dtype).transpose(0, 3, 1, 2)

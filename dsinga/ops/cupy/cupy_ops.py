@@ -1,0 +1,75 @@
+"""The cupy backend, assembled: the process's own, and one for each worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.ops.cupy.arrays import CupyArrays
+from dsinga.ops.cupy.convolution import CupyConvolution
+from dsinga.ops.cupy.crf import CupyCRF
+from dsinga.ops.cupy.cudnn_graphs import Plans
+from dsinga.ops.cupy.elementwise import CupyElementwise
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.lookup import CupyLookup
+from dsinga.ops.cupy.normalisation import CupyNormalisation
+from dsinga.ops.cupy.pooling import CupyPooling
+from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
+from dsinga.ops.cupy.recurrent import CupyRecurrent
+from dsinga.ops.cupy.streams import Download, Streams, Upload
+from dsinga.ops.interface import Array, Ops
+from dsinga.ops.transfer import Arrived, Transfer
+
+
+class CupyOps(
+    CupyArrays,
+    CupyProducts,
+    CupyConvolution,
+    CupyPooling,
+    CupyNormalisation,
+    CupyElementwise,
+    CupyRecurrent,
+    CupyCRF,
+    CupyLookup,
+):
+    """All kernels on one GPU, in float32, or float64 where given it. Images that it makes have channels-last strides.
+
+    Without ``own`` streams it computes on the default stream, for all threads. Arrays of one worker are not for
+    another: what goes from one to the other is in host memory.
+    """
+
+    name = "cupy"
+
+    def __init__(self, device: int = 0, precision: str = "float32", own: bool = False):
+        super().__init__()
+        self.device, self.precision, self._own = device, precision, own
+        self.streams, self.blas, self.plans = Streams(device, own), Blas(precision), Plans(precision)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CupyOps, (self.device, self.precision, self._own)
+
+    def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
+        count = cupy.cuda.runtime.getDeviceCount()
+        if device is not None and not 0 <= device < count:
+            raise UserError(f"there is no GPU {device}: this process sees {count}, counted from 0")
+        if precision not in PRECISIONS:
+            raise UserError(f"there is no precision {precision!r} (known: {', '.join(PRECISIONS)})")
+        return CupyOps(device or 0, precision, own=True)
+
+    def enter(self) -> None:
+        self.streams.enter()
+
+    def upload(self, array: Array) -> Transfer:
+        return Arrived(array) if isinstance(array, cupy.ndarray) else Upload(self.streams, array)
+
+    def download(self, array: Array) -> Transfer:
+        return Download(self.streams, array) if isinstance(array, cupy.ndarray) else Arrived(array)
+
+    def synchronize(self) -> None:
+        self.streams.synchronize()
+
+    def free_memory(self) -> int | None:
+        """What the device has free, and what this process's pool has taken of it and not given out."""
+        with self.streams.device:
+            free, _ = cupy.cuda.runtime.memGetInfo()
+            return int(free + cupy.get_default_memory_pool().free_bytes())

@@ -1,0 +1,68 @@
+// Functions of n numbers, whatever their layout, and of the rows of a matrix with a vector.
+
+KERNEL relu(const REAL* x, REAL* y, double slope, Index n) {
+    FOR_EACH(i, n) y[i] = x[i] < 0 ? (REAL)slope * x[i] : x[i];  // NaN stays NaN
+}
+
+KERNEL relu_grad(const REAL* y, const REAL* dy, REAL* dx, double slope, Index n) {
+    FOR_EACH(i, n) dx[i] = y[i] > 0 ? dy[i] : (REAL)slope * dy[i];
+}
+
+KERNEL sigmoid(const REAL* x, REAL* y, Index n) {
+    FOR_EACH(i, n) y[i] = logistic(x[i]);
+}
+
+KERNEL sigmoid_grad(const REAL* y, const REAL* dy, REAL* dx, Index n) {
+    FOR_EACH(i, n) dx[i] = dy[i] * y[i] * (1 - y[i]);
+}
+
+KERNEL tanh_of(const REAL* x, REAL* y, double outer, double inner, Index n) {
+    FOR_EACH(i, n) y[i] = (REAL)outer * tanh((REAL)inner * x[i]);
+}
+
+KERNEL tanh_grad(const REAL* y, const REAL* dy, REAL* dx, double outer, double inner, Index n) {
+    const REAL a = -inner / outer, b = inner * outer;
+    FOR_EACH(i, n) dx[i] = dy[i] * (a * y[i] * y[i] + b);
+}
+
+KERNEL multiply(const REAL* x, const REAL* y, REAL* z, Index n) {
+    FOR_EACH(i, n) z[i] = x[i] * y[i];
+}
+
+KERNEL add(const REAL* x, const REAL* y, REAL* z, Index n) {
+    FOR_EACH(i, n) z[i] = x[i] + y[i];
+}
+
+// Rows of c numbers: y = x·scale + shift, scale and shift being rows.
+KERNEL affine(const REAL* x, const REAL* scale, const REAL* shift, REAL* y, Index c, Index n) {
+    FOR_EACH(i, n) y[i] = x[i] * scale[i % c] + shift[i % c];
+}
+
+// Rows of c numbers: dx = factor·(dy + slope·x + shift), factor, slope and shift being rows.
+KERNEL batch_norm_grad(
+    const REAL* x, const REAL* dy, const REAL* factor, const REAL* slope, const REAL* shift, REAL* dx, Index c, Index n
+) {
+    FOR_EACH(i, n) dx[i] = factor[i % c] * (dy[i] + slope[i % c] * x[i] + shift[i % c]);
+}
+
+// Every row of y, c numbers long, becomes b, or has b added to it.
+KERNEL fill_rows(const REAL* b, REAL* y, Index c, Index n) {
+    FOR_EACH(i, n) y[i] = b[i % c];
+}
+
+KERNEL add_rows(const REAL* b, REAL* y, Index c, Index n) {
+    FOR_EACH(i, n) y[i] += b[i % c];
+}
+
+// float32 as bfloat16, to the nearest, ties to even; NaN stays NaN.
+KERNEL to_bfloat16(const float* x, unsigned short* y, Index n) {
+    FOR_EACH(i, n) {
+        const unsigned bits = __float_as_uint(x[i]);
+        const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+        y[i] = nan ? 0x7fff : (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+    }
+}
+
+KERNEL from_bfloat16(const unsigned short* x, float* y, Index n) {
+    FOR_EACH(i, n) y[i] = __uint_as_float((unsigned)x[i] << 16);
+}

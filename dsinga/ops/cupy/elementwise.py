@@ -1,0 +1,100 @@
+"""Elementwise kernels and softmax: one launch each, on one run of numbers, whatever their layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.cupy.arrays import aligned, dense, empty_like
+from dsinga.ops.cupy.kernels import Source
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.interface import Array, Ops
+
+_elementwise, _rows, _lookup = Source("elementwise"), Source("rows"), Source("lookup")
+FLT_MIN = float(np.finfo(np.float32).tiny)
+
+
+def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] = ()) -> Array:
+    """Run an elementwise kernel on arrays of one shape; the result lies like x and has its dtype."""
+    x = dense(x)
+    result = empty_like(x)
+    arguments = (*(aligned(other, x) for other in others), result, *map(float, constants))
+    _elementwise.each(kernel, x.dtype, x.size, x, *arguments)
+    return result
+
+
+class CupyElementwise(Ops):
+    """Activations, sums and products, softmax and the loss on it, dropout masks."""
+
+    def relu(self, x: Array, slope: float = 0.0) -> Array:
+        return _apply("relu", x, constants=(slope,))
+
+    def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
+        return _apply("relu_grad", y, dy, constants=(slope,))
+
+    def sigmoid(self, x: Array) -> Array:
+        return _apply("sigmoid", x)
+
+    def sigmoid_grad(self, y: Array, dy: Array) -> Array:
+        return _apply("sigmoid_grad", y, dy)
+
+    def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        return _apply("tanh_of", x, constants=(outer, inner))
+
+    def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        return _apply("tanh_grad", y, dy, constants=(outer, inner))
+
+    def multiply(self, x: Array, y: Array) -> Array:
+        return _apply("multiply", x, y)
+
+    def add(self, x: Array, y: Array) -> Array:
+        return _apply("add", x, y)
+
+    def softmax(self, x: Array) -> Array:
+        x = cupy.ascontiguousarray(x)
+        y = cupy.empty_like(x)
+        _rows.rows("softmax", x.dtype, len(x), x, y, x.shape[1])
+        return y
+
+    def softmax_grad(self, y: Array, dy: Array) -> Array:
+        y = cupy.ascontiguousarray(y)
+        dx = cupy.empty_like(y)
+        _rows.rows("softmax_grad", y.dtype, len(y), y, aligned(dy, y), dx, y.shape[1])
+        return dx
+
+    def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, Any, Any]:
+        p = self.softmax(x)
+        each = cupy.empty((2, len(p)), np.float64)
+        _rows.rows("label_loss", p.dtype, len(p), p, int64(labels), each[0], each[1], FLT_MIN, int(topk), p.shape[1])
+        sums = each.sum(axis=1)
+        return p, sums[0], sums[1]
+
+    def softmax_loss_grad(self, p: Array, labels: Array, factor: float) -> Array:
+        p = cupy.ascontiguousarray(p)
+        dx = cupy.empty_like(p)
+        _rows.each("label_loss_grad", p.dtype, p.size, p, int64(labels), dx, float(factor), p.shape[1])
+        return dx
+
+    def hits(self, scores: Array, labels: Array, topk: int) -> Any:
+        scores = cupy.ascontiguousarray(scores)
+        each, sizes = cupy.empty(len(scores), np.float64), (int(topk), scores.shape[1])
+        _rows.rows("label_loss", scores.dtype, len(scores), scores, int64(labels), None, each, FLT_MIN, *sizes)
+        return each.sum()
+
+    def bernoulli(self, p: Array, uniform: Array) -> Array:
+        p = cupy.ascontiguousarray(p)
+        y = cupy.empty_like(p)
+        _lookup.each("bernoulli", p.dtype, p.size, p, cupy.ascontiguousarray(cupy.asarray(uniform, np.float32)), y)
+        return y
+
+    def dropout_mask(self, uniform: Array, ratio: float) -> Array:
+        uniform = cupy.ascontiguousarray(cupy.asarray(uniform, np.float32))
+        mask = cupy.empty_like(uniform)
+        _lookup.each("dropout_mask", mask.dtype, mask.size, uniform, mask, float(ratio), 1 / (1 - ratio))
+        return mask
+
+
+def int64(numbers: Any) -> Array:
+    """Return integers, of the host or the device, as C-contiguous int64 on the device."""
+    return cupy.ascontiguousarray(cupy.asarray(numbers, np.int64))

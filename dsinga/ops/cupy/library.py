@@ -1,0 +1,74 @@
+"""Find CuPy, a device and cuDNN, and say in one sentence what is missing."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from dsinga.errors import UserError
+
+INSTEAD = "without it the backends onednn and numpy run, on CPUs"
+
+
+def _load_cupy() -> ModuleType:
+    try:
+        import cupy
+    except ImportError as error:
+        raise UserError(
+            f"the kernel backend 'cupy' needs CuPy 14 ({error}): pip install 'dsinga[gpu]'; {INSTEAD}"
+        ) from error
+    if int(cupy.__version__.split(".")[0]) < 14:
+        raise UserError(
+            f"the kernel backend 'cupy' needs CuPy 14, and {cupy.__version__} is installed: "
+            f"pip install -U 'dsinga[gpu]'; {INSTEAD}"
+        )
+    return cupy
+
+
+def check_device(runtime: Any) -> None:
+    """Raise UserError unless CUDA's ``runtime`` finds a device and its driver is new enough."""
+    needs = "the kernel backend 'cupy' needs an NVIDIA GPU"
+    try:
+        count, why = runtime.getDeviceCount(), ""
+    except runtime.CUDARuntimeError as error:
+        count, why = 0, str(error)
+    if "InsufficientDriver" in why:
+        major, minor = divmod(runtime.runtimeGetVersion() // 10, 100)
+        found = runtime.driverGetVersion()
+        has = f"the one here is for CUDA {found // 1000}.{found % 1000 // 10}" if found else "none is installed"
+        raise UserError(f"{needs} with a driver for CUDA {major}.{minor} at least, and {has}; {INSTEAD}")
+    if not count:
+        raise UserError(f"{needs}, and none was found{f' ({why})' if why else ''}; {INSTEAD}")
+
+
+cupy: Any = _load_cupy()
+check_device(cupy.cuda.runtime)
+
+
+@functools.cache
+def cudnn() -> ModuleType | None:
+    """Return cuDNN's graph API, None where it, or cuDNN 9 itself, is not installed."""
+    try:
+        import cudnn as frontend
+
+        return frontend if frontend.backend_version() >= 90000 else None
+    except (
+        ImportError,
+        OSError,
+        RuntimeError,
+        AssertionError,
+    ):  # its import loads libcudnn, and asserts that it found one
+        return None
+
+
+def describe() -> str:
+    """Say in one sentence which device and which convolution run."""
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    frontend = cudnn()
+    convolution = (
+        f"cuDNN {frontend.backend_version_string()}"
+        if frontend
+        else "matrix products of cuBLAS (pip install nvidia-cudnn-frontend nvidia-cudnn-cu12 for cuDNN)"
+    )
+    return f"CuPy {cupy.__version__} on {properties['name'].decode()}; convolutions by {convolution}"

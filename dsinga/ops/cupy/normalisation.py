@@ -1,0 +1,86 @@
+"""Local response and layer normalisation, and the per-channel kernels of batch normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
+from dsinga.ops.cupy.channels import Sums, column_sums, source
+from dsinga.ops.cupy.kernels import Source
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.interface import Array, Ops
+
+_elementwise, _rows = Source("elementwise"), Source("rows")
+
+
+class CupyNormalisation(Ops):
+    """Kernels that look across channels, or along one."""
+
+    def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
+        rows, y = to_rows(x), empty_image(x.shape, x.dtype)
+        norm = cupy.empty(rows.shape, x.dtype) if train else None
+        constants = size // 2, alpha / size, float(beta), float(k), x.shape[1]
+        source.each("lrn", x.dtype, x.size, rows, y, norm, *constants)
+        return y, norm
+
+    def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        rows, share, dx = to_rows(x), cupy.empty_like(workspace), empty_image(x.shape, x.dtype)
+        source.each("lrn_shares", x.dtype, x.size, rows, workspace, to_rows(dy), share, dx, float(beta))
+        source.each("lrn_grad", x.dtype, x.size, rows, share, dx, size // 2, 2 * alpha * beta / size, x.shape[1])
+        return dx
+
+    def channel_sums(self, x: Array, y: Array | None = None) -> Array:
+        return column_sums(by_channel(x), None if y is None else by_channel(y))
+
+    def channel_moments(self, x: Array) -> tuple[Array, Array]:
+        rows = by_channel(x)
+        if not rows.size:
+            return cupy.zeros(x.shape[1], np.float64), cupy.zeros(x.shape[1], np.float64)
+        sums, share = Sums(*rows.shape), 1 / len(rows)
+        mean = sums.total(*sums.partial("sums_of", x.dtype, rows), share)
+        return mean, sums.total(*sums.partial("sums_of_squares", x.dtype, rows, mean, sums.channels), share)
+
+    def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
+        rows = by_channel(x)
+        if not rows.size:
+            return cupy.zeros(x.shape[1], np.float64), cupy.zeros(x.shape[1], np.float64)
+        sums = Sums(*rows.shape)
+        statistics = cupy.asarray(mean, np.float64), cupy.asarray(variance, np.float64)
+        total, along = sums.partial(
+            *("sums_of_gradients", x.dtype, rows, by_channel(dy), *statistics, float(epsilon), sums.channels), results=2
+        )
+        return sums.total(total), sums.total(along)
+
+    def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
+        return _by_rows("affine", (x,), (scale, shift))
+
+    def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
+        return _by_rows("batch_norm_grad", (x, dy), (factor, slope, shift))
+
+    def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        x = cupy.ascontiguousarray(x)
+        y, scale, shift = cupy.empty_like(x), *(cupy.ascontiguousarray(each, x.dtype) for each in (scale, shift))
+        normal, inverse = (cupy.empty_like(x), cupy.empty(len(x), x.dtype)) if train else (None, None)
+        _rows.rows("layer_norm", x.dtype, len(x), x, scale, shift, y, normal, inverse, float(epsilon), x.shape[1])
+        return y, (normal, inverse) if train else None
+
+    def layer_norm_grad(
+        self, x: Array, workspace: Any, dy: Array, scale: Array, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        normal, inverse = workspace
+        dy = cupy.ascontiguousarray(dy)
+        dx, scale = cupy.empty_like(dy), cupy.ascontiguousarray(scale, dy.dtype)
+        _rows.rows("layer_norm_grad", dy.dtype, len(dy), normal, inverse, dy, scale, dx, dy.shape[1])
+        return dx, column_sums(dy, normal, rounded=dy.dtype), column_sums(dy, rounded=dy.dtype)
+
+
+def _by_rows(kernel: str, arrays: tuple[Array, ...], vectors: tuple[Array, ...]) -> Array:
+    """Run a kernel on (B, C, ...) arrays and (C,) vectors along axis 1; the result lies channels-last."""
+    x = arrays[0]
+    rows = [by_channel(one).astype(x.dtype, copy=False) for one in arrays]
+    result = cupy.empty_like(rows[0])
+    constants = (cupy.ascontiguousarray(cupy.asarray(vector, x.dtype)) for vector in vectors)
+    _elementwise.each(kernel, x.dtype, x.size, *rows, *constants, result, x.shape[1])
+    return cupy.moveaxis(result.reshape(x.shape[0], *x.shape[2:], x.shape[1]), -1, 1)

@@ -1,0 +1,135 @@
+"""Matrix products by cuBLAS, with the precision said for each call, and inner products made of them.
+
+What a product rounds, with float32 given and float32 wanted (sums are float32 in all of them):
+
+- "float32": nothing; tensor cores are not used;
+- "tf32": its factors, to 10 bits of mantissa, inside the tensor cores;
+- "bf16": its factors, to 7 bits, before the product.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.ops.cupy.channels import column_sums
+from dsinga.ops.cupy.kernels import Source
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.interface import Array, Ops
+
+cublas = cupy.cuda.cublas
+_elementwise = Source("elementwise")
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+class Operand(NamedTuple):
+    """A matrix as cuBLAS takes it: (rows, columns) whose rows, or columns if ``transposed``, lie ``step`` apart."""
+
+    array: Array
+    shape: tuple[int, int]
+    transposed: bool
+    step: int
+    bf16: bool = False
+
+    @property
+    def turned(self) -> Operand:
+        """The transposed matrix, in the same memory."""
+        return self._replace(shape=self.shape[::-1], transposed=not self.transposed)
+
+
+def to_bfloat16(x: Array) -> Array:
+    """Return float32 x, which lies without gaps, rounded to bfloat16: uint16 that lie like it."""
+    result = cupy.empty_like(x, dtype=np.uint16)
+    _elementwise.each("to_bfloat16", x.dtype, x.size, x, result)
+    return result
+
+
+def from_bfloat16(x: Array) -> Array:
+    """Undo :func:`to_bfloat16`."""
+    result = cupy.empty_like(x, dtype=np.float32)
+    _elementwise.each("from_bfloat16", result.dtype, x.size, x, result)
+    return result
+
+
+def operand(x: Array, bf16: bool = False) -> Operand:
+    """Return a matrix (m, n) as an operand, copied where neither its rows nor its columns lie without gaps."""
+    if bf16 and x.dtype == np.float32:
+        x = x if x.flags.c_contiguous or x.flags.f_contiguous else cupy.ascontiguousarray(x)
+        return _located(to_bfloat16(x))._replace(bf16=True)
+    return _located(x)
+
+
+def _located(x: Array) -> Operand:
+    (rows, columns), size = x.shape, x.itemsize
+    if x.flags.c_contiguous:
+        return Operand(x, x.shape, False, max(1, columns))
+    if x.flags.f_contiguous:
+        return Operand(x, x.shape, True, max(1, rows))
+    if x.strides[1] == size and x.strides[0] >= columns * size and x.strides[0] % size == 0:
+        return Operand(x, x.shape, False, x.strides[0] // size)
+    if x.strides[0] == size and x.strides[1] >= rows * size and x.strides[1] % size == 0:
+        return Operand(x, x.shape, True, x.strides[1] // size)
+    return _located(cupy.ascontiguousarray(x))
+
+
+class Blas:
+    """cuBLAS's products in one precision. Row-major matrices are its column-major ones transposed: Cᵀ = Bᵀ Aᵀ."""
+
+    def __init__(self, precision: str):
+        self.bf16 = precision == "bf16"
+        self._single = cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if precision == "tf32" else cublas.CUBLAS_COMPUTE_32F
+
+    def multiply(self, a: Operand | Array, b: Operand | Array, out: Array | None = None, add: bool = False) -> Array:
+        """Return a b, (m, k) by (k, n), in ``out`` (rows without gaps in them), added to it if ``add``."""
+        a, b = (one if isinstance(one, Operand) else operand(one, self.bf16) for one in (a, b))
+        (m, k), n = a.shape, b.shape[1]
+        assert k == b.shape[0], f"{a.shape} does not multiply {b.shape}"
+        if out is None:
+            out = cupy.empty((m, n), np.float32 if a.bf16 else a.array.dtype)
+        if not k and not add:
+            out[...] = 0
+        if not (m and n and k):
+            return out
+        dtype, handle = out.dtype, cupy.cuda.device.get_cublas_handle()
+        compute = self._single if dtype == np.float32 else cublas.CUBLAS_COMPUTE_64F
+        cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)  # the way of computing is said below, for this call
+        zero, one = _FACTORS[dtype], _FACTORS[dtype] + dtype.itemsize
+        cublas.gemmEx(
+            *(handle, int(b.transposed), int(a.transposed), n, m, k, one),
+            *(b.array.data.ptr, _type_of(b), b.step, a.array.data.ptr, _type_of(a), a.step),
+            *(one if add else zero, out.data.ptr, _TYPES[dtype], max(n, out.strides[0] // dtype.itemsize)),
+            *(compute, cublas.CUBLAS_GEMM_DEFAULT),
+        )
+        return out
+
+
+_TYPES = {np.dtype(np.float32): cupy.cuda.runtime.CUDA_R_32F, np.dtype(np.float64): cupy.cuda.runtime.CUDA_R_64F}
+_ZERO_AND_ONE = {dtype: np.array([0, 1], dtype) for dtype in _TYPES}
+_FACTORS = {dtype: numbers.ctypes.data for dtype, numbers in _ZERO_AND_ONE.items()}  # addresses in host memory
+
+
+def _type_of(matrix: Operand) -> int:
+    return cupy.cuda.runtime.CUDA_R_16BF if matrix.bf16 else _TYPES[matrix.array.dtype]
+
+
+class CupyProducts(Ops):
+    """Inner products."""
+
+    blas: Blas
+
+    def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        y = cupy.empty((x.shape[0], w.shape[1 if transpose else 0]), x.dtype)
+        if b is not None:
+            _elementwise.each("fill_rows", x.dtype, y.size, cupy.ascontiguousarray(b, x.dtype), y, y.shape[1])
+        return self.blas.multiply(x, w if transpose else w.T, y, add=b is not None)
+
+    def inner_product_grad(
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        given, gradient = operand(x, self.blas.bf16), operand(dy, self.blas.bf16)
+        dx = self.blas.multiply(gradient, w.T if transpose else w) if need_dx else None
+        left, right = (given, gradient) if transpose else (gradient, given)
+        dw = self.blas.multiply(left.turned, right)
+        db = column_sums(cupy.ascontiguousarray(dy), rounded=dy.dtype) if need_db else None
+        return dx, dw, db

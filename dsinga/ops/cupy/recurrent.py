@@ -1,0 +1,169 @@
+"""Recurrent layers: one product for all inputs, one product and one launch for each step, one product for the weights.
+
+The order of the arithmetic is that of numpy_recurrent.py; the gates of a step are one kernel. SINGA's GRU is cuDNN's
+(the reset gate works on the product with the state), but cuDNN's graph API has no recurrent cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.ops.cupy.channels import column_sums
+from dsinga.ops.cupy.kernels import Source
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.products import Blas, operand
+from dsinga.ops.interface import Array, Ops
+from dsinga.ops.packing import Packing, pack_sequences
+
+_cells, _elementwise = Source("cells"), Source("elementwise")
+
+
+class Layout(NamedTuple):
+    """A cell's gates in a row, its arrays in a state, and the columns, in units of H, that the two products fill."""
+
+    width: int
+    parts: int
+    from_x: slice
+    from_h: slice
+
+
+LAYOUTS = {
+    "rnn": Layout(1, 1, slice(0, 1), slice(0, 1)),
+    "gru": Layout(4, 1, slice(0, 3), slice(1, 4)),
+    "lstm": Layout(4, 2, slice(0, 4), slice(0, 4)),
+}
+
+
+class Run(NamedTuple):
+    """What the way back needs: steps, their places, packed x (N, n), gates (N, width·H), states (B + N, parts·H)."""
+
+    packing: Packing
+    places: Array
+    x: Array
+    gates: Array
+    states: Array
+
+
+class CupyRecurrent(Ops):
+    """Simple recurrent, GRU and LSTM layers."""
+
+    blas: Blas
+
+    def recurrent(
+        self,
+        cell: str,
+        x: Array,
+        params: Sequence[Array],
+        state: Array | None,
+        lengths: Array | None,
+        reverse: bool,
+        train: bool,
+    ) -> tuple[Array, Array, Any]:
+        layout, (w_x, w_h, b) = LAYOUTS[cell], join(cell, params)
+        size, (batch, times) = w_h.shape[1], x.shape[:2]
+        packing = pack_sequences(batch, times, None if lengths is None else self.to_numpy(lengths), reverse)
+        total, order = len(packing.places), cupy.asarray(packing.order)
+        places = cupy.asarray(packing.places)
+        gates = cupy.empty((total, layout.width * size), x.dtype)
+        states = cupy.empty((batch + total, layout.parts * size), x.dtype)
+        run = Run(packing, places, pack(x, places), gates, states)
+        rows = cupy.zeros(gates.shape[1], x.dtype)
+        if b is not None:
+            rows[_columns(layout.from_x, size)] = b
+        _elementwise.each("fill_rows", x.dtype, gates.size, rows, gates, gates.shape[1])
+        self.blas.multiply(run.x, w_x.T, gates[:, _columns(layout.from_x, size)], add=True)
+        states[:batch] = 0 if state is None else state[order]
+        weights = operand(w_h.T, self.blas.bf16)
+        for count, before, now in packing.steps():
+            step = gates[now - batch : now - batch + count]
+            old, new = states[before : before + count], states[now : now + count]
+            self.blas.multiply(old[:, :size], weights, step[:, _columns(layout.from_h, size)], add=True)
+            _cells.each(cell, x.dtype, count * size, old, new, step, size)
+        y = unpack(states[batch:, :size], places, (batch, times))
+        return y, _last(states, packing), run if train else None
+
+    def recurrent_grad(
+        self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
+    ) -> tuple[Array | None, Array | None, Sequence[Array]]:
+        layout, (w_x, w_h, b) = LAYOUTS[cell], join(cell, params)
+        packing, places, x, gates, states = workspace
+        size, (batch, times) = w_h.shape[1], dy.shape[:2]
+        dh, dgates = pack(dy, places), cupy.empty_like(gates)
+        d = cupy.zeros((batch, states.shape[1]), states.dtype)
+        weights = operand(w_h, self.blas.bf16)
+        for count, before, now in reversed(list(packing.steps())):
+            rows = slice(now - batch, now - batch + count)
+            old, new = states[before : before + count], states[now : now + count]
+            _cells.each(f"{cell}_grad", x.dtype, count * size, old, new, gates[rows], dh[rows], d, dgates[rows], size)
+            self.blas.multiply(dgates[rows, _columns(layout.from_h, size)], weights, d[:count, :size], add=True)
+        from_x = dgates[:, _columns(layout.from_x, size)]
+        from_h = dgates[:, _columns(layout.from_h, size)]
+        dw_x = self.blas.multiply(from_x.T, x)
+        dw_h = self.blas.multiply(from_h.T, _before(states, packing)[:, :size])
+        db = None if b is None else column_sums(cupy.ascontiguousarray(from_x), rounded=x.dtype)
+        dx = unpack(self.blas.multiply(from_x, w_x), places, (batch, times)) if need_dx else None
+        dstate = None
+        if need_dstate:
+            dstate = cupy.empty_like(d)
+            dstate[cupy.asarray(packing.order)] = d
+        return dx, dstate, split(cell, dw_x, dw_h, db)
+
+
+def join(cell: str, params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
+    """Return (w_x, w_h, b): the weights with one row for each column that their product fills."""
+    if cell == "gru":
+        z_x, r_x, c_x, z_h, r_h, c_h, *bias = params
+        b = cupy.concatenate((bias[2], bias[0], bias[1])) if bias else None
+        return cupy.concatenate((c_x, z_x, r_x)), cupy.concatenate((z_h, r_h, c_h)), b
+    return params[0], params[1], params[2] if len(params) > 2 else None
+
+
+def split(cell: str, w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
+    """Undo :func:`join`."""
+    if cell == "gru":
+        (c_x, z_x, r_x), weights_h = cupy.split(w_x, 3), cupy.split(w_h, 3)
+        c_b, z_b, r_b = (None, None, None) if b is None else cupy.split(b, 3)
+        return [z_x, r_x, c_x, *weights_h] + ([] if b is None else [z_b, r_b, c_b])
+    return [w_x, w_h] if b is None else [w_x, w_h, b]
+
+
+def pack(x: Array, places: Array) -> Array:
+    """Return the steps of x (B, T, n) at these places of its B·T rows, (N, n)."""
+    packed = cupy.empty((places.size, x.shape[2]), x.dtype)
+    _cells.each("pack", x.dtype, packed.size, cupy.ascontiguousarray(x), places, packed, x.shape[2])
+    return packed
+
+
+def unpack(packed: Array, places: Array, shape: tuple[int, int]) -> Array:
+    """Return (B, T, n): undo :func:`pack`, with zeros where there was no step."""
+    columns = packed.shape[1]
+    whole = places.size == shape[0] * shape[1]
+    x = (cupy.empty if whole else cupy.zeros)((*shape, columns), packed.dtype)
+    _cells.each("unpack", x.dtype, packed.size, cupy.ascontiguousarray(packed), places, x, columns)
+    return x
+
+
+def _columns(part: slice, size: int) -> slice:
+    return slice(part.start * size, part.stop * size)
+
+
+def _last(states: Array, packing: Packing) -> Array:
+    """Return (B, ...): the last state of each row of the batch, the first one where it has no steps."""
+    starts = np.array([now for _, _, now in packing.steps()], np.int64)
+    place = np.arange(len(packing.order))
+    running = packing.lengths > 0
+    place[running] += starts[packing.lengths[running] - 1]
+    whence = np.empty_like(place)
+    whence[packing.order] = place
+    return states[cupy.asarray(whence)]
+
+
+def _before(states: Array, packing: Packing) -> Array:
+    """Return (N, ...): the state before each packed step; a view where all rows are equally long."""
+    if len(set(packing.counts)) == 1 and packing.counts[0] == len(packing.order):
+        return states[: len(packing.places)]
+    whence = [np.arange(before, before + count) for count, before, _ in packing.steps()]
+    return states[cupy.asarray(np.concatenate(whence) if whence else np.zeros(0, np.int64))]

@@ -1,0 +1,78 @@
+// Kernels on the rows of a matrix: one block a row, n numbers long.
+
+KERNEL softmax(const REAL* x, REAL* y, Index n) {
+    x += blockIdx.x * n;
+    y += blockIdx.x * n;
+    REAL most = x[0], sum = 0;
+    FOR_COLUMN(j, n) most = max(most, x[j]);
+    most = block_max(most);
+    FOR_COLUMN(j, n) sum += exp(x[j] - most);
+    sum = block_sum(sum);
+    FOR_COLUMN(j, n) y[j] = exp(x[j] - most) / sum;
+}
+
+KERNEL softmax_grad(const REAL* y, const REAL* dy, REAL* dx, Index n) {
+    y += blockIdx.x * n;
+    dy += blockIdx.x * n;
+    dx += blockIdx.x * n;
+    REAL sum = 0;
+    FOR_COLUMN(j, n) sum += dy[j] * y[j];
+    sum = block_sum(sum);
+    FOR_COLUMN(j, n) dx[j] = y[j] * (dy[j] - sum);
+}
+
+// The loss of each row, -log max(p[label], tiny), where wanted, and whether the label is among the topk highest, ties
+// going by index. NaN stays NaN in a loss, and is no hit.
+KERNEL label_loss(const REAL* p, const long long* labels, double* loss, double* hit, double tiny, Index topk, Index n) {
+    p += blockIdx.x * n;
+    const Index label = labels[blockIdx.x];
+    const REAL own = p[label];
+    int beaten = 0;
+    FOR_COLUMN(j, n) beaten += p[j] < own || (p[j] == own && j > label);
+    beaten = block_sum(beaten);
+    if (threadIdx.x == 0) {
+        if (loss) loss[blockIdx.x] = -log(own < (REAL)tiny ? tiny : (double)own);
+        hit[blockIdx.x] = beaten >= n - topk;
+    }
+}
+
+// (p - 1 at the label)·factor, rows being b.
+KERNEL label_loss_grad(const REAL* p, const long long* labels, REAL* dx, double factor, Index n, Index total) {
+    FOR_EACH(i, total) dx[i] = (REAL)factor * (p[i] - (labels[i / n] == i % n ? (REAL)1 : (REAL)0));
+}
+
+// y = scale·(x - mean)/√(var + epsilon) + shift; keeps the normalised rows and 1/√... where there is room for them.
+KERNEL layer_norm(
+    const REAL* x, const REAL* scale, const REAL* shift, REAL* y, REAL* normal, REAL* inverse, double epsilon, Index n
+) {
+    x += blockIdx.x * n;
+    y += blockIdx.x * n;
+    REAL sum = 0, squares = 0;
+    FOR_COLUMN(j, n) sum += x[j];
+    const REAL mean = block_sum(sum) / n;
+    FOR_COLUMN(j, n) squares += (x[j] - mean) * (x[j] - mean);
+    const REAL factor = 1 / sqrt(block_sum(squares) / n + (REAL)epsilon);
+    FOR_COLUMN(j, n) {
+        const REAL value = (x[j] - mean) * factor;
+        if (normal) normal[blockIdx.x * n + j] = value;
+        y[j] = value * scale[j] + shift[j];
+    }
+    if (inverse && threadIdx.x == 0) inverse[blockIdx.x] = factor;
+}
+
+KERNEL layer_norm_grad(
+    const REAL* normal, const REAL* inverse, const REAL* dy, const REAL* scale, REAL* dx, Index n
+) {
+    normal += blockIdx.x * n;
+    dy += blockIdx.x * n;
+    dx += blockIdx.x * n;
+    REAL sum = 0, along = 0;
+    FOR_COLUMN(j, n) {
+        sum += dy[j] * scale[j];
+        along += dy[j] * scale[j] * normal[j];
+    }
+    sum = block_sum(sum) / n;
+    along = block_sum(along) / n;
+    const REAL factor = inverse[blockIdx.x];
+    FOR_COLUMN(j, n) dx[j] = (dy[j] * scale[j] - sum - normal[j] * along) * factor;
+}

@@ -1,0 +1,290 @@
+"""A device on the CPU: what the cupy backend uses of CuPy, cuBLAS and cuDNN, by numpy and by its kernels compiled as C++.
+
+The backend runs as it is; its arrays are numpy's, of a class of their own. Kernels are what ``dsinga/ops/cupy/*.cu``
+says, each thread a fiber (emulation/cuda.h), and each argument is held to its type. Streams run at once what they are
+given, and write down in which order they were given it (:data:`log`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+HEADER = Path(__file__).parent / "emulation" / "cuda.h"
+WAITS = re.compile(r"__syncthreads|block_sum|block_max|sum_columns")
+
+log: list[tuple[Any, ...]] = []
+"""What streams were given to do: (stream, "kernel" | "copy" | "record" | "wait", name or event)."""
+
+
+class DeviceArray(np.ndarray):
+    """An array on the device: its address is ``data.ptr``, a copy on the host ``get()``.
+
+    As CuPy's, it does not compute with arrays of the host, and what it gives is never a number of Python's.
+    """
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        given = (*inputs, *(out or ()))
+        if any(isinstance(one, np.ndarray) and one.ndim and not isinstance(one, DeviceArray) for one in given):
+            raise TypeError(f"{ufunc} is given arrays of the host and of the device")
+        plain = [one.view(np.ndarray) if isinstance(one, DeviceArray) else one for one in inputs]
+        if out:
+            options["out"] = tuple(one.view(np.ndarray) for one in out)
+        result = getattr(ufunc, method)(*plain, **options)
+        return out[0] if out else _device(np.asarray(result))
+
+    def __getitem__(self, index: Any) -> Any:
+        for one in index if isinstance(index, tuple) else (index,):
+            if isinstance(one, np.ndarray) and not isinstance(one, DeviceArray):
+                raise TypeError("an index of the host for an array of the device")
+        return _device(np.asarray(super().__getitem__(index)))
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(self, stream: Any = None, out: np.ndarray | None = None, blocking: bool = True) -> np.ndarray:
+        host = np.empty(self.shape, self.dtype) if out is None else out
+        np.copyto(host, self.view(np.ndarray))
+        log.append((stream or current(), "copy", "down"))
+        return host
+
+    def set(self, array: np.ndarray, stream: Any = None) -> None:
+        np.copyto(self.view(np.ndarray), array)
+        log.append((stream or current(), "copy", "up"))
+
+
+class Event:
+    """An event, done as soon as it is recorded."""
+
+    done = True
+
+    def __init__(self, disable_timing: bool = False):
+        self.name = ""
+
+    def synchronize(self) -> None:
+        log.append((None, "wait", self))
+
+
+class Stream:
+    """A stream that writes down what it is given."""
+
+    def __init__(self, null: bool = False, non_blocking: bool = False):
+        self.null, self.non_blocking, self.ptr = null, non_blocking, 0 if null else id(self)
+        self._before: list[Stream] = []
+
+    def __enter__(self) -> Stream:
+        self._before.append(current())
+        return self.use()
+
+    def __exit__(self, *_: Any) -> None:
+        self._before.pop().use()
+
+    def use(self) -> Stream:
+        streams[0] = self
+        return self
+
+    def record(self, event: Event) -> Event:
+        log.append((self, "record", event))
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        log.append((self, "wait", event))
+
+    def synchronize(self) -> None:
+        log.append((self, "wait", "host"))
+
+
+class Device:
+    """Device 0."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def use(self) -> None:
+        pass
+
+
+Stream.null = Stream(null=True)  # type: ignore[attr-defined]
+streams = [Stream.null]  # type: ignore[attr-defined]
+
+
+def current() -> Stream:
+    return streams[0]
+
+
+@functools.cache
+def compiled(code: str, options: tuple[str, ...]) -> ctypes.PyDLL:
+    """Return a source compiled as C++, a PyDLL: one launch at a time."""
+    code = code.replace("extern __shared__ double memory[]", "static double memory[6144]")
+    names = re.findall(r"^KERNEL (\w+)\(", code, re.M) + re.findall(r"^IMAGES\((\w+),", code, re.M)
+    text = "\n".join([f'#include "{HEADER}"', code, *(f"EMULATE({name})" for name in names)])
+    target = (
+        Path(tempfile.gettempdir()) / f"dsinga-{hashlib.sha256((text + HEADER.read_text()).encode()).hexdigest()}.so"
+    )
+    if not target.exists():
+        command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *(o for o in options if o.startswith("-D"))]
+        done = target.with_suffix(".part")
+        subprocess.run([*command, "-x", "c++", "-", "-o", str(done)], input=text, text=True, check=True, timeout=110)
+        done.rename(target)
+    return ctypes.PyDLL(str(target))
+
+
+class Kernel:
+    """One kernel of a source."""
+
+    def __init__(self, code: str, options: tuple[str, ...], name: str):
+        self._name, self._waits = name, bool(WAITS.search(code.split("block_max", 1)[1]))
+        self._launch = getattr(compiled(code, options), f"launch_{name}")
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared_mem: int = 0) -> None:
+        log.append((current(), "kernel", self._name))
+        assert all(0 < side < 2**31 for side in grid) and shared_mem <= 48 * 1024 and block[0] % 32 == 0
+        cells, kinds = [], []
+        for argument in arguments:
+            if isinstance(argument, DeviceArray):
+                cells.append(ctypes.c_void_p(argument.data.ptr))
+                kinds.append((b"p", argument.itemsize))
+            elif type(argument) is int:
+                cells.append(ctypes.c_longlong(argument))
+                kinds.append((b"i", 8))
+            else:
+                assert type(argument) is float, f"{self._name} is given {argument!r}"
+                cells.append(ctypes.c_double(argument))
+                kinds.append((b"d", 8))
+        addresses = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+        given = (Kind * len(kinds))(*kinds)
+        wrong = self._launch(addresses, given, len(cells), grid[0], (*grid, 1)[1], block[0], self._waits)
+        assert not wrong, (
+            f"{self._name}: " + ("its arguments are not these", "its threads wait for each other")[wrong - 1]
+        )
+
+
+class Kind(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_char), ("size", ctypes.c_int))
+
+
+class RawModule:
+    """A source that is compiled when a kernel of it is asked for."""
+
+    def __init__(self, code: str, options: tuple[str, ...] = ()):
+        self._code, self._options = code, options
+
+    def get_function(self, name: str) -> Kernel:
+        return Kernel(self._code, self._options, name)
+
+
+class RuntimeFailure(RuntimeError):
+    pass
+
+
+def gemm(handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, atype: int, lda: int,
+         b: int, btype: int, ldb: int, beta: int, c: int, ctype: int, ldc: int, compute: int, algorithm: int) -> None:  # fmt: skip
+    """C = alpha·op(A) op(B) + beta·C on column-major matrices at these addresses."""
+    log.append((current(), "kernel", "gemm"))
+    assert lda >= max(1, k if transa else m) and ldb >= max(1, n if transb else k) and ldc >= max(1, m)
+    real = np.float64 if ctype == 1 else np.float32
+    one, zero = (
+        np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(np.ctypeslib.as_ctypes_type(real))), (1,))[0]
+        for at in (alpha, beta)
+    )
+    left = matrix(a, atype, lda, k if transa else m, m if transa else k)
+    right = matrix(b, btype, ldb, n if transb else k, k if transb else n)
+    product = (left.T if transa else left) @ (right.T if transb else right)
+    out = matrix(c, ctype, ldc, m, n)
+    out[...] = one * product + (zero * out if zero else 0)
+
+
+def matrix(address: int, kind: int, step: int, rows: int, columns: int) -> np.ndarray:
+    """Return the column-major matrix at an address; bfloat16 as float32, a copy."""
+    dtype = {0: np.float32, 1: np.float64, 14: np.uint16}[kind]
+    size = (columns - 1) * step + rows
+    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(np.ctypeslib.as_ctypes_type(dtype))), (size,))
+    item = flat.itemsize
+    found = np.lib.stride_tricks.as_strided(flat, (rows, columns), (item, step * item))
+    return (found.astype(np.uint32) << 16).view(np.float32) if kind == 14 else found
+
+
+def _device(array: Any) -> Any:
+    return array.view(DeviceArray) if isinstance(array, np.ndarray) else array
+
+
+def make_cupy() -> ModuleType:
+    """Return a module that stands for CuPy."""
+    cupy = ModuleType("cupy")
+    constants = {
+        name: number
+        for number, name in enumerate(("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_32F_FAST_TF32", "CUBLAS_COMPUTE_64F"))
+    }
+    cublas = SimpleNamespace(
+        gemmEx=gemm, setMathMode=lambda *_: None, CUBLAS_DEFAULT_MATH=0, CUBLAS_GEMM_DEFAULT=-1, **constants
+    )
+    runtime = SimpleNamespace(
+        getDeviceCount=lambda: 1,
+        CUDARuntimeError=RuntimeFailure,
+        memGetInfo=lambda: (10**9, 2 * 10**9),
+        **{"CUDA_R_32F": 0, "CUDA_R_64F": 1, "CUDA_R_16BF": 14},
+    )
+    cupy.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        runtime=runtime, cublas=cublas, Stream=Stream, Event=Event, Device=Device, get_current_stream=current,
+        device=SimpleNamespace(get_cublas_handle=lambda: 1), alloc_pinned_memory=bytearray,
+    )  # fmt: skip
+    cupy.__version__ = "14.0.1"
+    cupy.ndarray, cupy.RawModule = DeviceArray, RawModule  # type: ignore[attr-defined]
+    cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 5)  # type: ignore[attr-defined]
+    for name in (
+        "empty zeros asarray ascontiguousarray concatenate arange argsort flatnonzero stack split moveaxis broadcast_to"
+    ).split():
+        setattr(cupy, name, functools.partial(_call, getattr(np, name)))
+    cupy.argsort = lambda x: _device(np.argsort(x, kind="stable"))  # type: ignore[attr-defined]
+    cupy.empty_like = lambda x, dtype=None: _device(np.empty_like(x, dtype=dtype))  # type: ignore[attr-defined]
+    return cupy
+
+
+def _call(function: Any, *arguments: Any, **options: Any) -> Any:
+    result = function(*arguments, **options)
+    if function is np.asarray and arguments and not isinstance(arguments[0], DeviceArray):
+        result = np.array(result)  # to the device is a copy
+    return [_device(one) for one in result] if isinstance(result, list) else _device(result)
+
+
+@functools.cache
+def load(precision: str = "float32", cudnn: Any = None) -> Any:
+    """Return the cupy backend over this device; skip the test where there is no compiler."""
+    if shutil.which("g++") is None:
+        pytest.skip("the kernels of the cupy backend run on a CPU where g++ compiles them")
+    hidden = {
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if name.split(".")[0] in ("cupy", "cudnn") or name.startswith("dsinga.ops.cupy")
+    }
+    sys.modules["cupy"], sys.modules["cudnn"] = make_cupy(), cudnn  # None: not installed
+    try:
+        from dsinga.ops.cupy import library
+        from dsinga.ops.cupy.cupy_ops import CupyOps
+
+        library.cudnn()  # remembered
+        return CupyOps(precision=precision)
+    finally:
+        for name in list(sys.modules):
+            if name in ("cupy", "cudnn") or name.startswith("dsinga.ops.cupy"):
+                del sys.modules[name]
+        sys.modules.update(hidden)
