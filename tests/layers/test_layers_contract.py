@@ -338,10 +338,7 @@ def same(here: Any, there: Any, ops: StubOps) -> None:
         np.testing.assert_array_equal(np.asarray(here), np.asarray(on_host(there, ops)))
 
 
-NOT_YET = pytest.mark.xfail(reason="kBM reads its sums on the host")
-
-
-@pytest.mark.parametrize("case", [pytest.param(c, marks=NOT_YET if "BM" in c.kind else ()) for c in CASES], ids=str)
+@every_case
 def test_features_and_gradients_stay_on_the_device(case: Case):
     """No layer touches arrays there but by the backend (see ``devicearray.py``), nor brings a feature to the host."""
     layer, host, ops = case.layer(), BACKENDS["numpy"](), StubOps()
