@@ -9,20 +9,23 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from distributed import Client
 
 from dsinga import cluster, training
 from dsinga.checkpoint import read_params
-from dsinga.cluster import Arrays, connect
 from dsinga.data import open_text, resolve
 from dsinga.data.vocabulary import decode, encode, of_words, read_vocabulary
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import History, MetricsFile, Progress, read_metrics, show_progress
 from dsinga.net import NeuralNet, PartitionedNet
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
+
+    from dsinga.cluster import Arrays
 
 PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}
 
@@ -85,7 +88,8 @@ def train(
     named = workspace or (job.cluster.workspace if job.cluster else None)
     folder = Path(named) if named else None
     with contextlib.ExitStack() as stack:
-        client = client or stack.enter_context(connect(workers=wanted_workers(job)))
+        watched = grain == "graph"  # whose tasks are there to be looked at
+        client = client or stack.enter_context(cluster.connect(workers=wanted_workers(job), dashboard=watched))
         observer = stack.enter_context(_Observer(job, folder, resume, progress))
         outcome = cluster.train(
             job, client, observer, workspace=folder, roots=roots(job, data_root), resume=resume, grain=_grain(grain)
@@ -241,7 +245,7 @@ def wanted_workers(job: Job) -> int | None:
 
 
 def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:
-    return contextlib.nullcontext(client) if client else connect()
+    return contextlib.nullcontext(client) if client else cluster.connect()
 
 
 def _params(params: Arrays | str | os.PathLike[str]) -> Arrays:

@@ -83,11 +83,22 @@ def dsinga(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dsinga:
     return run
 
 
-def test_the_module_is_the_command(folder: Path) -> None:
-    command = [sys.executable, "-m", "dsinga", "train", "job.conf"]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    assert "after 20 steps" in ended.stdout
+@pytest.mark.parametrize(
+    ("command", "says", "needless"),
+    [
+        ("--help", "Commands:", {"numpy", "rich"}),
+        ("show job.conf", "drawn to cli.svg", {"dask", "distributed"}),
+        ("train job.conf", "after 20 steps", {"bokeh", "rich", "google.protobuf", "dsinga.planner"}),
+    ],
+)
+def test_the_module_is_the_command_and_imports_what_it_runs(folder, command, says, needless) -> None:
+    process = [sys.executable, "-X", "importtime", "-m", "dsinga", *command.split()]
+    ended = subprocess.run(process, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert says in ended.stdout
+    imported = set(re.findall(r"^import time:.*\| +(\S+)$", ended.stderr, re.MULTILINE))
+    assert "dsinga.cli" in imported
+    assert not needless & imported
 
 
 def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:

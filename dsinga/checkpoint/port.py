@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_checkpoint_params
-from dsinga.checkpoint.singa import read_singa
 from dsinga.checkpoint.tensors import Arrays, read_npz, read_safetensors, write_tensors
 from dsinga.errors import RunError, UserError
 
@@ -98,4 +97,8 @@ def _read(place: Path) -> Arrays:
     if place.is_dir():
         return read_checkpoint_params(place)
     readers: dict[str, Callable[[Path], Arrays]] = {".safetensors": read_safetensors, ".npz": read_npz}
-    return readers.get(place.suffix, read_singa)(place)
+    if place.suffix in readers:
+        return readers[place.suffix](place)
+    from dsinga.checkpoint.singa import read_singa  # the only reader that needs protobuf
+
+    return read_singa(place)

@@ -13,7 +13,7 @@ from dsinga.cluster.measure import measure_links
 from dsinga.cluster.placement import Placement, host, process
 from dsinga.cluster.travel import check_travels
 from dsinga.cluster.watch import gather
-from dsinga.job import NetConf, PartitionMethod, SlicingMethod
+from dsinga.job import NetConf, SlicingMethod
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops, get_ops
 from dsinga.planner.forecast import Forecast
@@ -30,16 +30,14 @@ _log = logging.getLogger(__name__)
 
 def automatic_cuts(
     conf: NetConf, net: NeuralNet, updater: Updater, client: Client, placement: Placement, slicing: SlicingMethod
-) -> dict[str, int] | None:
-    """Return the dimension that each layer is to be cut on, by name, where the job leaves that to the cost model.
+) -> dict[str, int]:
+    """Return the dimension that each layer is to be cut on, by name, as the cost model would have it.
 
-    Layers that say their own partition_dim or location are left out. Returns None for a job that says everything
-    itself, and where there is one worker. Layers are timed on the first worker, unless its machine knows them. Raises
-    UserError where the job's own classes do not reach the workers, RunError where a worker is lost meanwhile.
+    Layers that say their own partition_dim or location are left out. Layers are timed on the first worker, unless its
+    machine knows them. Raises UserError where the job's own classes do not reach the workers, RunError where a worker
+    is lost meanwhile.
     """
     workers = placement.partitions[0]
-    if conf.partition is not PartitionMethod.auto or len(workers) == 1:
-        return None
     check_travels(client, workers, [net], {"the updater": updater})
     fixed = own_layers(conf)
     hosts = hosts_of(placement, slicing)

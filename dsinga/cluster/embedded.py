@@ -15,6 +15,8 @@ from dsinga.errors import UserError
 
 CONNECT_SECONDS = 10
 
+_log = logging.getLogger(__name__)
+
 
 @contextlib.contextmanager
 def connect(
@@ -23,11 +25,13 @@ def connect(
     scheduler_file: str | None = None,
     workers: int | None = None,
     separate_processes: bool = False,
+    dashboard: bool = False,
 ) -> Iterator[Client]:
     """Yield a client of the scheduler at that address or file, or else of a cluster that lives as long as the block.
 
     The embedded cluster has ``workers`` workers (one a core by default) that share the cores of this machine, as
-    threads of this process unless ``separate_processes``; its dashboard is at ``client.dashboard_link``.
+    threads of this process unless ``separate_processes``. It has a ``dashboard`` only if that is asked for, whose
+    address is logged: whoever trains by one command would wait half a second for it, and not look.
 
     Raises UserError where no scheduler answers within 10 seconds.
     """
@@ -44,9 +48,12 @@ def connect(
             dashboard_address=":0",  # any free port: a second run must not complain about the first
             silence_logs=logging.CRITICAL,  # what a task raises reaches the user as our own message
             memory_limit=0,  # a round holds its task for a second and more: pausing it would stop the whole group
+            scheduler_kwargs={"dashboard": dashboard},
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        if dashboard:
+            _log.info("the dashboard is at %s", client.dashboard_link)
         yield client
 
 

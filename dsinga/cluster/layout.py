@@ -10,18 +10,16 @@ import dask.config
 import dask.utils
 from distributed import Client
 
-from dsinga.cluster.automatic import automatic_cuts
-from dsinga.cluster.feed import Feed, open_feed
+from dsinga.cluster.feed import open_feed
 from dsinga.cluster.manner import Manner
+from dsinga.cluster.nets import check_same_params, check_same_vocabularies, cut_nets
 from dsinga.cluster.placement import Placement, place, process, processes, workers_at_hand
 from dsinga.cluster.session import new_run
 from dsinga.cluster.setup import Setup
 from dsinga.cluster.topology import Topology, topology
 from dsinga.cluster.travel import check_stores, check_travels
-from dsinga.errors import UserError
-from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, check, training_phases
-from dsinga.net import NeuralNet, choose_cuts, create_net
-from dsinga.net.partition import partition
+from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, UpdatePlace, check, training_phases
+from dsinga.net import NeuralNet, create_net
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import slice_for_servers
 from dsinga.training import Updater, algorithm, create_updater
@@ -55,14 +53,18 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
     groups = {Phase.kTrain: wanted.groups}  # one group alone validates and tests
     feeds = {p: open_feed(job, p, wanted.workers, roots, groups.get(p, 1)) for p in training_phases(job)}
     nets = {phase: create_net(job.neuralnet, phase, feed.infos) for phase, feed in feeds.items()}
-    _same_params(nets)
-    _same_vocabularies(feeds)
+    check_same_params(nets)
+    check_same_vocabularies(feeds)
     alg = job.train_one_batch.alg
     if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
         raise job.neuralnet.error(f"the net has no loss layer in phase kTrain: {alg.name} has no gradient to follow")
     conf = job.cluster or ClusterConf()
     updater = create_updater(job.updater)
-    wishes = automatic_cuts(job.neuralnet, nets[Phase.kTrain], updater, client, placement, wanted.slicing)
+    wishes = None
+    if job.neuralnet.partition is PartitionMethod.auto and wanted.workers > 1:
+        from dsinga.cluster.automatic import automatic_cuts  # the planner is for those who ask for it
+
+        wishes = automatic_cuts(job.neuralnet, nets[Phase.kTrain], updater, client, placement, wanted.slicing)
     cut = cut_nets(nets, feeds, conf.fullc_gather, wishes)
     parts = shared_parts(cut)
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if not part.gathered}
@@ -94,29 +96,6 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
     check_travels(client, placement.addresses, nets.values(), others)
     check_stores(client, placement.addresses, feeds.values())
     return Layout(job, wanted, placement, setup, updater)
-
-
-def cut_nets(
-    nets: Mapping[Phase, NeuralNet],
-    feeds: Mapping[Phase, Feed],
-    gather: bool = False,
-    wishes: Mapping[str, int] | None = None,
-) -> dict[Phase, PartitionedNet]:
-    """Return the nets, cut for the workers of a group: those of other phases have the training net's param parts.
-
-    ``wishes`` are dimensions by layer that take the place of the job's. Raises JobError, naming layer and field, where
-    a layer cannot be cut as the job wants it.
-    """
-    rows = {phase: feeds[phase].parts for phase in nets}
-
-    def cut(phase: Phase, axes: Mapping[str, int | None] | None = None, gather: bool = False) -> PartitionedNet:
-        parts = len(rows[phase])
-        cuts = choose_cuts(nets[phase], parts, wishes, axes)
-        return partition(nets[phase], parts, rows[phase], cuts, axes, gather)
-
-    train = cut(Phase.kTrain, gather=gather)
-    axes = {part.param: part.axis for part in train.parts.values()}
-    return {**{phase: cut(phase, axes) for phase in nets}, Phase.kTrain: train}
 
 
 def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart]) -> dict[str, int]:
@@ -151,45 +130,3 @@ def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:
                 users.setdefault(name, set()).add(location)
     train = nets[Phase.kTrain].parts
     return {name: part._replace(users=tuple(sorted(users[name] | {*part.users}))) for name, part in train.items()}
-
-
-def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
-    """Return the net of a phase as one worker has it. Raises UserError for what is wrong with the job or its stores."""
-    check(job, [phase])
-    return create_net(job.neuralnet, phase, open_feed(job, phase, 1, roots).infos)
-
-
-def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:
-    """Return the net of a phase, cut for the workers of a group as in training. Raises UserError as :func:`build_net`.
-
-    The params of the net of another phase are cut as training cuts them.
-    """
-    phases = list(dict.fromkeys([Phase.kTrain, phase]))
-    check(job, phases)
-    feeds = {one: open_feed(job, one, workers, roots) for one in phases}
-    nets = {one: create_net(job.neuralnet, one, feed.infos) for one, feed in feeds.items()}
-    _same_params(nets)
-    return cut_nets(nets, feeds, (job.cluster or ClusterConf()).fullc_gather)[phase]
-
-
-def _same_vocabularies(feeds: Mapping[Phase, Feed]) -> None:
-    """Refuse texts whose codes mean something else than in training."""
-    for phase, feed in feeds.items():
-        for name, store in feed.stores.items():
-            train = feeds[Phase.kTrain].stores.get(name)
-            if train is not None and store.vocabulary != train.vocabulary:
-                raise UserError(
-                    f"{store.location}, which phase {phase.name} reads, has another vocabulary than {train.location}; "
-                    "import all parts of a text at once (--held-out), or the later ones with --vocabulary"
-                )
-
-
-def _same_params(nets: Mapping[Phase, NeuralNet]) -> None:
-    train = nets[Phase.kTrain].params
-    for phase, net in nets.items():
-        for name, param in net.params.items():
-            if name not in train or train[name].shape != param.shape:
-                raise UserError(
-                    f"param {name!r} of the {phase.name} net has no counterpart of shape {param.shape} in the "
-                    "training net; nets of all phases share their params by name"
-                )

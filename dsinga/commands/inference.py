@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga import api
 from dsinga.commands.options import CHECKPOINT, cluster_options, job_and_connection, job_options
 from dsinga.errors import UserError
-from dsinga.job import Job, load
+
+if TYPE_CHECKING:
+    from dsinga.job import Job
 
 
 @click.command()
@@ -26,6 +27,7 @@ def predict(
     **options: Any,
 ) -> None:  # fmt: skip
     """Write the feature of a layer, and the labels, for every record of a phase to a zarr store."""
+    from dsinga import api
     from dsinga.data import write_store
 
     job, connection = job_and_connection(conf, options)
@@ -38,6 +40,7 @@ def predict(
 
 def _check_apart(out: str, job: Job, data_root: str | None) -> None:
     """Raise UserError where the job reads the store ``out``, which nobody means to replace by what is made of it."""
+    from dsinga import api
     from dsinga.data import resolve
     from dsinga.data.location import absolute
 
@@ -68,6 +71,9 @@ def generate(
     overrides: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Write a text as a net that has learned one says, such as the char-rnn CONF."""
+    from dsinga import api
+    from dsinga.job import load
+
     job = load(conf, overrides)
     text = api.generate(job, checkpoint, seed_text, length, temperature, seed, data_root=data_root)
     click.echo(seed_text + text)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import rich.console
 
-from dsinga import api
 from dsinga.commands.options import cluster_options, job_and_connection, job_options
-from dsinga.job import load
-from dsinga.net import NeuralNet, PartitionedNet
-from dsinga.show import print_net, print_parts
+
+if TYPE_CHECKING:
+    from dsinga.net import NeuralNet, PartitionedNet
 
 
 @click.command()
@@ -25,6 +23,10 @@ def show(
     conf: Path, svg: Path | None, phase: str, partitions: int | None, data_root: str | None, overrides: tuple[str, ...]
 ) -> None:
     """Print the layers, shapes and params of the job CONF, and draw its net."""
+    from dsinga import api
+    from dsinga.job import load
+    from dsinga.show import print_net, print_parts
+
     job = load(conf, overrides)
     net: NeuralNet | PartitionedNet
     if partitions is None:
@@ -63,6 +65,8 @@ def bench(
     **options: Any,
 ) -> None:
     """Measure training iterations of the job CONF, without tests and checkpoints."""
+    import rich.console
+
     from dsinga.bench import measure
     from dsinga.profile import print_profile
 
@@ -94,6 +98,9 @@ def plan(
     Layers are timed on this machine once and kept in a cache (dask config dsinga.cache). With a network given, the
     workers are on machines like this one.
     """
+    import rich.console
+
+    from dsinga.job import load
     from dsinga.plan import network, predict
     from dsinga.planner.picture import draw_scaling
     from dsinga.planner.table import print_plan

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga import api
-from dsinga.cluster import connect
-from dsinga.job import Job, load
-from dsinga.registry import import_file
+if TYPE_CHECKING:  # commands import what they run when they run: --help is there at once
+    from dsinga.job import Job
 
 Command = Callable[..., Any]
 
@@ -22,6 +20,14 @@ CHECKPOINT = click.option(
 
 
 def _import_files(context: click.Context, option: click.Parameter, paths: tuple[str, ...]) -> None:
+    if not paths:
+        return
+    import importlib
+
+    from dsinga.registry import import_file
+
+    for room in ("dsinga.api", "dsinga.data.importers"):  # what is ours comes first, so that a user's own replaces it
+        importlib.import_module(room)
     for path in paths:
         import_file(path)
 
@@ -59,6 +65,10 @@ def job_and_connection(
     conf: Path, options: dict[str, Any], **more: Any
 ) -> tuple[Job, contextlib.AbstractContextManager[Any]]:
     """Return the job, overridden by the options, and the way to the cluster they name."""
+    from dsinga import api
+    from dsinga.cluster import connect
+    from dsinga.job import load
+
     job = load(conf, options["overrides"])
     if options["workers"] is not None:
         job = api.with_workers(job, options["workers"])

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from dsinga import api
 from dsinga.commands.options import CHECKPOINT, cluster_options, job_and_connection, job_options
 
 
@@ -23,7 +22,9 @@ from dsinga.commands.options import CHECKPOINT, cluster_options, job_and_connect
 @cluster_options
 def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root: str | None, **options: Any) -> None:
     """Train the job CONF."""
-    job, connection = job_and_connection(conf, options)
+    from dsinga import api
+
+    job, connection = job_and_connection(conf, options, dashboard=grain == "graph")
     workspace = workspace or (job.cluster and job.cluster.workspace) or f"{job.name}-workspace"
     with connection as client:
         result = api.train(job, client, workspace=workspace, data_root=data_root, resume=resume, grain=grain)
@@ -38,6 +39,8 @@ def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root
 @cluster_options
 def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **options: Any) -> None:
     """Evaluate a checkpoint over all records of a phase of the job CONF."""
+    from dsinga import api
+
     job, connection = job_and_connection(conf, options)
     with connection as client:
         metrics = api.evaluate(job, checkpoint, phase, client, data_root=data_root)

@@ -1,8 +1,8 @@
 """Records: stores in zarr, importers, the sampler, reading ahead. Arrays in and out, no job and no cluster."""
 
+from typing import TYPE_CHECKING, Any
+
 from dsinga.data.describe import describe
-from dsinga.data.importers import KINDS, import_records
-from dsinga.data.importers.records import Batch, Part, Record, stack
 from dsinga.data.legacy import open_store
 from dsinga.data.mean import read_mean
 from dsinga.data.paths import resolve
@@ -11,6 +11,10 @@ from dsinga.data.sampler import Sampler
 from dsinga.data.store import RecordStore
 from dsinga.data.windows import Windows, open_text
 from dsinga.data.writer import write_store
+
+if TYPE_CHECKING:
+    from dsinga.data.importers import KINDS, import_records
+    from dsinga.data.importers.records import Batch, Part, Record, stack
 
 __all__ = [
     "KINDS",
@@ -30,3 +34,17 @@ __all__ = [
     "stack",
     "write_store",
 ]
+
+_OF_IMPORTERS = ("KINDS", "import_records")
+_OF_RECORDS = ("Batch", "Part", "Record", "stack")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what importers are made of when it is first asked for: whoever reads a store does without."""
+    import importlib
+
+    if name in _OF_IMPORTERS:
+        return getattr(importlib.import_module("dsinga.data.importers"), name)
+    if name in _OF_RECORDS:
+        return getattr(importlib.import_module("dsinga.data.importers.records"), name)
+    raise AttributeError(f"module 'dsinga.data' has no attribute {name!r}")

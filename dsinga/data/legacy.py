@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.data.importers import KINDS, import_records
 from dsinga.data.location import exists, is_url, join
 from dsinga.data.paths import imported_name, resolve
 from dsinga.data.store import RecordStore, is_complete
@@ -89,7 +88,6 @@ def imported(source: str, kind: str, options: dict[str, Any], vocabulary: Sequen
 
     Several processes may try at once: each writes its own, the first to rename it wins, the others use that one.
     """
-    assert kind in KINDS
     destination = imported_name(source)
     if not options.get("has_label", True):  # the same file gives another store
         destination = f"{destination.removesuffix('.zarr')}-unlabelled.zarr"
@@ -103,6 +101,8 @@ def imported(source: str, kind: str, options: dict[str, Any], vocabulary: Sequen
 
     if fresh():
         return destination
+    from dsinga.data.importers import import_records
+
     logger.info("importing %s %s into %s", kind, source, destination)
     try:
         import_records(kind, source, destination, overwrite=lambda: not fresh(), **options)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dsinga.data.importers.kvfile import read_kvfile
 from dsinga.data.paths import resolve
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
@@ -32,6 +31,8 @@ def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.nda
             return np.load(location).astype(np.float32)
         except (OSError, ValueError) as error:
             raise UserError(f"{location} cannot be read as a numpy file: {error}") from None
+    from dsinga.data.importers.kvfile import read_kvfile
+
     return _only(location, (record.data for record in read_kvfile(location)))
 
 

@@ -7,9 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
 
 @contextlib.contextmanager
 def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
@@ -21,6 +18,9 @@ def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int,
     if not out.isatty():
         yield lambda done, total: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=out), redirect_stdout=False) as bar:
         task = bar.add_task(name, total=None)

@@ -10,10 +10,6 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-from rich.progress import Progress as Bar
-
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import Row
 
@@ -104,6 +100,10 @@ class LiveLine(Progress):
     """A bar at the bottom of the terminal that moves; tests and validations scroll by above it."""
 
     def __init__(self, pace: Pace, name: str, out: TextIO):
+        from rich.console import Console  # only a terminal has such a line
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+
         self._pace = pace
         named, tail = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[tail]}", markup=False)
         columns = (named, BarColumn(), MofNCompleteColumn(), tail)

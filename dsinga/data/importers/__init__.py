@@ -42,7 +42,8 @@ KINDS: dict[str, Importer] = {
     "text": text,
 }
 for _kind, _importer in KINDS.items():
-    register("importer", _kind)(_importer)
+    if _kind not in registered("importer"):  # a user's own of that name may have come first
+        register("importer", _kind)(_importer)
 
 
 def import_records(
