@@ -3,7 +3,11 @@
 The system maps fresh multi-megabyte arrays page by page on first touch, which costs more than most elementwise
 kernels (three 8 MB results in a row: 3.4 ms fresh, 0.6 ms pooled), and aligns them badly. Here every array is a view of
 a *base*; a base is free again once nothing but its pool refers to it, which CPython's reference counts tell exactly:
-every view of a view, memoryview or DLPack export holds on to the base. Each thread has its own pool, so no lock.
+every view of a view, memoryview or DLPack export holds on to the base.
+
+There is one pool for all threads: a partition's rounds run in whatever thread of its Dask worker is free, and with a
+pool for each thread the features and gradients of an iteration would be kept once for each. Who asks holds a lock; who
+lets go of an array needs none, as that only ever turns a taken base into a free one.
 """
 
 from __future__ import annotations
@@ -19,29 +23,33 @@ from dsinga.ops.interface import Array
 
 ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
 SMALLEST = 32 * 1024  # bytes; below, malloc is quick and hands back warm memory
-BUCKET = 64  # bases of one size; whoever keeps more results than that gets arrays of their own
+LARGEST = 32 * 1024 * 1024  # bytes; above, the system maps huge pages, and gets them back: gradients of AlexNet's
+# inner products would be a quarter of the memory of its training, and lie idle most of the time
+BUCKET = 256  # bases of one size; whoever keeps more results than that gets arrays of their own
 IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, asking for a new base drops the free ones of every size
 
 _probe = [np.empty(0)]
 _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list refers to
 
 
-class _Pool(threading.local):
+class _Pool:
     def __init__(self) -> None:
         self.buckets: dict[int, list[np.ndarray]] = {}
+        self.lock = threading.Lock()
 
     def take(self, size: int) -> np.ndarray:
         """Return a base of ``size`` bytes: a free one, or a new one."""
-        bucket = self.buckets.get(size, ())
-        for index in range(len(bucket)):
-            if sys.getrefcount(bucket[index]) == _IDLE:
-                return bucket[index]
-        if self.idle_bytes() > IDLE_LIMIT:
-            self.drop_idle()
-        base = np.empty(size, np.uint8)
-        if len(bucket) < BUCKET:
-            self.buckets.setdefault(size, []).append(base)
-        return base
+        with self.lock:
+            bucket = self.buckets.get(size, ())
+            for index in range(len(bucket)):
+                if sys.getrefcount(bucket[index]) == _IDLE:
+                    return bucket[index]
+            if self.idle_bytes() > IDLE_LIMIT:
+                self.drop_idle()
+            base = np.empty(size, np.uint8)
+            if len(bucket) < BUCKET:
+                self.buckets.setdefault(size, []).append(base)
+            return base
 
     def idle_bytes(self) -> int:
         """Return how many bytes wait for a taker."""
@@ -72,7 +80,7 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     size = prod(shape) * np.dtype(dtype).itemsize
     if size < SMALLEST:
         return np.empty(shape, dtype)
-    base = _pool.take(size + ALIGNMENT)
+    base = np.empty(size + ALIGNMENT, np.uint8) if size > LARGEST else _pool.take(size + ALIGNMENT)
     return np.ndarray(shape, dtype, base, -base.ctypes.data % ALIGNMENT)
 
 

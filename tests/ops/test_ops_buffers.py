@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -81,7 +82,8 @@ def test_arrays_that_live_never_overlap(steps):
         assert len(stamps) == len(set(stamps))
 
 
-def test_one_size_keeps_a_bounded_number_of_arrays():
+def test_one_size_keeps_a_bounded_number_of_arrays(monkeypatch):
+    monkeypatch.setattr(buffers, "BUCKET", 8)
     held = [buffers.empty(LARGE) for _ in range(buffers.BUCKET + 5)]
     assert [len(bucket) for bucket in buffers._pool.buckets.values()] == [buffers.BUCKET]
     assert len({address(array) for array in held}) == len(held)
@@ -100,13 +102,33 @@ def test_idle_memory_is_bounded(monkeypatch):
     assert address(buffers.empty(LARGE)) == place
 
 
-def test_each_thread_has_its_own_memory():
-    first = buffers.empty(LARGE)
-    place = address(first)
-    del first
-    other: list[int] = []
-    thread = threading.Thread(target=lambda: other.append(address(buffers.empty(LARGE))))
-    thread.start()
-    thread.join(60)
-    assert other != [place]
-    assert address(buffers.empty(LARGE)) == place
+def test_what_is_too_large_goes_back_to_the_system(monkeypatch):
+    monkeypatch.setattr(buffers, "LARGEST", SIZE - 1)
+    array = buffers.empty(LARGE)
+    assert address(array) % buffers.ALIGNMENT == 0
+    assert buffers._pool.buckets == {}
+
+
+def test_memory_of_one_thread_serves_the_next():
+    place = address(buffers.empty(LARGE))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: address(buffers.empty(LARGE))).result(60) == place
+
+
+def test_arrays_of_many_threads_never_overlap():
+    start = threading.Barrier(4)
+
+    def work(stamp: int) -> bool:
+        start.wait(60)
+        for _ in range(300):
+            arrays = [buffers.empty((8192,)) for _ in range(3)]
+            for array in arrays:
+                array[...] = stamp
+            if any((array != stamp).any() for array in arrays):
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4), timeout=60))
+    (bucket,) = buffers._pool.buckets.values()
+    assert len(bucket) <= 4 * 4  # of each thread three, and those of its last round
