@@ -229,8 +229,8 @@ class Exchange(Mapping[str, Array]):
 
     def _send(self, number: int, skip: bool = False) -> None:
         server, pieces = self._buckets[number]
-        if number in self._outdated and pieces[0].param in self._kept:
-            self._arrive(number, pieces[0].param)  # sums that no lookup has asked for would be lost
+        if number in self._outdated:  # no lookup has asked for it
+            self._arrive(number, pieces[0].param)  # or sums would be lost, or one step's gradients overtake another's
         for piece in pieces:
             self._pieces.pop(piece.id, None)
             self._values.pop(piece.param, None)

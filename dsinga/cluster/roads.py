@@ -1,6 +1,7 @@
-"""Both roads of exchange between a partition and a server: a direct call in one process, an Actor call otherwise.
+"""The roads of exchange between a partition and a server: a direct call in one process, an Actor call between hosts.
 
-Both take gradients by slice id and answer with values by slice id. What they return has ``result(timeout)``.
+Between processes of one host there is a third one, :mod:`dsinga.cluster.sharedroad`. All take gradients by slice id and
+answer with values by slice id. What they return has ``result(timeout)``.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class DirectRoad:
 
 
 class ActorRoad:
-    """The server lives in another process: one message there, one back, each with one array.
+    """The server lives anywhere on the cluster: one message there, one back, each with one array.
 
     Gradients may also be a codec's payloads, bytes, which the server decodes. Dask serialises every value of a dict by
     itself, 0.1 ms each way; joining small slices and cutting them again costs a tenth of that. ``sizes`` are the

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dsinga.cluster.roads import cut, join, unpack
 from dsinga.cluster.rows import changed_rows
+from dsinga.cluster.sharedroad import Counter
 from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.server import Codec, Push, Shard, SliceSpec
@@ -28,9 +29,16 @@ class ServerKey(NamedTuple):
     group: int
     server: int
 
+    @property
+    def name(self) -> str:
+        """Return under which name the server is found on its host."""
+        return f"{self.run}-{self.generation}-{self.group}-{self.server}"
+
 
 # The shards that live in this process, so that partitions beside them need no Actor call.
 _shards: dict[ServerKey, Shard] = {}
+# What serves them to other processes of this host.
+_counters: dict[ServerKey, Counter] = {}
 
 
 def local_shard(key: ServerKey) -> Shard | None:
@@ -44,12 +52,29 @@ def close_shards(chosen: Callable[[ServerKey], bool], message: str | None = None
         shard = _shards.pop(key, None)
         if shard is not None:
             shard.close(RunError(message or "the run has ended"))
+            _close_counter(key)
 
 
 def _release(key: ServerKey, shard: Shard) -> None:
     if _shards.get(key) is shard:
         del _shards[key]
     shard.close(RunError("the driver of the run is gone"))
+    _close_counter(key)
+
+
+def _open_counter(key: ServerKey, *arguments: Any) -> Counter | None:
+    """Return what serves a shard to other processes of this host; None where the system has no such memory."""
+    try:
+        _counters[key] = Counter(key.name, *arguments)
+    except (OSError, AttributeError):
+        return None
+    return _counters[key]
+
+
+def _close_counter(key: ServerKey) -> None:
+    counter = _counters.pop(key, None)
+    if counter is not None:
+        counter.close()
 
 
 class ServerActor:
@@ -66,6 +91,7 @@ class ServerActor:
         staleness: how many steps a group may be ahead of the slowest; None for no bound.
         timeout: seconds that a wait may last.
         codec: what decodes gradients, if they come encoded.
+        visited: whether partitions of other processes come to it.
     """
 
     def __init__(
@@ -78,6 +104,7 @@ class ServerActor:
         staleness: int | None,
         timeout: float,
         codec: Codec | None = None,
+        visited: bool = True,
     ):
         self._timeout = timeout
         self._codec = codec
@@ -85,12 +112,13 @@ class ServerActor:
         self._widths = {spec.slice.id: spec.slice.width for spec in slices if spec.slice.width}
         self._shard = Shard(slices, updater, groups, key.generation, start, staleness)
         _shards[key] = self._shard
+        self._counter = _open_counter(key, self._shard, self._sizes, self._widths, codec) if visited else None
         # Dask lets go of an actor when its client is gone, even if that was killed.
         weakref.finalize(self, _release, key, self._shard)
 
     def put(self, values: Mapping[int, Array], state: Mapping[int, Mapping[str, Array]] | None) -> None:
         """Set the values, and the updater's state where a run is resumed."""
-        self._shard.put(values, state)
+        self._shard.put(values if self._counter is None else self._counter.settle(values), state)
 
     async def pull(self, told: str) -> Array:
         """Return the values of slices, joined, as soon as they have reached a version for a worker group."""

@@ -9,7 +9,7 @@ from typing import Any
 from distributed import Client, Future
 
 from dsinga.cluster.neighbours import meet
-from dsinga.cluster.placement import Placement
+from dsinga.cluster.placement import Placement, process
 from dsinga.cluster.roads import Answer, wait_for
 from dsinga.cluster.server import ServerActor, ServerKey
 from dsinga.cluster.setup import Setup
@@ -38,11 +38,16 @@ class Servers:
                 mine = [spec for spec in specs if spec.slice.server == server]
                 arguments = (
                     key, mine, self._setup.updater, shape.served(group), step, shape.staleness, self._setup.timeout,
-                    self._setup.manner.codec(),
+                    self._setup.manner.codec(), self._visited(group, addresses[server]),
                 )  # fmt: skip
                 self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
                 made.append(key)
         self._actors = dict(zip(made, self._gather(self.futures), strict=True))
+
+    def _visited(self, group: int, address: str) -> bool:
+        """Whether partitions of other processes come to a server of this group at that address."""
+        crews = (self._placement.partitions[served] for served in self._setup.topology.served(group))
+        return any(process(other) != process(address) for crew in crews for other in crew)
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give server groups the first values, of whole params, and the updater's state where a run is resumed."""

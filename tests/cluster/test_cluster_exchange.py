@@ -1,11 +1,13 @@
-"""The exchange of params, and the contract of both roads that it takes."""
+"""The exchange of params, and the contract of the roads that it takes."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +23,7 @@ from dsinga.cluster.meter import Meter
 from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road, tell, wait_for
 from dsinga.cluster.server import ServerActor, ServerKey, close_shards, local_shard
+from dsinga.cluster.sharedroad import SharedRoad, open_road
 from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
 from dsinga.layers.base import ParamSpec
 from dsinga.net import Param
@@ -31,6 +34,7 @@ from dsinga.training.updaters import SGD
 
 SHAPES = {"w1": (4, 3), "b1": (4,), "w2": (2, 4), "b2": (2,)}
 RUN = "roads"
+NUMBERS = itertools.count()
 
 
 def start_values() -> dict[str, np.ndarray]:
@@ -49,16 +53,27 @@ def plain_sgd() -> UpdaterConf:
     return UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0})
 
 
-@pytest.fixture(params=["direct", "actor"])
-def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, int], list[Road]]:
-    """Make servers for so many contributors; return the road to each, of either kind."""
+class Ways(list[Road]):
+    """The roads to servers; a partition may have to have its own."""
+
+    def __init__(self, make: Callable[[], list[Road]], one_each: bool):
+        super().__init__(make())
+        self._make, self._one_each = make, one_each
+
+    def of(self, partition: int) -> list[Road]:
+        return self._make() if self._one_each and partition else self
+
+
+@pytest.fixture(params=["direct", "actor", "shared"])
+def roads(request: pytest.FixtureRequest, processes: Client) -> Iterator[Callable[..., Ways]]:
+    """Make servers for so many contributors; return the road to each, of every kind."""
     made: list[object] = []
 
     def make(
         contributors: int, servers: int = 2, conf: UpdaterConf | None = None, trainable: bool = True, codec: Any = None
-    ) -> list[Road]:
+    ) -> Ways:
         slices, values, updater = cut(servers), start_values(), create_updater(conf or plain_sgd())
-        found: list[Road] = []
+        found: list[Callable[[], Road]] = []
         for server in range(servers):
             pushers = tuple(range(contributors))
             specs = [SliceSpec(piece, trainable, contributors=pushers) for piece in slices if piece.server == server]
@@ -66,9 +81,9 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
             if request.param == "direct":
                 shard = Shard(specs, updater)
                 shard.put(mine)
-                found.append(DirectRoad(shard, 0))
+                found.append(functools.partial(DirectRoad, shard, 0))
                 continue
-            key = ServerKey(RUN, 0, 0, server)
+            key = ServerKey(f"{RUN}{next(NUMBERS)}", 0, 0, server)
             future = processes.submit(
                 ServerActor, key, specs, updater, (0,), 0, None, 20.0, codec, actor=True, pure=False
             )
@@ -78,11 +93,20 @@ def roads(request: pytest.FixtureRequest, processes: Client) -> Callable[[int, i
                 actor.put(mine, None).result(timeout=30)
             sizes, widths = ({s.slice.id: getattr(s.slice, what) for s in specs} for what in ("size", "width"))
             widths = {id: width for id, width in widths.items() if width}
-            found.append(CurrentClient(actor, sizes, processes, widths))
-        return found
+            if request.param == "actor":
+                found.append(functools.partial(CurrentClient, actor, sizes, processes, widths))
+            else:
+                found.append(functools.partial(found_road, key.name, sizes, widths))
+        return Ways(lambda: [way() for way in found], one_each=request.param == "shared")
 
     yield make
-    processes.run(close_shards, lambda key: key.run == RUN)
+    processes.run(close_shards, lambda key: key.run.startswith(RUN))
+
+
+def found_road(name: str, sizes: dict[int, int], widths: dict[int, int]) -> SharedRoad:
+    road = open_road(name, sizes, 0, widths)
+    assert road is not None
+    return road
 
 
 class CurrentClient(ActorRoad):
@@ -115,11 +139,12 @@ class CurrentClient(ActorRoad):
 
 def exchange(roads: list[Road], partition: int = 0, partitions: int = 1, **options: Any) -> Exchange:
     options = {"timeout": 20.0, "bucket_bytes": 16, "slices": cut(len(roads)), **options}
+    roads = roads.of(partition) if isinstance(roads, Ways) else roads
     return Exchange(SHAPES, options.pop("slices"), roads, (0, 0, partition), partitions, **options)
 
 
 class TestRoads:
-    """What the exchange relies on, by either road."""
+    """What the exchange relies on, by every road."""
 
     def test_values_come_back_in_the_shapes_of_the_params(self, roads) -> None:
         view = exchange(roads(1))
@@ -181,6 +206,27 @@ class TestRoads:
             for values in pool.map(work, range(2)):
                 for value in values.values():
                     np.testing.assert_array_equal(value, np.full(value.shape, 0.25, np.float32))
+
+    def test_a_gradient_does_not_overtake_that_of_the_step_before(self, roads) -> None:
+        """Of a partition that looks at no value."""
+        ways = roads(2)
+
+        def work(partition: int) -> None:
+            view = exchange(ways, partition, 2)
+            for step in range(4):
+                view.begin(step)
+                if partition and step:
+                    view["w1"]
+                for name in reversed(list(view)):
+                    view.push(name, np.full(SHAPES[name], 1 + step, np.float32))
+                view.finish()
+            view.begin(4)
+            for name in view:
+                np.testing.assert_array_equal(view[name], start_values()[name] - 2 * (1 + 2 + 3 + 4))
+
+        with ThreadPoolExecutor(2) as pool:
+            for _ in pool.map(work, range(2)):
+                pass
 
     def test_a_param_without_gradient_is_pushed_zeros(self, roads) -> None:
         view = exchange(roads(1))
@@ -326,7 +372,7 @@ class TestManners:
         assert (view["b1"] == start_values()["b1"]).all()
 
     @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
-    def test_both_roads_compress_to_the_same_numbers(self, roads, compression: Compression) -> None:
+    def test_all_roads_compress_to_the_same_numbers(self, roads, compression: Compression) -> None:
         manner = Manner(compression=compression, topk_share=0.3)
         direct = [Shard([SliceSpec(piece, contributors=(0, 1)) for piece in cut(1)], create_updater(with_momentum()))]
         direct[0].put({piece.id: np.ones(piece.size, np.float32) for piece in cut(1)})
@@ -354,6 +400,8 @@ class TestManners:
         meter = Meter()
         view = exchange(roads(1), meter=meter)
         view.begin(0)
+        view.settle()
+        meter.start()
         for name in view:
             view.push(name, np.zeros(SHAPES[name], np.float32))
         view.finish()
@@ -361,8 +409,8 @@ class TestManners:
         for name in view:
             view[name]
         both_ways = 2 * 4 * sum(int(np.prod(shape)) for shape in SHAPES.values())
-        actor = request.node.callspec.params["roads"] == "actor"
-        assert (meter.crossing, meter.within) == ((both_ways, 0) if actor else (0, both_ways))
+        direct = request.node.callspec.params["roads"] == "direct"
+        assert (meter.crossing, meter.within) == ((0, both_ways) if direct else (both_ways, 0))
 
 
 def test_what_is_held_goes_out_and_comes_back() -> None:

@@ -1,0 +1,59 @@
+"""Memory that processes of one host share, by mapping the same anonymous file.
+
+Nothing has a name that could outlive its run: who is to have a segment is handed its file descriptor through a socket
+(:mod:`dsinga.cluster.channel`), and the system takes the memory back with the last process that maps it, however
+that ends. Nor does the size of /dev/shm matter, which is small in many containers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+# Where arrays begin: at multiples of a cache line, so that no two servers write to the same one.
+ALIGNMENT = 64
+# From this size on a segment is of huge pages where the system lets it: fewer faults, fewer misses of the TLB.
+HUGE = 1 << 21
+
+
+class Segment:
+    """So many bytes at ``array``, uint8 (size,); zeros at first, and no memory is used for what is never written.
+
+    The array, and views of it, keep the memory alive; ``fd`` is needed only as long as others are to get it.
+    """
+
+    def __init__(self, fd: int, size: int, writable: bool = True):
+        self.fd, self.size = fd, size
+        self._map = mmap.mmap(fd, max(size, 1), prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self.array = np.frombuffer(self._map, np.uint8, size)
+
+    def close(self) -> None:
+        """Give up the descriptor; the array stays."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def create_segment(size: int) -> Segment:
+    """Return a new segment. Raises OSError where there is no memory for it, AttributeError outside Linux."""
+    fd = os.memfd_create("dsinga")
+    try:
+        os.ftruncate(fd, max(size, 1))
+        return Segment(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
+    """Return where pieces of so many bytes begin in a segment, by the id of each, and how large that must be."""
+    found, at = {}, 0
+    for id in sorted(sizes):
+        found[id] = at
+        at += -(-sizes[id] // ALIGNMENT) * ALIGNMENT
+    return found, at
