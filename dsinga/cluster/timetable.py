@@ -8,8 +8,10 @@ from dsinga.cluster.topology import Topology
 from dsinga.job import Job, Phase, training_phases
 
 # What a round should last, in seconds: long beside the milliseconds that a task costs, short beside what a person
-# waits for a progress line.
+# waits for a progress line. A run of many workers has longer ones, so that the scheduler, which gets four messages for
+# the task of each, has a bounded number of them a second.
 ROUND_SECONDS = 1.0
+TASKS_PER_SECOND = 32
 
 
 def due(step: int, freq: int, after: int) -> bool:
@@ -65,14 +67,18 @@ def all_begin(job: Job, topology: Topology, step: int) -> int:
 
 
 class Pace:
-    """How many steps make a round of about a second, ``most`` at the most, learnt from the rounds before."""
+    """How many steps make a round of about a second, ``most`` at the most, learnt from the rounds before.
 
-    def __init__(self, most: int | None = None) -> None:
+    ``workers`` are all of the run; above 32 a round lasts a second for each 32 of them.
+    """
+
+    def __init__(self, most: int | None = None, workers: int = 1) -> None:
         self.steps = 1
         self._most = most
+        self._seconds = max(ROUND_SECONDS, workers / TASKS_PER_SECOND)
 
     def learn(self, seconds: Sequence[float]) -> None:
         """Take the seconds of each step of a round into account; growth is gradual, for first steps are slow."""
         per_step = sorted(seconds)[len(seconds) // 2]
-        wanted = max(1, int(ROUND_SECONDS / max(per_step, 1e-6)))
+        wanted = max(1, int(self._seconds / max(per_step, 1e-6)))
         self.steps = min(wanted, self.steps * 8, self._most or wanted)

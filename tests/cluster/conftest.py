@@ -26,7 +26,7 @@ def forked() -> Iterator[None]:
     """
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         get_mp_context()  # names modules of its own, the first time
-        multiprocessing.set_forkserver_preload(["dsinga.api", "distributed.nanny", "hypothesis", "pytest"])
+        multiprocessing.set_forkserver_preload(["dsinga.cluster.driver", "distributed.nanny", "hypothesis", "pytest"])
         yield
 
 
