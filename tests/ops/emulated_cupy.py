@@ -137,9 +137,8 @@ def compiled(code: str, options: tuple[str, ...]) -> ctypes.PyDLL:
     code = code.replace("extern __shared__ double memory[]", "static double memory[6144]")
     names = re.findall(r"^KERNEL (\w+)\(", code, re.M) + re.findall(r"^IMAGES\((\w+),", code, re.M)
     text = "\n".join([f'#include "{HEADER}"', code, *(f"EMULATE({name})" for name in names)])
-    target = (
-        Path(tempfile.gettempdir()) / f"dsinga-{hashlib.sha256((text + HEADER.read_text()).encode()).hexdigest()}.so"
-    )
+    digest = hashlib.sha256("".join((text, HEADER.read_text(), *options)).encode()).hexdigest()
+    target = Path(tempfile.gettempdir()) / f"dsinga-{digest}.so"
     if not target.exists():
         command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *(o for o in options if o.startswith("-D"))]
         done = target.with_suffix(".part")

@@ -12,7 +12,7 @@ import pytest
 from dsinga.errors import UserError
 from dsinga.ops import BACKENDS, Ops
 
-EMULATED = "cupy on a CPU"
+EMULATED = "emulated"
 WITH_WORKSPACE = ("max_pool", "lrn", "layer_norm", "recurrent", "crf")
 
 

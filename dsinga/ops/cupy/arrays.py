@@ -76,7 +76,11 @@ class CupyArrays(Ops):
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
         array = cupy.asarray(array)
-        image = array if array.ndim == 4 else cupy.ascontiguousarray(array).reshape(len(array), -1, 1, 1)
+        image = (
+            array
+            if array.ndim == 4
+            else cupy.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:]), 1, 1)
+        )
         result = empty_image(image.shape, np.float32)
         shape, record = image.shape[1:], array.shape[1:]
         means, factors = self._constant(mean, None, record), self._constant(std, scale, record)

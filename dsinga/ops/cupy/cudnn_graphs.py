@@ -7,6 +7,7 @@ of each (the second rule gives way if nothing else is left).
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from dsinga.ops.cupy.library import cudnn, cupy
 from dsinga.ops.interface import Array, Pair
+
+_log = logging.getLogger(__name__)
 
 Direction = Literal["fprop", "dgrad", "wgrad"]
 PLANS = 512  # of one worker; a net has three for each convolution
@@ -38,12 +41,11 @@ class Problem(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A graph that can be run: its two tensors in, the one out, bytes of workspace, whether it gives bfloat16."""
+    """A graph that can be run: its two tensors in, the one out, and the bytes of workspace that it needs."""
 
     graph: Any
     tensors: tuple[Any, Any, Any]
     workspace: int
-    bf16: bool
 
 
 class Plans:
@@ -60,7 +62,7 @@ class Plans:
         """Return the result, laid out as the problem says; None where cuDNN has no plan for it, or is not installed.
 
         ``left`` and ``right`` are what the direction takes, in the order x, w, dy, laid out as the problem says, in
-        float32, or bfloat16 in uint16. The result is float32, or bfloat16 in uint16.
+        float32, or bfloat16 in uint16, and so does the result.
         """
         if self._frontend is None:
             return None
@@ -68,7 +70,7 @@ class Plans:
             plan = self._find(problem)
             if plan is None:
                 return None
-            result = empty(problem.result, np.uint16 if plan.bf16 else np.float32, problem.channels_last)
+            result = empty(problem.result, left.dtype, problem.channels_last)
             workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
             self._frontend.set_stream(handle=self._handle, stream=cupy.cuda.get_current_stream().ptr)
             arrays = left, right, result
@@ -86,16 +88,16 @@ class Plans:
         return self._plans[problem]
 
     def _make(self, problem: Problem) -> Plan | None:
-        """Return the first plan that cuDNN supports: exact in order before quick, float32 before bfloat16 results."""
-        for bf16 in (False, True) if problem.bf16 else (False,):
-            for ordered in (True, False):
-                try:
-                    return self._build(problem, bf16, ordered)
-                except (self._frontend.cudnnGraphNotSupportedError, RuntimeError):
-                    continue  # older frontends say RuntimeError
+        """Return a plan that adds up in a fixed order, else one that does not, else None, with a warning that says why."""
+        for ordered in (True, False):
+            try:
+                return self._build(problem, ordered)
+            except (self._frontend.cudnnGraphNotSupportedError, RuntimeError) as error:  # the backend's own are these
+                reason = error
+        _log.warning("cuDNN has no plan for %s, so that products of cuBLAS compute it: %s", problem, reason)
         return None
 
-    def _build(self, problem: Problem, bf16: bool, ordered: bool) -> Plan:
+    def _build(self, problem: Problem, ordered: bool) -> Plan:
         types, notes = self._frontend.data_type, self._frontend.numerical_note
         given = types.BFLOAT16 if problem.bf16 else types.FLOAT
         graph = self._frontend.pygraph(
@@ -107,7 +109,7 @@ class Plans:
         tensors = describe(graph, problem, given)
         result = tensors[2]
         result.set_output(True)
-        result.set_data_type(types.BFLOAT16 if bf16 else types.FLOAT)
+        result.set_data_type(given)
         result.set_dim(list(problem.result))
         result.set_stride(strides(problem.result, problem.channels_last))
         graph.validate()
@@ -120,7 +122,7 @@ class Plans:
         graph.deselect_numeric_notes(ruled_out)
         graph.check_support()
         graph.build_plans(self._frontend.build_plan_policy.HEURISTICS_CHOICE)
-        return Plan(graph, tensors, int(graph.get_workspace_size()), bf16)
+        return Plan(graph, tensors, int(graph.get_workspace_size()))
 
 
 def describe(graph: Any, problem: Problem, given: Any) -> tuple[Any, Any, Any]:

@@ -10,7 +10,7 @@ from dsinga.ops.cupy.convolution import CupyConvolution
 from dsinga.ops.cupy.crf import CupyCRF
 from dsinga.ops.cupy.cudnn_graphs import Plans
 from dsinga.ops.cupy.elementwise import CupyElementwise
-from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.library import cupy, describe
 from dsinga.ops.cupy.lookup import CupyLookup
 from dsinga.ops.cupy.normalisation import CupyNormalisation
 from dsinga.ops.cupy.pooling import CupyPooling
@@ -49,12 +49,19 @@ class CupyOps(
         return CupyOps, (self.device, self.precision, self._own)
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
-        count = cupy.cuda.runtime.getDeviceCount()
+        count = self.device_count()
         if device is not None and not 0 <= device < count:
             raise UserError(f"there is no GPU {device}: this process sees {count}, counted from 0")
         if precision not in PRECISIONS:
             raise UserError(f"there is no precision {precision!r} (known: {', '.join(PRECISIONS)})")
         return CupyOps(device or 0, precision, own=True)
+
+    def device_count(self) -> int:
+        return int(cupy.cuda.runtime.getDeviceCount())
+
+    def describe(self) -> str:
+        with self.streams.device:
+            return describe()
 
     def enter(self) -> None:
         self.streams.enter()

@@ -59,8 +59,9 @@ class CupyLookup(Ops):
         padded = cupy.zeros((batch, height + 2 * pad, width + 2 * pad, channels), images.dtype)
         padded[:, pad : pad + height, pad : pad + width] = rows
         across = np.arange(size[1])
-        columns = np.asarray(lefts)[:, None] + np.where(np.asarray(mirrored)[:, None], across[::-1], across)
-        down = np.asarray(tops)[:, None] + np.arange(size[0])
+        turned = np.asarray(mirrored, bool)[:, None]
+        columns = np.asarray(lefts, np.int64)[:, None] + np.where(turned, across[::-1], across)
+        down = np.asarray(tops, np.int64)[:, None] + np.arange(size[0])
         row, column = cupy.asarray(down)[:, :, None], cupy.asarray(columns)[:, None, :]
         return to_image(padded[cupy.arange(batch)[:, None, None], row, column])
 
