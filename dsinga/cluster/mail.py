@@ -1,4 +1,6 @@
-"""What bridges send from one partition of a group to another: in process as it is, else from Dask worker to worker.
+"""What bridges send from one partition of a group to another: in process as it is, else from worker to worker.
+
+Between processes of one host it goes in memory that is handed over, between hosts by Actor calls.
 
 Mail never blocks its sender, and is read in any order. The partitions of a group go through the same iterations, so
 mail says of which one it is by its number, and nobody gets far ahead: mail for an iteration that its reader has not
@@ -9,6 +11,7 @@ before has been acknowledged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Sequence
@@ -17,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsinga.cluster.hostcalls import Caller, Guest, Listener
 from dsinga.cluster.meter import Meter
 from dsinga.cluster.roads import GLANCE, tell
 from dsinga.errors import RunError
@@ -89,13 +93,23 @@ class Mailbox:
             future.set_exception(self._error)
 
 
+class Acknowledgement(Protocol):
+    """What a sender waits for: a concurrent future, or a reply from another process of this host."""
+
+    def done(self) -> bool:
+        """Whether it has come, or an error in its place."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error, None if there is none; TimeoutError after ``timeout`` seconds."""
+
+
 class Peer(Protocol):
     """The way to the mailbox of another partition of the group."""
 
     crosses: bool  # whether it leads to another process
 
-    def put(self, turn: int, key: str, array: Array) -> Future[None] | None:
-        """Send; return what resolves when it has been acknowledged, None if it is already."""
+    def put(self, turn: int, key: str, array: Array) -> Acknowledgement | None:
+        """Send; return what is done when it has been acknowledged, None if it is already."""
 
 
 class Neighbour:
@@ -107,8 +121,21 @@ class Neighbour:
         self.put = box.put
 
 
+class Courier:
+    """A partition in another process of this host, which ``caller`` reaches."""
+
+    crosses = True
+
+    def __init__(self, caller: Caller):
+        self._caller = caller
+
+    def put(self, turn: int, key: str, array: Array) -> Acknowledgement:
+        """See :class:`Peer`."""
+        return self._caller.call(turn, key, *pack(array))
+
+
 class Correspondent:
-    """A partition in another process, behind ``deliver`` of its actor; ``loop`` is the event loop of this worker."""
+    """A partition on another host, behind ``deliver`` of its actor; ``loop`` is the event loop of this worker."""
 
     crosses = True
 
@@ -136,7 +163,27 @@ class PartitionMail:
         self._peers: Sequence[Peer] = ()
         self._turn = 0
         self._iteration = ""
-        self._sent: list[tuple[int, int, str, Future[None]]] = []
+        self._sent: list[tuple[int, int, str, Acknowledgement]] = []
+        self._listener: Listener | None = None
+
+    def listen(self, name: str) -> None:
+        """Let other processes of this host send mail to ``name``, until :meth:`close`, where the system can do that."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._listener = Listener(name, self._deliver)
+
+    def _deliver(
+        self, guest: Guest, number: int | None, turn: int, key: str, array: Array, order: Sequence[int]
+    ) -> None:
+        acknowledged = self.box.put(turn, key, unpack(array, order))
+        if acknowledged is None:
+            guest.answer(number)
+        else:
+            acknowledged.add_done_callback(lambda done: guest.answer(number, error=done.exception()))
+
+    def close(self) -> None:
+        """Take no more mail from other processes."""
+        if self._listener is not None:
+            self._listener.close()
 
     def introduce(self, peers: Sequence[Peer]) -> None:
         """Learn the ways to the partitions of the group, by their numbers."""

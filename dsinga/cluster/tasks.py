@@ -12,8 +12,10 @@ from typing import Any
 from distributed import get_worker
 
 from dsinga.cluster.graph import unpacked
-from dsinga.cluster.mail import Correspondent, Neighbour, Peer, unpack
+from dsinga.cluster.hostcalls import connect
+from dsinga.cluster.mail import Correspondent, Courier, Neighbour, Peer, unpack
 from dsinga.cluster.partition import Partition
+from dsinga.cluster.placement import process
 from dsinga.cluster.replica import Held
 from dsinga.cluster.server import ServerKey, close_shards
 from dsinga.cluster.setup import PartitionKey, RoundReport, Setup
@@ -42,6 +44,8 @@ class Tenant:
             _check_room(key)
             _partitions[key] = Partition(key, setup, servers, threads, step)
         self._box = _partitions[key].mail.box
+        if setup.bridged and process(key.address) != "inproc":
+            _partitions[key].mail.listen(_mail_name(key))
         weakref.finalize(self, _abandon, lambda other: other[:2] == key[:2], "the driver of the run is gone")
 
     async def deliver(self, told: str, array: Array) -> None:
@@ -101,6 +105,7 @@ def _abandon(chosen: Callable[[PartitionKey | ServerKey], bool], message: str | 
     close_shards(chosen, message)
     for partition in ended:
         partition.close()
+        partition.mail.close()
 
 
 def _check_room(key: PartitionKey) -> None:
@@ -115,9 +120,17 @@ def _check_room(key: PartitionKey) -> None:
 
 
 def _peer(key: PartitionKey, actor: Any, loop: asyncio.AbstractEventLoop) -> Peer:
-    """Return the way to a partition's mailbox: straight where it lives in this process."""
+    """Return the way to a partition's mailbox: straight where it lives in this process, through memory on this host."""
     partition = _partitions.get(key)
-    return Neighbour(partition.mail.box) if partition is not None else Correspondent(actor, loop)
+    if partition is not None:
+        return Neighbour(partition.mail.box)
+    found = connect(_mail_name(key))
+    return Correspondent(actor, loop) if found is None else Courier(found[0])
+
+
+def _mail_name(key: PartitionKey) -> str:
+    """Return under which name a partition gets mail from other processes of its host."""
+    return f"{key.run}-{key.generation}-{key.group}-partition-{key.partition}"
 
 
 def _find(key: PartitionKey) -> Partition:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 from distributed.protocol import deserialize, serialize
 
 from dsinga import RunError
-from dsinga.cluster.mail import Mailbox, Neighbour, PartitionMail, pack, unpack
+from dsinga.cluster.hostcalls import connect
+from dsinga.cluster.mail import Courier, Mailbox, Neighbour, PartitionMail, pack, unpack
 from dsinga.cluster.meter import Meter
 
 ARRAY = np.arange(6, dtype=np.float32)
@@ -24,6 +27,73 @@ def crew(size: int = 2, timeout: float = 20.0) -> list[PartitionMail]:
         mail.introduce([Neighbour(other.box) for other in mails])
         mail.begin("step 0")
     return mails
+
+
+@pytest.fixture
+def by_courier() -> Iterator[list[PartitionMail]]:
+    """The mail of two partitions that send each other everything through a socket of the host."""
+    name = uuid.uuid4().hex
+    mails = [PartitionMail(20.0, Meter()) for _ in range(2)]
+    for number, mail in enumerate(mails):
+        mail.listen(f"{name}-{number}")
+    for mail in mails:
+        found = [connect(f"{name}-{number}") for number in range(2)]
+        mail.introduce([Courier(one[0]) for one in found if one])
+        mail.begin("step 0")
+    yield mails
+    for mail in mails:
+        mail.close()
+
+
+def test_large_and_small_mail_arrives_with_its_layout_by_courier(by_courier: list[PartitionMail]) -> None:
+    one, two = by_courier
+    image = np.random.default_rng(0).random((8, 16, 16, 3), np.float32).transpose(0, 3, 1, 2)
+    for step in range(6):
+        one.send(1, "image", image * np.float32(step))
+        one.send(1, "labels", np.arange(step))
+        arrived = two.receive("image")
+        np.testing.assert_array_equal(arrived, image * np.float32(step))
+        assert arrived.strides == image.strides
+        np.testing.assert_array_equal(two.receive("labels"), np.arange(step))
+        for mail in by_courier:
+            mail.finish()
+            mail.begin(f"step {step + 1}")
+    assert len(one._sent) <= 4, "what has been acknowledged is forgotten"
+
+
+def test_early_mail_by_courier_is_acknowledged_when_its_reader_comes_near(by_courier: list[PartitionMail]) -> None:
+    one, two = by_courier
+    reply = one._peers[1].put(5, "a", ARRAY)
+    assert reply is not None
+    with pytest.raises(TimeoutError):
+        reply.exception(0.1)
+    two.box.begin(4)
+    assert reply.exception(10) is None
+
+
+def test_a_closed_mailbox_says_why_by_courier(by_courier: list[PartitionMail]) -> None:
+    one, two = by_courier
+    two.box.close(RunError("the Dask worker tcp://x was lost"))
+    one.send(1, "a", ARRAY)
+    with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it: the Dask worker tcp://x was"):
+        one.receive("b")
+
+
+def test_a_courier_that_finds_nobody_shows_at_the_next_receive(by_courier: list[PartitionMail]) -> None:
+    one, two = by_courier
+    two.close()
+    while connect_again(one):  # its thread may need a moment
+        pass
+    one.send(1, "a", ARRAY)
+    with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it"):
+        one.receive("b")
+
+
+def connect_again(mail: PartitionMail) -> bool:
+    """Whether mail to partition 1 is still taken."""
+    reply = mail._peers[1].put(0, "again", ARRAY)
+    assert reply is not None
+    return reply.exception(10) is None
 
 
 def test_what_is_sent_in_process_arrives_itself() -> None:
