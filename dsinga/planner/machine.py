@@ -36,7 +36,8 @@ def measured_machine(net: NeuralNet, updater: Updater, ops: Ops, threads: int, c
     """Return this machine as it is measured with ``crowd`` workers, where ``store`` does not know it already.
 
     A layer is told by its type, configuration, shapes and what is wanted of it, with the kernels and threads used.
-    What layers take alone is stretched by what the whole of ``net`` takes over the sum of its layers.
+    What layers take alone is stretched by what the whole of ``net`` takes over the sum of its layers. Not shortened:
+    the sum may be longer because workers wait for each other after every layer, as they do where features are cut.
     """
 
     def alone(work: Work) -> LayerTime:
@@ -52,7 +53,7 @@ def measured_machine(net: NeuralNet, updater: Updater, ops: Ops, threads: int, c
     name = hashlib.blake2b("\n".join(map(describe, works)).encode(), digest_size=8).hexdigest()
     rows = works[0].rows
     (whole,) = store.get(f"{kernels}: net {name}", lambda: [time_net(net, rows, ops, threads, crowd)])
-    stretch = whole / sum(one.forward + one.backward for one in map(alone, works))
+    stretch = max(whole / sum(one.forward + one.backward for one in map(alone, works)), 1.0)
     settings = "; ".join(lines(message_fields(updater.conf.replace(learning_rate=LRGenConf()))))
     numbers = f"numbers, {crowd} at once: {type(updater).__name__}: {settings}"
     rates = Rates(*store.get(numbers, lambda: time_numbers(updater, crowd)))

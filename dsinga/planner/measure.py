@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import threading
 import time
@@ -164,8 +163,9 @@ def _records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
 
 
 def _seconds(runs: Callable[[], Sequence[Callable[[], object]]], crowd: int) -> list[float]:
-    """Return the seconds of each of several runs: medians, while ``crowd`` threads do the same with their own.
+    """Return the seconds of each of several runs, while ``crowd`` threads do the same with their own.
 
+    They are medians of what the last of the threads to end took: workers of a synchronous group wait for each other.
     Between two runs the caches are emptied, as the rest of a net does it between two iterations.
     """
     barrier = threading.Barrier(crowd, timeout=PATIENCE)
@@ -179,7 +179,7 @@ def _seconds(runs: Callable[[], Sequence[Callable[[], object]]], crowd: int) -> 
 
     with ThreadPoolExecutor(crowd) as pool:
         found = [future.result() for future in [pool.submit(time_runs) for _ in range(crowd)]]
-    return [statistics.median(itertools.chain.from_iterable(times)) for times in zip(*found, strict=True)]
+    return [statistics.median(map(max, zip(*times, strict=True))) for times in zip(*found, strict=True)]
 
 
 def _times(run: Callable[[], object], barrier: threading.Barrier) -> list[float]:

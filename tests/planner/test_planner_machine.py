@@ -1,4 +1,4 @@
-"""What this machine takes for the layers of a net: together as much as the net as a whole."""
+"""What this machine takes for the layers of a net: together no less than the net as a whole."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Told(RateStore):
 
 
 @pytest.mark.parametrize("crowd", [1, 2])
-def test_the_layers_of_a_net_take_together_what_the_net_takes(crowd: int) -> None:
+def test_the_layers_of_a_net_take_together_no_less_than_the_net(crowd: int) -> None:
     net, store = small_convnet(), Told()
     machine = measured_machine(net, create_updater(UpdaterConf(type="kSGD")), get_ops(), 1, crowd, store)
     times = [machine.time(work_of(stage, crowd)) for stage in net.stages]
     (whole,) = [figures[0] for what, figures in store.known.items() if ": net " in what]
     assert whole > 0
-    assert sum(time.forward + time.backward for time in times) == pytest.approx(whole)
+    assert sum(time.forward + time.backward for time in times) >= whole * (1 - 1e-9)
     assert all(rate > 0 for rate in machine.rates)
