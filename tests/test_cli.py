@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from dsinga.cli import main
+from dsinga.cluster import embedded
 from dsinga.data import open_store, write_store
 
 JOB = """name: "cli"
@@ -331,7 +332,10 @@ def test_servers_without_a_slice_idle(dsinga: Dsinga, folder: Path) -> None:
         (["train", "job.conf", "--scheduler", "127.0.0.1:1"], "no Dask scheduler answers at 127.0.0.1:1"),
     ],
 )
-def test_bad_arguments_are_one_message_and_status_2(dsinga: Dsinga, arguments: list[str], message: str) -> None:
+def test_bad_arguments_are_one_message_and_status_2(
+    dsinga: Dsinga, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "CONNECT_SECONDS", 1)
     refused = dsinga(*arguments)
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr
