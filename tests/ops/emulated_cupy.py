@@ -1,4 +1,4 @@
-"""A device on the CPU: what the cupy backend uses of CuPy, cuBLAS and cuDNN, by numpy and by its kernels compiled as C++.
+"""A device on the CPU: what the cupy backend uses of CuPy and cuBLAS, by numpy and by its kernels compiled as C++.
 
 The backend runs as it is; its arrays are numpy's, of a class of their own. Kernels are what ``dsinga/ops/cupy/*.cu``
 says, each thread a fiber (emulation/cuda.h), and each argument is held to its type. Streams run at once what they are
@@ -156,7 +156,9 @@ class Kernel:
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared_mem: int = 0) -> None:
         log.append((current(), "kernel", self._name))
-        assert all(0 < side < 2**31 for side in grid) and shared_mem <= 48 * 1024 and block[0] % 32 == 0
+        assert all(0 < side < 2**31 for side in grid)
+        assert shared_mem <= 48 * 1024
+        assert block[0] % 32 == 0
         cells, kinds = [], []
         for argument in arguments:
             if isinstance(argument, DeviceArray):
@@ -195,11 +197,15 @@ class RuntimeFailure(RuntimeError):
     pass
 
 
-def gemm(handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, atype: int, lda: int,
-         b: int, btype: int, ldb: int, beta: int, c: int, ctype: int, ldc: int, compute: int, algorithm: int) -> None:  # fmt: skip
+def gemm(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, atype: int, lda: int, b: int,
+    btype: int, ldb: int, beta: int, c: int, ctype: int, ldc: int, compute: int, algorithm: int,
+) -> None:  # fmt: skip
     """C = alpha·op(A) op(B) + beta·C on column-major matrices at these addresses."""
-    log.append((current(), "kernel", "gemm"))
-    assert lda >= max(1, k if transa else m) and ldb >= max(1, n if transb else k) and ldc >= max(1, m)
+    log.append((current(), "kernel", f"gemm {compute}"))
+    assert lda >= max(1, k if transa else m)
+    assert ldb >= max(1, n if transb else k)
+    assert ldc >= max(1, m)
     real = np.float64 if ctype == 1 else np.float32
     one, zero = (
         np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(np.ctypeslib.as_ctypes_type(real))), (1,))[0]
@@ -266,7 +272,7 @@ def _call(function: Any, *arguments: Any, **options: Any) -> Any:
 
 
 @functools.cache
-def load(precision: str = "float32", cudnn: Any = None) -> Any:
+def load(cudnn: Any = None) -> Any:
     """Return the cupy backend over this device; skip the test where there is no compiler."""
     if shutil.which("g++") is None:
         pytest.skip("the kernels of the cupy backend run on a CPU where g++ compiles them")
@@ -281,7 +287,7 @@ def load(precision: str = "float32", cudnn: Any = None) -> Any:
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
         library.cudnn()  # remembered
-        return CupyOps(precision=precision)
+        return CupyOps()
     finally:
         for name in list(sys.modules):
             if name in ("cupy", "cudnn") or name.startswith("dsinga.ops.cupy"):

@@ -80,10 +80,11 @@ def is_array(one: Any) -> bool:
 
 def backends() -> list[Any]:
     """Every backend in float32, those that have it in float64 too; cupy on a GPU, and emulated on the CPU."""
+    marks = {"cupy": pytest.mark.gpu, EMULATED: pytest.mark.slow}
     both = [(name, dtype) for name in ("numpy", "cupy", EMULATED) for dtype in (np.float32, np.float64)]
     return [
-        pytest.param(case, id=f"{case[0]}-{case[1].__name__}", marks=[pytest.mark.gpu] if case[0] == "cupy" else [])
-        for case in [("onednn", np.float32), *both]
+        pytest.param((name, dtype), id=f"{name}-{dtype.__name__}", marks=[marks[name]] if name in marks else [])
+        for name, dtype in [("onednn", np.float32), *both]
     ]
 
 

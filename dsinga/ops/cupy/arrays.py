@@ -22,7 +22,7 @@ def to_rows(x: Array) -> Array:
 
 
 def by_channel(x: Array) -> Array:
-    """Return x (B, C, ...) as C-contiguous (n, C), one row for each pixel: a view if x is channels-last, else a copy."""
+    """Return x (B, C, ...) as C-contiguous (n, C), a row for each pixel: a view if x is channels-last, else a copy."""
     rows = cupy.ascontiguousarray(cupy.moveaxis(x, 1, -1))
     return rows.reshape(x.size // max(x.shape[1], 1), x.shape[1])
 
@@ -90,7 +90,7 @@ class CupyArrays(Ops):
         return result if array.ndim == 4 else result.reshape(array.shape)
 
     def _constant(self, value: Any, scale: float | None, record: tuple[int, ...]) -> Array | None:
-        """Return a mean, or the factor ``scale``/value, that broadcasts against an image: on the device, once for all."""
+        """Return a mean, or a factor ``scale``/value, that broadcasts against an image, on the device, once for all."""
         if value is None:
             return None
         key = id(value), scale, record
@@ -104,7 +104,7 @@ class CupyArrays(Ops):
             self._constants[key] = (
                 value,
                 cupy.asarray(np.ascontiguousarray(numbers)),
-            )  # the value keeps its id from others
+            )  # keeps its id
         return self._constants[key][1]
 
     def flatten(self, x: Array) -> Array:

@@ -46,7 +46,7 @@ class Sums:
 
 
 def column_sums(x: Array, y: Array | None = None, rounded: np.dtype | None = None) -> Array:
-    """Return the sums of x (n, C), or of x·y, over n: float64, or ``rounded`` to another dtype. Both lie without gaps."""
+    """Return the sums of x (n, C), or of x·y, over n: float64, or ``rounded``. Both lie without gaps."""
     if not x.size:
         return cupy.zeros(x.shape[1], rounded or np.float64)
     sums = Sums(*x.shape)

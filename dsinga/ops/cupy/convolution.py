@@ -67,7 +67,7 @@ class CupyConvolution(Ops):
         """Return what cuDNN computes of channels-last copies of ``left`` and ``right``, None where it does not."""
         if left.dtype != np.float32 or not (left.size and right.size):
             return None
-        problem = Problem(direction, x, w, y, tuple(stride), tuple(pad), self.blas.bf16)
+        problem = Problem(direction, x, w, y, (stride[0], stride[1]), (pad[0], pad[1]), self.blas.bf16)
         rows = [to_rows(one) for one in (left, right)]
         if problem.bf16:
             rows = [to_bfloat16(one) for one in rows]

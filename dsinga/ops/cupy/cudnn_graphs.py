@@ -53,7 +53,7 @@ class Plans:
 
     def __init__(self, precision: str):
         self._precision = precision
-        self._frontend = cudnn()
+        self._frontend: Any = cudnn()
         self._handle: Any = None
         self._plans: dict[Problem, Plan | None] = {}
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class Plans:
         return self._plans[problem]
 
     def _make(self, problem: Problem) -> Plan | None:
-        """Return a plan that adds up in a fixed order, else one that does not, else None, with a warning that says why."""
+        """Return a plan that adds up in a fixed order, else one that does not, else None, warning why."""
         for ordered in (True, False):
             try:
                 return self._build(problem, ordered)

@@ -39,8 +39,10 @@ class CupyNormalisation(Ops):
         if not rows.size:
             return cupy.zeros(x.shape[1], np.float64), cupy.zeros(x.shape[1], np.float64)
         sums, share = Sums(*rows.shape), 1 / len(rows)
-        mean = sums.total(*sums.partial("sums_of", x.dtype, rows), share)
-        return mean, sums.total(*sums.partial("sums_of_squares", x.dtype, rows, mean, sums.channels), share)
+        (partial,) = sums.partial("sums_of", x.dtype, rows)
+        mean = sums.total(partial, share)
+        (partial,) = sums.partial("sums_of_squares", x.dtype, rows, mean, sums.channels)
+        return mean, sums.total(partial, share)
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
         rows = by_channel(x)

@@ -1,4 +1,4 @@
-"""Pooling on channels-last images: a thread for each number of the result, so that nothing is added in changing order."""
+"""Pooling on channels-last images: a thread for each number of the result, which is added up in a fixed order."""
 
 from __future__ import annotations
 

@@ -104,8 +104,11 @@ class Blas:
         return out
 
 
-_TYPES = {np.dtype(np.float32): cupy.cuda.runtime.CUDA_R_32F, np.dtype(np.float64): cupy.cuda.runtime.CUDA_R_64F}
-_ZERO_AND_ONE = {dtype: np.array([0, 1], dtype) for dtype in _TYPES}
+_TYPES: dict[np.dtype, int] = {
+    np.dtype(np.float32): cupy.cuda.runtime.CUDA_R_32F,
+    np.dtype(np.float64): cupy.cuda.runtime.CUDA_R_64F,
+}
+_ZERO_AND_ONE: dict[np.dtype, np.ndarray] = {dtype: np.array([0, 1], dtype) for dtype in _TYPES}
 _FACTORS = {dtype: numbers.ctypes.data for dtype, numbers in _ZERO_AND_ONE.items()}  # addresses in host memory
 
 

@@ -68,7 +68,7 @@ class Upload(Transfer):
         self._copy: Array | None = None
 
     def result(self) -> Array:
-        """The array is copied once more, from memory of the stream that brought it to memory of the one that computes."""
+        """Copy the array once more: from memory of the stream that brought it to memory of the one that computes."""
         if self._copy is None:
             with self._streams.device, self._streams.compute:
                 self._streams.compute.wait_event(self._arrived)
