@@ -35,7 +35,7 @@ from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.registry import lookup
 
-STEPS = 20
+STEPS = 8
 
 
 def both(net: NeuralNet, cut: PartitionedNet, dtype: type = np.float64, steps: int = STEPS) -> tuple[Run, Run]:
