@@ -19,7 +19,7 @@ SGD = "updater { type: kSGD learning_rate { type: kFixed base_lr: 1 } }"
 STEEP = 1024.0
 
 
-def job_of(net: NeuralNet, folder: Path, workers: int = 1, steps: int = 20, rate: float = RATE) -> Job:
+def job_of(net: NeuralNet, folder: Path, workers: int = 1, steps: int = 10, rate: float = RATE) -> Job:
     """Return the job that trains ``net`` by plain SGD; its stores, and its params to start from, are in ``folder``.
 
     For one worker it says nothing of how the net is cut.
