@@ -286,8 +286,10 @@ def load(cudnn: Any = None) -> Any:
         from dsinga.ops.cupy import library
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
-        library.cudnn()  # remembered
-        return CupyOps()
+        library.cudnn()  # which is remembered
+        ops = CupyOps()
+        ops.library = library  # for tests of what it says
+        return ops
     finally:
         for name in list(sys.modules):
             if name in ("cupy", "cudnn") or name.startswith("dsinga.ops.cupy"):

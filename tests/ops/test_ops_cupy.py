@@ -1,0 +1,254 @@
+"""What is the cupy backend's own: messages, streams, precision, cuDNN's plans, sources that compile.
+
+All but the last runs on the CPU, over emulated_cupy.py; its kernels run in the kernel contract, among the slow tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import emulated_cupy
+import numpy as np
+import pytest
+from emulated_cudnn import FakeCudnn, Unsupported
+
+from dsinga.errors import UserError
+from dsinga.ops import BACKENDS
+from dsinga.ops import cupy as room
+from dsinga.ops.numpy_ops import NumpyOps
+
+SOURCES = sorted(path.stem for path in Path(room.__path__[0]).glob("*.cu") if path.stem != "common")
+plain = NumpyOps()
+
+
+@pytest.fixture(scope="module")
+def ops() -> Any:
+    """The backend without cuDNN."""
+    return emulated_cupy.load()
+
+
+@pytest.fixture
+def cudnn() -> FakeCudnn:
+    """A cuDNN that computes by numpy and counts its graphs."""
+    return FakeCudnn()
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    """Round to 8 bits of mantissa, the hidden one among them."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.round(mantissa * 256) / 256, exponent).astype(np.float32)
+
+
+class TestMissing:
+    @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed here")
+    def test_without_cupy_one_sentence_says_what_to_install_and_what_runs(self):
+        with pytest.raises(UserError, match=r"needs CuPy 14 .*pip install 'dsinga\[gpu\]'; without it .*on CPUs$"):
+            BACKENDS["cupy"]()
+
+    @pytest.mark.parametrize(
+        ("count", "failure", "driver", "words"),
+        [
+            (0, "", 12080, r"needs an NVIDIA GPU, and none was found; without it"),
+            (0, "cudaErrorNoDevice: no CUDA-capable device", 12080, r"none was found \(cudaErrorNoDevice.*\); without"),
+            (0, "cudaErrorInsufficientDriver: too old", 11040, r"a driver for CUDA 12\.9 at least.*is for CUDA 11\.4;"),
+            (0, "cudaErrorInsufficientDriver: too old", 0, r"a driver for CUDA 12\.9 at least, and none is installed;"),
+        ],
+    )
+    def test_without_a_device_or_a_driver(self, ops, count, failure, driver, words):
+        def get_count() -> int:
+            if failure:
+                raise emulated_cupy.RuntimeFailure(failure)
+            return count
+
+        runtime = SimpleNamespace(
+            getDeviceCount=get_count,
+            CUDARuntimeError=emulated_cupy.RuntimeFailure,
+            runtimeGetVersion=lambda: 12090,
+            driverGetVersion=lambda: driver,
+        )
+        with pytest.raises(UserError, match=words):
+            ops.library.check_device(runtime)
+
+    def test_a_device_or_precision_that_is_not_there(self, ops):
+        with pytest.raises(UserError, match="there is no GPU 1: this process sees 1, counted from 0"):
+            ops.for_worker(1)
+        with pytest.raises(UserError, match="no precision 'fp8'"):
+            ops.for_worker(0, "fp8")
+
+    def test_workers_travel_to_other_processes(self, ops):
+        function, arguments = ops.for_worker(0, "tf32").__reduce__()
+        assert function is type(ops)
+        assert arguments == (0, "tf32", True)
+        assert pickle.dumps(arguments)
+
+
+class TestStreams:
+    @pytest.fixture
+    def worker(self, ops) -> Any:
+        """A worker that the thread has entered, and what its streams are given from now on."""
+        worker = ops.for_worker(0)
+        worker.enter()
+        emulated_cupy.log.clear()
+        yield worker
+        ops.enter()
+
+    def test_a_worker_computes_on_a_stream_of_its_own(self, worker):
+        worker.relu(worker.asarray(normal(3)))
+        assert [(stream is worker.streams.compute, what) for stream, what, _ in emulated_cupy.log] == [(True, "kernel")]
+        assert worker.streams.compute is not emulated_cupy.Stream.null
+
+    def test_kernels_wait_for_an_upload_and_the_host_does_not(self, worker):
+        streams, host = worker.streams, normal(2, 3)
+        before = host.copy()
+        upload = worker.upload(host)
+        host[...] = 0  # the host goes on
+        given = upload.result()
+        assert upload.result() is given
+        np.testing.assert_array_equal(worker.to_numpy(given), before)
+        (_, _, arrived), *_ = [entry for entry in emulated_cupy.log if entry[1] == "record"]
+        assert emulated_cupy.log[:4] == [
+            (streams.up, "copy", "up"),
+            (streams.up, "record", arrived),
+            (streams.compute, "wait", arrived),
+            (streams.compute, "record", emulated_cupy.log[3][2]),
+        ]
+
+    def test_a_download_waits_for_the_kernels_before_it_and_the_host_for_the_download(self, worker):
+        streams = worker.streams
+        y = worker.relu(worker.asarray(normal(2, 3)))
+        download = worker.download(y)
+        worker.relu(y)  # beside the copy
+        host = download.result()
+        assert type(host) is np.ndarray
+        np.testing.assert_array_equal(host, np.maximum(normal(2, 3), 0))
+        log = emulated_cupy.log
+        ready, done = log[1][2], log[4][2]
+        assert log == [
+            (streams.compute, "kernel", "relu"),
+            (streams.compute, "record", ready),
+            (streams.down, "wait", ready),
+            (streams.down, "copy", "down"),
+            (streams.down, "record", done),
+            (streams.compute, "kernel", "relu"),
+            (None, "wait", done),
+        ]
+
+    def test_memory_that_a_copy_still_reads_is_kept(self, worker, monkeypatch):
+        monkeypatch.setattr(emulated_cupy.Event, "done", False)
+        worker.download(worker.asarray(normal(2, 3)))
+        worker.upload(normal(2, 3)).result()
+        assert len(worker.streams._held) == 3  # what comes down; what is staged; what the stream up brought
+        monkeypatch.setattr(emulated_cupy.Event, "done", True)
+        worker.download(worker.asarray(normal(1)))
+        assert not worker.streams._held
+
+    def test_arrays_where_they_are_wanted_are_not_copied(self, worker):
+        here, there = normal(2), worker.asarray(normal(2))
+        assert worker.upload(there).result() is there
+        assert worker.download(here).result() is here
+        assert worker.to_numpy(here) is here
+        assert not emulated_cupy.log
+
+
+class TestPrecision:
+    @pytest.mark.parametrize(("precision", "compute"), [("float32", 0), ("tf32", 1), ("bf16", 0)])
+    def test_each_product_says_how_it_is_computed(self, ops, precision, compute):
+        worker, x, w = ops.for_worker(0, precision), normal(4, 6), normal(3, 6)
+        emulated_cupy.log.clear()
+        y = worker.to_numpy(worker.inner_product(worker.asarray(x), worker.asarray(w), None))
+        assert [name for _, what, name in emulated_cupy.log if what == "kernel" and "gemm" in name] == [
+            f"gemm {compute}"
+        ]
+        factors = (bfloat16(x), bfloat16(w)) if precision == "bf16" else (x, w)
+        np.testing.assert_allclose(y, factors[0] @ factors[1].T, rtol=1e-6)
+        assert y.dtype == np.float32
+
+    def test_float64_is_not_rounded(self, ops):
+        worker, x = ops.for_worker(0, "bf16"), normal(4, 4).astype(np.float64)
+        y = worker.to_numpy(worker.inner_product(worker.asarray(x), worker.asarray(x), None))
+        np.testing.assert_allclose(y, x @ x.T, rtol=1e-12)
+
+
+class TestPlans:
+    SHAPES = (2, 3, 7, 6), (4, 3, 3, 2), (2, 1), (1, 0)
+
+    def run(self, ops: Any, stride: tuple[int, int] | None = None) -> tuple[np.ndarray, ...]:
+        """A convolution and its gradients, by the backend and by numpy; they must agree."""
+        (x, w), step, pad = map(normal_of, self.SHAPES[:2]), stride or self.SHAPES[2], self.SHAPES[3]
+        expected = plain.convolution(x, w, None, step, pad)
+        dy = normal(*expected.shape)
+        expected = expected, *plain.convolution_grad(x, w, dy, step, pad, True, False)[:2]
+        there = [ops.asarray(one) for one in (x, w, dy)]
+        found = ops.convolution(*there[:2], None, step, pad), *ops.convolution_grad(*there, step, pad, True, False)[:2]
+        bound = 0.05 if ops.precision == "bf16" else 1e-5
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ops.to_numpy(one), other, rtol=bound, atol=bound * np.abs(other).max())
+        assert found[0].transpose(0, 2, 3, 1).flags.c_contiguous
+        assert found[2].flags.c_contiguous
+        return found
+
+    @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+    def test_a_plan_is_made_once_for_shapes_and_settings(self, cudnn, precision):
+        worker = emulated_cupy.load(cudnn).for_worker(0, precision)
+        self.run(worker)
+        assert [graph.operation for graph in cudnn.graphs] == ["conv_fprop", "conv_wgrad", "conv_dgrad"]
+        self.run(worker)
+        assert len(cudnn.graphs) == 3
+        self.run(worker, stride=(1, 1))
+        assert len(cudnn.graphs) == 6
+        notes = {"float32": {"DOWN_CONVERT_INPUTS", "TENSOR_CORE"}, "tf32": {"DOWN_CONVERT_INPUTS"}, "bf16": set()}
+        assert all(graph.ruled_out == notes[precision] | {"NONDETERMINISTIC"} for graph in cudnn.graphs)
+        assert {graph.given for graph in cudnn.graphs} == {"BFLOAT16" if precision == "bf16" else "FLOAT"}
+
+    def test_a_plan_runs_on_the_stream_of_its_worker(self, cudnn):
+        ops = emulated_cupy.load(cudnn)
+        worker = ops.for_worker(0)
+        worker.enter()
+        self.run(worker)
+        ops.enter()
+        assert set(cudnn.streams) == {worker.streams.compute.ptr}
+
+    def test_an_order_that_changes_is_better_than_no_plan(self, cudnn):
+        cudnn.supports = lambda ruled_out: "NONDETERMINISTIC" not in ruled_out
+        self.run(emulated_cupy.load(cudnn))
+        assert {"NONDETERMINISTIC" in graph.ruled_out for graph in cudnn.graphs if graph.executed} == {False}
+
+    def test_without_a_plan_products_compute_it_and_a_warning_says_so(self, cudnn, caplog):
+        cudnn.supports = lambda ruled_out: False
+        self.run(emulated_cupy.load(cudnn))
+        assert "cuDNN has no plan for Problem(direction='fprop'" in caplog.text
+        assert str(Unsupported("no engine")) in caplog.text
+
+    def test_an_empty_batch_asks_no_plan(self, cudnn):
+        ops = emulated_cupy.load(cudnn)
+        y = ops.convolution(ops.asarray(normal(0, 3, 5, 5)), ops.asarray(normal(4, 3, 3, 3)), None, (1, 1), (0, 0))
+        assert y.shape == (0, 4, 3, 3)
+        assert not cudnn.graphs
+
+
+def normal_of(shape: tuple[int, ...]) -> np.ndarray:
+    return normal(*shape)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("real", ["float", "double"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_sources_compile_for_a_gpu(tmp_path, source, real):
+    folder = Path(room.__path__[0])
+    file = tmp_path / f"{source}.cu"
+    file.write_text((folder / "common.cu").read_text() + (folder / f"{source}.cu").read_text())
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", f"-DREAL={real}", "-cubin", "-o", "/dev/null", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert not done.returncode, done.stderr
+    assert "warning" not in done.stderr
