@@ -1,4 +1,4 @@
-"""Messages through a socket of the host: an object each, whose large arrays go in memory that is handed over."""
+"""Messages through a socket of the host: an object each, whose large arrays lie in memory that both ends see."""
 
 from __future__ import annotations
 
@@ -11,86 +11,110 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.cluster.sharedmemory import ALIGNMENT, Segment, create_segment
+from dsinga.cluster.sharedmemory import ALIGNMENT, Pool, Segment
 
-# Up to so many bytes an array goes through the socket, above in memory that is handed over.
+# Up to so many bytes an array goes through the socket, above it is copied into memory that the other end sees.
 INLINE = 1 << 12
-# Room for a message: its pickle, if longer, is handed over in memory too.
+# Room for a message in the socket: its pickle, if longer, goes that other way too.
 ROOM = 1 << 14
+# So many arrays of a message at the most go the other way.
+MOST = 250
+# What a message begins with: its kind, the number and the size of a segment, how many arrays lie there.
+HEADER = struct.Struct("=BIQB")
+PLAIN, PARCEL, RETURN = range(3)
 
 
 class Message(NamedTuple):
-    """What came: an object, and a segment if one was given with it."""
+    """What came: an object, and a segment if one was given with it. ``None`` for the object is nothing to act on."""
 
     said: Any
     segment: Segment | None = None
 
 
 class Channel:
-    """One end of a connection. Several threads may send; one at a time receives."""
+    """One end of a connection. Several threads may send; one at a time receives.
+
+    Large arrays lie in segments of the sender's. As soon as nobody at the other end refers to them any more, it says
+    so, and the sender uses the segment for another message.
+    """
 
     def __init__(self, connection: socket.socket):
         self._socket = connection
         self._close = weakref.finalize(self, connection.close)
+        self._own, self._theirs = Pool(), dict[int, Segment]()
 
     def fileno(self) -> int:
         """Return the descriptor, to wait for."""
         return self._socket.fileno()
 
     def send(self, said: Any, segment: Segment | None = None) -> None:
-        """Send an object and, where it has no large arrays, a segment; OSError where nobody is there any more."""
+        """Send an object, not None, and a segment, if given; OSError where nobody is there any more."""
         large: list[memoryview] = []
         packed = pickle.dumps(said, protocol=5, buffer_callback=lambda buffer: _in_band(buffer.raw(), large))
         if len(packed) > ROOM:
             large.append(memoryview(packed))
             packed = b""
         if not large:
-            header = struct.pack("Q", segment.size if segment else 0) + b"\0"
-            _deliver(self._socket, header + packed, segment)
+            size = segment.size if segment else 0
+            self._deliver(HEADER.pack(PLAIN, 0, size, 0) + packed, segment)
             return
-        assert segment is None, "a message has one segment"
+        assert segment is None, "large arrays lie in a segment of their own"
         sizes = [buffer.nbytes for buffer in large]
-        parcel = create_segment(sum(_aligned(size) for size in sizes))
-        try:
-            at = 0
-            for buffer in large:
-                parcel.array[at : at + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
-                at += _aligned(buffer.nbytes)
-            header = struct.pack("Q", parcel.size) + bytes([len(sizes)]) + struct.pack(f"{len(sizes)}Q", *sizes)
-            _deliver(self._socket, header + packed, parcel)
-        finally:
-            parcel.close()
+        number, parcel = self._own.take(sum(_aligned(size) for size in sizes))
+        at = 0
+        for buffer in large:
+            parcel.array[at : at + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
+            at += _aligned(buffer.nbytes)
+        header = HEADER.pack(PARCEL, number, parcel.size, len(sizes)) + struct.pack(f"{len(sizes)}Q", *sizes)
+        self._deliver(header + packed, parcel if parcel.fd >= 0 else None)
+        parcel.close()  # the other end has it from now on
 
     def receive(self, writable: bool = True) -> Message:
         """Return the next message, waiting for it. Raises ConnectionResetError where the other end is gone."""
         raw, fds, _, _ = socket.recv_fds(self._socket, 2 * ROOM, 1, socket.MSG_CMSG_CLOEXEC)
         if not raw:
             raise ConnectionResetError("the process at the other end is gone")
-        (size,), count = struct.unpack_from("Q", raw), raw[8]
-        packed = raw[9 + 8 * count :]
+        kind, number, size, count = HEADER.unpack_from(raw)
+        packed = raw[HEADER.size + 8 * count :]
         segment = Segment(fds[0], size, writable) if fds else None
-        if not count:
+        if kind == RETURN:
+            self._own.give_back(number)
+            return Message(None)
+        if kind == PLAIN:
             return Message(pickle.loads(packed), segment)
-        assert segment is not None
-        segment.close()
+        if segment is not None:
+            segment.close()
+            self._theirs[number] = segment
+        # All that is made of the message refers to this view, which is nobody else's.
+        whole = self._theirs[number].view()
+        weakref.finalize(whole, _hand_back, weakref.ref(self), number)
         buffers, at = [], 0
-        for length in struct.unpack_from(f"{count}Q", raw, 9):
-            buffers.append(segment.array[at : at + length])
+        for length in struct.unpack_from(f"{count}Q", raw, HEADER.size):
+            buffers.append(whole[at : at + length])
             at += _aligned(length)
         return Message(pickle.loads(packed or buffers.pop().data, buffers=buffers))
 
     def close(self) -> None:
-        """Let go of it. Not while another thread receives: see :meth:`hang_up`."""
+        """Let go of it. Not while another thread receives."""
         self._close()
 
-    def hang_up(self) -> None:
-        """End the connection: whoever receives, here or there, is told."""
+    def _deliver(self, packed: bytes, segment: Segment | None) -> None:
+        if segment is None:
+            self._socket.send(packed)
+        else:
+            socket.send_fds(self._socket, [packed], [segment.fd])
+
+
+def _hand_back(channel: weakref.ref[Channel], number: int) -> None:
+    """Tell the sender that its segment is free; if there is no room to say so, it makes another one."""
+    there = channel()
+    if there is not None and there.fileno() >= 0:
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            there._socket.send(HEADER.pack(RETURN, number, 0, 0), socket.MSG_DONTWAIT)
 
 
 def _in_band(buffer: memoryview, large: list[memoryview]) -> bool:
-    if buffer.nbytes <= INLINE or len(large) >= 250:
+    if buffer.nbytes <= INLINE or len(large) >= MOST:
         return True
     large.append(buffer)
     return False
@@ -98,10 +122,3 @@ def _in_band(buffer: memoryview, large: list[memoryview]) -> bool:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _deliver(connection: socket.socket, packed: bytes, segment: Segment | None) -> None:
-    if segment is None:
-        connection.send(packed)
-    else:
-        socket.send_fds(connection, [packed], [segment.fd])

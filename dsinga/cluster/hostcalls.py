@@ -87,12 +87,14 @@ class Caller:
         wait = timeout
         while self._lost is None and self._poll.poll(None if wait is None else 1e3 * wait):
             try:
-                number, outcome, error = self._channel.receive().said
+                said = self._channel.receive().said
             except OSError as lost:
                 self._fail(lost)
                 return
-            self._waiting.pop(number).came = outcome, error
-            wait = 0.0
+            if said is not None:
+                number, outcome, error = said
+                self._waiting.pop(number).came = outcome, error
+                wait = 0.0
 
     def _send(self, said: Any, segment: Segment | None = None) -> None:
         try:
@@ -197,9 +199,12 @@ class Listener:
     def _hear(self, guest: Guest) -> bool:
         """Take a guest's next message; False if there will be none."""
         try:
-            (number, *said), segment = guest.channel.receive()
+            message, segment = guest.channel.receive()
         except OSError:
             return False
+        if message is None:
+            return True
+        number, *said = message
         if segment is not None:
             segment.close()
             guest.segment = segment

@@ -1,16 +1,20 @@
-"""What a message between two workers of a running cluster takes: by Actor calls, as the exchange makes them."""
+"""What a message between two workers of a running cluster takes, on the way that exchange and bridges would go."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
-from collections.abc import Sequence
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from distributed import Client
 
+from dsinga.cluster.hostcalls import Guest, Listener, connect
 from dsinga.cluster.placement import host, process
 from dsinga.cluster.watch import gather
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
@@ -19,11 +23,19 @@ SMALL, LARGE = 1 << 16, 1 << 24  # bytes
 CALLS = {0: 40, SMALL: 20, LARGE: 5}
 
 
-class Listener:
-    """Actor: takes arrays and forgets them."""
+class Taker:
+    """Actor: takes arrays and forgets them, from its own host through shared memory, as a server does."""
+
+    def __init__(self, name: str):
+        with contextlib.suppress(OSError, AttributeError):
+            weakref.finalize(self, Listener(name, _acknowledge).close)
 
     async def take(self, array: Any) -> None:
         """Take an array."""
+
+
+def _acknowledge(guest: Guest, number: int | None, array: Any) -> None:
+    guest.answer(number)
 
 
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
@@ -36,8 +48,9 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     if len(homes) < 2:
         return Links(INSIDE, ENDS, LOOPBACK)
     one, other = homes[:2]
-    listener = client.submit(Listener, workers=[other], actor=True, pure=False)  # it lives as long as this future
-    timed = client.submit(_time_calls, listener, workers=[one], pure=False)
+    name = uuid.uuid4().hex
+    taker = client.submit(Taker, name, workers=[other], actor=True, pure=False)  # it lives as long as this future
+    timed = client.submit(_time_calls, taker, name, workers=[one], pure=False)
     found = link_of(gather(client, [timed], homes[:2])[0])
     if host(one) == host(other):
         return Links(INSIDE, found, LOOPBACK)
@@ -50,16 +63,18 @@ def link_of(seconds: dict[int, float]) -> Link:
     return Link(_near(seconds[0] / 2), _near(rate))
 
 
-def _time_calls(listener: Any) -> dict[int, float]:
+def _time_calls(taker: Any, name: str) -> dict[int, float]:
     """Task: return the median seconds of a call, by the bytes that it carries."""
+    found = connect(name)
+    take: Callable[[Any], Any] = taker.take if found is None else found[0].call
     medians = {}
     for size, calls in CALLS.items():
         array = np.zeros(size, np.uint8)
-        listener.take(array).result()
+        take(array).result()
         times = []
         for _ in range(calls):
             started = time.perf_counter()
-            listener.take(array).result()
+            take(array).result()
             times.append(time.perf_counter() - started)
         medians[size] = statistics.median(times)
     return medians

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -30,7 +31,11 @@ class Segment:
         self._map = mmap.mmap(fd, max(size, 1), prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
-        self.array = np.frombuffer(self._map, np.uint8, size)
+        self.array = self.view()
+
+    def view(self) -> np.ndarray:
+        """Return another such array, which is no view of ``array``: it goes when those go that are views of it."""
+        return np.frombuffer(self._map, np.uint8, self.size)
 
     def close(self) -> None:
         """Give up the descriptor; the array stays."""
@@ -57,3 +62,32 @@ def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
         found[id] = at
         at += -(-sizes[id] // ALIGNMENT) * ALIGNMENT
     return found, at
+
+
+class Pool:
+    """Segments that are used again and again by one end of a connection, for a new one costs a fault for every page.
+
+    Each has a number. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._segments: list[Segment] = []
+        self._free: list[int] = []
+
+    def take(self, size: int) -> tuple[int, Segment]:
+        """Return the smallest free segment of at least so many bytes, a new one if there is none."""
+        with self._lock:
+            fitting = [number for number in self._free if self._segments[number].size >= size]
+            if fitting:
+                number = min(fitting, key=lambda number: self._segments[number].size)
+                self._free.remove(number)
+            else:
+                number = len(self._segments)
+                self._segments.append(create_segment(1 << (size - 1).bit_length()))
+            return number, self._segments[number]
+
+    def give_back(self, number: int) -> None:
+        """Have a segment free again: nobody looks at what is in it any more."""
+        with self._lock:
+            self._free.append(number)

@@ -59,6 +59,18 @@ def test_arrays_of_any_size_come_and_go(listener: Listener, name: str, size: int
     np.testing.assert_array_equal(large, array + array)
 
 
+def test_memory_is_used_again_when_nobody_refers_to_what_lay_there(listener: Listener, name: str) -> None:
+    """And not before."""
+    caller = caller_of(name)
+    kept = caller.call("add", np.full(5000, 1.0)).result(10)[0]
+    for number in range(20):
+        (found,) = caller.call("add", np.full(5000, number)).result(10)
+        assert (found == 2 * number).all()
+    assert (kept == 2).all()
+    assert len(caller._channel._own._segments) <= 3
+    assert len(caller._channel._theirs) <= 4
+
+
 def test_a_message_of_many_small_things_arrives_too(listener: Listener, name: str) -> None:
     things = [str(number) for number in range(30_000)]
     (answer,) = caller_of(name).call("add", things).result(10)

@@ -1,0 +1,89 @@
+"""Two workers beside two runs of one worker at the same time, which share caches and memory but nothing else.
+
+    python tests/benchmarks/bench_scaling.py [--case cifar10-64 ...] [--turns 5] [--json FILE]
+
+The work of a worker is the same in all: efficiency is the time of an iteration of the runs of one worker over that of
+the two workers. The manners take turns, each turn in processes of its own; figures are medians.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from dsinga.api import with_workers
+from dsinga.bench import measure
+from dsinga.cluster import connect
+from dsinga.job import ClusterConf
+from tests.benchmarks.cases import CASES
+from tests.benchmarks.ours import job
+
+PATIENCE = 600  # seconds for a turn
+GOALS = {"threads": 0.95, "processes": 0.90}
+COMMAND = "from tests.benchmarks.bench_scaling import turn; turn({!r}, {}, {}, {})"
+
+
+def turn(name: str, workers: int, processes: bool, steps: int) -> None:
+    """Print the median milliseconds of an iteration, and of the exchange in it, as JSON."""
+    case = CASES[name]
+    wanted = with_workers(job(case.net, case.batch * workers), workers)
+    wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=workers))
+    with connect(workers=workers, separate_processes=processes) as client:
+        figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None)
+    print(json.dumps([figures["ms_per_iteration"], figures["exchange_ms"]]))
+
+
+def start(name: str, workers: int, processes: bool, steps: int, cores: list[int]) -> subprocess.Popen[str]:
+    """Start a turn on some cores."""
+    code = COMMAND.format(name, workers, processes, steps)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    pinned = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, "-c", code]
+    return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True, env=env)
+
+
+def outcomes(running: list[subprocess.Popen[str]]) -> list[float]:
+    """Return the figures of turns at the same time: the mean of each."""
+    found = [json.loads(one.communicate(timeout=PATIENCE)[0].splitlines()[-1]) for one in running]
+    return [statistics.mean(column) for column in zip(*found, strict=True)]
+
+
+@click.command()
+@click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), default=("cifar10-64", "mnist-mlp"))
+@click.option("--turns", default=5, show_default=True)
+@click.option("--steps", default=30, show_default=True, help="Measured iterations of a turn.")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
+def main(names: tuple[str, ...], turns: int, steps: int, file: Path | None) -> None:
+    """Print milliseconds of an iteration by case and manner, and the efficiency."""
+    one, other, *_ = sorted(os.sched_getaffinity(0))
+    rows = []
+    print("| case | manner | ms | exchange ms | ms of two runs at once | efficiency | goal |\n| " + "--- | " * 7)
+    for name in names:
+        found: dict[str, list[list[float]]] = {}
+        for _ in range(turns):
+            apart = [start(name, 1, False, steps, [core]) for core in (one, other)]
+            found.setdefault("apart", []).append(outcomes(apart))
+            for manner in GOALS:
+                together = start(name, 2, manner == "processes", steps, [one, other])
+                found.setdefault(manner, []).append(outcomes([together]))
+        medians = {
+            manner: [statistics.median(column) for column in zip(*of, strict=True)] for manner, of in found.items()
+        }
+        for manner, goal in GOALS.items():
+            (ms, exchange), (alone, _) = medians[manner], medians["apart"]
+            rows.append({"case": name, "manner": manner, "ms": ms, "alone_ms": alone, "efficiency": alone / ms})
+            print(
+                f"| {name} | {manner} | {ms:.1f} | {exchange:.1f} | {alone:.1f} | {alone / ms:.2f} | {goal} |",
+                flush=True,
+            )
+    if file:
+        file.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
