@@ -71,7 +71,9 @@ def single(stores: Path, threads: Client) -> Result:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(("workers", "servers"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("workers", "servers", "client"), [(2, 1, "processes"), (3, 2, "threads")], indirect=["client"]
+)
 def test_a_cut_net_trains_and_tests_as_a_whole_one(
     stores: Path, client: Client, single: Result, strategy: str, workers: int, servers: int
 ) -> None:
