@@ -30,3 +30,11 @@ CASES = {
     "cifar10-two": Case("cifar10", 64, 0.5, workers=2),
     "mnist-mlp-two": Case("mlp", 64, 0.7, workers=2),
 }
+
+GPU_CASES = {
+    "alexnet": Case("alexnet", 128, 1.0),
+    "cifar10": Case("cifar10", 128, 0.7),
+    "resnet": Case("resnet", 128, 1.0),
+    "char-rnn": Case("char_rnn", 50, 1.0),
+}
+"""On one GPU, beside PyTorch in eager mode on the same one."""

@@ -1,0 +1,103 @@
+"""A training loop of one worker on a GPU, for the benchmarks: the layers, the algorithm and the updater, no servers.
+
+``python -m tests.benchmarks.gpu_loop CASE PRECISION STEPS`` prints milliseconds of an iteration, by device events, as
+JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsinga.bench import _with_synthetic_records
+from dsinga.cluster.feed import open_feed
+from dsinga.cluster.replica import Held, Replica
+from dsinga.job import Job, Phase
+from dsinga.layers import Context, Records, Rows
+from dsinga.net import create_net
+from dsinga.ops import Array, Ops, get_ops
+from dsinga.training import algorithm, create_updater, initial_values
+from tests.benchmarks.cases import GPU_CASES
+from tests.benchmarks.ours import job as job_of
+
+WARM_UP = 20
+
+
+class Loop:
+    """The iterations of a job with one batch of random records, which lies on the device.
+
+    ``values`` and ``push`` may be given in place of params that are updated on the device.
+    """
+
+    def __init__(self, job: Job, ops: Ops):
+        with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
+            job = _with_synthetic_records(job, Path(folder))
+            feed = open_feed(job, Phase.kTrain, 1, ())
+            self.net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
+            self.rows = Rows(0, feed.batchsize, feed.batchsize)
+            inputs = [node for node in self.net.nodes if node.layer.is_input]
+            read = feed.read(0, {node.layer.name: node.rows or self.rows for node in inputs})
+        self.ops, self.job = ops, job
+        ops.enter()
+        self.records: dict[str, Records] = {name: on_device(own, ops) for name, own in read.items()}
+        self.train, self.updater = algorithm(job.train_one_batch), create_updater(job.updater)
+        self.first = initial_values(self.net.params, job.seed)
+        self.params = Replica(self.net.params, self.updater, ops)
+        self.params.put(Held(self.first, None))
+        self.step = 0
+
+    def iterate(
+        self, values: Mapping[str, Array] | None = None, push: Callable[[str, Any], None] | None = None
+    ) -> dict[str, Any]:
+        """Run an iteration; return its metrics."""
+        if values is None:
+            values = {name: self.params[name].reshape(p.shape) for name, p in self.net.params.items()}
+        ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step)
+        metrics = self.train(self.net, values, self.records, ctx, push or self._update)
+        self.step += 1
+        return metrics
+
+    def _update(self, name: str, gradient: Any) -> None:
+        flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient
+        self.params.update(self.step, name, 0, flat)
+
+
+def on_device(records: Records, ops: Ops) -> Records:
+    """Return images on the device; labels and codes belong to the host."""
+    images = records.data.dtype == np.uint8
+    return records._replace(data=ops.asarray(records.data)) if images else records
+
+
+def milliseconds(ops: Ops, iterate: Callable[[], Any], steps: int) -> float:
+    """Return what an iteration takes on the device's clock, the mean of ``steps`` after a warm-up."""
+    event = ops.xp.cuda.Event
+    for _ in range(WARM_UP):
+        iterate()
+    ops.synchronize()
+    begin, end = event(), event()
+    begin.record()
+    for _ in range(steps):
+        iterate()
+    end.record()
+    end.synchronize()
+    ops.synchronize()
+    return float(ops.xp.cuda.get_elapsed_time(begin, end)) / steps
+
+
+def turn(name: str, precision: str, steps: int) -> dict[str, Any]:
+    """Return the figures of a case."""
+    case, ops = GPU_CASES[name], get_ops("cupy").for_worker(0, precision)
+    loop = Loop(job_of(case.net, case.batch), ops)
+    ms = milliseconds(ops, loop.iterate, steps)
+    pool = ops.xp.get_default_memory_pool()
+    return {"ms": ms, "mb": pool.total_bytes() / 1e6, "runs": ops.describe()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(turn(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

@@ -1,0 +1,70 @@
+"""How far products in each precision are from those in float64, on the same device.
+
+``python -m tests.benchmarks.gpu_precision`` prints a JSON object: by precision and kernel, the error relative to the
+root mean square of the exact result: its root mean square, and its largest.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops import Ops, get_ops
+
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+def results(ops: Ops, dtype: type) -> dict[str, Any]:
+    """Return what the kernels make of the same numbers in a dtype."""
+    ops.enter()
+
+    def numbers(*shape: int) -> Any:
+        return ops.asarray(np.random.default_rng(shape).standard_normal(shape, np.float32).astype(dtype))
+
+    x, w, stride, pad = numbers(32, 96, 27, 27), numbers(256, 96, 5, 5), (1, 1), (2, 2)  # AlexNet's second
+    y = ops.convolution(x, w, None, stride, pad)
+    dx, dw, _ = ops.convolution_grad(x, w, numbers(*y.shape), stride, pad, True, False)
+    a, b = numbers(128, 9216), numbers(4096, 9216)
+    params = [numbers(1536, 101) / 16, numbers(1536, 512) / 16]
+    split = [
+        params[0][:512],
+        params[0][512:1024],
+        params[0][1024:],
+        params[1][:512],
+        params[1][512:1024],
+        params[1][1024:],
+    ]
+    states, _, _ = ops.recurrent("gru", numbers(50, 50, 101), split, None, None, False, False)
+    return {
+        "inner product, 9216 wide": ops.inner_product(a, b, None),
+        "convolution": y,
+        "convolution, for the source": dx,
+        "convolution, for the weights": dw,
+        "GRU of 512, 50 steps": states,
+    }
+
+
+def errors(found: Any, exact: Any) -> dict[str, float]:
+    """Return root mean square and largest error, relative to the root mean square of what is exact."""
+    size = float((exact**2).mean()) ** 0.5
+    off = abs(found.astype(np.float64) - exact)
+    return {"rms": float((off**2).mean()) ** 0.5 / size, "max": float(off.max()) / size}
+
+
+def main() -> None:
+    """Print the errors."""
+    backend = get_ops("cupy")
+    exact = {name: backend.to_numpy(array) for name, array in results(backend.for_worker(0), np.float64).items()}
+    table = {}
+    for precision in PRECISIONS:
+        worker = backend.for_worker(0, precision)
+        table[precision] = {
+            name: errors(worker.to_numpy(array), exact[name]) for name, array in results(worker, np.float32).items()
+        }
+    print(json.dumps(table))
+
+
+if __name__ == "__main__":
+    main()

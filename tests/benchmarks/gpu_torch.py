@@ -1,0 +1,51 @@
+"""A turn of PyTorch, eager, on a GPU: ``python -m tests.benchmarks.gpu_torch CASE PRECISION STEPS``, as gpu_loop.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import Any
+
+import torch
+
+from tests.benchmarks.cases import GPU_CASES
+from tests.benchmarks.torch_nets import loss_of, peer
+
+WARM_UP = 20
+
+
+def turn(name: str, precision: str, steps: int) -> dict[str, Any]:
+    """Return the mean milliseconds of an iteration on the device's clock, and the megabytes that it took there."""
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
+    case = GPU_CASES[name]
+    net, updater, make = peer(case.net)
+    net.to("cuda")
+    batch = tuple(one.to("cuda") for one in make(case.batch))
+    half = torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+
+    def iterate() -> None:
+        updater.zero_grad(set_to_none=True)
+        with half:
+            loss = loss_of(net, batch)
+        loss.backward()
+        if case.net == "char_rnn":
+            torch.nn.utils.clip_grad_value_(net.parameters(), 5)
+        updater.step()
+
+    for _ in range(WARM_UP):
+        iterate()
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(steps):
+        iterate()
+    end.record()
+    torch.cuda.synchronize()
+    runs = f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    return {"ms": begin.elapsed_time(end) / steps, "mb": torch.cuda.max_memory_reserved() / 1e6, "runs": runs}
+
+
+if __name__ == "__main__":
+    print(json.dumps(turn(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

@@ -1,0 +1,56 @@
+"""Two workers that share one GPU, against one worker and against CPU cores: the same params, to 1e-4.
+
+``python -m tests.benchmarks.gpu_workers CASE STEPS`` trains the case three times, each worker a process, and prints the
+largest differences of a param, relative to its largest number, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+
+import dsinga
+from dsinga.api import with_workers
+from dsinga.bench import _with_synthetic_records
+from dsinga.cluster import connect
+from dsinga.job import ClusterConf, Job
+from tests.benchmarks.cases import GPU_CASES
+from tests.benchmarks.ours import job as job_of
+
+
+def params_of(job: Job, workers: int, device: str) -> dict[str, np.ndarray]:
+    """Return the params after training."""
+    wanted = with_workers(job, workers)
+    wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=workers))
+    with dask.config.set({"dsinga.device": device}), connect(workers=workers, separate_processes=True) as client:
+        return dsinga.train(wanted, client, progress=False).params
+
+
+def difference(params: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> float:
+    """Return the largest difference of a param, relative to its largest number."""
+    return max(
+        float(np.abs(params[name] - others[name]).max() / max(np.abs(others[name]).max(), 1e-8)) for name in others
+    )
+
+
+def turn(name: str, steps: int) -> dict[str, Any]:
+    """Return the differences to one worker on the GPU."""
+    job = job_of(GPU_CASES[name].net, 64)
+    job = job.replace(train_steps=steps, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[])
+    with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
+        job = _with_synthetic_records(job, Path(folder))
+        alone = params_of(job, 1, "gpu")
+        return {
+            "two workers on the GPU": difference(params_of(job, 2, "gpu"), alone),
+            "one worker on CPU cores": difference(params_of(job, 1, "cpu"), alone),
+        }
+
+
+if __name__ == "__main__":
+    print(json.dumps(turn(sys.argv[1], int(sys.argv[2]))))
