@@ -10,15 +10,27 @@ import dask.config
 import dask.utils
 from distributed import Client
 
-from dsinga.cluster.feed import open_feed
+from dsinga.cluster.devicememory import memory_of
+from dsinga.cluster.feed import Feed, open_feed
 from dsinga.cluster.manner import Manner
 from dsinga.cluster.nets import check_same_params, check_same_vocabularies, cut_nets
 from dsinga.cluster.placement import Placement, place, process, processes, workers_at_hand
+from dsinga.cluster.processors import PRECISIONS, Devices, choose_devices
 from dsinga.cluster.session import new_run
 from dsinga.cluster.setup import Setup
 from dsinga.cluster.topology import Topology, topology
 from dsinga.cluster.travel import check_stores, check_travels
-from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, UpdatePlace, check, training_phases
+from dsinga.job import (
+    AlgType,
+    ClusterConf,
+    Compression,
+    Job,
+    PartitionMethod,
+    Phase,
+    UpdatePlace,
+    check,
+    training_phases,
+)
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import slice_for_servers
@@ -67,8 +79,11 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         wishes = automatic_cuts(job.neuralnet, nets[Phase.kTrain], updater, client, placement, wanted.slicing)
     cut = cut_nets(nets, feeds, conf.fullc_gather, wishes)
     parts = shared_parts(cut)
+    placement = placement._replace(devices=_devices(job, client, placement, cut, feeds, updater))
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if not part.gathered}
-    homes = find_homes(parts, placement)
+    if _keeps_all(wanted, placement, conf):
+        sizes = {}
+    homes = find_homes({name: parts[name] for name in sizes}, placement)
     setup = Setup(
         run=new_run(),
         generation=0,
@@ -91,11 +106,33 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         manner=Manner(conf.pull, bool(dask.config.get("dsinga.overlap", True)), conf.compression, conf.topk_share),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
         skips=job.skip_bad_batches,
+        precision=PRECISIONS[job.precision],
     )
     others = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": setup.algorithm}
     check_travels(client, placement.addresses, nets.values(), others)
     check_stores(client, placement.addresses, feeds.values())
     return Layout(job, wanted, placement, setup, updater)
+
+
+def _devices(
+    job: Job,
+    client: Client,
+    placement: Placement,
+    nets: Mapping[Phase, PartitionedNet],
+    feeds: Mapping[Phase, Feed],
+    updater: Updater,
+) -> Devices:
+    """Return the GPU of each partition, None for CPU cores; see :func:`choose_devices`."""
+    net, parts = nets[Phase.kTrain], feeds[Phase.kTrain].parts
+    return choose_devices(
+        job, client, placement, lambda number: memory_of(net.locals[number], parts[number], len(updater.slots))
+    )
+
+
+def _keeps_all(wanted: Topology, placement: Placement, conf: ClusterConf) -> bool:
+    """Whether the only worker keeps all params on its GPU and updates them there: servers could only copy them."""
+    alone = wanted.groups == wanted.workers == 1 and not wanted.separate
+    return alone and placement.device(0, 0) is not None and conf.compression is Compression.kNone
 
 
 def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart]) -> dict[str, int]:

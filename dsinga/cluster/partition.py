@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.cluster.devicevalues import DeviceValues
 from dsinga.cluster.exchange import Exchange
 from dsinga.cluster.mail import PartitionMail
 from dsinga.cluster.meter import Meter
+from dsinga.cluster.processors import Processor
 from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
 from dsinga.cluster.server import ServerKey, local_shard
@@ -21,12 +23,12 @@ from dsinga.cluster.sharedroad import open_road
 from dsinga.cluster.stepper import Halt, Stepper
 from dsinga.data import Prefetch
 from dsinga.errors import Diverged, RunError
-from dsinga.job import Phase
-from dsinga.layers import Context, Records, Rows
+from dsinga.job import Phase, PullTime
+from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.context import Mail
 from dsinga.net import NeuralNet
 from dsinga.net.segments import Segment, segments
-from dsinga.ops import Array, get_ops
+from dsinga.ops import Array, Ops
 from dsinga.training import Metrics, checked, forward
 from dsinga.training.finite import REMEDY, all_finite, check_metrics, first_not_finite
 
@@ -34,12 +36,15 @@ from dsinga.training.finite import REMEDY, all_finite, check_metrics, first_not_
 class Partition:
     """The state of one partition between rounds. Used by one thread at a time: its rounds form a chain."""
 
-    def __init__(self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], threads: int, step: int):
+    def __init__(
+        self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], processor: Processor, step: int
+    ):
         self._key = key
         self._setup = setup
-        self._threads = threads
+        self._processor = processor
         self._step = step
-        self._ops = get_ops()
+        self._ops = processor.ops()
+        self._ops.enter()
         self._prefetch: Prefetch | None = None
         self._meter = Meter()
         self._stepper = Stepper(key.words)
@@ -47,8 +52,10 @@ class Partition:
         nets = [net.locals[key.partition] for net in setup.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
         kept = {name: setup.params[name] for name in shapes if name in setup.kept}
-        self._replica = Replica(kept, setup.updater) if kept else None
-        self.exchange = Exchange(
+        self._replica = Replica(kept, setup.updater, self._ops) if kept else None
+        sliced = {piece.param for piece in setup.slices}
+        inner = self._meter if processor.device is None else Meter()
+        exchange = Exchange(
             shapes,
             [piece for piece in setup.slices if piece.param in shapes],
             [self._road(server, actor) for server, actor in servers.items()],
@@ -58,8 +65,13 @@ class Partition:
             lasting=self._shares(name for name in shapes if not setup.params[name].trainable),
             replica=self._replica,
             manner=setup.manner,
-            meter=self._meter,
+            meter=inner,
         )
+        self.exchange: Exchange | DeviceValues = exchange
+        if processor.device is not None:
+            ahead = setup.manner.pull is PullTime.kAtOnce
+            self.exchange = DeviceValues(exchange, shapes.keys() - sliced, self._ops, self._meter, inner, ahead)
+        self._exchange = exchange
 
     def _road(self, key: ServerKey, actor: Any) -> Road:
         shard = local_shard(key)
@@ -108,7 +120,8 @@ class Partition:
         started = time.perf_counter()
         if step != self._step:
             raise RunError(f"{self._key.words} stands at step {self._step} and was asked to go on from {step}")
-        self._ops.set_threads(self._threads)
+        self._ops.set_threads(self._processor.threads)
+        self._ops.enter()
         if self._prefetch is None:
             self._prefetch = Prefetch(self._reader(Phase.kTrain), step)
         records = next(self._prefetch)
@@ -159,7 +172,8 @@ class Partition:
 
     def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
         """Return the metrics of each of the first ``batches`` batches of ``phase``, this partition's part only."""
-        self._ops.set_threads(self._threads)
+        self._ops.set_threads(self._processor.threads)
+        self._ops.enter()
         self.exchange.begin(version)
         found = []
         with Prefetch(self._reader(phase), 0, batches) as prefetch:
@@ -175,12 +189,14 @@ class Partition:
     def hold(self, held: Held) -> None:
         """Take the first values of the params that this partition keeps itself, and the updater's state."""
         if self._replica is not None:
+            self._ops.enter()
             self._replica.put(held)
 
     def held(self) -> Held:
         """Return those of the params that this partition keeps itself of which it is the first user."""
         if self._replica is None:
             return Held({}, {})
+        self._ops.enter()
         self.exchange.settle()
         users = {name: self._setup.parts[name].users for name in self._replica}
         return self._replica.copy([name for name, at in users.items() if at[0] == self._key.partition])
@@ -197,7 +213,10 @@ class Partition:
         wanted = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
         if not wanted:
             return _no_records
-        return functools.partial(self._setup.feeds[phase].read, wanted=wanted, group=self._key.group)
+        read = functools.partial(self._setup.feeds[phase].read, wanted=wanted, group=self._key.group)
+        if self._processor.device is None:
+            return read
+        return functools.partial(_send_ahead, read, {node.layer.name: node.layer for node in inputs}, self._ops)
 
     def _context(self, phase: Phase, step: int, iteration: str, mail: Mail) -> Context:
         """Return the circumstances of an iteration, which is called ``iteration``, a name of its own in the run."""
@@ -214,14 +233,23 @@ class Partition:
 
     def abort(self, message: str) -> None:
         """End every wait, now and later, with ``message``."""
-        self.exchange.aborted = message
+        self._exchange.aborted = message
         self.mail.box.close(RunError(message))
         self._stepper.close(message)
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Stop reading ahead, and copying beside the kernels."""
         if self._prefetch is not None:
             self._prefetch.close()
+        if isinstance(self.exchange, DeviceValues):
+            self.exchange.close()
+
+
+def _send_ahead(
+    read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
+) -> dict[str, Records]:
+    """Return the records of a step, on their way to the device."""
+    return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}
 
 
 def _no_records(step: int) -> dict[str, Records]:

@@ -19,12 +19,18 @@ Groups = tuple[tuple[str, ...], ...]
 class Placement(NamedTuple):
     """Where everything runs: ``partitions[group][number]`` and ``servers[server group][number]`` are addresses.
 
-    ``threads[group][number]`` are the kernel threads of each partition.
+    ``threads[group][number]`` are the kernel threads of each partition, ``devices[group][number]`` the GPU that it
+    computes on, None for CPU cores; without any, all compute on cores.
     """
 
     partitions: Groups
     servers: Groups
     threads: tuple[tuple[int, ...], ...]
+    devices: tuple[tuple[int | None, ...], ...] = ()
+
+    def device(self, group: int, number: int) -> int | None:
+        """Return the GPU that a partition computes on, None for CPU cores."""
+        return self.devices[group][number] if self.devices else None
 
     @property
     def addresses(self) -> set[str]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.net import Param
-from dsinga.ops import Array, SparseRows
+from dsinga.ops import Array, Ops, SparseRows
+from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.server import Slice, SliceSpec
 from dsinga.server.slot import Slot
 from dsinga.training import Updater
@@ -25,13 +26,17 @@ class Held(NamedTuple):
 class Replica(Mapping[str, Array]):
     """Param name to value, float32 (size,), of the params that a partition keeps itself. Used by one thread at a time.
 
+    Values and state are arrays of the backend; so are gradients, or in host memory.
+
     Args:
         params: what updates need to know of each.
         updater: what gradients are applied by.
+        ops: the backend; None for host memory.
     """
 
-    def __init__(self, params: Mapping[str, Param], updater: Updater):
+    def __init__(self, params: Mapping[str, Param], updater: Updater, ops: Ops | None = None):
         self._updater = updater
+        self._ops = ops or NumpyOps()
         self._slots = {
             name: Slot(SliceSpec(Slice(id, name, 0, 0, 0), p.trainable, p.lr_scale, p.wd_scale, ()), (), 0)
             for id, (name, p) in enumerate(params.items())
@@ -44,7 +49,8 @@ class Replica(Mapping[str, Array]):
         return len(self._slots)
 
     def __getitem__(self, name: str) -> Array:
-        return self._slots[name].read()
+        slot = self._slots[name]
+        return slot.read() if isinstance(slot.value, np.ndarray) else slot.value
 
     def put(self, held: Held) -> None:
         """Take copies of the first values, and of the updater's state where a run is resumed (None: it begins anew).
@@ -59,10 +65,13 @@ class Replica(Mapping[str, Array]):
             if held.state is not None:
                 state = {key: np.array(array).reshape(-1) for key, array in held.state.get(name, {}).items()}
             slot.put(value, state, self._updater)
+            slot.value = self._ops.asarray(slot.value)
+            slot.state = {key: self._ops.asarray(array) for key, array in slot.state.items()}
 
     def update(self, step: int, name: str, start: int, gradient: Array) -> None:
         """Apply the gradient of the elements from ``start`` on; a param that is not trainable is replaced by it."""
         slot, where = self._slots[name], slice(start, start + math.prod(gradient.shape))
+        gradient = self._there(gradient, slot)
         if not slot.spec.trainable:
             slot.value[where] = gradient
             return
@@ -73,4 +82,17 @@ class Replica(Mapping[str, Array]):
     def copy(self, names: Iterable[str]) -> Held:
         """Return copies of the values and of the state of these params."""
         copies = {name: self._slots[name].copy() for name in names}
-        return Held({name: copy[0] for name, copy in copies.items()}, {name: copy[1] for name, copy in copies.items()})
+        down = self._ops.to_numpy
+        return Held(
+            {name: down(value) for name, (value, _) in copies.items()},
+            {name: {key: down(array) for key, array in state.items()} for name, (_, state) in copies.items()},
+        )
+
+    def _there(self, gradient: Array, slot: Slot) -> Array:
+        """Return a gradient where the value is."""
+        if isinstance(slot.value, np.ndarray):
+            return gradient
+        if isinstance(gradient, SparseRows):
+            rows, values = self._ops.asarray(gradient.rows), self._ops.upload(gradient.values).result()
+            return SparseRows(rows, values, gradient.shape)
+        return self._ops.upload(gradient).result() if isinstance(gradient, np.ndarray) else gradient

@@ -17,6 +17,7 @@ from distributed.client import ClosedClientError
 from dsinga.cluster import tasks
 from dsinga.cluster.graph import Grain, report_round, send_iteration
 from dsinga.cluster.placement import Placement, workers_at_hand
+from dsinga.cluster.processors import Processor
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.setup import PartitionKey, Setup
 from dsinga.cluster.slices import Arrays, held_values, whole_values
@@ -77,7 +78,8 @@ class Session:
             self._servers.ask(group, "leave", group)
         self._tenants = [
             self._submit(
-                tasks.Tenant, group, p, "here", self._setup, self._servers.of(group), threads, warm if group else step,
+                tasks.Tenant, group, p, "here", self._setup, self._servers.of(group),
+                Processor(threads, self._placement.device(group, p), self._setup.precision), warm if group else step,
                 actor=True,
             )
             for group, crew in enumerate(self._placement.threads)
@@ -124,15 +126,15 @@ class Session:
             self._servers.flush()
             self._renew([0], "settled")
 
-    def snapshot(self, step: int) -> tuple[Arrays, dict[str, Arrays]]:
-        """Return whole params and the updater's state, as server group 0 has them.
+    def snapshot(self, step: int, state: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return whole params and the updater's state, as server group 0 has them; without ``state`` none of servers'.
 
         With one worker group they are those after exactly ``step`` steps, with several as they stand.
         """
         pieces: dict[int, np.ndarray] = {}
         history: dict[int, Arrays] = {}
         version = None if self._several else step
-        for values, slots in self._servers.ask(0, "snapshot", version):
+        for values, slots in self._servers.ask(0, "snapshot", version, state):
             pieces.update(values)
             history.update(slots)
         kept = self._gather(self._chain(tasks.held, 0, f"at-{step}")) if self._setup.kept else ()

@@ -25,7 +25,7 @@ class Setup:
     ``nets`` are cut for the workers of a group. ``parts`` are the param parts of all phases, by name; their ``users``
     take part in every exchange of them. ``slices`` are those of the parts that servers have, the same in each group;
     ``kept`` are the parts whose values every user keeps and updates itself. ``manner`` says when what is exchanged,
-    ``skips`` whether a batch whose loss is not finite is left out.
+    ``skips`` whether a batch whose loss is not finite is left out, ``precision`` in what products are computed on GPUs.
     """
 
     run: str
@@ -42,6 +42,7 @@ class Setup:
     manner: Manner
     timeout: float
     skips: bool = False
+    precision: str = "float32"
 
     @cached_property
     def params(self) -> Mapping[str, Param]:

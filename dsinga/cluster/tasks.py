@@ -16,6 +16,7 @@ from dsinga.cluster.hostcalls import connect
 from dsinga.cluster.mail import Correspondent, Courier, Neighbour, Peer, unpack
 from dsinga.cluster.partition import Partition
 from dsinga.cluster.placement import process
+from dsinga.cluster.processors import Processor
 from dsinga.cluster.replica import Held
 from dsinga.cluster.server import ServerKey, close_shards
 from dsinga.cluster.setup import PartitionKey, RoundReport, Setup
@@ -38,11 +39,13 @@ class Tenant:
     as it may the result of a task.
     """
 
-    def __init__(self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], threads: int, step: int):
+    def __init__(
+        self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], processor: Processor, step: int
+    ):
         _at(key.address)
         with _arriving:
             _check_room(key)
-            _partitions[key] = Partition(key, setup, servers, threads, step)
+            _partitions[key] = Partition(key, setup, servers, processor, step)
         self._box = _partitions[key].mail.box
         if setup.bridged and process(key.address) != "inproc":
             _partitions[key].mail.listen(_mail_name(key))

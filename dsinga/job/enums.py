@@ -168,6 +168,17 @@ class UpdatePlace(Enum):
     kWorker = 1
 
 
+class Precision(Enum):
+    """How products of float32 are computed where a GPU does it. Params, features and sums of products stay float32.
+
+    kTF32 and kBF16 round the factors to 10 and 7 bits behind the binary point.
+    """
+
+    kFloat32 = 0
+    kTF32 = 1
+    kBF16 = 2
+
+
 class LayerType(Enum):
     """The layer types."""
 

@@ -14,6 +14,7 @@ from dsinga.job.enums import (
     ChangeMethod,
     Compression,
     PartitionMethod,
+    Precision,
     PullTime,
     SlicingMethod,
     SyncTopology,
@@ -206,7 +207,10 @@ class Job(Message):
     """A training job.
 
     Beyond SINGA: ``seed``, from which every random number of the job comes; ``skip_bad_batches``, by which a batch
-    whose loss is not finite changes nothing, where training otherwise ends.
+    whose loss is not finite changes nothing, where training otherwise ends; ``precision``, of products on GPUs.
+
+    ``gpu`` are the numbers of GPUs of each host: the first of the host's workers computes on the first of them, and so
+    on; workers beyond them compute on CPU cores.
     """
 
     aliases: ClassVar = {"net": "neuralnet"}
@@ -227,6 +231,7 @@ class Job(Message):
     checkpoint_path: list[str] = field(default_factory=list)
     warmup_steps: int = 0
     skip_bad_batches: bool = False
+    precision: Precision = Precision.kFloat32
     reset_param_version: bool = True
     num_openblas_threads: int = 1
     gpu: list[int] = field(default_factory=list)

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from dsinga.job import LayerConf, Message, StoreConf
-from dsinga.layers.context import Columns, Context, RecordInfo, Shape
+from dsinga.layers.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.ops import Array, Ops
 
 Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and tuples of parts
@@ -135,6 +135,14 @@ class Layer(ABC):
     def reads(cls, conf: LayerConf) -> StoreConf | None:
         """Return which store an input layer reads, and how: its ``store_conf``, or what one's own layer makes of it."""
         return conf.store_conf
+
+    def send_ahead(self, records: Records, ops: Ops) -> Records:
+        """Return the records of an input layer with what of them the device wants on its way there.
+
+        Called by the thread that reads ahead, where the backend computes on a device. Data may be replaced by the
+        :class:`dsinga.ops.Transfer` that brings them up; ``compute_feature`` takes its result.
+        """
+        return records
 
     def expect_sources(self, count: int) -> None:
         """Raise UserError unless the layer has ``count`` source layers."""

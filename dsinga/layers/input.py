@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf, StoreConf
 from dsinga.layers.base import Arrays, Layer, Output, Shape, times
 from dsinga.layers.context import Context, RecordInfo, Records
+from dsinga.ops import Ops, Transfer
 from dsinga.registry import register
 
 
@@ -42,15 +43,23 @@ class RecordInput(Layer):
             where = "std_value is 0" if np.ndim(self.std) == 0 else "std_file has zeros"
             raise self.fail(f"records are divided by std, but {where}; give numbers above 0", store)
 
+    def send_ahead(self, records: Records, ops: Ops) -> Records:
+        return records if self._stays(records.data) else records._replace(data=ops.upload(records.data))
+
+    def _stays(self, data: Any) -> bool:
+        """Whether these are codes, which are in host memory whatever the backend."""
+        return self.mean is None and self.std is None and data.dtype == np.int32
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         records: Records = sources[0]
-        data = records.data
+        data = records.data.result() if isinstance(records.data, Transfer) else records.data
         if data.shape[1:] != self.record:
             data = data.reshape(len(data), *self.record)
-        kept = data.dtype == np.int32 or (data.dtype == np.float32 and data.ndim != 4)
-        if not kept or self.mean is not None or self.std is not None:
-            return Output(ctx.ops.images(data, mean=self.mean, std=self.std), labels=records.labels)
-        return Output(data if data.dtype == np.int32 else ctx.ops.asarray(data), labels=records.labels)
+        if self._stays(data):
+            return Output(data, labels=records.labels)
+        as_it_is = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim != 4
+        feature = ctx.ops.asarray(data) if as_it_is else ctx.ops.images(data, mean=self.mean, std=self.std)
+        return Output(feature, labels=records.labels)
 
     def _record_shape(self, store: StoreConf, stored: Shape) -> Shape:
         """Return the shape that the job gives a record, else the stored one."""

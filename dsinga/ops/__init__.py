@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dsinga.errors import UserError
 from dsinga.ops.interface import Array, Ops, Pair
 from dsinga.ops.sparse import SparseRows
+from dsinga.ops.transfer import Transfer
 from dsinga.registry import nearest
 
-__all__ = ["BACKENDS", "Array", "Ops", "Pair", "SparseRows", "get_ops"]
+__all__ = ["BACKENDS", "Array", "Ops", "Pair", "SparseRows", "Transfer", "get_ops"]
 
 
 def _numpy() -> Ops:

@@ -75,6 +75,8 @@ class Updater(ABC):
     ) -> None:
         """Change ``value`` and ``state``, 1-d float32 arrays, in place; ``gradient`` is left as it is.
 
+        All may be arrays of a backend that take numpy's ufuncs, as CuPy's do.
+
         Elementwise in exactly rounded operations: any slice of a param may be updated alone and has the same bits. Only
         clip_norm wants the gradient of a whole param, or all of it that is not 0.
         """
@@ -83,10 +85,11 @@ class Updater(ABC):
         shrink = shrinkage(gradient, self.conf.clip_norm) if self.conf.clip_norm else 1.0
         change_block = self.change_at(step)
         arrays = [value, gradient, *(state[slot] for slot in self.slots)]
-        scratch = np.empty((2, min(value.size, BLOCK)), value.dtype)
-        for start in range(0, value.size, BLOCK):
-            w, g, *slots = (array[start : start + BLOCK] for array in arrays)
-            change, spare = scratch[0, : w.size], scratch[1, : w.size]
+        length = block_of(value)
+        scratch = np.empty((2, length), value.dtype) if isinstance(value, np.ndarray) else (value.copy(), value.copy())
+        for start in range(0, value.size, length):
+            w, g, *slots = (array[start : start + length] for array in arrays)
+            change, spare = scratch[0][: w.size], scratch[1][: w.size]
             if self.clips:
                 g = np.minimum(np.maximum(g, self.conf.clip_low, out=change), self.conf.clip_high, out=change)
             elif shrink < 1.0:
@@ -136,13 +139,18 @@ class Updater(ABC):
         return value
 
 
+def block_of(array: Any) -> int:
+    """Return how many elements are changed at once: the caches of a CPU are small, a device takes an array whole."""
+    return min(array.size, BLOCK) if isinstance(array, np.ndarray) else array.size
+
+
 def shrinkage(gradient: np.ndarray, most: float) -> float:
     """Return the factor, at most 1, that brings a gradient down to the Euclidean norm ``most``.
 
     1 for one that is not finite: it is not made to look as if it were.
     """
-    squares = 0.0
-    for start in range(0, gradient.size, BLOCK):
-        squares += float(np.square(gradient[start : start + BLOCK], dtype=np.float64).sum())
+    squares, length = 0.0, block_of(gradient)
+    for start in range(0, gradient.size, length):
+        squares += float(np.square(gradient[start : start + length], dtype=np.float64).sum())
     norm = math.sqrt(squares)
     return most / norm if most < norm < math.inf else 1.0

@@ -1,0 +1,175 @@
+"""Training on GPUs that are not there: who computes where, what goes up and down, with the numbers of CPU cores.
+
+The backend is that of ``tests/ops/devicearray.py``: numpy's kernels, on arrays that host code cannot touch.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import dask.config
+import numpy as np
+import pytest
+from devicearray import StubOps
+from distributed import Client
+from smalljob import assert_close, assert_same, with_topology
+
+import dsinga.ops
+from dsinga import api
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
+from dsinga.ops.numpy_ops import NumpyOps
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> StubOps:
+    """Two GPUs in this process; CPU cores compute by numpy, so that both have the same numbers."""
+    monkeypatch.delenv("DSINGA_OPS", raising=False)
+    stub = StubOps()
+    monkeypatch.setitem(dsinga.ops._loaded, "cupy", stub)
+    monkeypatch.setitem(dsinga.ops._loaded, "onednn", NumpyOps())
+    return stub
+
+
+def train(job: Job, client: Client, steps: int = 6, **more: Any) -> dict[str, np.ndarray]:
+    """Train the job for a few steps and return the params."""
+    return api.train(job.replace(train_steps=steps, disp_freq=0, **more), client, progress=False).params
+
+
+def floats(copies: list[tuple[str, str, tuple[int, ...]]]) -> list[tuple[int, ...]]:
+    """The shapes of arrays of float32 that were copied."""
+    return [shape for _, dtype, shape in copies if dtype == "float32"]
+
+
+def test_one_worker_keeps_its_params_on_the_device(job: Job, threads: Client, stub: StubOps):
+    expected = train(with_topology(job, 1), threads)
+    trained = train(with_topology(job, 1), threads, gpu=[1])
+    assert_same(trained, expected)
+    assert (1, "float32") in stub.record.workers
+    assert not stub.record.downloads
+    assert {dtype for _, dtype, _ in stub.record.uploads} == {"uint8"}  # batches, and no values
+    assert {thread for thread, *_ in stub.record.uploads} == {"dsinga-prefetch"}
+    # A step waits for its metrics alone; params come to the host when training has ended.
+    assert stub.record.reads == [2] * 6
+    assert not stub.record.syncs
+    assert len(stub.record.fetched) == 2 * 8 - 2  # values and momentum, of which running means have none
+
+
+def test_gradients_come_down_and_values_go_up_beside_the_kernels(job: Job, threads: Client, stub: StubOps):
+    expected = train(with_topology(job, 2, 2), threads)
+    stub.record.clear()
+    trained = train(with_topology(job, 2, 2), threads, gpu=[0, 1])
+    assert_same(trained, expected)
+    params = {value.shape for value in trained.values()}
+    assert {*floats(stub.record.downloads)} == params
+    assert len(stub.record.downloads) == 2 * 6 * len(trained)
+    assert {*floats(stub.record.uploads)} == params
+    threads_of = {thread.rsplit("_", 1)[0] for thread, dtype, _ in stub.record.uploads if dtype == "float32"}
+    assert threads_of == {"dsinga-device"}
+    # What is waited for by the thread that computes: sums of batch normalisation over both workers.
+    assert {*floats(stub.record.fetched)} <= {()}
+    assert not stub.record.syncs
+
+
+@pytest.mark.parametrize("more", [{}, {"update": UpdatePlace.kWorker}], ids=["servers", "workers"])
+def test_workers_that_share_a_gpu_train_as_one_does(job: Job, threads: Client, stub: StubOps, more: dict[str, Any]):
+    cluster = ClusterConf(nworkers_per_group=2, **more)
+    trained = train(job.replace(cluster=cluster), threads, gpu=[0, 0])
+    assert_close(trained, train(with_topology(job, 1), threads), 1e-4)
+    assert [device for device, _ in stub.record.workers].count(0) >= 2
+
+
+def test_groups_of_gpu_workers_and_of_cpu_workers_train_together(job: Job, threads: Client, stub: StubOps):
+    groups = ClusterConf(nworker_groups=2, staleness=0)
+    trained = train(job.replace(cluster=groups), threads, gpu=[0])
+    assert all(np.isfinite(value).all() for value in trained.values())
+    assert [device for device, _ in stub.record.workers if device == 0]
+    assert stub.record.downloads
+
+
+def test_bridges_send_what_lies_in_host_memory(job: Job, threads: Client, stub: StubOps):
+    cut = [layer.replace(partition_dim=1) if layer.name in ("conv", "ip") else layer for layer in job.net.layer]
+    job = with_topology(job.replace(neuralnet=job.net.replace(layer=cut)), 2)
+    assert_same(train(job, threads, gpu=[0, 1]), train(job, threads))
+
+
+def test_a_job_that_skips_bad_batches_and_tests_on_the_way(job: Job, threads: Client, stub: StubOps):
+    more = {"skip_bad_batches": True, "test_freq": 3, "test_steps": 2}
+    for workers in (1, 2):
+        expected = train(with_topology(job, workers), threads, **more)
+        assert_same(train(with_topology(job, workers), threads, gpu=[0, 1], **more), expected)
+
+
+def test_tasks_of_graph_grain_compute_on_the_device(job: Job, threads: Client, stub: StubOps):
+    steps = job.replace(train_steps=3, disp_freq=0)
+    trained = api.train(with_topology(steps, 2).replace(gpu=[0, 1]), threads, progress=False, grain="graph").params
+    assert_same(trained, train(with_topology(job, 2), threads, 3))
+
+
+def test_every_worker_is_given_a_gpu_turn_by_turn(job: Job, threads: Client, stub: StubOps):
+    with dask.config.set({"dsinga.device": "gpu"}):
+        train(with_topology(job, 3), threads, 1)
+    assert sorted(device for device, _ in stub.record.workers[-3:]) == [0, 0, 1]
+    stub.record.clear()
+    with dask.config.set({"dsinga.device": "cpu"}):
+        train(with_topology(job, 1), threads, 1, gpu=[0])
+    assert not stub.record.workers
+
+
+def test_precision_goes_to_the_device(job: Job, threads: Client, stub: StubOps):
+    train(with_topology(job, 1), threads, 1, gpu=[0], precision=Precision.kTF32)
+    assert (0, "tf32") in stub.record.workers
+    with pytest.raises(UserError, match=r"precision kBF16 is for GPUs, and the job has workers on CPU cores"):
+        train(with_topology(job, 2), threads, 1, gpu=[0], precision=Precision.kBF16)
+
+
+def refused(job: Job, client: Client, caplog: pytest.LogCaptureFixture, gpu: list[int]) -> str:
+    """What is said, in the same words, where the job's lines want a GPU, and where the user does."""
+    with dask.config.set({"dsinga.device": "gpu"}), pytest.raises(UserError) as error:
+        train(job, client, 1, gpu=gpu)
+    assert "without --device gpu CPU cores compute" in str(error.value)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        train(job, client, 1, gpu=gpu)
+    (said,) = [record.getMessage() for record in caplog.records if "GPU" in record.getMessage()]
+    assert "computes on CPU cores, not on a GPU as the job's gpu lines want" in said
+    return said
+
+
+def test_no_gpu(job: Job, threads: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    def none() -> Any:
+        raise UserError("the driver is for CUDA 11.4, CuPy needs 12.0")
+
+    monkeypatch.setitem(dsinga.ops.BACKENDS, "cupy", none)
+    monkeypatch.delitem(dsinga.ops._loaded, "cupy", raising=False)
+    monkeypatch.delenv("DSINGA_OPS", raising=False)
+    assert "the driver is for CUDA 11.4, CuPy needs 12.0" in refused(with_topology(job, 1), threads, caplog, [0])
+
+
+def test_a_gpu_that_is_not_there(job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        train(with_topology(job, 1), threads, 1, gpu=[7])
+    assert "there is no GPU 7, its process sees 2, counted from 0" in caplog.text
+
+
+def test_too_little_memory(job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture):
+    stub.memory = 2**20
+    said = refused(with_topology(job, 1), threads, caplog, [0])
+    assert re.search(r"the net needs about 1\.\d MiB on GPU 0, which has 1\.0 MiB free; take a smaller batchsize", said)
+
+
+def test_partitions_that_share_a_gpu_need_its_memory_together(
+    job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
+):
+    stub.memory = 2**20
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        train(with_topology(job, 2), threads, 1, gpu=[0, 0])
+    assert caplog.text.count("computes on CPU cores") == 1
+    assert re.search(r"beside 0\.\d MiB of other partitions", caplog.text)
+
+
+def test_a_device_that_nobody_knows(job: Job, threads: Client):
+    with dask.config.set({"dsinga.device": "tpu"}), pytest.raises(UserError, match="give auto, cpu or gpu"):
+        train(with_topology(job, 1), threads, 1)
