@@ -67,6 +67,17 @@ class Primitive:
         if status:
             raise RuntimeError(f"oneDNN: an execution failed with status {status}")
 
+    def sweep(self, count: int, *walks: tuple[Array, int]) -> None:
+        """Run ``count`` times: for each operand where it lies first, and how many bytes further on each time."""
+        self(*(array for array, _ in walks))
+        pairs = zip(self._addresses, walks, strict=True)
+        moving = [(memory, array.ctypes.data, step) for memory, (array, step) in pairs if step]
+        for run in range(1, count):
+            for memory, first, step in moving:
+                set_data_handle(memory, first + run * step)
+            if execute(*self._execution):
+                raise RuntimeError("oneDNN: an execution failed")
+
     def layout(self, operand: int) -> ctypes.c_void_p:
         """Return the descriptor of an operand; it lives as long as the primitive."""
         return ctypes.c_void_p(lib.dnnl_primitive_desc_query_md(self.description, ARGUMENT, operand))
