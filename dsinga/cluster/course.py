@@ -84,7 +84,7 @@ class Course:
             self._session.drive([self._lead(last), *others])
             self._session.settle()
             self._session.drive([self._pause()])
-        return self._params()[0]
+        return self._params(state=False)[0]
 
     def _lead(self, stop: int) -> Steps:
         """Train group 0 up to ``stop``, and pause on the way."""
@@ -129,13 +129,13 @@ class Course:
             meta = {"job": to_text(self._job), "seed": self._job.seed, "topology": self._layout.topology.describe()}
             write_checkpoint(self._workspace / "checkpoint", self.step, params, state, meta)
 
-    def _params(self) -> tuple[Arrays, dict[str, Arrays]]:
-        """Return the params and the updater's state as they stand; raise Diverged where a param is not finite."""
-        params, state = self._session.snapshot(self.step)
+    def _params(self, state: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return params, and updater's ``state``, as they stand; raise Diverged where a param is not finite."""
+        params, slots = self._session.snapshot(self.step, state)
         lost = first_not_finite(params)
         if lost is not None:
             raise Diverged(f"param {lost!r} is not finite after {self.step} steps; {REMEDY}")
-        return params, state
+        return params, slots
 
     def _landed(self, reports: Sequence[RoundReport], seconds: Sequence[float]) -> None:
         """Take in a round of group 0: its metrics step by step, its timing."""

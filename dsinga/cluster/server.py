@@ -166,9 +166,9 @@ class ServerActor:
         except (OSError, RuntimeError) as error:  # an updater's; a caller takes these two for the loss of this actor
             raise RunError(f"updating at step {push.step} failed: {error!r}") from error
 
-    def snapshot(self, version: int | None) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return copies of the values and of the updater's state, by slice id, at ``version``, or as they stand."""
-        return self._shard.snapshot(version, self._timeout)
+    def snapshot(self, version: int | None, state: bool) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return copies of values, and of the updater's ``state``, by slice id, at ``version``, or as they stand."""
+        return self._shard.snapshot(version, self._timeout, state)
 
     async def receive(self, route: int, ids: Sequence[int], joined: Array) -> None:
         """Take what a neighbouring server group has changed slices ``ids`` by, joined, and pass it on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -88,8 +89,13 @@ def _joined(setup: Setup, pieces: Mapping[int, np.ndarray], kept: Mapping[str, n
     for piece in setup.slices:
         if piece.id in pieces:
             shape = setup.parts[piece.param].shape
-            part = parts.setdefault(piece.param, np.zeros(shape, np.float32))
-            part.reshape(-1)[piece.start : piece.stop] = pieces[piece.id]
+            if piece.size == math.prod(shape):
+                # The copy that its server has made, or once more if that has come through a socket.
+                parts[piece.param] = np.require(pieces[piece.id], requirements=["W"]).reshape(shape)
+                continue
+            if piece.param not in parts:
+                parts[piece.param] = np.zeros(shape, np.float32)
+            parts[piece.param].reshape(-1)[piece.start : piece.stop] = pieces[piece.id]
     parts.update(kept)
     shapes = {setup.parts[name].param: setup.params[name].shape for name in parts}
     return join_values(setup.parts, parts, shapes)

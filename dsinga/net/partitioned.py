@@ -92,8 +92,14 @@ def cut_values(parts: Mapping[str, ParamPart], whole: Mapping[str, np.ndarray]) 
 def join_values(
     parts: Mapping[str, ParamPart], values: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]
 ) -> dict[str, np.ndarray]:
-    """Return whole params of the given shapes from the values of their parts."""
-    whole = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    """Return whole params of the given shapes from the values of their parts; of an only part it is that itself."""
+    whole: dict[str, np.ndarray] = {}
     for name, value in values.items():
-        parts[name].of(whole[parts[name].param])[...] = value.reshape(parts[name].shape)
+        part, shape = parts[name], shapes[parts[name].param]
+        if part.shape == shape:
+            whole[part.param] = value.reshape(shape)
+            continue
+        if part.param not in whole:
+            whole[part.param] = np.zeros(shape, np.float32)
+        part.of(whole[part.param])[...] = value.reshape(part.shape)
     return whole

@@ -206,18 +206,19 @@ class Shard:
         """Return a future of the rows of the partitions ``contributors``, joined in their order; else as total."""
         return self._totals[group].add(key, partition, array, contributors, join_rows)
 
-    def snapshot(self, version: int | None, timeout: float) -> Snapshot:
-        """Return a copy of all values and states, waiting up to ``timeout`` seconds for it.
+    def snapshot(self, version: int | None, timeout: float, state: bool = True) -> Snapshot:
+        """Return a copy of all values, and of the states if ``state``, waiting up to ``timeout`` seconds for it.
 
         With one group it is of exactly ``version``, and training may go on meanwhile: a slice is copied before the
         next update of it can begin. Raises RunError if a slice is past that version, or has not reached it in time.
         With None it is of how things stand, each slice between two updates.
         """
+        take = Slot.copy if state else Slot.copy_value
         if version is None:
-            wait = Wait(None, 0, Slot.copy, late=True)
+            wait = Wait(None, 0, take, late=True)
         else:
             (group,) = self._groups
-            wait = Wait(group, version, Slot.copy, exact=True)
+            wait = Wait(group, version, take, exact=True)
         try:
             copies = self._wait(wait, self._slots).result(timeout)
         except TimeoutError:

@@ -153,6 +153,11 @@ class Slot:
         with self.lock:
             return self.value.copy(), {name: array.copy() for name, array in self.state.items()}
 
+    def copy_value(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return a copy of the value, and no state."""
+        with self.lock:
+            return self.value.copy(), {}
+
 
 def _owned(array: np.ndarray, size: int) -> np.ndarray:
     """Return ``array`` if it may be updated in place, a copy otherwise."""
