@@ -82,6 +82,7 @@ class Exchange(Mapping[str, Array]):
         self._tables = Tables({name: pieces for name, pieces in self._slices.items() if self._takes_rows(name)})
         self._values: dict[str, Array] = {}
         self._pieces: dict[int, Array] = {}
+        self._wholes: dict[str, Array] = {}  # where params lie of which there are several slices
         self._outdated = {n for n, (_, ids) in enumerate(self._buckets) if ids[0].param not in self._kept}
         self._answers: dict[int, Answer] = {}
         self._ready: list[dict[int, Array]] = [{} for _ in self._buckets]
@@ -152,8 +153,18 @@ class Exchange(Mapping[str, Array]):
         if name in self._tables:
             return self._tables[name].reshape(self._shapes[name])
         parts = [self._pieces[piece.id] for piece in self._slices[name]]
-        flat = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return flat.reshape(self._shapes[name])
+        return (parts[0] if len(parts) == 1 else self._joined(name, parts)).reshape(self._shapes[name])
+
+    def _joined(self, name: str, parts: Sequence[Array]) -> Array:
+        """Return the slices of a param one behind the other, in memory that is kept: new pages cost more than a copy.
+
+        Nobody computes with the values of a step any more when those of the next one are looked up.
+        """
+        if name not in self._wholes:
+            self._wholes[name] = np.empty(sum(part.size for part in parts), np.float32)
+        whole = np.concatenate(parts, out=self._wholes[name]).view()
+        whole.flags.writeable = False
+        return whole
 
     def push(self, name: str, gradient: Array) -> None:
         """Give the gradient of a param away; it is sent when its bucket is complete.

@@ -33,7 +33,8 @@ def turn(name: str, workers: int, processes: bool, steps: int) -> None:
     """Print the median milliseconds of an iteration, and of the exchange in it, as JSON."""
     case = CASES[name]
     wanted = with_workers(job(case.net, case.batch * workers), workers)
-    wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=workers))
+    servers = workers if processes else 1
+    wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=servers))
     with connect(workers=workers, separate_processes=processes) as client:
         figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None)
     print(json.dumps([figures["ms_per_iteration"], figures["exchange_ms"]]))
