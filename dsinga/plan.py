@@ -16,13 +16,14 @@ from dsinga.cluster.units import parse_bandwidth, parse_latency
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, JobError, LayerConf, PartitionMethod, Phase, check
 from dsinga.layers import RecordInfo
-from dsinga.net import NeuralNet, choose_cuts, create_net, input_layers
+from dsinga.net import NeuralNet, choose_cuts, create_net, input_layers, partition
 from dsinga.net.partitioned import Cut
 from dsinga.ops import get_ops
-from dsinga.planner.forecast import Forecast
+from dsinga.planner.forecast import EXACT_WORKERS, Forecast
 from dsinga.planner.hosts import Hosts, hosts
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import Machine, measured_machine
+from dsinga.planner.memory import FIXED, Memory, worker_memory
 from dsinga.planner.search import Search, own_layers
 from dsinga.planner.simulate import Prediction
 from dsinga.planner.store import RateStore, rates_file
@@ -36,13 +37,17 @@ Cuts = Mapping[str, Cut]
 
 
 class Alternative(NamedTuple):
-    """A partitioning over ``workers``: its name, in words, its price, and t1 / (n·tn)."""
+    """A partitioning over ``workers``: its name, in words, its price, and t1 / (n·tn).
+
+    ``memory`` is what the worker needs that needs most; None where many workers make the net too long to cut.
+    """
 
     name: str
     workers: int
     words: str
     prediction: Prediction
     efficiency: float
+    memory: Memory | None = None
 
     def figures(self) -> dict[str, Any]:
         """Return what it costs, under plain names."""
@@ -53,7 +58,7 @@ class Alternative(NamedTuple):
             "compute_ms": 1e3 * self.prediction.compute,
             "sent_bytes": self.prediction.sent,
             "received_bytes": self.prediction.received,
-            "memory_bytes": self.prediction.memory,
+            "memory_bytes": self.memory.peak if self.memory else self.prediction.memory + FIXED,
             "speedup": self.efficiency * self.workers,
             "efficiency": self.efficiency,
             "partitioning": self.words,
@@ -189,7 +194,8 @@ def _named(forecast: Forecast, workers: int, fixed: Collection[str] = ()) -> dic
 def _alternatives(job: Job, forecast: Forecast, workers: int) -> list[Alternative]:
     """Return the priced alternatives, cheapest first."""
     net = forecast.net
-    alone = _price(forecast, "one worker", by_rows(net, 1), 1)
+    rows = by_rows(net, 1)
+    alone = _with_memory(job, net, _price(forecast, "one worker", rows, 1), rows)
     if workers == 1:
         return [alone]
     fixed = own_layers(job.neuralnet) if job.neuralnet.partition is PartitionMethod.auto else ()
@@ -197,7 +203,8 @@ def _alternatives(job: Job, forecast: Forecast, workers: int) -> list[Alternativ
     named |= {"feature": by_features(net, workers), "layers": by_layer(net, workers)}
     with contextlib.suppress(JobError):  # layers that cannot be cut over so many workers
         named["as the job says"] = choose_cuts(net, workers)
-    found = [alone, *(_price(forecast, name, cuts, workers) for name, cuts in named.items())]
+    priced = ((_price(forecast, name, cuts, workers), cuts) for name, cuts in named.items())
+    found = [alone, *(_with_memory(job, net, one, cuts) for one, cuts in priced)]
     return sorted(found, key=lambda one: one.prediction.seconds)
 
 
@@ -205,6 +212,16 @@ def _price(forecast: Forecast, name: str, cuts: Cuts, workers: int) -> Alternati
     prediction = forecast.predict(cuts, workers)
     efficiency = forecast.efficiency(prediction, workers)
     return Alternative(name, workers, in_words(forecast.net, cuts), prediction, efficiency)
+
+
+def _with_memory(job: Job, net: NeuralNet, one: Alternative, cuts: Cuts) -> Alternative:
+    """Return an alternative with what a worker needs of memory, but for records: their store may not be there."""
+    if one.workers > EXACT_WORKERS:
+        return one
+    slots = len(create_updater(job.updater).slots)
+    locals_ = partition(net, one.workers, cuts=cuts).locals
+    memories = [worker_memory(local, slots, one.workers) for local in locals_]
+    return one._replace(memory=max(memories, key=lambda memory: memory.peak))
 
 
 def _net(job: Job, data_root: str | None) -> NeuralNet:

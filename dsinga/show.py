@@ -9,7 +9,13 @@ import rich.box
 import rich.console
 import rich.table
 
+from dsinga.api import roots, with_workers
+from dsinga.cluster.feed import open_feed
+from dsinga.errors import UserError
+from dsinga.job import AlgType, Job, Phase
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
+from dsinga.planner.memory import Memory, worker_memory
+from dsinga.training import create_updater
 
 
 def print_net(net: NeuralNet) -> None:
@@ -34,6 +40,31 @@ def print_parts(net: PartitionedNet) -> None:
         click.echo(f"worker {location}: {count:,} values in params")
     forward, back = bridge_traffic(net)
     click.echo(f"between workers, an iteration: {forward:,} numbers forward, {back:,} back")
+
+
+def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | None = None) -> list[Memory]:
+    """Return what each worker, in a process of its own, needs to train ``net``, the job's for kTrain.
+
+    There is none to be said of a job that does not learn by back-propagation, or lacks what training needs.
+    """
+    if job.train_one_batch.alg is AlgType.kCD:
+        return []
+    locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
+    try:
+        slots = len(create_updater(job.updater).slots)
+        feed = open_feed(with_workers(job, len(locals_)), Phase.kTrain, len(locals_), roots(job, data_root))
+    except UserError:
+        return []
+    return [worker_memory(local, slots, len(locals_), *feed.sizes(local)) for local in locals_]
+
+
+def print_memory(memories: Sequence[Memory]) -> None:
+    """Print a line for each worker: what it will need, and what for."""
+    for location, memory in enumerate(memories):
+        who = f"worker {location}" if len(memories) > 1 else "a worker"
+        parts = {name.replace("_", " "): size for name, size in memory._asdict().items() if name != "passing"}
+        words = ", ".join(f"{name} {size / 2**20:,.1f}" for name, size in parts.items())
+        click.echo(f"{who} needs about {memory.peak / 2**20:,.0f} MiB to train: {words}")
 
 
 def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Sequence[int], str, int]]) -> None:

@@ -170,6 +170,7 @@ def test_show_prints_and_draws(dsinga: Dsinga, folder: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"ip1 +kInnerProduct +data +20 x 3 +w1 b1 +27", shown.stdout)
     assert "27 values in params" in shown.stdout
+    assert re.search(r"^a worker needs about 12\d MiB to train: params 0.0, .*fixed 120.0$", shown.stdout, re.MULTILINE)
     assert (folder / "cli.svg").read_text().lstrip().startswith("<svg")
 
 
@@ -184,6 +185,7 @@ def test_show_cuts_the_net_for_workers(dsinga: Dsinga, folder: Path) -> None:
     assert "worker 1" in (folder / "parts.svg").read_text()
     tested = dsinga("show", "job.conf", "--phase", "test", *cut)
     assert "w1@1" in tested.stdout, tested.stderr
+    assert ("worker 1 needs about" in shown.stdout, "needs about" in tested.stdout) == (True, False)
     refused = dsinga("show", "job.conf", "--set", "neuralnet.layer[ip1].partition_dim=1", "--partitions", "4")
     assert refused.returncode == 2
     assert "layer 'ip1': has 3 features, which cannot be cut over 4 workers" in refused.stderr

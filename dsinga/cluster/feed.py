@@ -9,7 +9,7 @@ from typing import Any
 from dsinga.data import RecordStore, Sampler, Windows, open_store, open_text, read_mean
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import RecordInfo, Records, Rows
-from dsinga.net import cut_rows, input_layers
+from dsinga.net import NeuralNet, cut_rows, input_layers
 from dsinga.net.classes import layer_class
 
 
@@ -48,6 +48,20 @@ class Feed:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
         numbers = range(start, min(stop, len(self)))
         return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+
+    def sizes(self, net: NeuralNet) -> tuple[int, int]:
+        """Return bytes, as stored, of what a worker with this net reads for a batch, and of all records of its stores.
+
+        Labels are not counted.
+        """
+        batch = every = 0
+        for stage in net.stages:
+            if stage.layer.is_input and stage.layer.name in self.stores:
+                store = self.stores[stage.layer.name]
+                rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
+                batch += rows * store.record_bytes
+                every += len(store) * store.record_bytes
+        return batch, every
 
 
 def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups: int = 1) -> Feed:

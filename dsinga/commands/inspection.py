@@ -25,7 +25,7 @@ def show(
     """Print the layers, shapes and params of the job CONF, and draw its net."""
     from dsinga import api
     from dsinga.job import load
-    from dsinga.show import print_net, print_parts
+    from dsinga.show import expected_memory, print_memory, print_net, print_parts
 
     job = load(conf, overrides)
     net: NeuralNet | PartitionedNet
@@ -35,6 +35,8 @@ def show(
     else:
         net = api.partition_net(job, partitions, phase, data_root=data_root)
         print_parts(net)
+    if phase == "train":
+        print_memory(expected_memory(job, net, data_root))
     svg = svg or Path(f"{job.name}.svg")
     svg.write_text(net._repr_html_(), encoding="utf-8")
     click.echo(f"drawn to {svg}")

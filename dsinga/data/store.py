@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from typing import Any
@@ -46,6 +47,11 @@ class RecordStore:
         self.digest: str = attributes.get("digest", "")
         self._cache_key = self.digest or uuid.uuid4().hex  # a store that others wrote may change under its name
         self._check()
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of one record in memory, without its label."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def has_labels(self) -> bool:

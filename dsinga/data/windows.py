@@ -45,6 +45,11 @@ class Windows:
         self.shape = (steps + 1,)
         self.location, self.vocabulary, self.chunk = store.location, store.vocabulary, batchsize
 
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of the codes that a row reads in one step."""
+        return (self.steps + 1) * self.store.dtype.itemsize
+
     def __len__(self) -> int:
         return self.rounds * self.batchsize
 

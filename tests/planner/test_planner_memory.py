@@ -1,0 +1,72 @@
+"""What is said of a worker's memory, against what back-propagation really keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga import models
+from dsinga.job import Job, Phase, load
+from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.net import NeuralNet, create_net, partition
+from dsinga.ops import buffers, get_ops
+from dsinga.planner.memory import FIXED, Memory, worker_memory
+from dsinga.training import bp, initial_values
+
+CONVNET = Path(__file__).parents[2] / "datasets/cifar10/convnet.conf"
+NETS = {
+    "convnet": (
+        load(CONVNET, ["neuralnet.layer[data,kTrain].store_conf.batchsize=32"]),
+        RecordInfo((3, 32, 32), 32, has_labels=True),
+    ),
+    "resnet": (models.resnet(batchsize=16), RecordInfo((3, 32, 32), 16, has_labels=True)),
+    "char_rnn": (
+        models.char_rnn(batchsize=16, hidden=128, steps=20),
+        RecordInfo((21,), 16, has_labels=False, codes=101),
+    ),
+}
+
+
+def net_of(job: Job, info: RecordInfo) -> NeuralNet:
+    return create_net(job.neuralnet, Phase.kTrain, {"data": info})
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_iteration_is_as_large_as_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, info = NETS[name]
+    net, rng = net_of(job, info), np.random.default_rng(0)
+    pool = buffers._Pool()
+    monkeypatch.setattr(buffers, "_pool", pool)
+    values = initial_values(net.params, 1)
+    data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
+    records = Records(data.astype(np.int32 if info.codes else np.uint8), np.zeros(info.batchsize, np.int64))
+    if not info.has_labels:
+        records = records._replace(labels=None)
+    gradients = {}
+    for _ in range(2):  # the second iteration is to find all it needs
+        ctx = Context(get_ops(), Phase.kTrain, Rows(0, info.batchsize, info.batchsize), 1, 0)
+        bp(net, values, {"data": records}, ctx, gradients.__setitem__)
+    made = sum(size * len(bases) for size, bases in pool.buckets.items())
+    said = worker_memory(net, slots=1)
+    iteration = said.features + said.workspaces + said.gradients - said.passing
+    assert made == pytest.approx(iteration, rel=0.15)
+
+
+def test_what_params_need_goes_by_who_keeps_them() -> None:
+    net = net_of(*NETS["char_rnn"])
+    size = 4 * sum(param.size for param in net.params.values())
+    alone = worker_memory(net, slots=2)
+    assert (alone.params, alone.state, alone.handed_out) == (size, 2 * size, size)
+    first = worker_memory(partition(net, 2).locals[0], slots=2, workers=2)
+    assert (first.params, first.state) == (size + size // 2, size)
+    assert first.features == pytest.approx(alone.features / 2, rel=0.01)
+
+
+def test_the_peak_is_at_the_update_or_when_params_are_handed_out() -> None:
+    assert Memory(params=10, gradients=10, handed_out=10, fixed=5).peak == 35
+    assert Memory(params=10, gradients=10, passing=10, handed_out=10, fixed=5).peak == 25
+    records = worker_memory(net_of(*NETS["resnet"]), 0, record_bytes=1 << 20, store_bytes=1 << 40).records
+    assert records == (5 << 20) + (128 << 20)
+    assert Memory().peak == FIXED
