@@ -10,8 +10,7 @@ import dask.config
 import dask.utils
 from distributed import Client
 
-from dsinga.cluster.devicememory import memory_of
-from dsinga.cluster.feed import Feed, open_feed
+from dsinga.cluster.feed import open_feed
 from dsinga.cluster.manner import Manner
 from dsinga.cluster.nets import check_same_params, check_same_vocabularies, cut_nets
 from dsinga.cluster.placement import Placement, place, process, processes, workers_at_hand
@@ -79,10 +78,10 @@ def lay_out(job: Job, client: Client, roots: Sequence[str] = ()) -> Layout:
         wishes = automatic_cuts(job.neuralnet, nets[Phase.kTrain], updater, client, placement, wanted.slicing)
     cut = cut_nets(nets, feeds, conf.fullc_gather, wishes)
     parts = shared_parts(cut)
-    placement = placement._replace(devices=_devices(job, client, placement, cut, feeds, updater))
+    placement = placement._replace(devices=_devices(job, client, placement, wanted, cut, updater))
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if not part.gathered}
-    if _keeps_all(wanted, placement, conf):
-        sizes = {}
+    if wanted.workers == 1 and placement.device(0, 0) is not None and _updates_there(wanted, conf):
+        sizes = {}  # the only worker keeps all params on its GPU: servers could only copy them
     homes = find_homes({name: parts[name] for name in sizes}, placement)
     setup = Setup(
         run=new_run(),
@@ -118,21 +117,27 @@ def _devices(
     job: Job,
     client: Client,
     placement: Placement,
+    wanted: Topology,
     nets: Mapping[Phase, PartitionedNet],
-    feeds: Mapping[Phase, Feed],
     updater: Updater,
 ) -> Devices:
     """Return the GPU of each partition, None for CPU cores; see :func:`choose_devices`."""
-    net, parts = nets[Phase.kTrain], feeds[Phase.kTrain].parts
-    return choose_devices(
-        job, client, placement, lambda number: memory_of(net.locals[number], parts[number], len(updater.slots))
-    )
+    slots = len(updater.slots) if _updates_there(wanted, job.cluster or ClusterConf()) else 0
+    locals_ = nets[Phase.kTrain].locals
+
+    def needs(number: int) -> int:
+        from dsinga.planner.memory import worker_memory  # the planner is for those who want a GPU
+
+        memory = worker_memory(locals_[number], slots)
+        return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
+
+    return choose_devices(job, client, placement, needs)
 
 
-def _keeps_all(wanted: Topology, placement: Placement, conf: ClusterConf) -> bool:
-    """Whether the only worker keeps all params on its GPU and updates them there: servers could only copy them."""
-    alone = wanted.groups == wanted.workers == 1 and not wanted.separate
-    return alone and placement.device(0, 0) is not None and conf.compression is Compression.kNone
+def _updates_there(wanted: Topology, conf: ClusterConf) -> bool:
+    """Whether a worker on a GPU would update params there: the only one, or all of them, each for itself."""
+    alone = wanted.groups == wanted.workers == 1 and not wanted.separate and conf.compression is Compression.kNone
+    return alone or conf.update is UpdatePlace.kWorker
 
 
 def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart]) -> dict[str, int]:

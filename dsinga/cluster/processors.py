@@ -38,7 +38,7 @@ class Processor(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the process of a Dask worker has: how many GPUs it sees, which of the host's these are, or why it has none."""
+    """What the process of a Dask worker has: how many GPUs, which of the host's these are, or why it has none."""
 
     gpus: int
     visible: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.commands.options import cluster_options, job_and_connection, job_options
+from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options
 
 if TYPE_CHECKING:
     from dsinga.net import NeuralNet, PartitionedNet
@@ -54,6 +54,7 @@ def show(
 @click.option("--synthetic", is_flag=True, help="Make records of the job's shapes instead of reading its stores.")
 @click.option("--profile", "profiled", is_flag=True, help="Time each layer and pass too, on one worker here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@DEVICE
 @job_options
 @cluster_options
 def bench(

@@ -61,6 +61,20 @@ def cluster_options(command: Command) -> Command:
     return command
 
 
+def _choose_device(context: click.Context, option: click.Parameter, device: str | None) -> None:
+    if device is None:
+        return
+    import dask.config
+
+    context.with_resource(dask.config.set({"dsinga.device": device}))
+
+
+DEVICE = click.option(
+    "--device", type=click.Choice(["auto", "cpu", "gpu"]), callback=_choose_device, expose_value=False,
+    help="gpu: a GPU for every worker; cpu: for none; auto [the default]: as the job's gpu lines say.",
+)  # fmt: skip
+
+
 def job_and_connection(
     conf: Path, options: dict[str, Any], **more: Any
 ) -> tuple[Job, contextlib.AbstractContextManager[Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dsinga.commands.options import CHECKPOINT, cluster_options, job_and_connection, job_options
+from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options
 
 
 @click.command()
@@ -18,6 +18,7 @@ from dsinga.commands.options import CHECKPOINT, cluster_options, job_and_connect
     "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
     help="What is one Dask task: a round of iterations, or each segment of an iteration, to look at on the dashboard.",
 )  # fmt: skip
+@DEVICE
 @job_options
 @cluster_options
 def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root: str | None, **options: Any) -> None:
