@@ -259,6 +259,7 @@ def make_cupy() -> ModuleType:
         "empty zeros asarray ascontiguousarray concatenate arange argsort flatnonzero stack split moveaxis broadcast_to"
     ).split():
         setattr(cupy, name, functools.partial(_call, getattr(np, name)))
+    cupy.__getattr__ = lambda name: functools.partial(_call, getattr(np, name))  # type: ignore[method-assign]
     cupy.argsort = lambda x: _device(np.argsort(x, kind="stable"))  # type: ignore[attr-defined]
     cupy.empty_like = lambda x, dtype=None: _device(np.empty_like(x, dtype=dtype))  # type: ignore[attr-defined]
     return cupy
@@ -267,7 +268,7 @@ def make_cupy() -> ModuleType:
 def _call(function: Any, *arguments: Any, **options: Any) -> Any:
     result = function(*arguments, **options)
     if function is np.asarray and arguments and not isinstance(arguments[0], DeviceArray):
-        result = np.array(result)  # to the device is a copy
+        result = np.array(result, order="C")  # to the device is a copy, in rows
     return [_device(one) for one in result] if isinstance(result, list) else _device(result)
 
 

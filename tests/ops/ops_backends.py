@@ -44,8 +44,8 @@ class Backend:
             return type(result)(map(self.host, result))
         if self.ops.xp is np or not is_array(result):
             return result
-        order = np.argsort([-abs(step) for step in result.strides], kind="stable")
-        return self.ops.to_numpy(result.transpose(*order)).transpose(*np.argsort(order)) if result.ndim else result
+        order = in_memory(result)
+        return self.ops.to_numpy(result.transpose(order)).transpose(np.argsort(order).tolist())
 
     def asarray(self, array: np.ndarray) -> Any:
         """Return ``array`` for the backend, read-only where it can be; floating-point values come in its dtype."""
@@ -53,6 +53,9 @@ class Backend:
             return array
         if array.dtype.kind == "f" and array.dtype != self.dtype:
             array = array.astype(self.dtype)
+        if self.ops.xp is not np:
+            order = in_memory(array)
+            return self.ops.asarray(np.ascontiguousarray(array.transpose(order))).transpose(np.argsort(order).tolist())
         array = array.view()
         array.flags.writeable = False
         return self.ops.asarray(array)
@@ -71,6 +74,11 @@ class Backend:
             return xp.ascontiguousarray(values[..., ::-1])[..., ::-1]
         assert layout == "rows"
         return values
+
+
+def in_memory(array: Any) -> list[int]:
+    """Return the axes of an array, the one with the longest steps first."""
+    return np.argsort([-abs(step) for step in array.strides], kind="stable").tolist()
 
 
 def is_array(one: Any) -> bool:

@@ -66,7 +66,7 @@ def test_random_numbers_are_those_of_numpy_to_the_bit(
 def test_a_window_is_cut_out_of_each_image(backend: Backend, pad: int, layout: str):
     images = np.random.default_rng(5).normal(size=(3, 2, 4, 5))
     tops, lefts, mirrored = [0, 1, 2 * pad], [1, 2 * pad, 0], [False, True, True]
-    cut = backend.ops.crop(backend.place(images, layout), tops, lefts, mirrored, (3, 4), pad)
+    cut = backend.host(backend.ops.crop(backend.place(images, layout), tops, lefts, mirrored, (3, 4), pad))
     padded = np.pad(images, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
     windows = [
         padded[row, :, top : top + 3, left : left + 4] for row, (top, left) in enumerate(zip(tops, lefts, strict=True))
