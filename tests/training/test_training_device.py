@@ -1,0 +1,116 @@
+"""Every family of models learns over a device whose arrays host code cannot touch, with the numbers of numpy's kernels.
+
+See ``tests/ops/devicearray.py``. Updates are made there, too, by each of SINGA's updaters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from devicearray import DeviceArray, StubOps
+
+from dsinga import models
+from dsinga.job import Job, LRGenConf, Phase, RMSPropConf, UpdaterConf, UpdaterType
+from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.net import NeuralNet, create_net
+from dsinga.ops import Ops, SparseRows
+from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.training import algorithm, create_updater, forward, initial_values
+
+IMAGES = RecordInfo((3, 32, 32), 2)
+SENTENCE = RecordInfo((7,), 3, label_range=(0, 4), label_shape=(7,), codes=9)
+TEXT = RecordInfo((6,), 3, has_labels=False, codes=9)
+MODELS: dict[str, tuple[Job, dict[str, RecordInfo]]] = {
+    "convnet": (models.convnet(batchsize=2), {"data": IMAGES}),
+    "resnet": (models.resnet(8, batchsize=2), {"data": IMAGES}),
+    "mlp": (models.mlp((8,), 12, dropout=0.5, batchsize=4), {"data": RecordInfo((12,), 4)}),
+    "mdnn": (
+        models.mdnn(image=(8,), text=(6,), code=4, batchsize=4),
+        {"image": RecordInfo((10,), 4), "text": RecordInfo((12,), 4)},
+    ),
+    "autoencoder": (models.autoencoder((12, 6, 3), batchsize=4), {"data": RecordInfo((12,), 4)}),
+    "rbm": (models.rbm(1, (12, 6), batchsize=4, cd_k=2), {"data": RecordInfo((12,), 4)}),
+    "persistent rbm": (models.rbm(1, (12, 6), batchsize=4, persistent=True), {"data": RecordInfo((12,), 4)}),
+    "char-rnn": (models.char_rnn(batchsize=3, hidden=4, steps=5), {"data": TEXT}),
+    "rnnlm": (models.rnnlm([5, 4, 3, 2, 1, 1, 1, 1, 1], classes=2, hidden=4, steps=5, batchsize=3), {"text": TEXT}),
+    "bigru-crf": (models.bigru_crf({"words": 9}, 5, hidden=4, batchsize=3), {"words": SENTENCE}),
+    "bigru": (models.bigru_crf({"words": 9}, 5, crf=False, hidden=4, batchsize=3), {"words": SENTENCE}),
+}
+
+
+def records_of(infos: dict[str, RecordInfo]) -> dict[str, Records]:
+    """Records at random; sequences of labels end at different steps."""
+    rng, found = np.random.default_rng(3), {}
+    for name, info in infos.items():
+        data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
+        labels = rng.integers(0, 5, (info.batchsize, *info.label_shape))
+        for row in range(info.batchsize) if info.label_shape else ():
+            data[row, 3 + 2 * row :], labels[row, 3 + 2 * row :] = -1, -1
+        found[name] = Records(data.astype(np.int32 if info.codes else np.uint8), labels if info.has_labels else None)
+    return found
+
+
+def learn(job: Job, net: NeuralNet, records: dict[str, Records], ops: Ops) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two steps in which lasting state goes on: what was pushed last, and the metrics."""
+    values = {name: ops.asarray(value) for name, value in initial_values(net.params, 1).items()}
+    train = algorithm(job.train_one_batch)
+    rows = net.nodes[0].layer.shape[0]
+    for step in range(2):
+        pushed: dict[str, Any] = {}
+        metrics = train(
+            net, values, records, Context(ops, Phase.kTrain, Rows(0, rows, rows), 1, step), pushed.__setitem__
+        )
+        values |= {name: value for name, value in pushed.items() if not net.params[name].spec.trainable}
+    return pushed, metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "folded"), [*((name, True) for name in MODELS), ("char-rnn", False), ("rnnlm", False)]
+)
+def test_a_model_learns_on_a_device(name: str, folded: bool):
+    job, infos = MODELS[name]
+    net, records, ops = create_net(job.net, Phase.kTrain, infos, folded), records_of(infos), StubOps()
+    expected, means = learn(job, net, records, NumpyOps())
+    pushed, metrics = learn(job, net, records, ops)
+    assert metrics == means
+    assert pushed.keys() == expected.keys()
+    for param, gradient in pushed.items():
+        assert isinstance(gradient, (DeviceArray, SparseRows)), param
+        there = gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
+        np.testing.assert_array_equal(np.asarray(there), np.asarray(expected[param]), err_msg=param)
+    assert not ops.record.syncs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_tested_on_a_device(name: str):
+    job, infos = MODELS[name]
+    net, records, found = create_net(job.net, Phase.kTrain, infos), records_of(infos), []
+    rows = net.nodes[0].layer.shape[0]
+    for ops in (NumpyOps(), StubOps()):
+        values = {name: ops.asarray(value) for name, value in initial_values(net.params, 1).items()}
+        found.append(forward(net, values, records, Context(ops, Phase.kTest, Rows(0, rows, rows)))[1])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.5}, {"clip_low": -0.1, "clip_high": 0.1}], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in UpdaterType if kind is not UpdaterType.kUserUpdater])
+def test_params_are_updated_where_they_are(kind: UpdaterType, clip: dict[str, float]):
+    rate, rho = LRGenConf(type="kFixed", base_lr=0.1), RMSPropConf(rho=0.9)
+    conf = UpdaterConf(type=kind, rmsprop_conf=rho, momentum=0.9, weight_decay=0.01, learning_rate=rate, **clip)
+    updater, ops, rng = create_updater(conf), StubOps(), np.random.default_rng(2)
+    value, gradient = rng.normal(size=(2, 70_000)).astype(np.float32)  # more than one block of a CPU
+    state = updater.create_state(value.size)
+    there = ops.asarray(value), ops.asarray(gradient)
+    their_state = {name: ops.asarray(array) for name, array in state.items()}
+    for step in range(2):
+        updater.update(step, value, gradient, state)
+        updater.update(step, *there, their_state)
+    np.testing.assert_allclose(ops.to_numpy(there[0]), value, rtol=1e-6, atol=1e-7)
+
+    rows = np.array([1, 4])
+    values = rng.normal(size=(2, 10)).astype(np.float32)
+    updater.update_rows(2, value, SparseRows(rows, values, (7_000, 10)), state)
+    updater.update_rows(2, there[0], SparseRows(ops.asarray(rows), ops.asarray(values), (7_000, 10)), their_state)
+    np.testing.assert_allclose(ops.to_numpy(there[0]), value, rtol=1e-6, atol=1e-7)
