@@ -11,13 +11,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dsinga import ops
 from dsinga.cli import main
 from dsinga.cluster import embedded
 from dsinga.data import open_store, write_store
+from dsinga.errors import UserError
 
 JOB = """name: "cli"
 train_steps: 20
@@ -391,6 +394,21 @@ def test_a_file_of_the_users_brings_an_importer(dsinga: Dsinga, folder: Path) ->
     refused = dsinga("train", "job.conf", "--import", "mine.py")
     assert refused.returncode == 2
     assert refused.stderr == "dsinga: mine.py cannot be imported: No such file or directory\n"
+
+
+def test_a_gpu_that_is_asked_for_and_is_not_there_is_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch):
+    def none() -> Any:
+        raise UserError("no GPU was found")
+
+    monkeypatch.delenv("DSINGA_OPS", raising=False)
+    monkeypatch.setitem(ops.BACKENDS, "cupy", none)
+    monkeypatch.delitem(ops._loaded, "cupy", raising=False)
+    for command in ("train", "bench"):
+        refused = dsinga(command, "job.conf", "--device", "gpu")
+        assert refused.returncode == 2
+        assert "cannot compute on a GPU: no GPU was found; without --device gpu CPU cores compute" in refused.stderr
+        assert not (folder / "work").exists()
+    assert dsinga("train", "job.conf").returncode == 0  # the choice was that command's
 
 
 def test_unknown_kernels_are_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch) -> None:
