@@ -51,9 +51,10 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     name = uuid.uuid4().hex
     taker = client.submit(Taker, name, workers=[other], actor=True, pure=False)  # it lives as long as this future
     timed = client.submit(_time_calls, taker, name, workers=[one], pure=False)
-    found = link_of(gather(client, [timed], homes[:2])[0])
+    seconds, mapped = gather(client, [timed], homes[:2])[0]
+    found = link_of(seconds)
     if host(one) == host(other):
-        return Links(INSIDE, found, LOOPBACK)
+        return Links(INSIDE, found, LOOPBACK, mapped)
     return Links(INSIDE, ENDS, found._replace(latency=max(found.latency - ENDS.latency, 0.0)))
 
 
@@ -63,8 +64,8 @@ def link_of(seconds: dict[int, float]) -> Link:
     return Link(_near(seconds[0] / 2), _near(rate))
 
 
-def _time_calls(taker: Any, name: str) -> dict[int, float]:
-    """Task: return the median seconds of a call, by the bytes that it carries."""
+def _time_calls(taker: Any, name: str) -> tuple[dict[int, float], bool]:
+    """Task: return the median seconds of a call, by the bytes that it carries, and whether memory is mapped for it."""
     found = connect(name)
     take: Callable[[Any], Any] = taker.take if found is None else found[0].call
     medians = {}
@@ -77,7 +78,7 @@ def _time_calls(taker: Any, name: str) -> dict[int, float]:
             take(array).result()
             times.append(time.perf_counter() - started)
         medians[size] = statistics.median(times)
-    return medians
+    return medians, found is not None
 
 
 def _near(figure: float) -> float:

@@ -22,12 +22,14 @@ class Links(NamedTuple):
 
     ``inside`` joins two workers of one process: an array changes hands, and a thread wakes. ``ends`` is what sending
     and receiving cost the processor at either end, in Dask's and the system's software. ``wire`` lies between
-    processes, and costs no processor any time.
+    processes, and costs no processor any time. ``mapped`` says that what is sent is laid where the receiver has it
+    mapped, and that servers' values lie in such a place: then only who sends pays for bytes, and values do not travel.
     """
 
     inside: Link
     ends: Link
     wire: Link
+    mapped: bool = False
 
     @property
     def between(self) -> Link:

@@ -174,8 +174,8 @@ class _Run:
         begins = max(self.now, self._out[here])
         self._out[here] = begins + seconds
         self._in[there] = max(begins + link.latency, self._in[there]) + seconds
-        for end in (here, there):
-            self._take(end, self.links.ends.seconds(size))
+        self._take(here, self.links.ends.seconds(size))
+        self._take(there, self.links.ends.seconds(0 if self.links.mapped else size))
         self._at(self._in[there], arrive)
 
     def _exchange(self, worker: int, key: tuple[int, str], size: int) -> None:
@@ -189,7 +189,8 @@ class _Run:
         self.received[worker] += others * size
         begins = max(self.now, self._out[home])
         self._out[home] = self._in[home] = begins + others * size / link.bandwidth
-        self._take(home, 2 * others * self.links.ends.seconds(size))
+        received = self.links.ends.seconds(0 if self.links.mapped else size)
+        self._take(home, others * (self.links.ends.seconds(size) + received))
         arrival = max(self.now + self.links.inside.latency, self._out[home] + (link.latency if others else 0.0))
         ends = self._exchanges[key]
         ends.append(arrival)
@@ -240,4 +241,5 @@ class _Run:
                 self._happen(key)
             else:
                 here, there = self.group.servers[packet.server], self.group.homes[worker]
-                self._carry(here, there, packet.bytes, lambda key=key: self._happen(key))  # type: ignore[misc]
+                size = 0 if self.links.mapped else packet.bytes
+                self._carry(here, there, size, lambda key=key: self._happen(key))  # type: ignore[misc]

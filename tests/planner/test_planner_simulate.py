@@ -104,6 +104,15 @@ def test_the_ends_of_a_message_take_time_from_who_computes() -> None:
     assert run([sender, receiver], links).seconds == 9.0
 
 
+def test_who_receives_in_mapped_memory_pays_for_the_message_alone() -> None:
+    """As above, but the receiver, which computes for 5 s, is not held up by the bytes."""
+    links = Links(FREE, Link(0.0, 1.0), FREE)
+    sender = program(Send(1, "x", 4), Receive("back"))
+    receiver = program(Compute(5.0), Receive("x"), Send(0, "back", 0))
+    assert run([sender, receiver], links).seconds == 9.0
+    assert run([sender, receiver], links._replace(mapped=True)).seconds == 5.0
+
+
 PACKET = Packet(0, ("w",), 3)
 TRAINING = program(Await(0, before=1), Compute(2.0), Push(0), Compute(4.0), packets=[PACKET])
 
@@ -113,6 +122,12 @@ def test_gradients_go_and_values_come_while_a_worker_computes() -> None:
     found = run([TRAINING], servers=[1], w=Piece(1, 1.0))
     assert found.seconds == 9.0
     assert (found.sent, found.received) == (3, 3)
+
+
+def test_values_in_mapped_memory_do_not_travel() -> None:
+    """As above, but the values are there when they are updated, at 6: the worker goes on at once."""
+    found = run([TRAINING], Links(FREE, FREE, Link(0.0, 1.0), mapped=True), servers=[1], w=Piece(1, 1.0))
+    assert found.seconds == 6.0
 
 
 def test_without_overlap_pushes_come_last() -> None:
