@@ -30,7 +30,8 @@ def meet(key: ServerKey, actors: Mapping[ServerKey, Any], routes: Routes, freque
 def _way(key: ServerKey, actor: Any, loop: asyncio.AbstractEventLoop) -> Tell:
     if local_shard(key) is not None:
         return functools.partial(_tell_directly, key)
-    return functools.partial(_tell_actor, actor, loop)
+    # Looked up here, in a task, it knows its Dask worker; where it is called later may be no thread of Dask's.
+    return functools.partial(_tell_actor, actor.receive, loop)
 
 
 def _tell_directly(key: ServerKey, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future:
@@ -41,10 +42,14 @@ def _tell_directly(key: ServerKey, route: int, ids: Sequence[int], changes: Sequ
 
 
 def _tell_actor(
-    actor: Any, loop: asyncio.AbstractEventLoop, route: int, ids: Sequence[int], changes: Sequence[Array]
+    receive: Callable[..., Awaitable[None]],
+    loop: asyncio.AbstractEventLoop,
+    route: int,
+    ids: Sequence[int],
+    changes: Sequence[Array],
 ) -> Future:
     joined = join(dict(zip(ids, changes, strict=True)), ids)
-    return asyncio.run_coroutine_threadsafe(_awaited(functools.partial(actor.receive, route, ids, joined)), loop)
+    return asyncio.run_coroutine_threadsafe(_awaited(functools.partial(receive, route, ids, joined)), loop)
 
 
 async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
