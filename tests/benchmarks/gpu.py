@@ -45,10 +45,13 @@ def install() -> None:
 
 
 def contracts() -> str:
-    """Run the tests that want a GPU; return pytest's last lines."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests", "-p", "no:cacheprovider", "--timeout", "600"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
-    return "\n".join((done.stdout + done.stderr).strip().splitlines()[-40:])
+    """Run the contracts of kernels and of layers over the device; return pytest's last lines."""
+    last = []
+    for wanted in (["-m", "gpu", "tests/ops"], ["tests/layers/test_layers_contract.py", "-k", "CuPy"]):
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", *wanted, "--timeout", "600"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+        last += (done.stdout + done.stderr).strip().splitlines()[-40:]
+    return "\n".join(last)
 
 
 def turn(module: str, *arguments: str) -> dict[str, Any]:

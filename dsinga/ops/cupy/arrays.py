@@ -13,6 +13,7 @@ from dsinga.ops.interface import Array, Ops
 from dsinga.ops.layout import to_image
 
 _images = Source("images")
+TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
 CONSTANTS = 64  # means and standard deviations of records kept on the device
 
 
@@ -76,6 +77,7 @@ class CupyArrays(Ops):
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
         array = cupy.asarray(array)
+        array = array if array.dtype.name in TYPES else array.astype(np.float32)
         image = (
             array
             if array.ndim == 4

@@ -35,6 +35,8 @@ class CupyLookup(Ops):
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
         """The host waits once, for the number of different rows, which is the size of the result."""
         flat, dy = int64(codes).reshape(-1), cupy.ascontiguousarray(dy).reshape(-1, dy.shape[-1])
+        if not flat.size:
+            return flat, dy
         order = cupy.argsort(flat)  # CuPy's sort is stable: rows are added in the order in which they stand
         ordered = flat[order]
         begins = ordered >= 0
