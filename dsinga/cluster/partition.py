@@ -44,6 +44,7 @@ class Partition:
         self._processor = processor
         self._step = step
         self._ops = processor.ops()
+        self._on_device = self._ops.device_count() > 0
         self._ops.enter()
         self._prefetch: Prefetch | None = None
         self._meter = Meter()
@@ -54,7 +55,7 @@ class Partition:
         kept = {name: setup.params[name] for name in shapes if name in setup.kept}
         self._replica = Replica(kept, setup.updater, self._ops) if kept else None
         sliced = {piece.param for piece in setup.slices}
-        inner = self._meter if processor.device is None else Meter()
+        inner = Meter() if self._on_device else self._meter
         exchange = Exchange(
             shapes,
             [piece for piece in setup.slices if piece.param in shapes],
@@ -68,7 +69,7 @@ class Partition:
             meter=inner,
         )
         self.exchange: Exchange | DeviceValues = exchange
-        if processor.device is not None:
+        if self._on_device:
             ahead = setup.manner.pull is PullTime.kAtOnce
             self.exchange = DeviceValues(exchange, shapes.keys() - sliced, self._ops, self._meter, inner, ahead)
         self._exchange = exchange
@@ -214,7 +215,7 @@ class Partition:
         if not wanted:
             return _no_records
         read = functools.partial(self._setup.feeds[phase].read, wanted=wanted, group=self._key.group)
-        if self._processor.device is None:
+        if not self._on_device:
             return read
         return functools.partial(_send_ahead, read, {node.layer.name: node.layer for node in inputs}, self._ops)
 

@@ -24,7 +24,10 @@ Devices = tuple[tuple[int | None, ...], ...]  # [group][number]: a GPU that the 
 
 
 class Processor(NamedTuple):
-    """What one partition computes with: ``threads`` cores or, if it is not None, the GPU ``device`` of its process."""
+    """What one partition computes with: ``threads`` cores or, if it is not None, the GPU ``device`` of its process.
+
+    Where DSINGA_OPS names the backend of GPUs, a partition without a device computes on the first that there is.
+    """
 
     threads: int
     device: int | None = None

@@ -118,6 +118,16 @@ def test_every_worker_is_given_a_gpu_turn_by_turn(job: Job, threads: Client, stu
     assert not stub.record.workers
 
 
+def test_kernels_of_a_whole_process_are_those_of_its_first_gpu(
+    job: Job, threads: Client, stub: StubOps, monkeypatch: pytest.MonkeyPatch
+):
+    expected = train(with_topology(job, 2), threads, 2)
+    monkeypatch.setenv("DSINGA_OPS", "cupy")
+    assert_same(train(with_topology(job, 2), threads, 2), expected)
+    assert stub.record.workers == [(None, "float32")] * 2
+    assert stub.record.downloads
+
+
 def test_precision_goes_to_the_device(job: Job, threads: Client, stub: StubOps):
     train(with_topology(job, 1), threads, 1, gpu=[0], precision=Precision.kTF32)
     assert (0, "tf32") in stub.record.workers
