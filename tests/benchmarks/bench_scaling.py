@@ -2,8 +2,9 @@
 
     python tests/benchmarks/bench_scaling.py [--case cifar10-64 ...] [--turns 5] [--json FILE]
 
-The work of a worker is the same in all: efficiency is the time of an iteration of the runs of one worker over that of
-the two workers. The manners take turns, each turn in processes of its own; figures are medians.
+The work of a worker is the same in all, and so are the cores, to which nobody is pinned. Efficiency is the time of an
+iteration of the runs of one worker over that of the two workers. The manners take turns, each turn in processes of its
+own; figures are medians.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from tests.benchmarks.ours import job
 
 PATIENCE = 600  # seconds for a turn
 GOALS = {"threads": 0.95, "processes": 0.90}
-COMMAND = "from tests.benchmarks.bench_scaling import turn; turn({!r}, {}, {}, {})"
+COMMAND = "from tests.benchmarks.bench_scaling import turn; turn({!r}, {}, {}, {}, {})"
 
 
-def turn(name: str, workers: int, processes: bool, steps: int) -> None:
-    """Print the median milliseconds of an iteration, and of the exchange in it, as JSON."""
+def turn(name: str, workers: int, processes: bool, steps: int, cores: list[int]) -> None:
+    """Print the median milliseconds of an iteration, and of the exchange in it, as JSON; anywhere on these cores."""
+    os.sched_setaffinity(0, cores)
     case = CASES[name]
     wanted = with_workers(job(case.net, case.batch * workers), workers)
     servers = workers if processes else 1
@@ -41,10 +43,10 @@ def turn(name: str, workers: int, processes: bool, steps: int) -> None:
 
 
 def start(name: str, workers: int, processes: bool, steps: int, cores: list[int]) -> subprocess.Popen[str]:
-    """Start a turn on some cores."""
-    code = COMMAND.format(name, workers, processes, steps)
+    """Start a turn on some cores; with as many at first as workers, by which Dask decides on kernel threads."""
+    code = COMMAND.format(name, workers, processes, steps, cores)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    pinned = ["taskset", "-c", ",".join(map(str, cores)), sys.executable, "-c", code]
+    pinned = ["taskset", "-c", ",".join(map(str, cores[:workers])), sys.executable, "-c", code]
     return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True, env=env)
 
 
@@ -61,16 +63,16 @@ def outcomes(running: list[subprocess.Popen[str]]) -> list[float]:
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
 def main(names: tuple[str, ...], turns: int, steps: int, file: Path | None) -> None:
     """Print milliseconds of an iteration by case and manner, and the efficiency."""
-    one, other, *_ = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0))[:2]
     rows = []
     print("| case | manner | ms | exchange ms | ms of two runs at once | efficiency | goal |\n| " + "--- | " * 7)
     for name in names:
         found: dict[str, list[list[float]]] = {}
         for _ in range(turns):
-            apart = [start(name, 1, False, steps, [core]) for core in (one, other)]
+            apart = [start(name, 1, False, steps, cores) for _ in cores]
             found.setdefault("apart", []).append(outcomes(apart))
             for manner in GOALS:
-                together = start(name, 2, manner == "processes", steps, [one, other])
+                together = start(name, 2, manner == "processes", steps, cores)
                 found.setdefault(manner, []).append(outcomes([together]))
         medians = {
             manner: [statistics.median(column) for column in zip(*of, strict=True)] for manner, of in found.items()
