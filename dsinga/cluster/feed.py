@@ -87,7 +87,7 @@ def open_feed(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups
         len(store),
         infos[first.name].batchsize,
         seed=job.seed,
-        chunk=store.chunk,
+        chunk=store.block,
         shuffle=bool(phase & Phase.kTrain) and not any(isinstance(one, Windows) for one in stores.values()),
         skip=conf.random_skip if conf else 0,
     )

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from dsinga.data.cache import ChunkCache
-from dsinga.data.layout import DTYPES, LABEL_ROWS, VERSION
+from dsinga.data.layout import CHUNK_BYTES, DTYPES, LABEL_ROWS, VERSION
 from dsinga.data.location import absolute, exists, join, zarr_store
 from dsinga.errors import UserError
 
@@ -21,9 +21,11 @@ _cache = ChunkCache()
 class RecordStore:
     """A complete store of records, read by row number; threads may share it, and a pickle holds its location only.
 
-    ``shape`` and ``dtype`` are those of one record, ``chunk`` the rows of one chunk of data; ``label_shape`` is () or,
-    of sequences with a label for each step, (T,); ``classes`` are the names of the labels, and ``vocabulary`` what
-    codes stand for, where these are known; ``digest`` is a hash of the contents, empty if the writer gave none.
+    ``shape`` and ``dtype`` are those of one record, ``chunk`` the rows of one chunk of data, ``block`` those that are
+    read together: a chunk, or as many small ones as come to a MiB, for each call of zarr costs a millisecond, however
+    little it brings; ``label_shape`` is () or, of sequences with a label for each step, (T,); ``classes`` are the names
+    of the labels, and ``vocabulary`` what codes stand for, where these are known; ``digest`` is a hash of the contents,
+    empty if the writer gave none.
 
     Args:
         location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
@@ -40,6 +42,7 @@ class RecordStore:
         self.shape: tuple[int, ...] = self._data.shape[1:]
         self.dtype = np.dtype(self._data.dtype)
         self.chunk: int = self._data.chunks[0]
+        self.block = _block(self._data)
         attributes: dict[str, Any] = group.attrs.asdict()
         self.label_shape: tuple[int, ...] = self._labels.shape[1:] if self._labels is not None else ()
         self.classes: tuple[str, ...] = tuple(attributes.get("classes", ()))
@@ -122,27 +125,31 @@ class RecordStore:
         if rows.size and not (0 <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} asked of the {len(self)} records in {self.location}")
         out = np.empty((len(rows), *array.shape[1:]), dtype)
-        per_chunk = array.chunks[0]
-        which = rows // per_chunk
+        together = _block(array)
+        which = rows // together
         for index in np.unique(which):
             at = np.flatnonzero(which == index)
-            out[at] = self._chunk(array, int(index))[rows[at] - index * per_chunk]
+            out[at] = self._read_block(array, int(index))[rows[at] - index * together]
         return out
 
-    def _chunk(self, array: zarr.Array, index: int) -> np.ndarray:
+    def _read_block(self, array: zarr.Array, index: int) -> np.ndarray:
         key = (self._cache_key, array.basename, array.chunks[0], index)
         return _cache.get(key, lambda: self._load(array, index))
 
     def _load(self, array: zarr.Array, index: int) -> np.ndarray:
         # The codecs raise what they like, RuntimeError above all. Zarr gives zeros for a chunk that is not there.
-        key = array.metadata.encode_chunk_key((index, *(0 for _ in array.shape[1:])))
+        rows, together = array.chunks[0], _block(array)
+        first = index * together // rows
         try:
-            chunk = np.asarray(array[index * array.chunks[0] : (index + 1) * array.chunks[0]])
+            block = np.asarray(array[index * together : (index + 1) * together])
         except (RuntimeError, ValueError) as error:
-            raise self._damaged(f"chunk {array.basename}/{key} cannot be decoded ({error})") from error
-        if not chunk.any() and not exists(join(self.location, f"{array.basename}/{key}")):
-            raise self._damaged(f"chunk {array.basename}/{key} is missing")
-        return chunk
+            where = _key(array, first) if together == rows else f"{_key(array, first)} or one of those after it"
+            raise self._damaged(f"chunk {where} cannot be decoded ({error})") from error
+        for number, start in enumerate(range(0, len(block), rows)):
+            key = _key(array, first + number)
+            if not block[start : start + rows].any() and not exists(join(self.location, key)):
+                raise self._damaged(f"chunk {key} is missing")
+        return block
 
     def _damaged(self, what: str) -> UserError:
         return UserError(f"{self.location} is damaged: {what}; import it again with --overwrite")
@@ -160,6 +167,18 @@ class RecordStore:
             raise self._damaged(f"{array.shape[0]} records but labels of shape {labels.shape}")
         if not len(self):
             raise UserError(f"{self.location} holds no records")
+
+
+def _block(array: zarr.Array) -> int:
+    """Return how many rows of an array are read together: whole chunks, of a MiB at least or all of them."""
+    rows = array.chunks[0]
+    size = rows * math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
+    return rows * max(1, min(CHUNK_BYTES // max(size, 1), -(-array.shape[0] // rows)))
+
+
+def _key(array: zarr.Array, index: int) -> str:
+    """Return where a chunk lies in its store."""
+    return f"{array.basename}/{array.metadata.encode_chunk_key((index, *(0 for _ in array.shape[1:])))}"
 
 
 def _zarr_group(location: str) -> zarr.Group | None:

@@ -43,7 +43,7 @@ class Windows:
                 "batchsize or unroll_len"
             )
         self.shape = (steps + 1,)
-        self.location, self.vocabulary, self.chunk = store.location, store.vocabulary, batchsize
+        self.location, self.vocabulary, self.block = store.location, store.vocabulary, batchsize
 
     @property
     def record_bytes(self) -> int:

@@ -350,3 +350,18 @@ def test_the_label_range_is_that_of_all_labels(tmp_path):
     assert RecordStore(tmp_path / "x.zarr").label_range() == (-1, 12)
     write_store(tmp_path / "y.zarr", [(np.zeros((3, 1), np.uint8), None)])
     assert RecordStore(tmp_path / "y.zarr").label_range() is None
+
+
+def test_small_chunks_are_read_many_together(tmp_path: Path) -> None:
+    """As others write them: 64 KiB, sixteen to a block; one that is missing is named as if it were read alone."""
+    data = np.random.default_rng(0).integers(1, 256, (1000, 1 << 12)).astype(np.uint8)
+    write_store(tmp_path / "x.zarr", [(data, None)])
+    shutil.rmtree(tmp_path / "x.zarr" / "data")
+    zarr.open_group(tmp_path / "x.zarr", mode="a").create_array("data", data=data, chunks=(16, 1 << 12))
+    store = RecordStore(tmp_path / "x.zarr")
+    assert (store.chunk, store.block) == (16, 256)
+    rows = [999, 0, 255, 256, 17]
+    np.testing.assert_array_equal(store.read(rows)[0], data[rows])
+    (tmp_path / "x.zarr" / "data" / "c" / "40" / "0").unlink()
+    with pytest.raises(UserError, match="chunk data/c/40/0 is missing"):
+        RecordStore(tmp_path / "x.zarr").read([650])

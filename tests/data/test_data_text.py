@@ -153,7 +153,7 @@ class TestWindows:
     def test_rows_go_on_in_streams_of_their_own(self, windows: Windows) -> None:
         stream = len(TEXT) // 3
         assert (windows.rounds, len(windows), windows.shape) == ((stream - 1) // 10, windows.rounds * 3, (11,))
-        sampler = Sampler(len(windows), 3, seed=1, chunk=windows.chunk, shuffle=False)
+        sampler = Sampler(len(windows), 3, seed=1, chunk=windows.block, shuffle=False)
         for step in range(2 * windows.rounds):
             data, labels = windows.read(sampler.rows(step))
             assert labels is None
