@@ -111,7 +111,7 @@ class DeviceValues(Mapping[str, Array]):
 
     def _lift(self, name: str) -> Array | Transfer:
         value = self._exchange[name]
-        return self._ops.upload(value) if isinstance(value, np.ndarray) else value  # the partition's own is there
+        return self._ops.upload(value) if type(value) is np.ndarray else value  # the partition's own is there
 
     def _push(self, name: str, coming: Transfer | SparseRows) -> None:
         self._exchange.push(name, coming if isinstance(coming, SparseRows) else coming.result())

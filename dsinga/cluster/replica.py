@@ -50,7 +50,7 @@ class Replica(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         slot = self._slots[name]
-        return slot.read() if isinstance(slot.value, np.ndarray) else slot.value
+        return slot.read() if type(slot.value) is np.ndarray else slot.value
 
     def put(self, held: Held) -> None:
         """Take copies of the first values, and of the updater's state where a run is resumed (None: it begins anew).
@@ -90,9 +90,9 @@ class Replica(Mapping[str, Array]):
 
     def _there(self, gradient: Array, slot: Slot) -> Array:
         """Return a gradient where the value is."""
-        if isinstance(slot.value, np.ndarray):
+        if type(slot.value) is np.ndarray:
             return gradient
         if isinstance(gradient, SparseRows):
             rows, values = self._ops.asarray(gradient.rows), self._ops.upload(gradient.values).result()
             return SparseRows(rows, values, gradient.shape)
-        return self._ops.upload(gradient).result() if isinstance(gradient, np.ndarray) else gradient
+        return self._ops.upload(gradient).result() if type(gradient) is np.ndarray else gradient

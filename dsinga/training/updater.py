@@ -86,7 +86,7 @@ class Updater(ABC):
         change_block = self.change_at(step)
         arrays = [value, gradient, *(state[slot] for slot in self.slots)]
         length = block_of(value)
-        scratch = np.empty((2, length), value.dtype) if isinstance(value, np.ndarray) else (value.copy(), value.copy())
+        scratch = np.empty((2, length), value.dtype) if type(value) is np.ndarray else (value.copy(), value.copy())
         for start in range(0, value.size, length):
             w, g, *slots = (array[start : start + length] for array in arrays)
             change, spare = scratch[0][: w.size], scratch[1][: w.size]
@@ -141,7 +141,7 @@ class Updater(ABC):
 
 def block_of(array: Any) -> int:
     """Return how many elements are changed at once: the caches of a CPU are small, a device takes an array whole."""
-    return min(array.size, BLOCK) if isinstance(array, np.ndarray) else array.size
+    return min(array.size, BLOCK) if type(array) is np.ndarray else array.size
 
 
 def shrinkage(gradient: np.ndarray, most: float) -> float:
