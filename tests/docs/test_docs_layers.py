@@ -11,6 +11,7 @@ import dsinga.data
 import dsinga.net
 import dsinga.training  # noqa: F401  registers the rest
 from dsinga import registry
+from dsinga.data import KINDS
 from dsinga.job import LayerConf, LRGenConf, Message, UpdaterConf
 from dsinga.job.message import defaults, field_types, item_type
 
@@ -50,6 +51,7 @@ def test_the_page_names_what_is_built_in(kind):
 
 
 def test_the_page_on_data_names_every_importer():
+    assert KINDS.keys() <= builtin("importer")
     page = (DOCS / "data.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`[a-z0-9]+`(?:, (?:or )?`[a-z0-9]+`)*) \|", page, flags=re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", "".join(cells))) == builtin("importer")
