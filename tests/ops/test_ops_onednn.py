@@ -116,3 +116,19 @@ def test_a_missing_library_is_one_clear_sentence(monkeypatch):
     monkeypatch.setattr(library, "_candidates", lambda: iter(["/nowhere/libdnnl.so.3"]))
     with pytest.raises(UserError, match="'onednn' needs oneDNN 3.*pip install onednn-cpu-gomp"):
         library._load()
+
+
+def test_sums_over_short_blocks_take_one_core_whatever_the_worker_has(own_thread):
+    """Threads that share a run of microseconds wait for each other longer than it takes."""
+
+    def sums(threads: int) -> tuple[list[np.ndarray], int]:
+        onednn.set_threads(threads)
+        rng = np.random.default_rng(0)
+        x, dy = (onednn.unflatten(rng.standard_normal((64, 4096), np.float32), (64, 16, 16, 16)) for _ in range(2))
+        mean, variance = onednn.channel_moments(x)
+        return [mean, variance, *onednn.batch_norm_sums(x, dy, mean, variance, 1e-5)], library.get_omp_threads()
+
+    (one, _), (two, threads) = own_thread(sums, 1), own_thread(sums, 2)
+    assert threads == 2
+    for alone, shared in zip(one, two, strict=True):
+        np.testing.assert_array_equal(shared, alone)

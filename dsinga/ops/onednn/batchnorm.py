@@ -39,7 +39,7 @@ from dsinga.ops.onednn.library import (
     VARIANCE,
 )
 from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
-from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.onednn.thread import get_kernel, one_thread
 
 SHORTEST, LONGEST = 16, 1024  # rows of a block: fewer cost more in calls than they take, of more float32 loses digits
 WIDE = 256  # columns that shorter rows are joined to: constants of 16 channels would meet them at a third of the speed
@@ -50,7 +50,8 @@ class _Moments:
     """Mean and variance of each column of blocks of ``rows`` rows, (blocks·rows, C)."""
 
     def __init__(self, rows: int, channels: int):
-        self.normalise = _forward(rows, channels, 0.0, 0, (SRC, DST, MEAN, VARIANCE))
+        with one_thread():
+            self.normalise = _forward(rows, channels, 0.0, 0, (SRC, DST, MEAN, VARIANCE))
         self.block = rows, channels
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
@@ -58,7 +59,8 @@ class _Moments:
         count, unread = len(x) // rows, buffers.empty(self.block)
         mean, variance = np.empty((2, count, channels), np.float32)
         along = channels * size
-        self.normalise.sweep(count, (x, rows * along), (unread, 0), (mean, along), (variance, along))
+        with one_thread():
+            self.normalise.sweep(count, (x, rows * along), (unread, 0), (mean, along), (variance, along))
         return mean, variance
 
 
@@ -77,13 +79,14 @@ class _Sums:
     """Σ dy and Σ dy·x̂ along each column of blocks of ``rows`` rows: the gradients of shift and scale."""
 
     def __init__(self, rows: int, channels: int, epsilon: float):
-        forward = _forward(rows, channels, epsilon, GIVEN, (SRC, DST, MEAN, VARIANCE, SCALE, SHIFT))
-        table = _table(rows, channels)
-        self.back = Primitive(
-            "batch_normalization_backward",
-            *(engine, BACKWARD, table, table, table, ctypes.c_float(epsilon), GIVEN, forward.description),
-            operands=(SRC, DIFF_DST, DIFF_SRC, MEAN, VARIANCE, SCALE, DIFF_SHIFT, DIFF_SCALE),
-        )
+        with one_thread():
+            forward = _forward(rows, channels, epsilon, GIVEN, (SRC, DST, MEAN, VARIANCE, SCALE, SHIFT))
+            table = _table(rows, channels)
+            self.back = Primitive(
+                "batch_normalization_backward",
+                *(engine, BACKWARD, table, table, table, ctypes.c_float(epsilon), GIVEN, forward.description),
+                operands=(SRC, DIFF_DST, DIFF_SRC, MEAN, VARIANCE, SCALE, DIFF_SHIFT, DIFF_SCALE),
+            )
         self.block, self.scale = (rows, channels), np.ones(channels, np.float32)
 
     def __call__(self, x: Array, dy: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -92,7 +95,9 @@ class _Sums:
         total, along = np.empty((2, count, channels), np.float32)
         step = channels * size
         given = (mean, 0), (variance, 0), (self.scale, 0)
-        self.back.sweep(count, (x, rows * step), (dy, rows * step), (unread, 0), *given, (total, step), (along, step))
+        walks = (x, rows * step), (dy, rows * step), (unread, 0), *given, (total, step), (along, step)
+        with one_thread():
+            self.back.sweep(count, *walks)
         return total, along
 
 
