@@ -31,6 +31,7 @@ pytestmark = pytest.mark.process
 
 WORKERS = 4
 TOLERANCE = 1e-5
+STEPS, ALL_STEPS = 10, 20  # of the default tests, and of the product of everything with everything
 
 Clients = dict[str, Client]
 Manner = tuple[str, str]  # road, and grain
@@ -46,7 +47,7 @@ class Trained(NamedTuple):
     gradients: Values
 
 
-Alone = Callable[[str], Trained]
+Alone = Callable[[str, int], Trained]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(clients: Clients, folder: Path) -> Alone:
     """Train one of NETS by one worker, the first time that it is asked for."""
-    return functools.cache(lambda name: run(net_of(name), clients, folder))
+    return functools.cache(lambda name, steps: run(net_of(name), clients, folder, 1, steps))
 
 
 def params(job: Job, clients: Clients, manner: Manner = PLAIN) -> Values:
@@ -74,22 +75,21 @@ def params(job: Job, clients: Clients, manner: Manner = PLAIN) -> Values:
     return train(job, clients[road], grain=grain, progress=False).params
 
 
-def run(net: NeuralNet, clients: Clients, folder: Path, workers: int = 1) -> Trained:
+def run(net: NeuralNet, clients: Clients, folder: Path, workers: int, steps: int) -> Trained:
     """Train a net on threads, by rounds."""
     steep = job_of(net, folder, workers, steps=1, rate=STEEP)
-    return Trained(params(job_of(net, folder, workers), clients), gradients(net, params(steep, clients)))
+    return Trained(params(job_of(net, folder, workers, steps), clients), gradients(net, params(steep, clients)))
 
 
 def check(
-    name: str, strategy: str, workers: int, others: list[Manner], alone: Trained, clients: Clients, folder: Path
+    net: NeuralNet, workers: int, others: list[Manner], alone: Trained, clients: Clients, folder: Path, steps: int
 ) -> None:
-    """Assert that one of NETS, cut so, trains as alone, and in other manners to the same bits."""
-    net = net_of(name, strategy, workers)
-    cut = run(net, clients, folder, workers)
+    """Assert that a net that is cut trains as ``alone``, and in other manners to the same bits."""
+    cut = run(net, clients, folder, workers, steps)
     assert_close(cut.gradients, alone.gradients, TOLERANCE, "gradient")
     assert_close(cut.params, alone.params, TOLERANCE, "param")
     for manner in others:
-        assert_same(params(job_of(net, folder, workers), clients, manner), cut.params)
+        assert_same(params(job_of(net, folder, workers, steps), clients, manner), cut.params)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def check(
 def test_a_cut_net_trains_as_a_whole_one(
     alone: Alone, clients: Clients, folder: Path, name: str, strategy: str, workers: int, other: Manner
 ) -> None:
-    check(name, strategy, workers, [other], alone(name), clients, folder)
+    check(net_of(name, strategy, workers), workers, [other], alone(name, STEPS), clients, folder, STEPS)
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_a_cut_net_trains_as_a_whole_one(
 def test_every_strategy_on_every_number_of_workers_in_every_manner(
     alone: Alone, clients: Clients, folder: Path, name: str, strategy: str, workers: int
 ) -> None:
-    check(name, strategy, workers, OTHERS, alone(name), clients, folder)
+    check(net_of(name, strategy, workers), workers, OTHERS, alone(name, ALL_STEPS), clients, folder, ALL_STEPS)
 
 
 def check_random(data: st.DataObject, clients: Clients, folder: Path, manners: list[Manner]) -> None:
