@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from dsinga.data import open_text, resolve
 from dsinga.data.vocabulary import decode, encode, of_words, read_vocabulary
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
-from dsinga.monitor import History, MetricsFile, Progress, read_metrics, show_progress
+from dsinga.monitor import History, Observer
 from dsinga.net import NeuralNet, PartitionedNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -90,7 +89,7 @@ def train(
     with contextlib.ExitStack() as stack:
         watched = grain == "graph"  # whose tasks are there to be looked at
         client = client or stack.enter_context(cluster.connect(workers=wanted_workers(job), dashboard=watched))
-        observer = stack.enter_context(_Observer(job, folder, resume, progress))
+        observer = stack.enter_context(Observer(job.name, job.train_steps, folder, resume, progress))
         outcome = cluster.train(
             job, client, observer, workspace=folder, roots=roots(job, data_root), resume=resume, grain=_grain(grain)
         )
@@ -263,57 +262,6 @@ def _phase(name: str) -> Phase:
         return PHASES[name]
     except KeyError:
         raise UserError(f"there is no phase {name!r}; the phases are {', '.join(PHASES)}") from None
-
-
-class _Observer(contextlib.ExitStack):
-    """Hands what the driver tells to the history, the metrics file and the progress line."""
-
-    def __init__(self, job: Job, workspace: Path | None, resume: bool, progress: bool):
-        super().__init__()
-        self._job, self._workspace, self._resume, self._progress = job, workspace, resume, progress
-        self._file: MetricsFile | None = None
-        self._shown: Progress | None = None
-        self.history = History()
-
-    def begin(self, step: int) -> None:
-        if self._workspace:
-            try:
-                self._open(self._workspace / "metrics.jsonl", step)
-            except OSError as error:
-                raise UserError(f"the workspace {self._workspace} cannot be written: {error}") from error
-        if self._progress:
-            shown = show_progress(self._job.train_steps, self._job.name, earlier=self.history)
-            self._shown = self.enter_context(shown)
-
-    def _open(self, path: Path, step: int) -> None:
-        if not self._resume:
-            put_aside(path.parent)
-        self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
-        self.history = read_metrics(path)
-
-    def record(self, row: dict[str, Any]) -> None:
-        self.history.append(row)
-        if self._file:
-            self._file.append(row)
-        if self._shown:
-            self._shown.event(row)
-
-    def progress(self, row: dict[str, Any]) -> None:
-        if self._shown:
-            self._shown.update(row)
-
-
-def put_aside(workspace: Path) -> None:
-    """Rename what an earlier run left in the workspace to ``*.old``, so that a new run is not mixed with it.
-
-    One earlier run is kept, not more.
-    """
-    for name in ("metrics.jsonl", "checkpoint"):
-        found, old = workspace / name, workspace / f"{name}.old"
-        if found.exists():
-            if old.is_dir():
-                shutil.rmtree(old)
-            found.replace(old)
 
 
 __all__: Sequence[str] = [
