@@ -141,7 +141,7 @@ class Updater(ABC):
 
 def block_of(array: Any) -> int:
     """Return how many elements are changed at once: the caches of a CPU are small, a device takes an array whole."""
-    return min(array.size, BLOCK) if type(array) is np.ndarray else array.size
+    return max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)
 
 
 def shrinkage(gradient: np.ndarray, most: float) -> float:
