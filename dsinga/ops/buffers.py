@@ -23,8 +23,8 @@ from dsinga.ops.interface import Array
 
 ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
 SMALLEST = 32 * 1024  # bytes; below, malloc is quick and hands back warm memory
-LARGEST = 32 * 1024 * 1024  # bytes; above, the system maps huge pages, and gets them back: gradients of AlexNet's
-# inner products would be a quarter of the memory of its training, and lie idle most of the time
+LARGEST = 128 * 1024 * 1024  # bytes; above, the system gets the pages back, for the largest gradient of an AlexNet, 151 MB,
+# would lie idle most of the time. New pages have their price: with a limit of 32 MB its iteration takes a third longer
 BUCKET = 256  # bases of one size; whoever keeps more results than that gets arrays of their own
 IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, asking for a new base drops the free ones of every size
 
