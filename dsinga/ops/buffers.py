@@ -23,7 +23,7 @@ from dsinga.ops.interface import Array
 
 ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
 SMALLEST = 32 * 1024  # bytes; below, malloc is quick and hands back warm memory
-# Bytes; above, the system gets the pages back: the largest gradient of AlexNet, 151 MB, would lie idle most of the time. New
+# Bytes; above, the system gets the pages back: the largest gradient of AlexNet, 151 MB, would lie idle mostly. New
 # pages have their price: with a limit of 32 MB its iteration takes a third longer.
 LARGEST = 128 * 1024 * 1024
 BUCKET = 256  # bases of one size; whoever keeps more results than that gets arrays of their own
