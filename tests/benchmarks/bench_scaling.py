@@ -1,6 +1,6 @@
 """Two workers beside two runs of one worker at the same time, which share caches and memory but nothing else.
 
-    python tests/benchmarks/bench_scaling.py [--case cifar10-64 ...] [--turns 5] [--json FILE]
+    python -m tests.benchmarks.bench_scaling [--case cifar10-64 ...] [--turns 5] [--json FILE]
 
 The work of a worker is the same in all, and so are the cores, to which nobody is pinned. Efficiency is the time of an
 iteration of the runs of one worker over that of the two workers. The manners take turns, each turn in processes of its

@@ -16,12 +16,13 @@ from typing import Any
 
 import click
 import numpy as np
-from distributed import Client, Scheduler
+from distributed import Client
 
 from dsinga import cluster
 from dsinga.api import with_workers
 from dsinga.data import write_store
 from dsinga.job import Job, loads
+from tests.cluster.scheduler_messages import count_messages
 
 JOB = """
 name: "short steps"
@@ -36,26 +37,6 @@ neuralnet {
   layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
 }
 """
-
-
-class Counted(dict):
-    """Handlers of a server, by the name of the message; counts how often each is looked up."""
-
-    def __init__(self, handlers: dict[str, Any], counts: Counter[str]):
-        super().__init__(handlers)
-        self.counts = counts
-
-    def __getitem__(self, name: str) -> Any:
-        self.counts[name] += 1
-        return super().__getitem__(name)
-
-
-def count_messages(scheduler: Scheduler) -> Counter[str]:
-    """Return a counter, from now on up to date, of the messages that a scheduler of this process gets, by name."""
-    counts: Counter[str] = Counter()
-    scheduler.stream_handlers = Counted(scheduler.stream_handlers, counts)
-    scheduler.handlers = Counted(scheduler.handlers, counts)
-    return counts
 
 
 class Enough(Exception):

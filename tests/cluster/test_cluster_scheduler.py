@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from scheduler_messages import count_messages
 from smalljob import with_topology
 
 from dsinga import cluster
@@ -14,18 +15,6 @@ from dsinga.job import Job
 
 # By which a round comes and goes: its task is sent and ends, what came before it is let go.
 OF_ROUNDS = ("update-graph", "task-finished", "client-releases-keys", "release-worker-data")
-
-
-class Counted(dict):
-    """Handlers by message; counts how often each is looked up."""
-
-    def __init__(self, handlers: dict[str, Any], counts: Counter[str]):
-        super().__init__(handlers)
-        self.counts = counts
-
-    def __getitem__(self, name: str) -> Any:
-        self.counts[name] += 1
-        return super().__getitem__(name)
 
 
 class Rounds:
@@ -44,9 +33,7 @@ class Rounds:
 
 def test_a_round_costs_the_scheduler_four_messages_a_worker_whatever_its_steps(job: Job, stores: Path) -> None:
     with connect(workers=3) as client:
-        counts: Counter[str] = Counter()
-        scheduler = client.cluster.scheduler
-        scheduler.stream_handlers = Counted(scheduler.stream_handlers, counts)
+        counts = count_messages(client.cluster.scheduler)
         rounds = Rounds(counts)
         cluster.train(with_topology(job.replace(train_steps=150, test_freq=0), 3), client, rounds, roots=[str(stores)])
     steps = rounds.seen[-1][0] - rounds.seen[1][0]
