@@ -1,6 +1,7 @@
 """The job as data: one schema that the text reader, the Python builders and the checks share."""
 
 from dsinga.job.checks import check, training_phases
+from dsinga.job.connectionconf import ConcateConf, DummyConf, RNNDummyConf, SliceConf, SplitConf
 from dsinga.job.enums import (
     ActivationType,
     AlgType,
@@ -23,21 +24,24 @@ from dsinga.job.enums import (
     UpdaterType,
 )
 from dsinga.job.inputconf import CharRNNConf, DataConf, MnistConf, OnehotConf, RGBImageConf, StoreConf
-from dsinga.job.layerconf import (
-    ActivationConf,
+from dsinga.job.layerconf import LayerConf
+from dsinga.job.lossconf import (
     ArgSortConf,
-    BMConf,
     ClassSoftmaxLossConf,
-    ConcateConf,
+    EuclideanLossConf,
+    HingeLossConf,
+    SigmoidCrossEntropyLossConf,
+    SoftmaxLossConf,
+)
+from dsinga.job.message import JobError, Message, Where
+from dsinga.job.neuronconf import (
+    ActivationConf,
+    BMConf,
     ConvolutionConf,
     DropoutConf,
-    DummyConf,
     EmbeddingConf,
-    EuclideanLossConf,
     GRUConf,
-    HingeLossConf,
     InnerProductConf,
-    LayerConf,
     LayerNormConf,
     LRNConf,
     LSTMConf,
@@ -46,15 +50,9 @@ from dsinga.job.layerconf import (
     RecurrentConf,
     ReLUConf,
     RNNConf,
-    RNNDummyConf,
-    SigmoidCrossEntropyLossConf,
-    SliceConf,
     SoftmaxConf,
-    SoftmaxLossConf,
-    SplitConf,
     WindowConf,
 )
-from dsinga.job.message import JobError, Message, Where
 from dsinga.job.paramconf import ParamConf, ParamGenConf
 from dsinga.job.reader import load, loads
 from dsinga.job.schema import (

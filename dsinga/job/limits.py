@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dsinga.job import inputconf, layerconf, paramconf, schema
+from dsinga.job import connectionconf, inputconf, layerconf, lossconf, neuronconf, paramconf, schema
 from dsinga.job.message import Message
 
 
@@ -81,26 +81,26 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     inputconf.RGBImageConf: {"cropsize": SOME, "pad": SOME},
     inputconf.CharRNNConf: {"unroll_len": COUNT, "batchsize": COUNT},
     inputconf.OnehotConf: {"vocab_size": COUNT},
-    layerconf.ConvolutionConf: {**_WINDOW, "num_filters": COUNT},
-    layerconf.PoolingConf: _WINDOW,
-    layerconf.DropoutConf: {"dropout_ratio": SHARE},
-    layerconf.DummyConf: {"shape": COUNT},
-    layerconf.InnerProductConf: {"num_output": COUNT},
-    layerconf.LRNConf: {"local_size": COUNT},
-    layerconf.RBMConf: {"hdim": COUNT},
-    layerconf.SoftmaxConf: {"num_softmax_per_instance": COUNT},
-    **dict.fromkeys((layerconf.GRUConf, layerconf.LSTMConf, layerconf.RNNConf), {"dim_hidden": COUNT}),
-    layerconf.EmbeddingConf: {"vocab_size": COUNT, "feature_dim": COUNT},
-    layerconf.BMConf: {"momentum": Range(0, 1, open_low=True)},
-    layerconf.LayerNormConf: {"first_axis": Range(1, 3)},
-    layerconf.SoftmaxLossConf: {"topk": COUNT},
-    layerconf.ClassSoftmaxLossConf: {"vocab_size": COUNT, "class_start": SOME},
-    layerconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE},
-    layerconf.ArgSortConf: {"topk": COUNT},
-    layerconf.ConcateConf: {"concate_dim": AXIS, "num_concates": COUNT},
-    layerconf.SliceConf: {"slice_dim": AXIS, "num_slices": COUNT},
-    layerconf.SplitConf: {"num_splits": COUNT},
-    layerconf.RNNDummyConf: {"shape": COUNT},
+    neuronconf.ConvolutionConf: {**_WINDOW, "num_filters": COUNT},
+    neuronconf.PoolingConf: _WINDOW,
+    neuronconf.DropoutConf: {"dropout_ratio": SHARE},
+    connectionconf.DummyConf: {"shape": COUNT},
+    neuronconf.InnerProductConf: {"num_output": COUNT},
+    neuronconf.LRNConf: {"local_size": COUNT},
+    neuronconf.RBMConf: {"hdim": COUNT},
+    neuronconf.SoftmaxConf: {"num_softmax_per_instance": COUNT},
+    **dict.fromkeys((neuronconf.GRUConf, neuronconf.LSTMConf, neuronconf.RNNConf), {"dim_hidden": COUNT}),
+    neuronconf.EmbeddingConf: {"vocab_size": COUNT, "feature_dim": COUNT},
+    neuronconf.BMConf: {"momentum": Range(0, 1, open_low=True)},
+    neuronconf.LayerNormConf: {"first_axis": Range(1, 3)},
+    lossconf.SoftmaxLossConf: {"topk": COUNT},
+    lossconf.ClassSoftmaxLossConf: {"vocab_size": COUNT, "class_start": SOME},
+    lossconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE},
+    lossconf.ArgSortConf: {"topk": COUNT},
+    connectionconf.ConcateConf: {"concate_dim": AXIS, "num_concates": COUNT},
+    connectionconf.SliceConf: {"slice_dim": AXIS, "num_slices": COUNT},
+    connectionconf.SplitConf: {"num_splits": COUNT},
+    connectionconf.RNNDummyConf: {"shape": COUNT},
 }
 
 
