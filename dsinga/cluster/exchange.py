@@ -186,7 +186,7 @@ class Exchange(Mapping[str, Array]):
         if not self._slices[name]:
             assert self._replica is not None, name
             self._values.pop(name, None)
-            self._replica.update(self._step, name, 0, flat)
+            self._replica.push(self._step, name, flat)
         self._meter.waited += time.perf_counter() - started
 
     def finish(self) -> None:
@@ -204,6 +204,8 @@ class Exchange(Mapping[str, Array]):
         for number, ready in enumerate(self._ready):
             if ready:
                 self._send(number)
+        if self._replica is not None:
+            self._replica.finish()
         self._pushed.clear()
         self._step += 1
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.net import Param
-from dsinga.ops import Array, Ops, SparseRows
+from dsinga.ops import Array, Ops, SparseRows, Update
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.server import Slice, SliceSpec
 from dsinga.server.slot import Slot
@@ -37,6 +37,7 @@ class Replica(Mapping[str, Array]):
     def __init__(self, params: Mapping[str, Param], updater: Updater, ops: Ops | None = None):
         self._updater = updater
         self._ops = ops or NumpyOps()
+        self._turns: list[Update] = []
         self._slots = {
             name: Slot(SliceSpec(Slice(id, name, 0, 0, 0), p.trainable, p.lr_scale, p.wd_scale, ()), (), 0)
             for id, (name, p) in enumerate(params.items())
@@ -68,6 +69,23 @@ class Replica(Mapping[str, Array]):
             slot.value = self._ops.asarray(slot.value)
             slot.state = {key: self._ops.asarray(array) for key, array in slot.state.items()}
 
+    def push(self, step: int, name: str, gradient: Array) -> None:
+        """Take the gradient of a whole param, for :meth:`finish` or sooner; it is not to be changed until then.
+
+        In host memory it is applied at once, while it lies in the caches; on a device all of them are, by one launch.
+        """
+        slot = self._slots[name]
+        if type(slot.value) is np.ndarray or not slot.spec.trainable:
+            self.update(step, name, 0, gradient)
+        else:
+            self._turns.append(self._turn(step, slot, slot.value, self._there(gradient, slot), slot.state))
+
+    def finish(self) -> None:
+        """Apply the gradients that were pushed."""
+        turns, self._turns = self._turns, []
+        if turns:
+            self._ops.update(turns, self._updater.conf.clip_norm)
+
     def update(self, step: int, name: str, start: int, gradient: Array) -> None:
         """Apply the gradient of the elements from ``start`` on; a param that is not trainable is replaced by it."""
         slot, where = self._slots[name], slice(start, start + math.prod(gradient.shape))
@@ -76,8 +94,10 @@ class Replica(Mapping[str, Array]):
             slot.value[where] = gradient
             return
         state = {key: array[where] for key, array in slot.state.items()}
-        update = self._updater.update_rows if isinstance(gradient, SparseRows) else self._updater.update
-        update(step, slot.value[where], gradient, state, slot.spec.lr_scale, slot.spec.wd_scale)
+        self._ops.update([self._turn(step, slot, slot.value[where], gradient, state)], self._updater.conf.clip_norm)
+
+    def _turn(self, step: int, slot: Slot, value: Array, gradient: Array, state: Mapping[str, Array]) -> Update:
+        return self._updater.turn(step, value, gradient, state, slot.spec.lr_scale, slot.spec.wd_scale)
 
     def copy(self, names: Iterable[str]) -> Held:
         """Return copies of the values and of the state of these params."""

@@ -10,9 +10,10 @@ from dsinga.errors import UserError
 from dsinga.ops.interface import Array, Ops, Pair
 from dsinga.ops.sparse import SparseRows
 from dsinga.ops.transfer import Transfer
+from dsinga.ops.update import Update
 from dsinga.registry import nearest
 
-__all__ = ["BACKENDS", "Array", "Ops", "Pair", "SparseRows", "Transfer", "get_ops"]
+__all__ = ["BACKENDS", "Array", "Ops", "Pair", "SparseRows", "Transfer", "Update", "get_ops"]
 
 
 def _numpy() -> Ops:

@@ -3,7 +3,7 @@
 Every layer calls its kernels through an :class:`Ops` object. Shapes are tuples, ``B`` is the batch, images are
 logically ``(B, C, H, W)``. A backend may lay an image out in memory as it likes (the CPU backends use channels-last
 strides); what a caller sees is the logical shape. Arrays are float32 unless a kernel is given float64, which the
-numpy backend computes in float64 (the reference for gradient checks). No kernel changes its arguments.
+numpy backend computes in float64 (the reference for gradient checks). No kernel but ``update`` changes its arguments.
 
 ``pair`` is ``(vertical, horizontal)``: kernel, stride and pad are pairs.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dsinga.ops.transfer import Transfer
+    from dsinga.ops.update import Update
 
 Array = Any  # numpy.ndarray, or the array type of the backend
 Pair = tuple[int, int]
@@ -359,3 +360,13 @@ class Ops(ABC):
     @abstractmethod
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
         """(B, n) uniforms -> float32: 1/(1 - ratio) where the uniform is >= ratio, else 0."""
+
+    # -- updates -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
+        """Change params by their gradients, each by its own formula, in place; with the bits of the formula's ufuncs.
+
+        Unless ``clip_norm`` is 0, each gradient is first scaled down to that Euclidean norm if its own is larger and
+        finite: by a float32 factor, that of a norm summed in float64.
+        """

@@ -21,6 +21,7 @@ from dsinga.ops.numpy_pooling import NumpyPooling
 from dsinga.ops.numpy_random import NumpyRandom
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.transfer import Arrived, Transfer
+from dsinga.ops.update import Update, apply
 
 
 class NumpyOps(
@@ -97,3 +98,7 @@ class NumpyOps(
 
     def free_memory(self) -> int | None:
         return None
+
+    def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
+        for update in updates:
+            apply(update, clip_norm)

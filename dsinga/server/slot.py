@@ -102,8 +102,6 @@ class Slot:
                 pass
             elif not self.spec.trainable:
                 self._replace(total)
-            elif isinstance(total, SparseRows):
-                updater.update_rows(step, self.value, total, self.state, *scales)
             else:
                 updater.update(step, self.value, total, self.state, *scales)
             contributions.copy = None

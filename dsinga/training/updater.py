@@ -11,18 +11,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dsinga.job import UpdaterConf
-from dsinga.ops import SparseRows
+from dsinga.ops import Array, SparseRows, Update
+from dsinga.ops.update import apply
 from dsinga.training.chosen import chosen, noting
 from dsinga.training.schedules import schedule
 
-Block = np.ndarray
+Block = Any  # an array, or what stands for one: see dsinga.ops.programs
 Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  # see Updater.change
-BLOCK = 65536  # elements; value, gradient, state and scratch of a block stay in the L2 cache over its passes
 
 
 def create_updater(conf: UpdaterConf) -> Updater:
@@ -67,58 +68,41 @@ class Updater(ABC):
     def update(
         self,
         step: int,
-        value: np.ndarray,
-        gradient: np.ndarray,
-        state: Mapping[str, np.ndarray],
+        value: Array,
+        gradient: Array | SparseRows,
+        state: Mapping[str, Array],
         lr_scale: float = 1.0,
         wd_scale: float = 1.0,
     ) -> None:
-        """Change ``value`` and ``state``, 1-d float32 arrays, in place; ``gradient`` is left as it is.
+        """Change ``value`` and ``state``, 1-d float32 arrays, in place; ``gradient``, 1-d too, is left as it is.
 
         All may be arrays of a backend that take numpy's ufuncs, as CuPy's do.
 
         Elementwise in exactly rounded operations: any slice of a param may be updated alone and has the same bits. Only
         clip_norm wants the gradient of a whole param, or all of it that is not 0.
-        """
-        lr = float(self.rate(step)) * lr_scale  # a numpy float64 from a user's schedule would widen the blocks
-        decay = self.conf.weight_decay * wd_scale
-        shrink = shrinkage(gradient, self.conf.clip_norm) if self.conf.clip_norm else 1.0
-        change_block = self.change_at(step)
-        arrays = [value, gradient, *(state[slot] for slot in self.slots)]
-        length = block_of(value)
-        scratch = np.empty((2, length), value.dtype) if type(value) is np.ndarray else (value.copy(), value.copy())
-        for start in range(0, value.size, length):
-            w, g, *slots = (array[start : start + length] for array in arrays)
-            change, spare = scratch[0][: w.size], scratch[1][: w.size]
-            if self.clips:
-                g = np.minimum(np.maximum(g, self.conf.clip_low, out=change), self.conf.clip_high, out=change)
-            elif shrink < 1.0:
-                g = np.multiply(g, shrink, out=change)
-            if decay:
-                g = np.add(g, np.multiply(w, decay, out=spare), out=change)
-            change_block(lr, w, g, slots, change, spare)
 
-    def update_rows(
+        Of a gradient that is rows, these rows of ``value`` and ``state`` change and the others do not move at all: a
+        row that is left out has neither weight decay nor momentum in this step.
+        """
+        apply(self.turn(step, value, gradient, state, lr_scale, wd_scale), self.conf.clip_norm)
+
+    def turn(
         self,
         step: int,
-        value: np.ndarray,
-        gradient: SparseRows,
-        state: Mapping[str, np.ndarray],
+        value: Array,
+        gradient: Array | SparseRows,
+        state: Mapping[str, Array],
         lr_scale: float = 1.0,
         wd_scale: float = 1.0,
-    ) -> None:
-        """Change the rows of ``value`` and ``state`` that the gradient has; the others do not move at all.
-
-        ``value`` and ``state`` are flat, as in :meth:`update`. A row that is left out has neither weight decay nor
-        momentum in this step.
-        """
-        shape, at = (gradient.shape[0], math.prod(gradient.shape[1:])), gradient.rows
-        rows, slots = value.reshape(shape)[at], {name: array.reshape(shape)[at] for name, array in state.items()}
-        flat = {name: array.reshape(-1) for name, array in slots.items()}
-        self.update(step, rows.reshape(-1), gradient.values.reshape(-1), flat, lr_scale, wd_scale)
-        value.reshape(shape)[at] = rows
-        for name, array in slots.items():
-            state[name].reshape(shape)[at] = array
+    ) -> Update:
+        """Return what :meth:`update` does, for a backend to do with that of other params; it wants clip_norm, too."""
+        lr = float(self.rate(step)) * lr_scale  # a numpy float64 from a user's schedule would widen the blocks
+        formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale)
+        slots = [state[slot] for slot in self.slots]
+        if isinstance(gradient, SparseRows):
+            values = gradient.values.reshape(len(gradient.rows), math.prod(gradient.shape[1:]))
+            return Update(formula, value, values, slots, gradient.rows)
+        return Update(formula, value, gradient, slots)
 
     def change_at(self, step: int) -> Change:
         """Return what changes a block at ``step``: :meth:`change`, unless the formula knows the step."""
@@ -139,18 +123,20 @@ class Updater(ABC):
         return value
 
 
-def block_of(array: Any) -> int:
-    """Return how many elements are changed at once: the caches of a CPU are small, a device takes an array whole."""
-    return max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)
+@dataclass(frozen=True)
+class Formula:
+    """What an updater does to a block at one step, but for clip_norm; see :data:`dsinga.ops.update.Formula`."""
 
+    updater: Updater
+    change: Change
+    lr: float
+    decay: float
 
-def shrinkage(gradient: np.ndarray, most: float) -> float:
-    """Return the factor, at most 1, that brings a gradient down to the Euclidean norm ``most``.
-
-    1 for one that is not finite: it is not made to look as if it were.
-    """
-    squares, length = 0.0, block_of(gradient)
-    for start in range(0, gradient.size, length):
-        squares += float(np.square(gradient[start : start + length], dtype=np.float64).sum())
-    norm = math.sqrt(squares)
-    return most / norm if most < norm < math.inf else 1.0
+    def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Clip, decay, change."""
+        conf = self.updater.conf
+        if self.updater.clips:
+            g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)
+        if self.decay:
+            g = np.add(g, np.multiply(w, self.decay, out=s), out=t)
+        self.change(self.lr, w, g, slots, t, s)

@@ -59,13 +59,14 @@ class Loop:
         if values is None:
             values = {name: self.params[name].reshape(p.shape) for name, p in self.net.params.items()}
         ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step)
-        metrics = self.train(self.net, values, self.records, ctx, push or self._update)
+        metrics = self.train(self.net, values, self.records, ctx, push or self._push)
+        self.params.finish()
         self.step += 1
         return metrics
 
-    def _update(self, name: str, gradient: Any) -> None:
+    def _push(self, name: str, gradient: Any) -> None:
         flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient
-        self.params.update(self.step, name, 0, flat)
+        self.params.push(self.step, name, flat)
 
 
 def on_device(records: Records, ops: Ops) -> Records:

@@ -19,6 +19,7 @@ from dsinga.errors import UserError
 from dsinga.ops.interface import Ops
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.ops.transfer import Transfer
+from dsinga.ops.update import Update
 
 METHODS = ("reshape", "transpose", "astype", "copy", "sum", "min", "max", "repeat", "all", "any", "argmax", "ravel")
 FACTS = ("shape", "dtype", "ndim", "size", "nbytes", "strides")
@@ -264,6 +265,11 @@ class StubOps(NumpyOps):
         self.record.reads.append(len(numbers))
         return [float(unwrap(number)) for number in numbers]
 
+    def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
+        self.record.kernels.append("update")
+        plain = [Update(one.formula, *map(unwrap, one[1:])) for one in updates]
+        self._inner.update(plain, clip_norm)
+
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         if (device or 0) >= self.devices:
             raise UserError(f"there is no GPU {device}: this machine has {self.devices}")
@@ -309,6 +315,6 @@ class _Kernel:
 
 HOST = {
     "asarray", "to_numpy", "read", "set_threads", "for_worker", "enter", "upload", "download", "synchronize",
-    "free_memory", "device_count", "describe",
+    "free_memory", "device_count", "describe", "update",
 }  # fmt: skip
 KERNELS = frozenset(Ops.__abstractmethods__ - HOST)

@@ -111,6 +111,6 @@ def test_params_are_updated_where_they_are(kind: UpdaterType, clip: dict[str, fl
 
     rows = np.array([1, 4])
     values = rng.normal(size=(2, 10)).astype(np.float32)
-    updater.update_rows(2, value, SparseRows(rows, values, (7_000, 10)), state)
-    updater.update_rows(2, there[0], SparseRows(ops.asarray(rows), ops.asarray(values), (7_000, 10)), their_state)
+    updater.update(2, value, SparseRows(rows, values, (7_000, 10)), state)
+    updater.update(2, there[0], SparseRows(ops.asarray(rows), ops.asarray(values), (7_000, 10)), their_state)
     np.testing.assert_allclose(ops.to_numpy(there[0]), value, rtol=1e-6, atol=1e-7)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from dsinga.errors import UserError
 from dsinga.job import UpdaterConf, UpdaterType
 from dsinga.ops import SparseRows
+from dsinga.ops import update as module
 from dsinga.registry import register
 from dsinga.training import Updater, create_updater
-from dsinga.training import updater as module
 
 BUILT_IN = [kind.name for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
 RATE = {"type": "kStep", "base_lr": 0.1, "step_conf": {"gamma": 0.5, "change_freq": 2}}
@@ -263,7 +263,7 @@ def test_rows_are_updated_as_if_they_were_all_there_is(kind):
     before, state, states = value.copy(), one.create_state(15), one.create_state(6)
     for step in range(3):
         gradient = numbers(step + 1, 6)
-        one.update_rows(step, value, SparseRows(rows, gradient.reshape(2, 3), (5, 3)), state, 2.0, 3.0)
+        one.update(step, value, SparseRows(rows, gradient.reshape(2, 3), (5, 3)), state, 2.0, 3.0)
         one.update(step, parts, gradient, states, 2.0, 3.0)
     np.testing.assert_array_equal(value.reshape(5, 3)[rows], parts.reshape(2, 3))
     np.testing.assert_array_equal(np.delete(value.reshape(5, 3), rows, 0), np.delete(before.reshape(5, 3), rows, 0))
@@ -274,7 +274,5 @@ def test_rows_are_updated_as_if_they_were_all_there_is(kind):
 
 def test_no_rows_are_no_update():
     one, value = updater("kAdam", weight_decay=1.0, clip_norm=1.0), numbers(0, 6)
-    one.update_rows(
-        0, value, SparseRows(np.empty(0, np.int64), np.empty((0, 3), np.float32), (2, 3)), one.create_state(6)
-    )
+    one.update(0, value, SparseRows(np.empty(0, np.int64), np.empty((0, 3), np.float32), (2, 3)), one.create_state(6))
     np.testing.assert_array_equal(value, numbers(0, 6))

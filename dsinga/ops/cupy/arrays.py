@@ -65,6 +65,7 @@ class CupyArrays(Ops):
     xp = cupy
 
     def __init__(self) -> None:
+        super().__init__()
         self._constants: dict[tuple[Any, ...], tuple[Any, Array]] = {}
 
     def asarray(self, array: Any) -> Array:

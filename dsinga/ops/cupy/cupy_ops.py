@@ -17,6 +17,7 @@ from dsinga.ops.cupy.pooling import CupyPooling
 from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
 from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.streams import Download, Streams, Upload
+from dsinga.ops.cupy.update import CupyUpdate
 from dsinga.ops.interface import Array, Ops
 from dsinga.ops.transfer import Arrived, Transfer
 
@@ -31,6 +32,7 @@ class CupyOps(
     CupyRecurrent,
     CupyCRF,
     CupyLookup,
+    CupyUpdate,
 ):
     """All kernels on one GPU, in float32, or float64 where given it. Images that it makes have channels-last strides.
 

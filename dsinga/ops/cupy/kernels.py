@@ -18,18 +18,20 @@ _REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
 class Source:
-    """One ``.cu`` file. Its kernels take arrays, numbers as long long or double, and None for a missing array.
+    """One ``.cu`` file, behind a ``prologue`` of macros.
+
+    Its kernels take arrays, numbers as long long or double, and None for a missing array.
 
     What a call launches runs on the current stream of the calling thread. CuPy keeps what was compiled, on disk too.
     """
 
-    def __init__(self, name: str):
-        self._path = Path(__file__).parent / f"{name}.cu"
+    def __init__(self, name: str, prologue: str = ""):
+        self._path, self._prologue = Path(__file__).parent / f"{name}.cu", prologue
         self._kernels: dict[tuple[str, np.dtype], Any] = {}
 
     def code(self) -> str:
         """Return what is compiled."""
-        return _COMMON + self._path.read_text()
+        return _COMMON + self._prologue + self._path.read_text()
 
     def each(self, kernel: str, dtype: np.dtype, count: int, *arguments: Any) -> None:
         """Run a kernel of ``FOR_EACH``, whose last argument is ``count``."""

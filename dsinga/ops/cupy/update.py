@@ -1,0 +1,151 @@
+"""All params of a worker changed by one launch, whatever the updater: its formulas become the kernel.
+
+A formula is run once on symbols (dsinga.ops.programs); the program that it leaves is written as CUDA and compiled, once
+for each set of programs. Where params lie, what their constants are, and which block changes which, are tables on the
+device, which go up again when something in them has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.cupy.kernels import Source
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.interface import Array, Ops
+from dsinga.ops.programs import FIRST_SLOT, Operand, Program, Traced, Untraceable, trace
+from dsinga.ops.update import Formula, Update, apply
+
+CHUNK = 2048  # elements that a block changes, as in update.cu
+STATE = 6  # the first column of a param's state, likewise
+FORMULAS = 64  # whose programs are remembered
+FLOAT32 = np.dtype(np.float32)
+
+_norms = Source("norms")
+_sources: dict[tuple[Program, ...], Source] = {}
+_CALLS = {
+    "add": "__fadd_rn({}, {})",
+    "subtract": "__fsub_rn({}, {})",
+    "multiply": "__fmul_rn({}, {})",
+    "divide": "__fdiv_rn({}, {})",
+    "sqrt": "__fsqrt_rn({})",
+    "square": "__fmul_rn({0}, {0})",
+    "maximum": "larger({}, {})",
+    "minimum": "smaller({}, {})",
+    "absolute": "fabsf({})",
+    "negative": "-{}",
+}
+
+
+class CupyUpdate(Ops):
+    """Updates. Used by one thread at a time, as a worker is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._traced: dict[Formula, Traced | None] = {}
+        self._tables: dict[str, tuple[np.ndarray, Array]] = {}
+
+    def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
+        found = [self._trace(update) for update in updates]
+        for update, traced in zip(updates, found, strict=True):
+            if traced is None and update.gradient.size:
+                apply(update, clip_norm)
+        together = [
+            (dense(update), traced)
+            for update, traced in zip(updates, found, strict=True)
+            if traced and update.gradient.size
+        ]
+        if together:
+            self._launch(together, clip_norm)
+
+    def _trace(self, update: Update) -> Traced | None:
+        """Return what a formula does; None where it has to be called, as one that a user may have written."""
+        if any(array.dtype != FLOAT32 for array in (update.value, update.gradient, *update.state)):
+            return None
+        if update.formula not in self._traced:
+            if len(self._traced) >= FORMULAS:
+                self._traced.clear()
+            try:
+                self._traced[update.formula] = trace(update.formula, len(update.state))
+            except (Untraceable, TypeError, AttributeError):  # symbols know nothing but ufuncs and operators
+                self._traced[update.formula] = None
+        return self._traced[update.formula]
+
+    def _launch(self, together: Sequence[tuple[Update, Traced]], clip_norm: float) -> None:
+        programs = tuple(dict.fromkeys(traced.program for _, traced in together))
+        params = self._table("params", table_of(together, programs))
+        sizes = np.array([update.gradient.size for update, _ in together])
+        parts, first = chunks_of(sizes)
+        chunks, columns, shrink = self._table("chunks", parts), params.shape[1], None
+        if clip_norm:
+            sums, shrink = cupy.empty(len(parts), np.float64), cupy.empty(len(sizes), np.float32)
+            _norms.grid("squares", FLOAT32, (len(parts),), params, chunks, sums, columns)
+            _norms.rows("shrinkages", FLOAT32, len(sizes), sums, self._table("first", first), shrink, float(clip_norm))
+        if programs not in _sources:
+            _sources[programs] = Source("update", prologue(programs))
+        _sources[programs].grid("update", FLOAT32, (len(parts),), params, chunks, shrink, columns)
+
+    def _table(self, name: str, numbers: np.ndarray) -> Array:
+        """Return a table on the device: that of the last call if its numbers are the same."""
+        last = self._tables.get(name)
+        if last is None or not np.array_equal(last[0], numbers):
+            last = self._tables[name] = numbers, cupy.asarray(numbers)
+        return last[1]
+
+
+def dense(update: Update) -> Update:
+    """Return the update with a gradient, and rows, that lie without gaps; value and state do."""
+    assert all(array.flags.c_contiguous for array in (update.value, *update.state))
+    rows = None if update.rows is None else cupy.ascontiguousarray(update.rows, np.int64)
+    return update._replace(gradient=cupy.ascontiguousarray(update.gradient), rows=rows)
+
+
+def table_of(together: Sequence[tuple[Update, Traced]], programs: tuple[Program, ...]) -> np.ndarray:
+    """Return a row of int64 for each param: see update.cu."""
+    states = max(len(update.state) for update, _ in together)
+    constants = max(len(traced.constants) for _, traced in together)
+    table = np.zeros((len(together), STATE + states + constants), np.int64)
+    for row, (update, traced) in zip(table, together, strict=True):
+        rows, width = 0, 1
+        if update.rows is not None:
+            rows, width = update.rows.data.ptr, update.gradient.shape[1]
+        addresses = [array.data.ptr for array in (update.value, update.gradient, *update.state)]
+        row[:STATE] = programs.index(traced.program), rows, width, update.gradient.size, *addresses[:2]
+        row[STATE : STATE + len(update.state)] = addresses[2:]
+        first = STATE + len(update.state)
+        row[first : first + len(traced.constants)] = np.array(traced.constants, np.float64).view(np.int64)
+    return table
+
+
+def chunks_of(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (param, first element) of each block, and the first block of each param, the number of all behind them."""
+    counts = -(-sizes // CHUNK)
+    first = np.concatenate(([0], np.cumsum(counts)))
+    params = np.repeat(np.arange(len(sizes)), counts)
+    return np.stack((params, CHUNK * (np.arange(first[-1]) - first[params])), axis=1), first
+
+
+def prologue(programs: Sequence[Program]) -> str:
+    """Return the line that says PROGRAMS."""
+    cases = " ".join(f"case {number}: {{ {body(program)} }} break;" for number, program in enumerate(programs))
+    return f"#define PROGRAMS {cases}\n"
+
+
+def body(program: Program) -> str:
+    """Return C++ for what a program does to the element ``at``: registers r0, r1 ..., of which r1 is ``g``."""
+    slots = program.slots
+    lines = [f"float* w = (float*)row[VALUE]; const double* c = (const double*)(row + STATE + {slots});"]
+    lines += [f"float* h{slot} = (float*)row[STATE + {slot}];" for slot in range(slots)]
+    places = {0: "w[at]", **{FIRST_SLOT + slot: f"h{slot}[at]" for slot in range(slots)}}
+    values = {**places, 1: "g"}
+    lines += [f"float r{number} = {values.get(number, '0')};" for number in range(program.registers)]
+    for name, result, operands in program.operations:
+        lines.append(f"r{result} = {_CALLS[name].format(*map(_written, operands))};")
+    lines += [f"{places[number]} = r{number};" for number in program.changed]
+    return " ".join(lines)
+
+
+def _written(operand: Operand) -> Any:
+    return f"r{operand.number}" if operand.kind == "register" else f"(float)c[{operand.number}]"

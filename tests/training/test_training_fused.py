@@ -1,0 +1,144 @@
+"""Updaters as the kernel that the cupy backend makes of them, compiled as C++: numpy's bits, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import emulated_cupy
+import numpy as np
+import pytest
+
+from dsinga.job import LRGenConf, RMSPropConf, UpdaterConf, UpdaterType
+from dsinga.ops import SparseRows, Update
+from dsinga.ops.programs import Untraceable, trace
+from dsinga.training import Updater, create_updater
+
+BUILT_IN = [kind for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
+SIZES = (5000, 1, 2048, 12)  # of three blocks, of one element, of a block to the last, and a table of six rows
+ROWS = np.array([1, 4])
+
+
+@pytest.fixture(scope="module")
+def ops() -> Any:
+    return emulated_cupy.load().for_worker(0)
+
+
+def updater_of(kind: UpdaterType, **more: Any) -> Updater:
+    rate, rho = LRGenConf(type="kInverse", base_lr=0.1, inverse_conf={"gamma": 0.5, "pow": 1}), RMSPropConf(rho=0.9)
+    return create_updater(UpdaterConf(type=kind, rmsprop_conf=rho, learning_rate=rate, momentum=0.9, **more))
+
+
+class Params:
+    """Params of SIZES, their gradients and states, here and on the device; the last gradient is rows."""
+
+    def __init__(self, updater: Updater, ops: Any):
+        self._updater, self._ops, self._rng = updater, ops, np.random.default_rng(4)
+        self.here = [(self._numbers(size), updater.create_state(size)) for size in SIZES]
+        self.there = [(ops.asarray(v), {k: ops.asarray(a) for k, a in s.items()}) for v, s in self.here]
+
+    def _numbers(self, size: int) -> np.ndarray:
+        return self._rng.standard_normal(size).astype(np.float32)
+
+    def step(self, step: int, scales: Sequence[tuple[float, float]]) -> None:
+        """Update both."""
+        updates = []
+        for place, (value, state) in enumerate(self.here):
+            flat = self._numbers(4 if value.size == 12 else value.size)
+            gradients: list[Any] = [flat, self._ops.asarray(flat)]
+            if value.size == 12:
+                pairs = ((ROWS, flat), (self._ops.asarray(ROWS), gradients[1]))
+                gradients = [SparseRows(rows, values.reshape(2, 2), (6, 2)) for rows, values in pairs]
+            self._updater.update(step, value, gradients[0], state, *scales[place])
+            their_value, their_state = self.there[place]
+            updates.append(self._updater.turn(step, their_value, gradients[1], their_state, *scales[place]))
+        self._ops.update(updates, self._updater.conf.clip_norm)
+
+    def compare(self, check: Any) -> None:
+        for (value, state), (their_value, their_state) in zip(self.here, self.there, strict=True):
+            check(self._ops.to_numpy(their_value), value)
+            for slot, array in state.items():
+                check(self._ops.to_numpy(their_state[slot]), array)
+
+
+def launches() -> list[str]:
+    return [name for _, what, name in emulated_cupy.log if what == "kernel"]
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_all_params_are_changed_by_one_launch_with_the_bits_of_numpy(ops: Any, kind: UpdaterType):
+    clip = {"clip_low": -0.1, "clip_high": 0.1} if kind is UpdaterType.kSGD else {}
+    params = Params(updater_of(kind, weight_decay=0.01, **clip), ops)
+    scales = [(1.0, 1.0), (2.0, 0.0), (1.0, 1.0), (0.5, 1.0)]  # two programs: with weight decay and without
+    for step in range(3):
+        emulated_cupy.log.clear()
+        params.step(step, scales)
+        assert launches() == ["update"]
+    params.compare(np.testing.assert_array_equal)
+
+
+@pytest.mark.parametrize("norm", [1.5, 1e3])
+def test_gradients_are_scaled_down_on_the_device(ops: Any, norm: float):
+    params = Params(updater_of(UpdaterType.kSGD, clip_norm=norm), ops)
+    emulated_cupy.log.clear()
+    params.step(0, [(1.0, 1.0)] * len(SIZES))
+    assert launches() == ["squares", "shrinkages", "update"]
+    params.compare(lambda found, wanted: np.testing.assert_allclose(found, wanted, rtol=1e-6))
+
+
+@pytest.mark.parametrize("lost", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_is_not_made_to_look_as_if_it_were(ops: Any, lost: float):
+    updater = updater_of(UpdaterType.kSGD, clip_norm=1.0)
+    value, gradient = ops.asarray(np.ones(3, np.float32)), ops.asarray(np.array([1, lost, 2], np.float32))
+    state = {"history": ops.asarray(np.zeros(3, np.float32))}
+    ops.update([updater.turn(0, value, gradient, state)], 1.0)
+    expected = np.ones(3, np.float32)
+    updater.update(0, expected, np.array([1, lost, 2], np.float32), updater.create_state(3))
+    np.testing.assert_array_equal(ops.to_numpy(value), expected)
+
+
+def test_tables_that_have_not_changed_do_not_go_up_again(ops: Any):
+    updater = create_updater(UpdaterConf(type="kSGD", learning_rate=LRGenConf(type="kFixed", base_lr=0.1)))
+    value, gradient = (ops.asarray(np.ones(3, np.float32)) for _ in range(2))
+    before = None
+    for step in range(2):
+        ops.update([updater.turn(step, value, gradient, {})])
+        tables = {name: table for name, (_, table) in ops._tables.items()}
+        assert before is None or all(tables[name] is before[name] for name in before)
+        before = tables
+    np.testing.assert_array_equal(ops.to_numpy(value), np.float32(1) - np.float32(0.1) - np.float32(0.1))
+
+
+class TestFormulas:
+    def test_a_program_is_the_same_whatever_the_rate(self):
+        updater, program = updater_of(UpdaterType.kAdam, weight_decay=0.1), []
+        for step in range(2):
+            formula = updater.turn(step, *[np.ones(1, np.float32)] * 2, updater.create_state(1)).formula
+            program.append(trace(formula, 2))
+        assert program[0].program == program[1].program
+        assert program[0].constants != program[1].constants
+        assert program[0].program.changed == (0, 2, 3)
+
+    @pytest.mark.parametrize(
+        "formula",
+        [
+            lambda w, g, slots, t, s: np.exp(g, out=t),  # not exactly rounded
+            lambda w, g, slots, t, s: np.add(w, np.float64(1), out=w),
+            lambda w, g, slots, t, s: np.add(w, 1.0, out=g),
+            lambda w, g, slots, t, s: np.add.reduce(w),
+            lambda w, g, slots, t, s: np.add(w, np.ones(3), out=w),
+            lambda w, g, slots, t, s: np.asarray(w),
+            lambda w, g, slots, t, s: None if w > 0 else 1,
+        ],
+    )
+    def test_what_no_program_can_say(self, formula: Any):
+        with pytest.raises(Untraceable):
+            trace(formula, 0)
+
+    def test_a_formula_that_is_no_program_is_called(self, ops: Any):
+        def formula(w: Any, g: Any, slots: Any, t: Any, s: Any) -> None:
+            w[...] = np.exp(g)
+
+        value, gradient = ops.asarray(np.ones(3, np.float32)), ops.asarray(np.ones(3, np.float32))
+        ops.update([Update(formula, value, gradient, [])])
+        np.testing.assert_array_equal(ops.to_numpy(value), np.exp(np.ones(3, np.float32)))
