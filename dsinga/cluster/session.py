@@ -15,7 +15,7 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from dsinga.cluster import tasks
-from dsinga.cluster.graph import Grain, report_round, send_iteration
+from dsinga.cluster.graph import Grain, send_iterations
 from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.processors import Processor
 from dsinga.cluster.servers import Servers
@@ -27,6 +27,8 @@ from dsinga.job import Phase
 from dsinga.net.segments import Segment, segments
 from dsinga.training import Metrics
 
+# That of all tasks: ahead of whatever else the user's cluster has to do.
+PRIORITY = 10
 # Seconds in which Dask workers must hear that a run has ended.
 FAREWELL = 3
 
@@ -199,21 +201,15 @@ class Session:
         return [segments(local) for local in self._setup.nets[Phase.kTrain].locals]
 
     def _graph(self, group: int, start: int, stop: int) -> list[Future]:
-        """Send off iterations as task graphs, each after the one before."""
-        ends: list[list[Future]] = []
-        for step in range(start, stop):
-
-            def submit(partition: int, task: Callable[..., Any], *arguments: Any, key: str, step: int = step) -> Future:
-                return self._send(task, group, partition, f"{key}{self._of(group)}-{self._run}-{step}", *arguments)
-
-            ends.append(send_iteration(submit, self._plans, step, self._tokens[group], tasks.run_segment))
-            self._tokens[group] = [*ends[-1]]
-        reports = [
-            self._submit(report_round, group, p, f"steps-{start}-{stop}", list(halts), stop)
-            for p, halts in enumerate(zip(*ends, strict=True))
-        ]
-        self._tokens[group] = [*reports]
-        return reports
+        """Send off iterations as one task graph."""
+        keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
+        with dask.annotate(priority=PRIORITY):
+            futures = send_iterations(
+                self._client, keys, self._plans, range(start, stop), self._tokens[group], tasks.run_segment,
+                f"{self._of(group)}-{self._run}",
+            )  # fmt: skip
+        self._tokens[group] = [*futures]
+        return futures
 
     def _chain(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
         """Send off a task of every partition of a group, each after the one that was sent to it before."""
@@ -225,13 +221,8 @@ class Session:
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
         name = f"{task.__name__}-{what}-partition-{partition}{self._of(group)}-{self._run}"
-        return self._send(task, group, partition, name, *arguments, actor=actor)
-
-    def _send(
-        self, task: Callable[..., Any], group: int, partition: int, name: str, *arguments: Any, actor: bool = False
-    ) -> Future:
         key = self._key(group, partition)
-        with dask.annotate(priority=10):  # ahead of whatever else the user's cluster has to do
+        with dask.annotate(priority=PRIORITY):
             return self._client.submit(
                 task,
                 key,

@@ -6,12 +6,12 @@ import asyncio
 import json
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distributed import get_worker
 
-from dsinga.cluster.graph import unpacked
+from dsinga.cluster.graph import letters_of, packed
 from dsinga.cluster.hostcalls import connect
 from dsinga.cluster.mail import Correspondent, Courier, Neighbour, Peer, unpack
 from dsinga.cluster.partition import Partition
@@ -80,9 +80,13 @@ def train_round(key: PartitionKey, start: int, stop: int, token: Any) -> RoundRe
     return _find(key).train(start, stop)
 
 
-def run_segment(key: PartitionKey, step: int, number: int, letters: Mapping[str, Any], token: Any) -> Halt:
-    """Task: one segment of an iteration of a partition. ``token`` is what it must come after."""
-    return _find(key).segment(step, number, unpacked(letters))
+def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
+    """Task: one segment of an iteration of a partition, which receives what those that ended so have sent it.
+
+    ``token`` is what it must come after.
+    """
+    partition = _find(key)
+    return packed(partition.segment(step, number, letters_of(halts, partition.plan[number].receives)))
 
 
 def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from dask.utils import key_split
 from distributed import Client, get_task_stream
+from scheduler_messages import count_messages
 from smalljob import assert_same, with_topology
 
 from dsinga import UserError
 from dsinga.api import train
+from dsinga.cluster import connect
 from dsinga.job import AlgConf, AlgType, Job
 
 
@@ -39,7 +41,16 @@ def test_tasks_are_named_by_their_layers(job: Job, threads: Client) -> None:
     with get_task_stream(threads) as stream:
         train(hybrid(job, 2).replace(train_steps=2), threads, progress=False, grain="graph")
     names = {key_split(task["key"]) for task in stream.data}
-    assert names >= {"forward data..drop @0", "forward ip @1", "bridge drop:all@0"}
+    assert names >= {"forward data..drop @0", "forward ip @1"}
+
+
+def test_the_iterations_of_a_round_are_one_message_to_the_scheduler(job: Job) -> None:
+    with connect(workers=2) as client:
+        counts = count_messages(client.cluster.scheduler)
+        train(hybrid(job, 2), client, progress=False, grain="graph")
+    others = 20  # what begins and ends a run
+    assert counts["task-finished"] > 6 * 2 * 3 + others, "six iterations of three segments at least on two workers"
+    assert counts["update-graph"] < others
 
 
 def test_another_algorithm_is_refused(job: Job, threads: Client) -> None:
