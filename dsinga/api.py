@@ -185,8 +185,16 @@ def generate(
     symbols = _vocabulary(job, roots(job, data_root))
     made = training.generator(job.neuralnet, len(symbols))
     begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
-    codes = training.generate(made, _params(params), begin, length, temperature, seed)
+    ops = cluster.processor_here(job, made.net).ops() if _may_want_gpu(job) else None
+    codes = training.generate(made, _params(params), begin, length, temperature, seed, ops)
     return (" " if seed_text and of_words(symbols) else "") + decode(codes, symbols)
+
+
+def _may_want_gpu(job: Job) -> bool:
+    """Whether what computes is to be looked for, in the room that knows Dask."""
+    import dask.config
+
+    return bool(job.gpu) or dask.config.get("dsinga.device", "auto") not in ("auto", "cpu")
 
 
 def _vocabulary(job: Job, where: Sequence[str]) -> tuple[str, ...]:

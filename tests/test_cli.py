@@ -403,8 +403,12 @@ def test_a_gpu_that_is_asked_for_and_is_not_there_is_refused_before_training(dsi
     monkeypatch.delenv("DSINGA_OPS", raising=False)
     monkeypatch.setitem(ops.BACKENDS, "cupy", none)
     monkeypatch.delitem(ops._loaded, "cupy", raising=False)
-    for command in ("train", "bench"):
-        refused = dsinga(command, "job.conf", "--device", "gpu")
+    assert dsinga("train", "job.conf", "--workspace", "trained").returncode == 0
+    trained = ("--checkpoint", "trained")
+    for command, *options in (
+        ("train",), ("bench",), ("test", *trained), ("predict", *trained, "--layer", "ip1", "--out", "out.zarr"),
+    ):  # fmt: skip
+        refused = dsinga(command, "job.conf", "--device", "gpu", *options)
         assert refused.returncode == 2
         assert "cannot compute on a GPU: no GPU was found; without --device gpu CPU cores compute" in refused.stderr
         assert not (folder / "work").exists()

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.driver import Outcome, train
     from dsinga.cluster.embedded import connect
     from dsinga.cluster.graph import Grain
-    from dsinga.cluster.inference import evaluate, predict
+    from dsinga.cluster.inference import evaluate, predict, processor_here
     from dsinga.cluster.layout import Layout, lay_out
     from dsinga.cluster.nets import build_net, build_partitioned_net
     from dsinga.cluster.placement import workers_at_hand
@@ -25,6 +25,7 @@ __all__ = [
     "evaluate",
     "lay_out",
     "predict",
+    "processor_here",
     "train",
     "workers_at_hand",
 ]
@@ -41,6 +42,7 @@ _HOMES = {
     "evaluate": "inference",
     "lay_out": "layout",
     "predict": "inference",
+    "processor_here": "inference",
     "train": "driver",
     "workers_at_hand": "placement",
 }

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from distributed import Client
+from distributed import Client, get_worker
 
+from dsinga.cluster.devices import HERE, processors_for
 from dsinga.cluster.feed import Feed, open_feed
 from dsinga.cluster.outputs import OUTPUTS, write_output
 from dsinga.cluster.placement import workers_at_hand
+from dsinga.cluster.processors import Processor
 from dsinga.cluster.session import add_metrics, new_run
 from dsinga.cluster.slices import Arrays
 from dsinga.cluster.travel import check_stores, check_travels
@@ -20,7 +24,7 @@ from dsinga.errors import UserError
 from dsinga.job import Job, Phase, check
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, create_net
-from dsinga.ops import get_ops
+from dsinga.ops import Array, Ops
 from dsinga.registry import nearest
 from dsinga.training import Metrics, check_params, forward
 
@@ -34,10 +38,10 @@ def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequ
     The job's output layers of that phase write their files.
     """
     net, feed = _prepare(job, params, phase, roots)
-    parts = [metrics for _, metrics in _batches(client, net, feed, params, job.seed, ())]
+    parts = [metrics for _, metrics in _batches(job, client, net, feed, params, ())]
     for conf in (node.layer.conf for node in net.nodes):
         if conf.type in OUTPUTS:  # a pass for each: a job has one, if any, and seldom a loss beside it
-            batches = _batches(client, net, feed, params, job.seed, (conf.name,))
+            batches = _batches(job, client, net, feed, params, (conf.name,))
             write_output(conf, (features[conf.name].data for features, _ in batches))
     return {name: total / count for name, (total, count) in add_metrics(parts).items() if count}
 
@@ -53,7 +57,7 @@ def predict(
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
         raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, names)}")
-    for features, _ in _batches(client, net, feed, params, job.seed, (layer,)):
+    for features, _ in _batches(job, client, net, feed, params, (layer,)):
         yield features[layer]
 
 
@@ -65,8 +69,53 @@ def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tu
     return net, feed
 
 
+def processor_here(job: Job, net: NeuralNet) -> Processor:
+    """Return what this process computes forward passes with, without Dask: a GPU if the job, or the user, wants one."""
+    (chosen,) = processors_for(job, None, (HERE,), lambda: _bytes_needed(net, 1))
+    return chosen
+
+
+@dataclass(eq=False)
+class Shared:
+    """What the tasks of a pass have in common, and, in each process, kernels and params of each thread that runs some.
+
+    ``processors`` are those of the Dask workers, by address; one that comes later computes on a core.
+    """
+
+    net: NeuralNet
+    feed: Feed
+    params: Mapping[str, np.ndarray]
+    seed: int
+    processors: Mapping[str, Processor]
+    _own: dict[tuple[str, int], tuple[Ops, dict[str, Array]]] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_own": {}}
+
+    def own(self) -> tuple[Ops, Mapping[str, Array]]:
+        """Return the kernels of the calling thread, and the params where they compute."""
+        address = get_worker().address
+        place = address, threading.get_ident()
+        if place not in self._own:
+            ops = self.processors.get(address, Processor(1)).ops()
+            ops.enter()
+            self._own[place] = ops, {name: ops.asarray(value) for name, value in self.params.items()}
+        ops, values = self._own[place]
+        ops.enter()
+        ops.set_threads(1)  # as many of these tasks run at once as there are threads
+        return ops, values
+
+
+def _bytes_needed(net: NeuralNet, threads: int) -> int:
+    """Return what so many threads take on a device for params and features, were none of these let go of."""
+    from dsinga.planner.memory import FLOAT_BYTES, feature_sizes  # the planner is for those who want a GPU
+
+    features = sum(size for stage in net.stages for size in feature_sizes(stage))
+    return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)
+
+
 def _batches(
-    client: Client, net: NeuralNet, feed: Feed, params: Arrays, seed: int, keep: Sequence[str]
+    job: Job, client: Client, net: NeuralNet, feed: Feed, params: Arrays, keep: Sequence[str]
 ) -> Iterator[tuple[dict[str, Records], Metrics]]:
     """Yield (kept features, metrics) of each batch in order, never more than a few ahead."""
     workers = workers_at_hand(client)
@@ -75,14 +124,18 @@ def _batches(
     check_travels(client, workers, [net])
     check_stores(client, workers, [feed])
     run = new_run()
-    shared = client.scatter((net, feed, {name: params[name] for name in net.params}), broadcast=True, hash=False)
+    most = max(worker["nthreads"] for worker in workers.values())
+    chosen = processors_for(job, client, tuple(workers), lambda: _bytes_needed(net, most))
+    needed = {name: params[name] for name in net.params}
+    work = Shared(net, feed, needed, job.seed, dict(zip(workers, chosen, strict=True)))
+    shared = client.scatter(work, broadcast=True, hash=False)
     flights: collections.deque[Any] = collections.deque()
     starts = iter(range(0, len(feed), feed.batchsize))
     while True:
         for start in starts:
             flights.append(
                 client.submit(
-                    _forward_range, shared, seed, start, start + feed.batchsize, tuple(keep),
+                    _forward_range, shared, start, start + feed.batchsize, tuple(keep),
                     pure=False, key=f"forward-rows-{start}-{run}",
                 )
             )  # fmt: skip
@@ -93,18 +146,13 @@ def _batches(
         yield gather(client, [flights.popleft()], ())[0]
 
 
-def _forward_range(
-    shared: tuple[NeuralNet, Feed, Mapping[str, np.ndarray]], seed: int, start: int, stop: int, keep: Sequence[str]
-) -> tuple[dict[str, Records], Metrics]:
+def _forward_range(shared: Shared, start: int, stop: int, keep: Sequence[str]) -> tuple[dict[str, Records], Metrics]:
     """Task: one forward pass over the records ``start`` to ``stop`` - 1."""
-    net, feed, params = shared
-    ops = get_ops()
-    ops.set_threads(1)  # as many of these tasks run at once as there are threads
-    records = feed.read_range(start, stop)
-    rows = min(stop, len(feed)) - start
-    ctx = Context(ops, net.phase, Rows(0, rows, rows), seed)
-    values = {name: ops.asarray(value) for name, value in params.items()}
-    outputs, metrics = forward(net, values, records, ctx, keep)
+    ops, values = shared.own()
+    records = shared.feed.read_range(start, stop)
+    rows = min(stop, len(shared.feed)) - start
+    ctx = Context(ops, shared.net.phase, Rows(0, rows, rows), shared.seed)
+    outputs, metrics = forward(shared.net, values, records, ctx, keep)
     return {name: _records(ops.to_numpy(outputs[name].feature), outputs[name].labels) for name in keep}, metrics
 
 

@@ -10,11 +10,12 @@ import dask.config
 import dask.utils
 from distributed import Client
 
+from dsinga.cluster.devices import Devices, check_precision, choose_devices
 from dsinga.cluster.feed import open_feed
 from dsinga.cluster.manner import Manner
 from dsinga.cluster.nets import check_same_params, check_same_vocabularies, cut_nets
 from dsinga.cluster.placement import Placement, place, process, processes, workers_at_hand
-from dsinga.cluster.processors import PRECISIONS, Devices, choose_devices
+from dsinga.cluster.processors import PRECISIONS
 from dsinga.cluster.session import new_run
 from dsinga.cluster.setup import Setup
 from dsinga.cluster.topology import Topology, topology
@@ -131,7 +132,9 @@ def _devices(
         memory = worker_memory(locals_[number], slots)
         return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
 
-    return choose_devices(job, client, placement, needs)
+    devices = choose_devices(job, client, placement.partitions, needs)
+    check_precision(job, devices)
+    return devices
 
 
 def _updates_there(wanted: Topology, conf: ClusterConf) -> bool:

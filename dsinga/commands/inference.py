@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.commands.options import CHECKPOINT, cluster_options, job_and_connection, job_options
+from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options
 from dsinga.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.option("--out", required=True, help="The zarr store to write: path or URL.")
 @click.option("--overwrite", is_flag=True, help="Replace a store that is there.")
 @click.option("--phase", default="test", show_default=True, help="Whose stores: train, val, test or deploy.")
+@DEVICE
 @job_options
 @cluster_options
 def predict(
@@ -65,6 +66,7 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
     help="Below 1 the probable is more probable; with 0 nothing else is written.",
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of what is drawn.")
+@DEVICE
 @job_options
 def generate(
     conf: Path, checkpoint: str, seed_text: str, length: int, temperature: float, seed: int, data_root: str | None,

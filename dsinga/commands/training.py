@@ -36,6 +36,7 @@ def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root
 @click.command()
 @CHECKPOINT
 @click.option("--phase", default="test", show_default=True, help="Whose stores: train, val or test.")
+@DEVICE
 @job_options
 @cluster_options
 def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **options: Any) -> None:

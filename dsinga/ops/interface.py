@@ -83,6 +83,10 @@ class Ops(ABC):
         """Say in one sentence what computes, and by which libraries."""
 
     @abstractmethod
+    def lacks(self) -> str:
+        """Say in one sentence which library is missing, and what runs instead of it; the empty string if none is."""
+
+    @abstractmethod
     def enter(self) -> None:
         """Let the calling thread compute for this worker, until it enters another: call it before any kernel."""
 

@@ -84,6 +84,9 @@ class NumpyOps(
     def describe(self) -> str:
         return f"the kernel backend {self.name!r}, on CPUs"
 
+    def lacks(self) -> str:
+        return ""
+
     def enter(self) -> None:
         """Do nothing: any thread may compute for any worker."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.job import CharRNNConf, LayerConf, LayerType, NetConf, OnehotConf, Phase, RecurrentConf
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net, filter_layers
-from dsinga.ops import Array, get_ops
+from dsinga.ops import Array, Ops, get_ops
 from dsinga.training.bp import forward
 from dsinga.training.initialisers import check_params
 
@@ -80,14 +80,17 @@ def generate(
     length: int,
     temperature: float = 1.0,
     seed: int = 0,
+    ops: Ops | None = None,
 ) -> Iterator[int]:
     """Yield ``length`` codes that follow those of ``begin``, each drawn by what the net says after all before it.
 
     Codes are drawn from the softmax of the scores divided by ``temperature``; with 0, always the most probable one.
-    Raises UserError where ``params``, by name, lack one of the net, or one has another shape.
+    ``ops`` computes, by default the best backend. Raises UserError where ``params``, by name, lack one of the net, or
+    one has another shape.
     """
-    net, ops = made.net, get_ops()
+    net, ops = made.net, ops or get_ops()
     check_params(net, params)
+    ops.enter()
     states = {name: np.zeros(param.shape, np.float32) for name, param in net.params.items() if param.spec.by_rows}
     values = {name: ops.asarray(value) for name, value in {**params, **states}.items() if name in net.params}
     holders = {node.layer.name: node.params[-1] for node in net.nodes if set(node.params) & set(states)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -17,10 +18,13 @@ from distributed import Client
 from smalljob import assert_close, assert_same, with_topology
 
 import dsinga.ops
-from dsinga import api
+from dsinga import api, models
+from dsinga.cluster import devices
+from dsinga.data import import_records
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.training import initial_values
 
 
 @pytest.fixture
@@ -178,6 +182,69 @@ def test_partitions_that_share_a_gpu_need_its_memory_together(
         train(with_topology(job, 2), threads, 1, gpu=[0, 0])
     assert caplog.text.count("computes on CPU cores") == 1
     assert re.search(r"beside 0\.\d MiB of other partitions", caplog.text)
+
+
+def test_forward_passes_run_where_they_are_asked_for(
+    job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
+):
+    net = api.build_net(job, "test")
+    params = initial_values(net.params, 3)
+    expected, features = api.evaluate(job, params, client=threads), api.predict(job, params, "ip", client=threads)
+    assert not stub.record.workers
+    with dask.config.set({"dsinga.device": "gpu"}):
+        assert api.evaluate(job, params, client=threads) == expected
+    assert {device for device, _ in stub.record.workers} == {0, 1}
+    stub.record.clear()
+    np.testing.assert_array_equal(api.predict(job.replace(gpu=[1]), params, "ip", client=threads), features)
+    assert {device for device, _ in stub.record.workers} <= {1}  # beside two workers on CPU cores
+    stub.memory = 2**10
+    with dask.config.set({"dsinga.device": "gpu"}), pytest.raises(UserError) as error:
+        api.evaluate(job, params, client=threads)
+    assert re.match(r"the Dask worker inproc\S+ cannot compute on a GPU: the net needs about \S+ MiB", str(error.value))
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        assert api.evaluate(job.replace(gpu=[0]), params, client=threads) == expected
+    assert "computes on CPU cores, not on a GPU as the job's gpu lines want: the net needs" in caplog.text
+
+
+def test_params_go_up_once_for_all_batches_of_a_worker(job: Job, threads: Client, stub: StubOps):
+    params = initial_values(api.build_net(job, "test").params, 3)
+    with dask.config.set({"dsinga.device": "gpu"}):
+        api.evaluate(job, params, "train", client=threads)  # ten batches by three workers
+    assert 1 <= [shape for _, _, shape in stub.record.placed].count(params["w2"].shape) <= 3
+
+
+def test_a_text_is_generated_where_it_is_asked_for(stub: StubOps, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "text").write_text("ab" * 50)
+    import_records("text", tmp_path / "text", tmp_path, held_out=0.1)
+    job = models.char_rnn(2, str(tmp_path), batchsize=2, hidden=4, steps=3)
+    params = initial_values(api.build_net(job).params, 3)
+    expected = api.generate(job, params, "a", 5)
+    assert not stub.record.workers
+    assert api.generate(job.replace(gpu=[1]), params, "a", 5) == expected
+    with dask.config.set({"dsinga.device": "gpu"}):
+        assert api.generate(job, params, "a", 5) == expected
+    assert stub.record.workers == [(1, "float32")] * 2 + [(0, "float32")] * 2  # each asked for its memory, too
+    stub.memory = 10
+    with (
+        dask.config.set({"dsinga.device": "gpu"}),
+        pytest.raises(UserError, match="this process cannot compute on a GPU"),
+    ):
+        api.generate(job, params, "a", 5)
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        assert api.generate(job.replace(gpu=[0]), params, "a", 5) == expected
+    assert "this process computes on CPU cores, not on a GPU as the job's gpu lines want: the net needs" in caplog.text
+
+
+def test_without_cudnn_a_warning_says_once_what_convolves(
+    job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
+):
+    stub.missing = "cuDNN is missing: matrix products compute convolutions"
+    devices._warn_once.cache_clear()
+    with caplog.at_level(logging.INFO, "dsinga"):
+        for _ in range(2):
+            train(with_topology(job, 2), threads, 1, gpu=[0, 1])
+    said = [record for record in caplog.records if record.getMessage() == stub.missing]
+    assert [record.levelname for record in said] == ["WARNING"]
 
 
 def test_a_device_that_nobody_knows(job: Job, threads: Client):

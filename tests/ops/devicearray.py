@@ -226,7 +226,7 @@ class StubOps(NumpyOps):
 
     def __init__(self, devices: int = 2, memory: int = 2**40):
         self.record = Record()
-        self.devices, self.memory = devices, memory
+        self.devices, self.memory, self.missing = devices, memory, ""
         self._inner = NumpyOps()
         self.xp = DeviceModule(self.record.syncs)
 
@@ -282,6 +282,9 @@ class StubOps(NumpyOps):
     def describe(self) -> str:
         return "a device of the imagination"
 
+    def lacks(self) -> str:
+        return self.missing
+
     def enter(self) -> None:
         self.record.entered.append(threading.current_thread().name)
 
@@ -315,6 +318,6 @@ class _Kernel:
 
 HOST = {
     "asarray", "to_numpy", "read", "set_threads", "for_worker", "enter", "upload", "download", "synchronize",
-    "free_memory", "device_count", "describe", "update",
+    "free_memory", "device_count", "describe", "lacks", "update",
 }  # fmt: skip
 KERNELS = frozenset(Ops.__abstractmethods__ - HOST)

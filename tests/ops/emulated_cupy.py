@@ -15,6 +15,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -40,6 +42,7 @@ class DeviceArray(np.ndarray):
         if any(isinstance(one, np.ndarray) and one.ndim and not isinstance(one, DeviceArray) for one in given):
             raise TypeError(f"{ufunc} is given arrays of the host and of the device")
         plain = [one.view(np.ndarray) if isinstance(one, DeviceArray) else one for one in inputs]
+        note(f"cupy.{ufunc.__name__}")
         if out:
             options["out"] = tuple(one.view(np.ndarray) for one in out)
         result = getattr(ufunc, method)(*plain, **options)
@@ -49,7 +52,24 @@ class DeviceArray(np.ndarray):
         for one in index if isinstance(index, tuple) else (index,):
             if isinstance(one, np.ndarray) and not isinstance(one, DeviceArray):
                 raise TypeError("an index of the host for an array of the device")
-        return _device(np.asarray(super().__getitem__(index)))
+        found = _device(np.asarray(super().__getitem__(index)))
+        if any(isinstance(one, np.ndarray) for one in (index if isinstance(index, tuple) else (index,))):
+            note("cupy.take")
+        return found
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        note("cupy.copyto")
+        super().__setitem__(index, value)
+
+    def astype(self, *arguments: Any, **options: Any) -> Any:
+        result = super().astype(*arguments, **options)
+        if result is not self:
+            note("cupy.astype")
+        return result
+
+    def copy(self, order: Any = "C") -> Any:
+        note("cupy.copy")
+        return super().copy(order)
 
     @property
     def data(self) -> Any:
@@ -72,7 +92,10 @@ class Event:
     done = True
 
     def __init__(self, disable_timing: bool = False):
-        self.name = ""
+        self.at = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        (stream or current()).record(self)
 
     def synchronize(self) -> None:
         log.append((None, "wait", self))
@@ -93,10 +116,11 @@ class Stream:
         self._before.pop().use()
 
     def use(self) -> Stream:
-        streams[0] = self
+        _thread.stream = self
         return self
 
     def record(self, event: Event) -> Event:
+        event.at = time.perf_counter()
         log.append((self, "record", event))
         return event
 
@@ -124,11 +148,17 @@ class Device:
 
 
 Stream.null = Stream(null=True)  # type: ignore[attr-defined]
-streams = [Stream.null]  # type: ignore[attr-defined]
+_thread = threading.local()
 
 
 def current() -> Stream:
-    return streams[0]
+    """The stream of the calling thread."""
+    return getattr(_thread, "stream", Stream.null)  # type: ignore[attr-defined]
+
+
+def note(kernel: str) -> None:
+    """Write down that a kernel of CuPy's own was launched."""
+    log.append((current(), "kernel", kernel))
 
 
 @functools.cache
@@ -246,15 +276,19 @@ def make_cupy() -> ModuleType:
         getDeviceCount=lambda: 1,
         CUDARuntimeError=RuntimeFailure,
         memGetInfo=lambda: (10**9, 2 * 10**9),
+        runtimeGetVersion=lambda: 13000,
+        getDevice=lambda: 0,
+        getDeviceProperties=lambda number: {"name": b"a device on the CPU"},
         **{"CUDA_R_32F": 0, "CUDA_R_64F": 1, "CUDA_R_16BF": 14},
     )
     cupy.cuda = SimpleNamespace(  # type: ignore[attr-defined]
         runtime=runtime, cublas=cublas, Stream=Stream, Event=Event, Device=Device, get_current_stream=current,
         device=SimpleNamespace(get_cublas_handle=lambda: 1), alloc_pinned_memory=bytearray,
+        get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at),
     )  # fmt: skip
     cupy.__version__ = "14.0.1"
     cupy.ndarray, cupy.RawModule = DeviceArray, RawModule  # type: ignore[attr-defined]
-    cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 5)  # type: ignore[attr-defined]
+    cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 5, total_bytes=lambda: 7)  # type: ignore[attr-defined]
     for name in (
         "empty zeros asarray ascontiguousarray concatenate arange argsort flatnonzero stack split moveaxis broadcast_to"
     ).split():
@@ -265,10 +299,19 @@ def make_cupy() -> ModuleType:
     return cupy
 
 
+VIEWS = {"empty", "empty_like", "broadcast_to", "moveaxis", "split", "reshape", "transpose"}
+"""Functions that launch nothing."""
+
+
 def _call(function: Any, *arguments: Any, **options: Any) -> Any:
     result = function(*arguments, **options)
     if function is np.asarray and arguments and not isinstance(arguments[0], DeviceArray):
         result = np.array(result, order="C")  # to the device is a copy, in rows
+        log.append((current(), "copy", "up"))
+    elif isinstance(function, np.ufunc) or function.__name__ in VIEWS:
+        pass  # a ufunc has been written down
+    elif not (function in (np.asarray, np.ascontiguousarray) and np.may_share_memory(result, arguments[0])):
+        note(f"cupy.{function.__name__}")
     return [_device(one) for one in result] if isinstance(result, list) else _device(result)
 
 

@@ -10,7 +10,7 @@ from dsinga.ops.cupy.convolution import CupyConvolution
 from dsinga.ops.cupy.crf import CupyCRF
 from dsinga.ops.cupy.cudnn_graphs import Plans
 from dsinga.ops.cupy.elementwise import CupyElementwise
-from dsinga.ops.cupy.library import cupy, describe
+from dsinga.ops.cupy.library import cupy, describe, lacks
 from dsinga.ops.cupy.lookup import CupyLookup
 from dsinga.ops.cupy.normalisation import CupyNormalisation
 from dsinga.ops.cupy.pooling import CupyPooling
@@ -64,6 +64,9 @@ class CupyOps(
     def describe(self) -> str:
         with self.streams.device:
             return describe()
+
+    def lacks(self) -> str:
+        return lacks()
 
     def enter(self) -> None:
         self.streams.enter()

@@ -8,6 +8,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 
+CUDNN = 90000  # the first release that the graphs are for
 INSTEAD = "without it the backends onednn and numpy run, on CPUs"
 
 
@@ -47,28 +48,40 @@ check_device(cupy.cuda.runtime)
 
 
 @functools.cache
-def cudnn() -> ModuleType | None:
-    """Return cuDNN's graph API, None where it, or cuDNN 9 itself, is not installed."""
+def find_cudnn() -> tuple[ModuleType | None, str]:
+    """Return cuDNN's graph API, or None and why: it, or cuDNN 9 itself, is not installed."""
     try:
         import cudnn as frontend
 
-        return frontend if frontend.backend_version() >= 90000 else None
-    except (
-        ImportError,
-        OSError,
-        RuntimeError,
-        AssertionError,
-    ):  # its import loads libcudnn, and asserts that it found one
-        return None
+        version = frontend.backend_version()
+    except (ImportError, OSError, RuntimeError, AssertionError) as error:  # importing it loads libcudnn, or asserts
+        return None, str(error).splitlines()[0] if str(error) else type(error).__name__
+    if version < CUDNN:
+        return None, f"cuDNN {frontend.backend_version_string()} is installed"
+    return frontend, ""
+
+
+def cudnn() -> ModuleType | None:
+    """Return cuDNN's graph API, None where it is not installed."""
+    return find_cudnn()[0]
+
+
+def lacks() -> str:
+    """Say what runs without cuDNN, and how to have it; the empty string where it is installed."""
+    frontend, why = find_cudnn()
+    if frontend:
+        return ""
+    # Those of cuDNN are named after the release of CUDA, as CuPy's are.
+    release = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    return (
+        f"cuDNN 9 or its front end is missing ({why}): matrix products of cuBLAS compute convolutions, more slowly; "
+        f"pip install nvidia-cudnn-frontend nvidia-cudnn-cu{release}"
+    )
 
 
 def describe() -> str:
     """Say in one sentence which device and which convolution run."""
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     frontend = cudnn()
-    convolution = (
-        f"cuDNN {frontend.backend_version_string()}"
-        if frontend
-        else "matrix products of cuBLAS (pip install nvidia-cudnn-frontend nvidia-cudnn-cu12 for cuDNN)"
-    )
+    convolution = f"cuDNN {frontend.backend_version_string()}" if frontend else "matrix products of cuBLAS"
     return f"CuPy {cupy.__version__} on {properties['name'].decode()}; convolutions by {convolution}"

@@ -1,14 +1,15 @@
-"""Batch normalisation by the library: sums along channels, and what goes over a feature, in one pass each.
+"""Batch normalisation: sums along channels at the speed of memory, and one pass over a feature for all else.
 
-The library sums all rows in float32, one after the other: of 6400 numbers its variance is 5e-5 off. Here it sums over
-each record, or equal parts of it, and what it finds of these is put together in float64. That leaves an error of 3e-6
-at most, and a batch that is cut over workers has the same sums. What the library normalises meanwhile, nobody reads:
-that is written over and over, block after block, and stays in the cache.
+The library's own sums run over all rows in float32, one after the other: of 6400 numbers its variance is 5e-5 off, and
+on rows of 16 channels they are slow. Here a record is looked at as rows of some hundred numbers, several pixels each;
+numpy adds few of them in float32 and what that gives in float64, so that a batch that is cut over workers has the
+same sums. Where numbers lie far from 0, for their spread, their mean is taken off them first.
 """
 
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from math import gcd, prod
 
 import numpy as np
@@ -17,14 +18,9 @@ from dsinga.ops import buffers
 from dsinga.ops.interface import Array
 from dsinga.ops.layout import by_channel
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
-from dsinga.ops.onednn.descriptors import Handle, dense, engine, image
+from dsinga.ops.onednn.descriptors import dense, engine, image
 from dsinga.ops.onednn.library import (
     ADD,
-    BACKWARD,
-    DIFF_DST,
-    DIFF_SCALE,
-    DIFF_SHIFT,
-    DIFF_SRC,
     DST,
     MEAN,
     MULTIPLY,
@@ -39,80 +35,28 @@ from dsinga.ops.onednn.library import (
     VARIANCE,
 )
 from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
-from dsinga.ops.onednn.thread import get_kernel, one_thread
+from dsinga.ops.onednn.thread import get_kernel
 
-SHORTEST, LONGEST = 16, 1024  # rows of a block: fewer cost more in calls than they take, of more float32 loses digits
-WIDE = 256  # columns that shorter rows are joined to: constants of 16 channels would meet them at a third of the speed
-GIVEN = USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
-
-
-class _Moments:
-    """Mean and variance of each column of blocks of ``rows`` rows, (blocks·rows, C)."""
-
-    def __init__(self, rows: int, channels: int):
-        with one_thread():
-            self.normalise = _forward(rows, channels, 0.0, 0, (SRC, DST, MEAN, VARIANCE))
-        self.block = rows, channels
-
-    def __call__(self, x: Array) -> tuple[Array, Array]:
-        (rows, channels), size = self.block, x.itemsize
-        count, unread = len(x) // rows, buffers.empty(self.block)
-        mean, variance = np.empty((2, count, channels), np.float32)
-        along = channels * size
-        with one_thread():
-            self.normalise.sweep(count, (x, rows * along), (unread, 0), (mean, along), (variance, along))
-        return mean, variance
+SHORTEST = 32  # rows added in float32, if a record has as many: fewer leave more to float64, more cost digits
+WIDEST = 512  # numbers of a row: of 128 sums take twice as long
+FAR = 64.0  # a mean of more than 8 standard deviations would cost more than two digits
+WIDE = 256  # columns that rows are joined to for _Gradient: constants of 16 channels would meet it at a third of the speed
 
 
 class _Affine:
     """x·scale + shift on (n, C), as normalisation by a mean of 0 and a variance of 1."""
 
     def __init__(self, rows: int, channels: int):
-        self.normalise = _forward(rows, channels, 0.0, GIVEN, (SRC, DST, MEAN, VARIANCE, SCALE, SHIFT))
+        table, flags = image((1, channels, rows, 1)), USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
+        self.normalise = Primitive(
+            "batch_normalization_forward",
+            *(engine, TRAINING, table, table, ctypes.c_float(0.0), flags),
+            operands=(SRC, DST, MEAN, VARIANCE, SCALE, SHIFT),
+        )
         self.given = np.zeros(channels, np.float32), np.ones(channels, np.float32)
 
     def __call__(self, x: Array, y: Array, scale: Array, shift: Array) -> None:
         self.normalise(x, y, *self.given, scale, shift)
-
-
-class _Sums:
-    """Σ dy and Σ dy·x̂ along each column of blocks of ``rows`` rows: the gradients of shift and scale."""
-
-    def __init__(self, rows: int, channels: int, epsilon: float):
-        with one_thread():
-            forward = _forward(rows, channels, epsilon, GIVEN, (SRC, DST, MEAN, VARIANCE, SCALE, SHIFT))
-            table = _table(rows, channels)
-            self.back = Primitive(
-                "batch_normalization_backward",
-                *(engine, BACKWARD, table, table, table, ctypes.c_float(epsilon), GIVEN, forward.description),
-                operands=(SRC, DIFF_DST, DIFF_SRC, MEAN, VARIANCE, SCALE, DIFF_SHIFT, DIFF_SCALE),
-            )
-        self.block, self.scale = (rows, channels), np.ones(channels, np.float32)
-
-    def __call__(self, x: Array, dy: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-        (rows, channels), size = self.block, x.itemsize
-        count, unread = len(x) // rows, buffers.empty(self.block)
-        total, along = np.empty((2, count, channels), np.float32)
-        step = channels * size
-        given = (mean, 0), (variance, 0), (self.scale, 0)
-        walks = (x, rows * step), (dy, rows * step), (unread, 0), *given, (total, step), (along, step)
-        with one_thread():
-            self.back.sweep(count, *walks)
-        return total, along
-
-
-def _forward(rows: int, channels: int, epsilon: float, flags: int, operands: tuple[int, ...]) -> Primitive:
-    table = _table(rows, channels)
-    return Primitive(
-        "batch_normalization_forward",
-        *(engine, TRAINING, table, table, ctypes.c_float(epsilon), flags),
-        operands=operands,
-    )
-
-
-def _table(rows: int, channels: int) -> Handle:
-    """Describe (n, C) as one image of C channels, which is what the library normalises."""
-    return image((1, channels, rows, 1))
 
 
 class _Gradient:
@@ -137,24 +81,59 @@ def _rows(x: Array) -> Array:
     return np.ascontiguousarray(by_channel(x))
 
 
-def _block(x: Array) -> int:
-    """Return the rows of a block: a record's pixels, or the largest equal parts of them; 0 to leave x to numpy."""
-    pixels = prod(x.shape[2:])
-    fitting = (pixels // parts for parts in range(1, pixels // SHORTEST + 1) if pixels % parts == 0)
-    return next((rows for rows in fitting if rows <= LONGEST), 0) if suits(x) else 0
+@lru_cache
+def _fold(pixels: int, channels: int) -> tuple[int, int]:
+    """Return how many rows are added in float32, and how many numbers a row has: pixels of one record alone."""
+    length = next((rows for rows in range(SHORTEST, pixels) if pixels % rows == 0), pixels)
+    rest = pixels // length
+    joined = max((one for one in range(1, WIDEST // channels + 1) if rest % one == 0), default=1)
+    return length, joined * channels
+
+
+def _large(x: Array) -> bool:
+    """Whether the records of x (B, C, ...) have pixels enough; else x is left to numpy."""
+    return suits(x) and prod(x.shape[2:]) >= SHORTEST // 2
+
+
+def _totals(x: Array, y: Array) -> tuple[Array, Array]:
+    """Return (Σ y, Σ x·y), (C,) each in float64, of (B, C, ...)."""
+    channels = x.shape[1]
+    fold = -1, *_fold(prod(x.shape[2:]), channels)
+    first, second = _rows(x).reshape(fold), _rows(y).reshape(fold)
+    sums = np.add.reduce(second, axis=1), np.einsum("knw,knw->kw", first, second)
+    total, along = (one.sum(axis=0, dtype=np.float64).reshape(-1, channels).sum(axis=0) for one in sums)
+    return total, along
+
+
+def _moments(x: Array) -> tuple[Array, Array]:
+    share = x.shape[1] / x.size
+    total, squares = _totals(x, x)
+    mean = total * share
+    return mean, np.maximum(squares * share - mean * mean, 0.0)
+
+
+def _far(mean: Array, variance: Array) -> bool:
+    """Whether Σ (x - mean)² is not to be found from Σ x² in float32: too much of it would cancel out."""
+    return bool((mean * mean > FAR * variance).any())
 
 
 class OnednnBatchNorm(NumpyNormalisation):
     """The per-channel kernels of batch normalisation."""
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
-        block = _block(x)
-        find = get_kernel(_Moments, block, x.shape[1]) if block else None
-        if find is None:
+        if not _large(x):
             return super().channel_moments(x)
-        means, variances = find(_rows(x))
-        mean = means.mean(axis=0, dtype=np.float64)
-        return mean, (variances + np.square(means - mean)).mean(axis=0)
+        mean, variance = _moments(x)
+        if not _far(mean, variance):
+            return mean, variance
+        centred, centre = self._centred(x, mean)
+        rest, variance = _moments(centred)
+        return centre + rest, variance
+
+    def _centred(self, x: Array, mean: Array) -> tuple[Array, Array]:
+        """Return x less its mean, rounded to float32, and what was taken off."""
+        centre = mean.astype(np.float32)
+        return self.channel_affine(x, np.ones_like(centre), -centre), centre
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         possible = suits(x) and x.ndim in (2, 4)
@@ -166,12 +145,13 @@ class OnednnBatchNorm(NumpyNormalisation):
         return y
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
-        block = _block(x) if suits(dy) else 0
-        find = get_kernel(_Sums, block, x.shape[1], epsilon) if block else None
-        if find is None:
+        if not _large(x) or not suits(dy):
             return super().batch_norm_sums(x, dy, mean, variance, epsilon)
-        total, along = find(_rows(x), _rows(dy), np.asarray(mean, np.float32), np.asarray(variance, np.float32))
-        return total.sum(axis=0, dtype=np.float64), along.sum(axis=0, dtype=np.float64)
+        if _far(mean, variance):
+            x, centre = self._centred(x, mean)
+            mean = mean - centre
+        total, along = _totals(x, dy)
+        return total, (along - mean * total) / np.sqrt(variance + epsilon)
 
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
         possible = suits(x, dy) and x.ndim in (2, 4)

@@ -79,9 +79,6 @@ _pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, c
 execute = lib.dnnl_primitive_execute
 execute.argtypes = [_pointer, _pointer, _int, _pointer]
 
-execute_briefly = quick.dnnl_primitive_execute
-execute_briefly.argtypes = execute.argtypes
-
 sgemm = lib.dnnl_sgemm
 sgemm.argtypes = [
     *(ctypes.c_char, ctypes.c_char, _long, _long, _long, _float),

@@ -18,7 +18,6 @@ from dsinga.ops.onednn.library import (
     SRC,
     SRC_1,
     execute,
-    execute_briefly,
     lib,
     set_data_handle,
 )
@@ -67,20 +66,6 @@ class Primitive:
         status = execute(*self._execution)
         if status:
             raise RuntimeError(f"oneDNN: an execution failed with status {status}")
-
-    def sweep(self, count: int, *walks: tuple[Array, int]) -> None:
-        """Run ``count`` times: for each operand where it lies first, and how many bytes further on each time.
-
-        Meant for runs of microseconds: no other Python thread gets its turn in between, which would cost as much.
-        """
-        self(*(array for array, _ in walks))
-        pairs = zip(self._addresses, walks, strict=True)
-        moving = [(memory, array.ctypes.data, step) for memory, (array, step) in pairs if step]
-        for run in range(1, count):
-            for memory, first, step in moving:
-                set_data_handle(memory, first + run * step)
-            if execute_briefly(*self._execution):
-                raise RuntimeError("oneDNN: an execution failed")
 
     def layout(self, operand: int) -> ctypes.c_void_p:
         """Return the descriptor of an operand; it lives as long as the primitive."""

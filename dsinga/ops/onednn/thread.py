@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -65,17 +64,3 @@ def set_threads(count: int) -> None:
     if count != get_omp_threads():
         set_omp_threads(count)
         this.kernels.clear()  # a primitive divides its work when it is made
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Let what the calling thread makes, and runs, within use one core.
-
-    For runs of microseconds: where threads share them, each waits for the others, for as long as these have no core.
-    """
-    count = get_omp_threads()
-    set_omp_threads(1)
-    try:
-        yield
-    finally:
-        set_omp_threads(count)
