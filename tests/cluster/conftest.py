@@ -17,6 +17,13 @@ from dsinga.cluster import connect
 from dsinga.data import write_store
 from dsinga.job import Job, loads
 
+# What Dask looks at many times a second, in each of a dozen workers: a tenth of the time of tests that train by graphs.
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+}
+
 
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> Iterator[None]:
@@ -24,7 +31,7 @@ def forked() -> Iterator[None]:
 
     How users' workers start, tests/test_cli.py has: ``dask worker`` knows nothing of dsinga before the first task.
     """
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver", **QUIET}):
         get_mp_context()  # names modules of its own, the first time
         multiprocessing.set_forkserver_preload(["dsinga.cluster.driver", "distributed.nanny", "hypothesis", "pytest"])
         yield
