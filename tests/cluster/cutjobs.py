@@ -19,13 +19,13 @@ SGD = "updater { type: kSGD learning_rate { type: kFixed base_lr: 1 } }"
 STEEP = 1024.0
 
 
-def job_of(net: NeuralNet, folder: Path, workers: int = 1, steps: int = 10, rate: float = RATE) -> Job:
+def job_of(net: NeuralNet, folder: Path, workers: int = 0, steps: int = 10, rate: float = RATE) -> Job:
     """Return the job that trains ``net`` by plain SGD; its stores, and its params to start from, are in ``folder``.
 
-    For one worker it says nothing of how the net is cut.
+    Without ``workers`` it is that of one, and says nothing of how the net is cut.
     """
     layers = [conf_of(node.layer, folder) for node in net.nodes if not is_inserted_split(node.layer)]
-    if workers == 1:
+    if not workers:
         layers = [layer.replace(partition_dim=None, location=None) for layer in layers]
     start = folder / "start.npz"
     np.savez(start, allow_pickle=False, **start_of(net))
@@ -34,7 +34,7 @@ def job_of(net: NeuralNet, folder: Path, workers: int = 1, steps: int = 10, rate
         train_steps=steps,
         checkpoint_path=[str(start)],
         neuralnet=NetConf(layer=layers),
-        cluster=ClusterConf(nworkers_per_group=workers, nservers_per_group=1 + workers // 3),
+        cluster=ClusterConf(nworkers_per_group=workers or 1, nservers_per_group=1 + workers // 3),
     )
     job.updater.learning_rate.base_lr = rate
     return job

@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(clients: Clients, folder: Path) -> Alone:
     """Train one of NETS by one worker, the first time that it is asked for."""
-    return functools.cache(lambda name, steps: run(net_of(name), clients, folder, 1, steps))
+    return functools.cache(lambda name, steps: run(net_of(name), clients, folder, 0, steps))
 
 
 def params(job: Job, clients: Clients, manner: Manner = PLAIN) -> Values:
@@ -76,7 +76,7 @@ def params(job: Job, clients: Clients, manner: Manner = PLAIN) -> Values:
 
 
 def run(net: NeuralNet, clients: Clients, folder: Path, workers: int, steps: int) -> Trained:
-    """Train a net on threads, by rounds."""
+    """Train a net on threads, by rounds; with 0 workers by one, from a job that says nothing of how the net is cut."""
     steep = job_of(net, folder, workers, steps=1, rate=STEEP)
     return Trained(params(job_of(net, folder, workers, steps), clients), gradients(net, params(steep, clients)))
 
