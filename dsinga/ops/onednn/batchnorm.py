@@ -38,9 +38,9 @@ from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
 from dsinga.ops.onednn.thread import get_kernel
 
 SHORTEST = 32  # rows added in float32, if a record has as many: fewer leave more to float64, more cost digits
-WIDEST = 512  # numbers of a row: of 128 sums take twice as long
-FAR = 64.0  # a mean of more than 8 standard deviations would cost more than two digits
-WIDE = 256  # columns that rows are joined to for _Gradient: constants of 16 channels would meet it at a third of the speed
+WIDEST = 512  # numbers of a row: with 128 sums take twice as long
+FAR = 64.0  # mean² over variance: so many times the error of Σ x² would be that of the variance
+WIDE = 256  # columns that rows are joined to: constants of 16 channels would meet them at a third of the speed
 
 
 class _Affine:
