@@ -16,18 +16,18 @@ from dsinga.ops.interface import Array, Ops
 from dsinga.ops.numpy_cells import CELLS
 from dsinga.ops.packing import Packing, pack_sequences
 
+# Numbers left out after a row: the products read columns, whose numbers would otherwise meet in a few places of the
+# caches where rows are a power of two apart.
+GAP = 16
+
 
 class Run(NamedTuple):
-    """What the way back needs of the way there: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H)."""
+    """What the way back needs: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H)."""
 
     packing: Packing
     x: Array
     gates: Array
     states: Array
-
-
-def _columns(array: Array, between: tuple[int, int], size: int) -> Array:
-    return array[:, between[0] * size : between[1] * size]
 
 
 class NumpyRecurrent(Ops):
@@ -48,6 +48,13 @@ class NumpyRecurrent(Ops):
         """Compute the product of ``a`` with a factor into ``out``, which is C-contiguous."""
         self.multiply_into(a, factor, out)
 
+    def sigmoid_in_place(self, x: Array) -> None:
+        """Replace contiguous x by 1/(1 + exp(-x)); exp may overflow to infinity, whose inverse is the right 0."""
+        np.negative(x, out=x)
+        np.exp(x, out=x)
+        np.add(x, 1, out=x)
+        np.reciprocal(x, out=x)
+
     def recurrent(
         self,
         cell: str,
@@ -66,53 +73,69 @@ class NumpyRecurrent(Ops):
         run = Run(
             packing,
             packing.pack(x),
-            buffers.empty((total, kind.width * size), dtype=x.dtype),
-            buffers.empty((batch + total, kind.parts * size), dtype=x.dtype),
+            buffers.empty((kind.width, total, size), dtype=x.dtype),
+            buffers.empty((kind.parts, batch + total, size), dtype=x.dtype),
         )
-        inputs = _columns(run.gates, kind.from_x, size)
-        if b is not None:
-            inputs[...] = b
-        run.gates[:, kind.from_x[1] * size :] = 0
-        self.multiply_into(run.x, w_x.T, inputs, add=b is not None)
-        run.states[:batch] = 0 if state is None else state[packing.order]
+        for gate in kind.from_x:
+            if b is not None:
+                run.gates[gate] = b[gate * size : (gate + 1) * size]
+            self.multiply_into(run.x, w_x[gate * size : (gate + 1) * size].T, run.gates[gate], add=b is not None)
+        run.states[:, :batch] = 0 if state is None else _by_part(state[packing.order], kind.parts)
         scratch = buffers.empty((2, batch, size), dtype=x.dtype)
         product, weights = buffers.empty((batch, len(w_h)), dtype=x.dtype), self.factor(w_h.T, packing.counts)
         with np.errstate(over="ignore"):
             for count, before, now in packing.steps():
-                gates = run.gates[now - batch : now - batch + count]
-                old, new = run.states[before : before + count], run.states[now : now + count]
-                self.multiply_by(old[:, :size], weights, product[:count])
-                _columns(gates, kind.from_h, size)[...] += product[:count]
-                kind.step(gates, old, new, scratch[:, :count])
-        y = packing.unpack(run.states[batch:, :size], times)
-        return y, packing.last(run.states), run if train else None
+                gates = run.gates[:, now - batch : now - batch + count]
+                old, new = run.states[:, before : before + count], run.states[:, now : now + count]
+                self.multiply_by(old[0], weights, product[:count])
+                for gate, part in zip(kind.from_h, _by_part(product[:count], len(kind.from_h)), strict=True):
+                    if gate in kind.from_x:
+                        gates[gate] += part
+                    else:
+                        gates[gate] = part
+                kind.step(gates, old, new, scratch[:, :count], self.sigmoid_in_place)
+        y = packing.unpack(run.states[0, batch:], times)
+        return y, _in_rows([packing.last(part) for part in run.states]), run if train else None
 
     def recurrent_grad(
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
     ) -> tuple[Array | None, Array | None, list[Array]]:
         kind, (packing, x, gates, states) = CELLS[cell], workspace
         w_x, w_h, b = kind.join(params)
-        size, (batch, times) = w_h.shape[1], dy.shape[:2]
+        size, (batch, times), total = w_h.shape[1], dy.shape[:2], len(packing.places)
         dh = packing.pack(dy)
-        dgates = buffers.empty(gates.shape, dtype=gates.dtype)
-        d = np.zeros((batch, states.shape[1]), states.dtype)
+        columns = kind.width * size
+        dgates = buffers.empty((total, columns + GAP), dtype=gates.dtype)[:, :columns]  # rows, as products want them
+        d = np.zeros((kind.parts, batch, size), states.dtype)
         scratch = buffers.empty((2, batch, size), dtype=x.dtype)
         product, weights = buffers.empty((batch, size), dtype=x.dtype), self.factor(w_h, packing.counts)
+        from_x, from_h = (dgates[:, own.start * size : own.stop * size] for own in (kind.from_x, kind.from_h))
         for count, before, now in reversed(list(packing.steps())):
             rows = slice(now - batch, now - batch + count)
-            old, new = states[before : before + count], states[now : now + count]
-            d[:count, :size] += dh[rows]
-            kind.step_grad(gates[rows], old, new, d[:count], dgates[rows], scratch[:, :count])
-            self.multiply_by(_columns(dgates[rows], kind.from_h, size), weights, product[:count])
-            d[:count, :size] += product[:count]
-        from_x, from_h = _columns(dgates, kind.from_x, size), _columns(dgates, kind.from_h, size)
+            old, new = states[:, before : before + count], states[:, now : now + count]
+            d[0, :count] += dh[rows]
+            own = _by_part(dgates[rows], kind.width)
+            kind.step_grad(gates[:, rows], old, new, d[:, :count], own, scratch[:, :count])
+            self.multiply_by(from_h[rows], weights, product[:count])
+            d[0, :count] += product[:count]
         dw_x, dw_h = (buffers.empty(w.shape, dtype=w.dtype) for w in (w_x, w_h))
         self.multiply_into(from_x.T, x, dw_x)
-        self.multiply_into(from_h.T, packing.before(states)[:, :size], dw_h)
+        self.multiply_into(from_h.T, packing.before(states[0]), dw_h)
         db = None if b is None else from_x.sum(axis=0)
         dx = None
         if need_dx:
             packed = buffers.empty(x.shape, dtype=x.dtype)
             self.multiply_into(from_x, w_x, packed)
             dx = packing.unpack(packed, times)
-        return dx, packing.unsort(d) if need_dstate else None, kind.split(dw_x, dw_h, db)
+        dstate = _in_rows([packing.unsort(part) for part in d]) if need_dstate else None
+        return dx, dstate, kind.split(dw_x, dw_h, db)
+
+
+def _by_part(rows: Array, parts: int) -> Array:
+    """Return a view (parts, n, H) of rows (n, parts·H)."""
+    return rows.reshape(len(rows), parts, rows.shape[1] // parts).transpose(1, 0, 2)
+
+
+def _in_rows(parts: Sequence[Array]) -> Array:
+    """Return (n, parts·H) of so many arrays (n, H)."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

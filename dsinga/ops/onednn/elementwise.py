@@ -48,7 +48,7 @@ def _aligned(x: Array, layout: Array) -> Array:
     return copy
 
 
-class _Function:
+class Function:
     """A function of n numbers."""
 
     def __init__(self, size: int, algorithm: int, slope: float = 0.0):
@@ -64,7 +64,7 @@ class _Derivative:
     """The gradient of a function of n numbers, from its output."""
 
     def __init__(self, size: int, algorithm: int, slope: float = 0.0):
-        forward = _Function(size, algorithm, slope)
+        forward = Function(size, algorithm, slope)
         flat = forward.description
         self.run = Primitive(
             *("eltwise_backward", engine, algorithm, flat, flat, flat, *forward.constants, forward.run.description),
@@ -132,7 +132,7 @@ class OnednnElementwise(NumpyElementwise):
     """Activations, sums, products and softmax by the library. Its relu of NaN is 0, where numpy's is NaN."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        kernel = get_kernel(_Function, x.size, RELU, slope) if suits(x) else None
+        kernel = get_kernel(Function, x.size, RELU, slope) if suits(x) else None
         return _apply(kernel, x) if kernel else super().relu(x, slope)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
@@ -140,7 +140,7 @@ class OnednnElementwise(NumpyElementwise):
         return _apply(kernel, y, dy) if kernel else super().relu_grad(y, dy, slope)
 
     def sigmoid(self, x: Array) -> Array:
-        kernel = get_kernel(_Function, x.size, LOGISTIC) if suits(x) else None
+        kernel = get_kernel(Function, x.size, LOGISTIC) if suits(x) else None
         return _apply(kernel, x) if kernel else super().sigmoid(x)
 
     def sigmoid_grad(self, y: Array, dy: Array) -> Array:

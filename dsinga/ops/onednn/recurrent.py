@@ -16,11 +16,13 @@ from dsinga.ops import buffers
 from dsinga.ops.interface import Array
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.onednn.descriptors import dense, engine, free, strided
-from dsinga.ops.onednn.library import DST, INFERENCE, SRC, WEIGHTS, sgemm
+from dsinga.ops.onednn.elementwise import Function
+from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, sgemm
 from dsinga.ops.onednn.primitive import Primitive, reorder, suits
 from dsinga.ops.onednn.thread import get_kernel
 
 WORTH = 4  # products that pay for packing a matrix
+NARROW = 256  # columns; below, the library does not pack, and its kernel for aᵀ b has the long side of the result last
 
 
 class _Product:
@@ -64,12 +66,22 @@ def _layout(matrix: Array) -> tuple[bytes, int]:
     return b"T", max(across, matrix.shape[0])
 
 
+def _is_tall(a: Array, out: Array) -> bool:
+    """Whether a product aᵀ b is found faster turned: (2500, 1536)ᵀ (2500, 101) in 11 instead of 25 ms, on AVX2."""
+    return not a.flags.c_contiguous and out.shape[1] < NARROW and out.shape[0] > 2 * out.shape[1]
+
+
 class OnednnRecurrent(NumpyRecurrent):
     """The products of recurrent layers by the library, on float32."""
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
         if not suits(a, b, out):
             super().multiply_into(a, b, out, add)
+            return
+        if _is_tall(a, out) and not add:
+            turned = buffers.empty(out.shape[::-1])
+            self.multiply_into(b.T, a.T, turned)
+            out[...] = turned.T
             return
         (turn_a, step_a), (turn_b, step_b), (_, step_out) = _layout(a), _layout(b), _layout(out)
         status = sgemm(
@@ -93,3 +105,10 @@ class OnednnRecurrent(NumpyRecurrent):
         if product not in packed:
             packed[product] = product.pack(matrix)
         product.multiply(np.ascontiguousarray(a), packed[product], out)
+
+    def sigmoid_in_place(self, x: Array) -> None:
+        kernel = get_kernel(Function, x.size, LOGISTIC) if suits(x) else None
+        if kernel:
+            kernel.run(x, x)
+        else:
+            super().sigmoid_in_place(x)
