@@ -12,7 +12,7 @@ from dsinga.errors import UserError
 from dsinga.ops.numpy_ops import NumpyOps
 
 try:
-    from dsinga.ops.onednn import convolution, library, lrn, normalisation, pooling, thread
+    from dsinga.ops.onednn import convolution, kernel_gradient, library, lrn, normalisation, pooling, thread
     from dsinga.ops.onednn.onednn_ops import OnednnOps
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)
@@ -51,6 +51,34 @@ def own_thread():
 def test_the_library_has_the_kernels_of_image_nets(make, arguments):
     assert thread.get_kernel(make, *arguments) is not None
     assert thread.get_kernel(make, *arguments) is thread.get_kernel(make, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("records", "kernel", "pad"), [(8, (3, 3), (1, 1)), (19, (5, 2), (2, 0)), (3, (1, 4), (0, 3)), (16, (3, 7), (0, 1))]
+)
+def test_products_find_the_gradient_of_kernels(records, kernel, pad):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((records, 4, 9, 11), np.float32)
+    w = rng.standard_normal((6, 4, *kernel), np.float32)
+    dy = rng.standard_normal(NumpyOps().convolution(x, w, None, (1, 1), pad).shape, np.float32)
+    find = kernel_gradient.KernelGradient(x.shape, w.shape, pad)
+    expected = NumpyOps().convolution_grad(x, w, dy, (1, 1), pad, False, False)[1]
+    for _ in range(2):  # nothing is left over from a run before
+        found = find(*(np.ascontiguousarray(one.transpose(0, 2, 3, 1)) for one in (x, dy)))
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("w", "stride", "implementation", "wanted"),
+    [
+        ((384, 256, 3, 3), (1, 1), "jit:avx2", True),
+        ((384, 256, 3, 3), (1, 1), "brgconv:avx512_core", False),
+        ((384, 256, 3, 3), (2, 2), "jit:avx2", False),
+        ((64, 32, 5, 5), (1, 1), "jit:avx2", False),
+    ],
+)
+def test_products_are_for_wide_convolutions_without_avx512(w, stride, implementation, wanted):
+    assert kernel_gradient.suits(w, stride, implementation) is wanted
 
 
 def test_what_the_library_lacks_is_left_to_numpy():

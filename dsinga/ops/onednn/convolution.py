@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from dsinga.ops import buffers
 from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
+from dsinga.ops.onednn import kernel_gradient
 from dsinga.ops.onednn.descriptors import Unsupported, dense, dims, engine, free, image
 from dsinga.ops.onednn.library import (
     BIAS,
@@ -93,6 +95,14 @@ class _BackwardWeights:
         return dw
 
 
+def _backward_weights(x: Shape, w: Shape, stride: Pair, pad: Pair) -> Callable[[Array, Array], Array]:
+    """Return what finds the gradient of the weights from rows of x and dy: the library's kernel or products."""
+    kernel = _BackwardWeights(x, w, stride, pad)
+    if kernel_gradient.suits(w, stride, kernel.convolve.implementation):
+        return kernel_gradient.KernelGradient(x, w, pad)
+    return kernel
+
+
 class OnednnConvolution(NumpyConvolution):
     """Convolutions by the library."""
 
@@ -106,7 +116,7 @@ class OnednnConvolution(NumpyConvolution):
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        weights = get_kernel(_BackwardWeights, x.shape, w.shape, stride, pad) if suits(x, w, dy) else None
+        weights = get_kernel(_backward_weights, x.shape, w.shape, stride, pad) if suits(x, w, dy) else None
         data = weights and need_dx and get_kernel(_BackwardData, x.shape, w.shape, stride, pad)
         if not weights or (need_dx and not data):
             return super().convolution_grad(x, w, dy, stride, pad, need_dx, need_db)
