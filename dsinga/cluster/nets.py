@@ -51,7 +51,7 @@ def cut_nets(
 
     train = cut(Phase.kTrain, gather=gather)
     axes = {part.param: part.axis for part in train.parts.values()}
-    return {**{phase: cut(phase, axes) for phase in nets}, Phase.kTrain: train}
+    return {phase: train if phase is Phase.kTrain else cut(phase, axes) for phase in nets}
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
