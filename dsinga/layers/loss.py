@@ -43,7 +43,8 @@ class SoftmaxLoss(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
         probabilities, loss, hits = ctx.ops.softmax_loss(to_matrix(sources[0], ctx.ops), labels, self.topk)
-        metrics = {"loss": (loss * self.scale, len(labels)), "accuracy": (hits, len(labels))}
+        loss = loss if self.scale == 1 else loss * self.scale  # on a device, a launch
+        metrics = {"loss": (loss, len(labels)), "accuracy": (hits, len(labels))}
         return Output(probabilities, saved=labels if ctx.training else None, metrics=metrics)
 
     def compute_gradient(

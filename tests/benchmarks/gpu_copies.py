@@ -84,11 +84,11 @@ def wall_ms(ops: Ops, iterate: Any, steps: int) -> float:
     return 1e3 * (time.perf_counter() - started) / steps
 
 
-def turn(name: str, steps: int) -> dict[str, float]:
+def turn(name: str, steps: str) -> dict[str, float]:
     """Return the three figures of a case."""
     case, ops = GPU_CASES[name], get_ops("cupy").for_worker(0)
     loop = Loop(job_of(case.net, case.batch), ops)
-    found = {"no copy": wall_ms(ops, loop.iterate, steps)}
+    found = {"no copy": wall_ms(ops, loop.iterate, int(steps))}
     server = Server(loop)
 
     def synchronous() -> None:
@@ -96,11 +96,11 @@ def turn(name: str, steps: int) -> dict[str, float]:
         ops.synchronize()
         loop.iterate(values, lambda name, gradient: server.update(name, ops.to_numpy(gradient)))
 
-    found["synchronous"] = wall_ms(ops, synchronous, steps)
+    found["synchronous"] = wall_ms(ops, synchronous, int(steps))
     beside = Beside(server, ops, list(loop.net.params))
-    found["overlapped"] = wall_ms(ops, lambda: loop.iterate(beside, beside.push), steps)
+    found["overlapped"] = wall_ms(ops, lambda: loop.iterate(beside, beside.push), int(steps))
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(turn(sys.argv[1], int(sys.argv[2]))))
+    print(json.dumps(turn(*sys.argv[1:])))

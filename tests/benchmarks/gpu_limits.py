@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import Ops, get_ops
-from dsinga.ops.cupy.streams import pinned
 from dsinga.profile import Clock, _timed_net
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.gpu_loop import Loop, milliseconds
@@ -44,7 +43,7 @@ def copy_rates() -> dict[str, float]:
     ops = get_ops("cupy").for_worker(0)
     ops.enter()
     x, y = (ops.xp.zeros(BYTES // 4, np.float32) for _ in range(2))
-    host = pinned((BYTES // 4,), np.float32)
+    host = np.frombuffer(ops.xp.cuda.alloc_pinned_memory(BYTES), np.float32, BYTES // 4)
     host[...] = 0
     stream = ops.streams.compute
     calls: dict[str, tuple[int, Callable[[], Any]]] = {
@@ -68,15 +67,15 @@ def limit(name: str, matrix_rate: float, copy_rate: float) -> float:
     return 1e3 * (sum(passes) + update)
 
 
-def main() -> None:
-    """Print rates and limits."""
+def turn() -> dict[str, Any]:
+    """Return rates and limits."""
     matrix, copies = matrix_rates(), copy_rates()
     limits = {
         name: {precision: limit(name, matrix[precision], copies["device"]) for precision in PRECISIONS}
         for name in GPU_CASES
     }
-    print(json.dumps({"matrix": matrix, "copy": copies, "limits": limits}))
+    return {"matrix": matrix, "copy": copies, "limits": limits}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(turn()))

@@ -7,6 +7,7 @@ JSON.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from dsinga.training import algorithm, create_updater, initial_values
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.ours import job as job_of
 
-WARM_UP = 20
+WARM_UP, STRETCHES = 20, 3
 
 
 class Loop:
@@ -76,29 +77,30 @@ def on_device(records: Records, ops: Ops) -> Records:
 
 
 def milliseconds(ops: Ops, iterate: Callable[[], Any], steps: int) -> float:
-    """Return what an iteration takes on the device's clock, the mean of ``steps`` after a warm-up."""
-    event = ops.xp.cuda.Event
+    """Return what an iteration takes on the device's clock: the median of three means of ``steps``, after a warm-up."""
+    event, means = ops.xp.cuda.Event, []
     for _ in range(WARM_UP):
         iterate()
-    ops.synchronize()
-    begin, end = event(), event()
-    begin.record()
-    for _ in range(steps):
-        iterate()
-    end.record()
-    end.synchronize()
-    ops.synchronize()
-    return float(ops.xp.cuda.get_elapsed_time(begin, end)) / steps
+    for _ in range(STRETCHES):
+        ops.synchronize()
+        begin, end = event(), event()
+        begin.record()
+        for _ in range(steps):
+            iterate()
+        end.record()
+        end.synchronize()
+        means.append(float(ops.xp.cuda.get_elapsed_time(begin, end)) / steps)
+    return statistics.median(means)
 
 
-def turn(name: str, precision: str, steps: int) -> dict[str, Any]:
+def turn(name: str, precision: str, steps: str) -> dict[str, Any]:
     """Return the figures of a case."""
     case, ops = GPU_CASES[name], get_ops("cupy").for_worker(0, precision)
     loop = Loop(job_of(case.net, case.batch), ops)
-    ms = milliseconds(ops, loop.iterate, steps)
+    ms = milliseconds(ops, loop.iterate, int(steps))
     pool = ops.xp.get_default_memory_pool()
     return {"ms": ms, "mb": pool.total_bytes() / 1e6, "runs": ops.describe()}
 
 
 if __name__ == "__main__":
-    print(json.dumps(turn(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+    print(json.dumps(turn(*sys.argv[1:])))

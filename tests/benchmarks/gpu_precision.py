@@ -14,6 +14,7 @@ import numpy as np
 from dsinga.ops import Ops, get_ops
 
 PRECISIONS = ("float32", "tf32", "bf16")
+SHRINK = 1  # above it, sizes are that much smaller, for tests
 
 
 def results(ops: Ops, dtype: type) -> dict[str, Any]:
@@ -23,26 +24,21 @@ def results(ops: Ops, dtype: type) -> dict[str, Any]:
     def numbers(*shape: int) -> Any:
         return ops.asarray(np.random.default_rng(shape).standard_normal(shape, np.float32).astype(dtype))
 
-    x, w, stride, pad = numbers(32, 96, 27, 27), numbers(256, 96, 5, 5), (1, 1), (2, 2)  # AlexNet's second
+    channels, filters, width, units = (n // SHRINK for n in (96, 256, 9216, 512))
+    x, w = numbers(32, channels, 27, 27), numbers(filters, channels, 5, 5)  # AlexNet's second
+    stride, pad = (1, 1), (2, 2)
     y = ops.convolution(x, w, None, stride, pad)
     dx, dw, _ = ops.convolution_grad(x, w, numbers(*y.shape), stride, pad, True, False)
-    a, b = numbers(128, 9216), numbers(4096, 9216)
-    params = [numbers(1536, 101) / 16, numbers(1536, 512) / 16]
-    split = [
-        params[0][:512],
-        params[0][512:1024],
-        params[0][1024:],
-        params[1][:512],
-        params[1][512:1024],
-        params[1][1024:],
-    ]
+    a, b = numbers(128, width), numbers(4096 // SHRINK, width)
+    weights = [numbers(3 * units, columns) / 16 for columns in (101, units)]
+    split = [one[gate * units : (gate + 1) * units] for one in weights for gate in range(3)]
     states, _, _ = ops.recurrent("gru", numbers(50, 50, 101), split, None, None, False, False)
     return {
-        "inner product, 9216 wide": ops.inner_product(a, b, None),
+        f"inner product, {width} wide": ops.inner_product(a, b, None),
         "convolution": y,
         "convolution, for the source": dx,
         "convolution, for the weights": dw,
-        "GRU of 512, 50 steps": states,
+        f"GRU of {units}, 50 steps": states,
     }
 
 
@@ -53,8 +49,8 @@ def errors(found: Any, exact: Any) -> dict[str, float]:
     return {"rms": float((off**2).mean()) ** 0.5 / size, "max": float(off.max()) / size}
 
 
-def main() -> None:
-    """Print the errors."""
+def turn() -> dict[str, Any]:
+    """Return the errors."""
     backend = get_ops("cupy")
     exact = {name: backend.to_numpy(array) for name, array in results(backend.for_worker(0), np.float64).items()}
     table = {}
@@ -63,8 +59,8 @@ def main() -> None:
         table[precision] = {
             name: errors(worker.to_numpy(array), exact[name]) for name, array in results(worker, np.float32).items()
         }
-    print(json.dumps(table))
+    return table
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(turn()))

@@ -1,6 +1,6 @@
 """Two workers that share one GPU, against one worker and against CPU cores: the same params, to 1e-4.
 
-``python -m tests.benchmarks.gpu_workers CASE STEPS`` trains the case three times, each worker a process, and prints the
+``python -m tests.benchmarks.gpu_workers CASE`` trains the case three times, each worker a process, and prints the
 largest differences of a param, relative to its largest number, as JSON.
 """
 
@@ -23,6 +23,8 @@ from dsinga.job import ClusterConf, Job
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.ours import job as job_of
 
+BATCH, STEPS = 64, 20
+
 
 def params_of(job: Job, workers: int, device: str) -> dict[str, np.ndarray]:
     """Return the params after training."""
@@ -39,10 +41,10 @@ def difference(params: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> 
     )
 
 
-def turn(name: str, steps: int) -> dict[str, Any]:
+def turn(name: str) -> dict[str, Any]:
     """Return the differences to one worker on the GPU."""
-    job = job_of(GPU_CASES[name].net, 64)
-    job = job.replace(train_steps=steps, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[])
+    job = job_of(GPU_CASES[name].net, BATCH)
+    job = job.replace(train_steps=STEPS, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[])
     with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
         job = _with_synthetic_records(job, Path(folder))
         alone = params_of(job, 1, "gpu")
@@ -53,4 +55,4 @@ def turn(name: str, steps: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(turn(sys.argv[1], int(sys.argv[2]))))
+    print(json.dumps(turn(*sys.argv[1:])))

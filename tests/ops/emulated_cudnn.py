@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import emulated_cupy
 import numpy as np
 
 from dsinga.ops.numpy_ops import NumpyOps
@@ -93,6 +94,7 @@ class Graph:
         assert workspace
         assert handle == "handle"
         self.executed = True
+        emulated_cupy.note(f"cudnn {self.operation}")
         arrays = {name: plain_float(tensor.at(pointers[tensor])) for name, tensor in self._inputs.items()}
         shape = self._result.dim
         if self.operation == "conv_fprop":

@@ -181,7 +181,8 @@ class Kernel:
     """One kernel of a source."""
 
     def __init__(self, code: str, options: tuple[str, ...], name: str):
-        self._name, self._waits = name, bool(WAITS.search(code.split("block_max", 1)[1]))
+        body = re.search(rf"^KERNEL {name}\(.*?^}}", code, re.M | re.S)  # a macro of several kernels waits for nothing
+        self._name, self._waits = name, bool(body and WAITS.search(body[0]))
         self._launch = getattr(compiled(code, options), f"launch_{name}")
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared_mem: int = 0) -> None:
