@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from cutjobs import STEEP, gradients, job_of
 from distributed import Client
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import HealthCheck, Phase, assume, given, reject, settings
 from hypothesis import strategies as st
 from partitioned_run import Values, assert_close
 from partitionnets import NETS, STRATEGIES, net_of
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.process
 
 WORKERS = 4
 TOLERANCE = 1e-5
+DIVERGED = 100  # params that have grown to this, from about 1
 STEPS, ALL_STEPS = 10, 20  # of the default tests, and of the product of everything with everything
 
 Clients = dict[str, Client]
@@ -124,13 +126,17 @@ def test_every_strategy_on_every_number_of_workers_in_every_manner(
 
 
 def check_random(data: st.DataObject, clients: Clients, folder: Path, manners: list[Manner]) -> None:
-    """Draw a net, cut and placed at random, and assert that it trains as by one worker, in one of these manners."""
+    """Draw a net, cut and placed at random, and assert that it trains as by one worker, in one of these manners.
+
+    A random net may diverge without our doing, and in one that does any rounding grows to any difference.
+    """
     workers = data.draw(st.integers(1, WORKERS))
     net, manner = data.draw(nets(workers)), data.draw(st.sampled_from(manners))
     try:
         whole = params(job_of(net, folder), clients)
-    except Diverged:  # a random net may do that, without our doing
+    except Diverged:
         reject()
+    assume(all(np.abs(value).max() < DIVERGED for value in whole.values()))
     assert_close(params(job_of(net, folder, workers), clients, manner), whole, TOLERANCE, "param")
 
 
