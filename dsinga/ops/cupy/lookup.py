@@ -70,5 +70,6 @@ class CupyLookup(Ops):
     def read(self, numbers: Sequence[Any]) -> list[float]:
         """Python numbers stay where they are; those of the device come in one copy, for which the host waits."""
         there = [number for number in numbers if isinstance(number, cupy.ndarray)]
-        here = iter(cupy.stack([number.astype(np.float64, copy=False) for number in there]).get().tolist() if there else ())
+        doubles = [number.astype(np.float64, copy=False) for number in there]
+        here = iter(cupy.stack(doubles).get().tolist() if there else ())
         return [next(here) if isinstance(number, cupy.ndarray) else float(number) for number in numbers]
