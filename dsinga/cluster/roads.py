@@ -69,11 +69,10 @@ class DirectRoad:
 
     def pull(self, ids: Sequence[int], version: int, since: Since = NEVER) -> Answer:
         """See :class:`Road`."""
-        answer = self._shard.pull(ids, version, self._group)
-        return _Rows(answer, self._shard, ids, since, version) if since else answer
+        return _Values(self._shard, self._shard.pull(ids, version, self._group), ids, version, since)
 
     def push(self, push: Push, gradients: Mapping[int, Array]) -> None:
-        """See :class:`Road`. The last partition to push runs the update, in its own thread."""
+        """See :class:`Road`. Those who push run the update, in their own threads: see :class:`dsinga.server.Shard`."""
         self._shard.push(push, gradients)
 
     def push_pull(self, push: Push, gradients: Mapping[int, Array], since: Since = NEVER) -> Answer:
@@ -141,15 +140,17 @@ class _Joined:
         return cut(self._answer.result(timeout), self._ids, self._sizes, self._widths)
 
 
-class _Rows:
-    """The answer of a shard, of which the rows that have changed are wanted."""
+class _Values:
+    """The answer of a shard in this process: of slices in ``since``, the rows that have changed."""
 
-    def __init__(self, answer: Answer, shard: Shard, ids: Sequence[int], since: Since, version: int):
-        self._answer, self._shard = answer, shard
-        self._ids, self._since, self._version = ids, since, version
+    def __init__(self, shard: Shard, answer: concurrent.futures.Future, ids: Sequence[int], version: int, since: Since):
+        self._shard, self._answer = shard, answer
+        self._ids, self._version, self._since = ids, version, since
 
     def result(self, timeout: float | None = None) -> dict[int, Array]:
-        values = self._answer.result(timeout)
+        values = self._shard.wait(self._answer, timeout)
+        if not self._since:
+            return values
         return changed_rows(values, self._shard.rows_changed(self._ids, self._since, self._version))
 
 

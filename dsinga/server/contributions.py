@@ -13,8 +13,9 @@ from dsinga.ops.sparse import add_up
 class Contributions:
     """The gradients of one slice from one worker group, at ``version``: the number of the group's step that comes next.
 
-    Not thread-safe: the shard holds its lock around everything but :meth:`total`, which needs none, because it runs
-    after the last contribution to a step has come and before the version changes; until then nobody else writes.
+    Not thread-safe: the shard holds its lock around everything but :attr:`parts` and :meth:`total`, which need none,
+    because they run after the last contribution to a step has come and before the version changes; until then nobody
+    else writes.
     """
 
     def __init__(self, contributors: Sequence[int], version: int):
@@ -46,13 +47,22 @@ class Contributions:
         """Whether no contribution to the running step has come yet."""
         return not self._parts
 
-    def total(self) -> np.ndarray | SparseRows | None:
-        """Return the sum in the order of the partitions, whatever the order they came in; the array may be changed.
+    @property
+    def parts(self) -> list[np.ndarray | SparseRows]:
+        """What has come, in the order of the partitions, whatever the order they came in; nothing where it is skipped.
 
-        None for a step that is skipped. Rows alone, of partitions that all have given rows; these must not be changed.
+        Some skip a step and others do not: that must not be.
         """
         parts = [part for partition in self._contributors if (part := self._parts[partition]) is not None]
         assert len(parts) in (0, len(self._contributors)), f"step {self.version} is skipped by some"
+        return parts
+
+    def total(self) -> np.ndarray | SparseRows | None:
+        """Return the sum of the parts, added in their order; the array may be changed.
+
+        None for a step that is skipped. Rows alone, of partitions that all have given rows; these must not be changed.
+        """
+        parts = self.parts
         if not parts:
             return None
         dense = [part for part in parts if not isinstance(part, SparseRows)]
@@ -69,6 +79,7 @@ class Contributions:
         """Go on to the next version and forget the contributions."""
         self.version += 1
         self._parts = {}
+        self.copy = None
 
     def pending(self) -> str:
         """Say in words which contributions are missing."""

@@ -21,6 +21,7 @@ import numpy as np
 from dsinga.errors import RunError
 from dsinga.server.messages import Push, Snapshot
 from dsinga.server.pace import Pace
+from dsinga.server.revision import Revision, Revisions
 from dsinga.server.routes import Routes
 from dsinga.server.slot import SliceSpec, Slot
 from dsinga.server.synchronisation import Send, Synchronisation
@@ -38,6 +39,10 @@ class Shard:
     partitions, not of arrival: the same bits every time. With ``staleness``, no group gets values for a step that is
     more than so many steps ahead of the slowest group's. A shard lives for one generation of a run; after a loss, new
     ones are made.
+
+    If ``together``, those who push a slice do its update together, each some of it: when it pushes, and when it waits,
+    which it does by :meth:`wait` alone. Where some cannot, a thread that does :meth:`work` takes their part, or all,
+    and nobody does any when it pushes. There is one group then, and no neighbour.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class Shard:
         generation: int = 0,
         start: int = 0,
         staleness: int | None = None,
+        together: bool = False,
     ):
         self._slots = {spec.slice.id: Slot(spec, groups, start) for spec in slices}
         self._updater = updater
@@ -59,6 +65,9 @@ class Shard:
         self._waits = Waits(self._slots, self._pace)
         self._totals = {group: Totals() for group in groups}
         self._synchronisation: Synchronisation | None = None
+        assert not (together and self._shared), groups
+        self._revisions = Revisions(self._advance, self._fail) if together else None
+        self._helped = False  # whether a thread of its own does updates, too
         self._error: BaseException | None = None
 
     def synchronise(self, group: int, routes: Routes, frequency: int, send: Send) -> None:
@@ -68,6 +77,7 @@ class Shard:
         changed, to be given to :meth:`receive` of the neighbour: see :class:`Synchronisation`. Values that are handed
         out are copies from now on. A failure of ``send`` closes the shard.
         """
+        assert self._revisions is None
         self._synchronisation = Synchronisation(group, routes, frequency, send, self.close)
         self._shared = True
         for slot in self._slots.values():
@@ -95,9 +105,10 @@ class Shard:
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
         """Give gradients, float32 (size,), by slice id; whoever brings a group's last one of a slice also updates it.
 
-        Of slices that have a width they may be rows alone: if all partitions' are, only these rows are updated.
-        The arrays are given away and may be overwritten. A push is accepted once for each slice; a repeated one is
-        dropped. Raises RunError if it is of another generation, and what :meth:`close` was given after that.
+        (Unless that is done together.) Of slices that have a width they may be rows alone: if all partitions' are, only
+        these rows are updated. The arrays are given away and may be overwritten. A push is accepted once for each slice;
+        a repeated one is dropped. Raises RunError if it is of another generation, and what :meth:`close` was given after
+        that.
         """
         with self._lock:
             self._check_open()
@@ -107,20 +118,47 @@ class Shard:
                 for id, gradient in gradients.items()
                 if self._slots[id].contribute(push.group, push.step, push.partition, None if push.skip else gradient)
             ]
-        for slot in complete:
+        revisions = [self._revise(slot, push.group) for slot in complete]
+        if self._revisions is not None:
+            self._revisions.add(revisions)
+            if not self._helped:
+                self._revisions.work(sum(self._share(id) for id in gradients))
+            return
+        for revision in revisions:
             try:
-                slot.update(push.group, self._updater)
+                revision.run()
             except BaseException as error:
-                error.add_note(f"in the update of {slot.spec.slice} at step {push.step}")
-                self.close(RunError(f"updating slice {slot.spec.slice} at step {push.step} failed: {error!r}"))
+                self._fail(revision.slot, revision.group, error)
                 raise
-            with self._lock:
-                slot.contributions[push.group].advance()
-                woken = self._waits.serve(slot)
-            for wait in woken:
-                wait.resolve()
+            self._advance(revision)
         if self._synchronisation is not None:
             self._synchronisation.updated(complete)
+
+    def _revise(self, slot: Slot, group: int) -> Revision:
+        try:
+            return Revision(slot, group, slot.pieces(group, self._updater))
+        except BaseException as error:
+            self._fail(slot, group, error)
+            raise
+
+    def _share(self, id: int) -> float:
+        """Return how many elements of a slice each of those who push it is to update."""
+        spec = self._slots[id].spec
+        return spec.slice.size / len(spec.contributors)
+
+    def _advance(self, revision: Revision) -> None:
+        """Go on to the next version, and wake whoever waits for it."""
+        with self._lock:
+            revision.slot.contributions[revision.group].advance()
+            woken = self._waits.serve(revision.slot)
+        for wait in woken:
+            wait.resolve()
+
+    def _fail(self, slot: Slot, group: int, error: BaseException) -> None:
+        """Close the shard, for a slice cannot be updated."""
+        step = slot.contributions[group].version
+        error.add_note(f"in the update of {slot.spec.slice} at step {step}")
+        self.close(RunError(f"updating slice {slot.spec.slice} at step {step} failed: {error!r}"))
 
     def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
         """Return a future of the values by slice id, for step ``version`` of a group.
@@ -132,6 +170,16 @@ class Shard:
         if self._shared:
             return self._wait(Wait(group, version, lambda slot: slot.copy_for(group), late=True), ids)
         return self._wait(Wait(group, version, Slot.read), ids)
+
+    def work(self) -> None:
+        """Do updates as they fall due, until the shard is closed or one fails: for a thread that has time."""
+        assert self._revisions is not None
+        self._helped = True
+        self._revisions.serve()
+
+    def wait(self, future: Future[Any], timeout: float | None = None) -> Any:
+        """Return the outcome of a future of this shard; TimeoutError after ``timeout`` seconds."""
+        return future.result(timeout) if self._revisions is None else self._revisions.wait(future, timeout)
 
     def rows_changed(
         self, ids: Iterable[int], since: Mapping[int, int], version: int
@@ -215,12 +263,13 @@ class Shard:
         """
         take = Slot.copy if state else Slot.copy_value
         if version is None:
+            assert self._revisions is None
             wait = Wait(None, 0, take, late=True)
         else:
             (group,) = self._groups
             wait = Wait(group, version, take, exact=True)
         try:
-            copies = self._wait(wait, self._slots).result(timeout)
+            copies = self.wait(self._wait(wait, self._slots), timeout)
         except TimeoutError:
             waited_for = self.pending()
             with self._lock:
@@ -236,6 +285,8 @@ class Shard:
                 return
             self._error = error
             waiting = self._waits.clear()
+        if self._revisions is not None:
+            self._revisions.close()
         for totals in self._totals.values():
             totals.close(error)
         if self._synchronisation is not None:

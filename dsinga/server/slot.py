@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.ops import SparseRows
 from dsinga.server.contributions import Contributions
+from dsinga.server.pieces import Piece, cut
 from dsinga.server.slicing import Slice
 from dsinga.training import Updater
 
@@ -87,24 +89,27 @@ class Slot:
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
         return self.contributions[group].add(step, partition, gradient)
 
-    def update(self, group: int, updater: Updater) -> None:
-        """Apply the sum of a group's contributions, with the group's own step for the learning rate's schedule.
+    def pieces(self, group: int, updater: Updater) -> list[Piece]:
+        """Return what applies the sum of a group's contributions, which have all come, in any order and by any threads.
 
-        A step that is skipped changes nothing, but what the group has then is as fresh as after any other.
+        The group's own step counts for the learning rate's schedule. A step that is skipped changes nothing, but what
+        the group has then is as fresh as after any other. Called once.
         """
         contributions = self.contributions[group]
-        step, scales = contributions.version, (self.spec.lr_scale, self.spec.wd_scale)
+        scales = self.spec.lr_scale, self.spec.wd_scale
+        gradients = contributions.parts
+        if gradients and self.spec.trainable and not self.spec.slice.width and not updater.conf.clip_norm:
+            turn = updater.turn(contributions.version, self.value, gradients[0], self.state, *scales)
+            return cut(turn, gradients)
         total = contributions.total()
         if self.spec.slice.width:
-            self._note_change(step, total)
-        with self.lock:
-            if total is None:
-                pass
-            elif not self.spec.trainable:
-                self._replace(total)
-            else:
-                updater.update(step, self.value, total, self.state, *scales)
-            contributions.copy = None
+            self._note_change(contributions.version, total)
+        if total is None:
+            return []
+        whole = functools.partial(self._replace, total)
+        if self.spec.trainable:
+            whole = functools.partial(updater.update, contributions.version, self.value, total, self.state, *scales)
+        return [Piece(self.value.size, whole)]
 
     def _replace(self, total: np.ndarray | SparseRows) -> None:
         self._sum = total if isinstance(total, SparseRows) else None

@@ -432,7 +432,7 @@ def test_what_is_held_goes_out_and_comes_back() -> None:
 
 def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     class Failing(SGD):
-        def update(self, *arguments: object) -> None:
+        def change(self, *arguments: object) -> None:
             raise OSError("no such file")
 
     key = ServerKey("failing", 0, 0, 0)

@@ -13,6 +13,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.job import SlicingMethod, UpdaterConf
 from dsinga.server import Push, Shard, SliceSpec, slice_for_servers
 from dsinga.training import create_updater
+from dsinga.training.updaters import SGD
 
 SIZES = {"w1": 2500, "b1": 7, "w2": 300}
 WAIT = 10.0  # seconds; only a test that fails waits so long
@@ -343,16 +344,14 @@ def test_the_state_of_another_updater_is_refused(state, found):
         shard.put({0: np.zeros(7, np.float32)}, state)
 
 
-class Blocking:
+class Blocking(SGD):
     """An updater that stands still in the middle of an update."""
 
     def __init__(self):
+        super().__init__(UpdaterConf(type="kSGD"))
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def create_state(self, size):
-        return {}
-
-    def update(self, step, value, gradient, state, lr_scale, wd_scale):
+    def change(self, lr, w, g, slots, t, s):
         self.begun.set()
         assert self.go_on.wait(WAIT)
 
@@ -376,7 +375,7 @@ def test_an_update_holds_up_nobody_who_has_no_need_of_it():
 
 
 class Failing(Blocking):
-    def update(self, step, value, gradient, state, lr_scale, wd_scale):
+    def change(self, lr, w, g, slots, t, s):
         raise ZeroDivisionError("a user's updater")
 
 
