@@ -5,6 +5,10 @@
 The work of a worker is the same in all, and so are the cores, to which nobody is pinned. Efficiency is the time of an
 iteration of the runs of one worker over that of the two workers. The manners take turns, each turn in processes of its
 own; figures are medians.
+
+Workers of a group wait for each other in every iteration, and the slower one of the moment counts. What that costs
+where the exchange takes no time at all is seen from the runs of one worker: their iterations in pairs, of each the
+slower. That is the limit which is printed beside the efficiency, for the machine as it was in these turns.
 """
 
 from __future__ import annotations
@@ -31,15 +35,19 @@ COMMAND = "from tests.benchmarks.bench_scaling import turn; turn({!r}, {}, {}, {
 
 
 def turn(name: str, workers: int, processes: bool, steps: int, cores: list[int]) -> None:
-    """Print the median milliseconds of an iteration, and of the exchange in it, as JSON; anywhere on these cores."""
+    """Print the median milliseconds of an iteration, and of its exchange, and those of each iteration, as JSON.
+
+    It runs anywhere on these cores.
+    """
     os.sched_setaffinity(0, cores)
     case = CASES[name]
     wanted = with_workers(job(case.net, case.batch * workers), workers)
     servers = workers if processes else 1
     wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=servers))
+    each: list[float] = []
     with connect(workers=workers, separate_processes=processes) as client:
-        figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None)
-    print(json.dumps([figures["ms_per_iteration"], figures["exchange_ms"]]))
+        figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None, seconds=each)
+    print(json.dumps([figures["ms_per_iteration"], figures["exchange_ms"], [1e3 * seconds for seconds in each]]))
 
 
 def start(name: str, workers: int, processes: bool, steps: int, cores: list[int]) -> subprocess.Popen[str]:
@@ -50,10 +58,12 @@ def start(name: str, workers: int, processes: bool, steps: int, cores: list[int]
     return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True, env=env)
 
 
-def outcomes(running: list[subprocess.Popen[str]]) -> list[float]:
-    """Return the figures of turns at the same time: the mean of each."""
+def outcomes(running: list[subprocess.Popen[str]]) -> dict[str, float]:
+    """Return the figures of turns at the same time: the mean of each; ``paired``, were they to wait for each other."""
     found = [json.loads(one.communicate(timeout=PATIENCE)[0].splitlines()[-1]) for one in running]
-    return [statistics.mean(column) for column in zip(*found, strict=True)]
+    ms, exchange, each = zip(*found, strict=True)
+    paired = statistics.median(map(max, zip(*each, strict=True)))
+    return {"ms": statistics.mean(ms), "exchange_ms": statistics.mean(exchange), "paired_ms": paired}
 
 
 @click.command()
@@ -65,9 +75,9 @@ def main(names: tuple[str, ...], turns: int, steps: int, file: Path | None) -> N
     """Print milliseconds of an iteration by case and manner, and the efficiency."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     rows = []
-    print("| case | manner | ms | exchange ms | ms of two runs at once | efficiency | goal |\n| " + "--- | " * 7)
+    print("| case | manner | ms | exchange ms | two runs at once | efficiency | goal | limit |\n| " + "--- | " * 8)
     for name in names:
-        found: dict[str, list[list[float]]] = {}
+        found: dict[str, list[dict[str, float]]] = {}
         for _ in range(turns):
             apart = [start(name, 1, False, steps, cores) for _ in cores]
             found.setdefault("apart", []).append(outcomes(apart))
@@ -75,15 +85,17 @@ def main(names: tuple[str, ...], turns: int, steps: int, file: Path | None) -> N
                 together = start(name, 2, manner == "processes", steps, cores)
                 found.setdefault(manner, []).append(outcomes([together]))
         medians = {
-            manner: [statistics.median(column) for column in zip(*of, strict=True)] for manner, of in found.items()
+            manner: {key: statistics.median(one[key] for one in of) for key in of[0]} for manner, of in found.items()
         }
+        alone, paired = medians["apart"]["ms"], medians["apart"]["paired_ms"]
         for manner, goal in GOALS.items():
-            (ms, exchange), (alone, _) = medians[manner], medians["apart"]
-            rows.append({"case": name, "manner": manner, "ms": ms, "alone_ms": alone, "efficiency": alone / ms})
-            print(
-                f"| {name} | {manner} | {ms:.1f} | {exchange:.1f} | {alone:.1f} | {alone / ms:.2f} | {goal} |",
-                flush=True,
+            own = {"ms": medians[manner]["ms"], "exchange_ms": medians[manner]["exchange_ms"], "alone_ms": alone}
+            rows.append(
+                {"case": name, "manner": manner, **own, "efficiency": alone / own["ms"], "limit": alone / paired}
             )
+            cells = [f"{ms:.1f}" for ms in own.values()]
+            cells += [f"{alone / own['ms']:.2f}", f"{goal:.2f}", f"{alone / paired:.2f}"]
+            print("| " + " | ".join([name, manner, *cells]) + " |", flush=True)
     if file:
         file.write_text(json.dumps(rows, indent=1))
 
