@@ -105,10 +105,10 @@ class Shard:
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
         """Give gradients, float32 (size,), by slice id; whoever brings a group's last one of a slice also updates it.
 
-        (Unless that is done together.) Of slices that have a width they may be rows alone: if all partitions' are, only
-        these rows are updated. The arrays are given away and may be overwritten. A push is accepted once for each slice;
-        a repeated one is dropped. Raises RunError if it is of another generation, and what :meth:`close` was given after
-        that.
+        (Unless that is done together.) Of slices that have a width they may be rows alone: if all partitions' are,
+        only these rows are updated. The arrays are given away and may be overwritten. A push is accepted once for each
+        slice; a repeated one is dropped. Raises RunError if it is of another generation, and what :meth:`close` was
+        given after that.
         """
         with self._lock:
             self._check_open()
