@@ -75,8 +75,10 @@ class Replica(Mapping[str, Array]):
         In host memory it is applied at once, while it lies in the caches; on a device all of them are, by one launch.
         """
         slot = self._slots[name]
-        if type(slot.value) is np.ndarray or not slot.spec.trainable:
+        if type(slot.value) is np.ndarray:
             self.update(step, name, 0, gradient)
+        elif not slot.spec.trainable and not isinstance(gradient, SparseRows):
+            slot.value = self._there(gradient, slot)  # itself: a copy would be a launch
         else:
             self._turns.append(self._turn(step, slot, slot.value, self._there(gradient, slot), slot.state))
 

@@ -23,11 +23,6 @@ class Statistics(NamedTuple):
     variance: Array
     size: int = 1
 
-    @property
-    def inverse(self) -> Array:
-        """1/√(variance + EPSILON)."""
-        return (self.variance + EPSILON) ** -0.5
-
 
 @register("layer", "kBM", "kCudnnBM")
 class BatchNorm(Layer):
@@ -66,11 +61,11 @@ class BatchNorm(Layer):
             found = Statistics(running_mean.astype(np.float64), running_variance.astype(np.float64))
             return Output(_normalise(x, scale, bias, found, ctx))
         found = self.statistics(x, ctx)
-        share = max(self.momentum, 1 / (ctx.step + 1))
-        unbiased = found.variance * (found.size / max(found.size - 1, 1))
+        share, move = max(self.momentum, 1 / (ctx.step + 1)), ctx.ops.moving_average
+        unbiased = found.size / max(found.size - 1, 1)
         state = {
-            "mean": _move(running_mean, found.mean, share),
-            "variance": _move(running_variance, unbiased, share),
+            "mean": move(running_mean, found.mean, share),
+            "variance": move(running_variance, found.variance, share, unbiased),
         }
         return Output(_normalise(x, scale, bias, found, ctx), saved=found, state=state)
 
@@ -96,10 +91,9 @@ class BatchNorm(Layer):
         dx = None
         if needs[0]:
             # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), the sums over the global batch.
-            sum_dy, sum_along = self.global_sums(sums, ctx)
-            slope = -found.inverse * sum_along / found.size
-            shift = -sum_dy / found.size - slope * found.mean
-            dx = ctx.ops.batch_norm_grad(x, grad, scale * found.inverse, slope, shift)
+            everywhere = self.global_sums(sums, ctx)
+            slopes = ctx.ops.batch_norm_slopes(scale, found.mean, found.variance, everywhere, found.size, EPSILON)
+            dx = ctx.ops.batch_norm_grad(x, grad, *slopes)
         dbias, dscale = (one.astype(scale.dtype) for one in sums)
         return (dx,), (dscale, dbias, None, None)
 
@@ -112,9 +106,4 @@ class BatchNorm(Layer):
 
 
 def _normalise(x: Array, scale: Array, bias: Array, found: Statistics, ctx: Context) -> Array:
-    factor = scale * found.inverse
-    return ctx.ops.channel_affine(x, factor, bias - found.mean * factor)
-
-
-def _move(running: Array, new: Array, share: float) -> Array:
-    return ((1 - share) * running + share * new).astype(running.dtype)
+    return ctx.ops.channel_affine(x, *ctx.ops.batch_norm_affine(scale, bias, found.mean, found.variance, EPSILON))

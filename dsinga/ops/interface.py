@@ -185,6 +185,25 @@ class Ops(ABC):
         """factor·(dy + slope·x + shift), of the layout of x (B, C, ...); the constants are (C,) along axis 1."""
 
     @abstractmethod
+    def batch_norm_slopes(
+        self, scale: Array, mean: Array, variance: Array, sums: Sequence[Array], size: int, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        """Return (factor, slope, shift) for :meth:`batch_norm_grad`, by ``sums``, those over all ``size`` numbers.
+
+        With inverse = 1/√(variance + epsilon): scale·inverse, -inverse·Σ(dy·x̂)/size, -Σdy/size - slope·mean.
+        """
+
+    @abstractmethod
+    def batch_norm_affine(
+        self, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float
+    ) -> tuple[Array, Array]:
+        """Return (factor, shift) for :meth:`channel_affine`: scale/√(variance + epsilon), bias - mean·factor."""
+
+    @abstractmethod
+    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
+        """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64."""
+
+    @abstractmethod
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         """x·scale + shift with scale and shift (C,) along axis 1."""
 

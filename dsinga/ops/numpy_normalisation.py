@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,22 @@ class NumpyNormalisation(Ops):
         dx += dy
         dx *= _along_channels(factor, x)
         return dx
+
+    def batch_norm_slopes(
+        self, scale: Array, mean: Array, variance: Array, sums: Sequence[Array], size: int, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        inverse = (variance + epsilon) ** -0.5
+        slope = -inverse * sums[1] / size
+        return scale * inverse, slope, -sums[0] / size - slope * mean
+
+    def batch_norm_affine(
+        self, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float
+    ) -> tuple[Array, Array]:
+        factor = scale * (variance + epsilon) ** -0.5
+        return factor, bias - mean * factor
+
+    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
+        return ((1 - share) * running + share * (new * factor)).astype(running.dtype)
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         y = x * _along_channels(scale, x)

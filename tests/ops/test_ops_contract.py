@@ -210,6 +210,19 @@ class TestKernels:
             np.testing.assert_allclose(found, expected, rtol=0, atol=100 * ROUNDING[backend.dtype])
         grad = backend.run("batch_norm_grad", x_placed, y_placed, scale, shift, exact_mean)
         assert_close(grad, scale[along] * (y + shift[along] * x + exact_mean[along]), backend.dtype)
+        inverse, ops = 1 / np.sqrt(exact_variance + 1e-5), backend.ops
+        own, other = backend.asarray(scale), backend.asarray(shift)
+        doubles = [ops.asarray(one) for one in (exact_mean, exact_variance, *sums)]
+        slope = -inverse * sums[1] / count
+        slopes = backend.host(ops.batch_norm_slopes(own, *doubles[:2], doubles[2:], count, 1e-5))
+        for found, wanted in zip(slopes, (scale * inverse, slope, -sums[0] / count - slope * exact_mean), strict=True):
+            assert_close(found.astype(backend.dtype), wanted, backend.dtype)
+        affine = backend.host(ops.batch_norm_affine(own, other, *doubles[:2], 1e-5))
+        for found, wanted in zip(affine, (scale * inverse, shift - exact_mean * scale * inverse), strict=True):
+            assert_close(found.astype(backend.dtype), wanted, backend.dtype)
+        moved = backend.host(ops.moving_average(own, doubles[1], 0.25, 1.5))
+        assert moved.dtype == backend.dtype
+        assert_close(moved, 0.75 * scale + 0.375 * exact_variance, backend.dtype)
         affine = backend.run("channel_affine", x_placed, scale, shift)
         assert_close(affine, x * scale[along] + shift[along], backend.dtype)
 

@@ -91,3 +91,31 @@ KERNEL lrn_grad(const REAL* x, const REAL* share, REAL* dx, Index half, double f
         dx[i] -= (REAL)factor * x[i] * sum;
     }
 }
+
+// Of n channels: what batch normalisation multiplies by and adds, and the constants of its gradient.
+KERNEL batch_norm_affine(
+    const REAL* scale, const REAL* bias, const double* mean, const double* variance, REAL* factor, REAL* shift,
+    double epsilon, Index n
+) {
+    FOR_EACH(i, n) {
+        const double own = scale[i] / sqrt(variance[i] + epsilon);
+        factor[i] = own;
+        shift[i] = bias[i] - mean[i] * own;
+    }
+}
+
+KERNEL batch_norm_slopes(
+    const REAL* scale, const double* mean, const double* variance, const double* sum, const double* along, REAL* factor,
+    REAL* slope, REAL* shift, double size, double epsilon, Index n
+) {
+    FOR_EACH(i, n) {
+        const double inverse = 1 / sqrt(variance[i] + epsilon), own = -inverse * along[i] / size;
+        factor[i] = scale[i] * inverse;
+        slope[i] = own;
+        shift[i] = -sum[i] / size - own * mean[i];
+    }
+}
+
+KERNEL moving_average(const REAL* running, const double* now, REAL* moved, double share, double factor, Index n) {
+    FOR_EACH(i, n) moved[i] = (1 - share) * running[i] + share * (now[i] * factor);
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,31 @@ class CupyNormalisation(Ops):
         )
         return sums.total(total), sums.total(along)
 
+    def batch_norm_slopes(
+        self, scale: Array, mean: Array, variance: Array, sums: Sequence[Array], size: int, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        scale = cupy.ascontiguousarray(scale)
+        results = tuple(cupy.empty_like(scale) for _ in range(3))
+        arguments = scale, *_doubles(mean, variance, *sums), *results, float(size), float(epsilon)
+        source.each("batch_norm_slopes", scale.dtype, scale.size, *arguments)
+        return results
+
+    def batch_norm_affine(
+        self, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float
+    ) -> tuple[Array, Array]:
+        scale, bias = cupy.ascontiguousarray(scale), cupy.ascontiguousarray(bias, scale.dtype)
+        factor, shift = cupy.empty_like(scale), cupy.empty_like(scale)
+        arguments = scale, bias, *_doubles(mean, variance), factor, shift, float(epsilon)
+        source.each("batch_norm_affine", scale.dtype, scale.size, *arguments)
+        return factor, shift
+
+    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
+        running = cupy.ascontiguousarray(running)
+        moved = cupy.empty_like(running)
+        arguments = running, *_doubles(new), moved, float(share), float(factor)
+        source.each("moving_average", running.dtype, running.size, *arguments)
+        return moved
+
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         return _by_rows("affine", (x,), (scale, shift))
 
@@ -76,6 +102,10 @@ class CupyNormalisation(Ops):
         dx, scale = cupy.empty_like(dy), cupy.ascontiguousarray(scale, dy.dtype)
         _rows.rows("layer_norm_grad", dy.dtype, len(dy), normal, inverse, dy, scale, dx, dy.shape[1])
         return dx, column_sums(dy, normal, rounded=dy.dtype), column_sums(dy, rounded=dy.dtype)
+
+
+def _doubles(*arrays: Array) -> list[Array]:
+    return [cupy.ascontiguousarray(cupy.asarray(array, np.float64)) for array in arrays]
 
 
 def _by_rows(kernel: str, arrays: tuple[Array, ...], vectors: tuple[Array, ...]) -> Array:
