@@ -12,6 +12,7 @@ from dask.system import CPU_COUNT
 
 from dsinga.api import roots
 from dsinga.cluster.feed import open_feed
+from dsinga.cluster.measure import meetings_inside
 from dsinga.cluster.units import parse_bandwidth, parse_latency
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, JobError, LayerConf, PartitionMethod, Phase, check
@@ -23,6 +24,7 @@ from dsinga.planner.forecast import EXACT_WORKERS, Forecast
 from dsinga.planner.hosts import Hosts, hosts
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import Machine, measured_machine
+from dsinga.planner.meetings import PUNCTUAL, Lateness
 from dsinga.planner.memory import FIXED, Memory, worker_memory
 from dsinga.planner.search import Search, own_layers
 from dsinga.planner.simulate import Prediction
@@ -119,10 +121,11 @@ def predict(job: Job, *, workers: int | None = None, network: Link | None = None
         raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
     here = network is None and count <= CPU_COUNT
     forecasts = _Forecasts(job, net)
-    near = forecasts.at(_in_one_process, count, Links(INSIDE, ENDS, LOOPBACK))
+    late = forecasts.lateness()
+    near = forecasts.at(_in_one_process, count, Links(INSIDE, ENDS, LOOPBACK, late_inside=late))
     per_process = conf.nworkers_per_procs if conf else CPU_COUNT
     link = network or NETWORK
-    far = forecasts.at(_spread(conf), per_process, Links(INSIDE, ENDS, link))
+    far = forecasts.at(_spread(conf), per_process, Links(INSIDE, ENDS, link, late_inside=late, late=late))
     forecast = near if here else far
     found = _alternatives(job, forecast, count)
     curve = [
@@ -153,15 +156,22 @@ class _Forecasts:
         self.store = RateStore(rates_file(dask.config.get("dsinga.cache", None)))
         self._net, self._updater = net, create_updater(job.updater)
 
+    def lateness(self) -> Lateness:
+        """Return what meetings cost the workers of one process here; elsewhere they are taken to be as punctual."""
+        return Lateness(*self.store.get("meetings", meetings_inside)) if CPU_COUNT > 1 else PUNCTUAL
+
     def at(self, hosts: Callable[[int], Hosts], each: int, links: Links) -> Forecast:
         """Return a forecast for workers that live so, up to ``each`` on a machine with the cores of this one."""
         each = min(each, CPU_COUNT)
 
+        def homes(workers: int) -> Hosts:
+            return hosts(workers)._replace(whole=bool(self._updater.conf.clip_norm))
+
         def machine(workers: int) -> Machine:
             crowd = min(workers, each)
-            return measured_machine(self._net, self._updater, get_ops(), CPU_COUNT // each, crowd, self.store)
+            return measured_machine(self._net, self._updater, get_ops(), CPU_COUNT // each, crowd, crowd, self.store)
 
-        return Forecast(self._net, machine, links, hosts)
+        return Forecast(self._net, machine, links, homes)
 
 
 def _in_one_process(workers: int) -> Hosts:

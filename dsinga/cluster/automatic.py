@@ -40,7 +40,7 @@ def automatic_cuts(
     workers = placement.partitions[0]
     check_travels(client, workers, [net], {"the updater": updater})
     fixed = own_layers(conf)
-    hosts = hosts_of(placement, slicing)
+    hosts = hosts_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
     links = measure_links(client, workers)
     folder = dask.config.get("dsinga.cache", None)
     arguments = (net, hosts, updater, links, fixed, placement, folder)
@@ -65,8 +65,10 @@ def machine_of(
     net: NeuralNet, updater: Updater, ops: Ops, placement: Placement, store: RateStore, workers: int
 ) -> Machine:
     """Return the machine of the first worker, as it is when the first ``workers`` of its group compute."""
-    first, *others = map(host, placement.partitions[0][:workers])
-    return measured_machine(net, updater, ops, placement.threads[0][0], 1 + others.count(first), store)
+    addresses = placement.partitions[0][:workers]
+    crowd = [address for address in addresses if host(address) == host(addresses[0])]
+    tenants = [address for address in crowd if process(address) == process(addresses[0])]
+    return measured_machine(net, updater, ops, placement.threads[0][0], len(crowd), len(tenants), store)
 
 
 def _choose(

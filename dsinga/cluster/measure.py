@@ -9,18 +9,24 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from distributed import Client
 
 from dsinga.cluster.hostcalls import Guest, Listener, connect
+from dsinga.cluster.mail import Courier, Neighbour, PartitionMail, Peer
+from dsinga.cluster.meter import Meter
 from dsinga.cluster.placement import host, process
 from dsinga.cluster.watch import gather
+from dsinga.errors import RunError
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
+from dsinga.planner.meetings import Lateness, lateness, time_meetings
 
 SMALL, LARGE = 1 << 16, 1 << 24  # bytes
 CALLS = {0: 40, SMALL: 20, LARGE: 5}
+PATIENCE = 30.0  # seconds within which two processes meet
 
 
 class Taker:
@@ -45,17 +51,31 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     next measurement. Raises RunError where a worker is lost meanwhile.
     """
     homes = list({process(address): address for address in reversed(addresses)}.values())[::-1]
+    here = client.submit(meetings_inside, workers=[homes[0]], pure=False)
+    (inside,) = gather(client, [here], homes[:1])
     if len(homes) < 2:
-        return Links(INSIDE, ENDS, LOOPBACK)
+        return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
     one, other = homes[:2]
     name = uuid.uuid4().hex
     taker = client.submit(Taker, name, workers=[other], actor=True, pure=False)  # it lives as long as this future
     timed = client.submit(_time_calls, taker, name, workers=[one], pure=False)
     seconds, mapped = gather(client, [timed], homes[:2])[0]
     found = link_of(seconds)
-    if host(one) == host(other):
-        return Links(INSIDE, found, LOOPBACK, mapped)
-    return Links(INSIDE, ENDS, found._replace(latency=max(found.latency - ENDS.latency, 0.0)))
+    if host(one) != host(other):
+        wire = found._replace(latency=max(found.latency - ENDS.latency, 0.0))
+        return Links(INSIDE, ENDS, wire, False, inside, inside)
+    late = _meet_across(client, one, other, found) if mapped else inside
+    return Links(INSIDE, found, LOOPBACK, mapped, inside, late)
+
+
+def _meet_across(client: Client, one: str, other: str, link: Link) -> Lateness:
+    """Return what meetings of the Dask workers ``one`` and ``other`` cost besides the messages, one to each."""
+    names = uuid.uuid4().hex, uuid.uuid4().hex
+    both = [
+        client.submit(_meet, names[0], names[1], workers=[one], pure=False),
+        client.submit(_meet, names[1], names[0], workers=[other], pure=False),
+    ]
+    return _rounded(lateness(gather(client, both, [one, other]), 2 * link.latency))
 
 
 def link_of(seconds: dict[int, float]) -> Link:
@@ -79,6 +99,46 @@ def _time_calls(taker: Any, name: str) -> tuple[dict[int, float], bool]:
             times.append(time.perf_counter() - started)
         medians[size] = statistics.median(times)
     return medians, found is not None
+
+
+def meetings_inside() -> Lateness:
+    """Return what meetings of two threads of this process cost besides the messages."""
+    mails = [PartitionMail(PATIENCE, Meter()) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(_time_meetings, mails, [Neighbour(mail.box) for mail in mails[::-1]]))
+    return _rounded(lateness(found, INSIDE.latency))
+
+
+def _meet(own: str, other: str) -> list[tuple[float, float]]:
+    """Task: return what this process takes for computing and for meeting the one that listens under ``other``."""
+    mail = PartitionMail(PATIENCE, Meter())
+    mail.listen(own)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while (found := connect(other)) is None:
+            if time.monotonic() > deadline:
+                raise RunError(f"waited {PATIENCE:g} s for another process of this host")
+            time.sleep(0.01)
+        return _time_meetings(mail, Courier(found[0]))
+    finally:
+        mail.close()
+
+
+def _time_meetings(mail: PartitionMail, peer: Peer) -> list[tuple[float, float]]:
+    mail.introduce([peer])
+    token = np.zeros(1, np.float32)
+
+    def meet() -> None:
+        mail.begin("a measurement")
+        mail.send(0, "here", token)
+        mail.receive("here")
+        mail.finish()
+
+    return time_meetings(meet)
+
+
+def _rounded(late: Lateness) -> Lateness:
+    return Lateness(*map(_near, late))
 
 
 def _near(figure: float) -> float:

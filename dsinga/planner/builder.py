@@ -32,10 +32,10 @@ class Builder:
         servers: Sequence[int],
         rates: Rates,
     ):
-        self._params, self._home, self._servers, self._rates = params, home, servers, rates
+        self._params, self._rates, self.home = params, rates, home
         own = {name: slices[name] for name in params}
         buckets = fill_buckets(own, len(servers)) if own else []
-        self.program = Program(packets=[_packet(bucket.server, bucket.slices) for bucket in buckets])
+        self.program = Program(packets=[_packet(bucket.server, bucket.slices, rates) for bucket in buckets])
         self._buckets_of: dict[str, list[int]] = {name: [] for name in own}
         for number, bucket in enumerate(buckets):
             for piece in bucket.slices:
@@ -55,16 +55,13 @@ class Builder:
             for number in fresh:
                 self.add(Await(number, before=1))
             if fresh and len(self._buckets_of[name]) > 1:
-                self.add(Compute(self._rates.copy * FLOAT_BYTES * math.prod(self._params[name])))
+                self.add(Compute(self._rates.keep * FLOAT_BYTES * math.prod(self._params[name])))
 
     def push(self, names: Iterable[str]) -> None:
-        """Give gradients away; a bucket that is complete is sent, joined where another process is to get it."""
+        """Give gradients away; a bucket that is complete is sent."""
         for number in (number for name in names for number in self._buckets_of[name]):
             self._missing[number] -= 1
             if not self._missing[number]:
-                packet = self.program.packets[number]
-                if len(packet.pieces) > 1 and self._servers[packet.server] != self._home:
-                    self.add(Compute(self._rates.copy * packet.bytes))
                 self.add(Push(number))
 
     def sum_up(self, key: str, size: int, workers: int, pieces: MutableMapping[Any, Piece]) -> None:
@@ -77,11 +74,17 @@ class Builder:
 
 
 def update_pieces(slices: Iterable[Slice], users: Mapping[str, int], rates: Rates) -> dict[Any, Piece]:
-    """Return what the servers do: add the gradients of the users of each slice's param, and update the slice."""
-    return {
-        piece.id: Piece(users[piece.param], piece.size * (rates.update + rates.add * (users[piece.param] - 1)))
-        for piece in slices
-    }
+    """Return what the servers do: add the gradients of the users of each slice's param, and update the slice.
+
+    What has several users is updated by the last of them, while the others go on. What has one is updated when others
+    of its process update their parts of the same layer.
+    """
+
+    def seconds(piece: Slice) -> float:
+        others = users[piece.param] - 1
+        return piece.size * (rates.update + rates.add * others if others else rates.crowded)
+
+    return {piece.id: Piece(users[piece.param], seconds(piece)) for piece in slices}
 
 
 def by_param(slices: Iterable[Slice], names: Iterable[str]) -> dict[str, list[Slice]]:
@@ -92,5 +95,6 @@ def by_param(slices: Iterable[Slice], names: Iterable[str]) -> dict[str, list[Sl
     return found
 
 
-def _packet(server: int, slices: Sequence[Slice]) -> Packet:
-    return Packet(server, tuple(piece.id for piece in slices), FLOAT_BYTES * sum(piece.size for piece in slices))
+def _packet(server: int, slices: Sequence[Slice], rates: Rates) -> Packet:
+    size = FLOAT_BYTES * sum(piece.size for piece in slices)
+    return Packet(server, tuple(piece.id for piece in slices), size, rates.copy * size if len(slices) > 1 else 0.0)

@@ -13,7 +13,7 @@ from dsinga.planner.link import Links
 from dsinga.planner.machine import Machine
 from dsinga.planner.simulate import Prediction, simulate
 from dsinga.planner.sketch import sketch
-from dsinga.planner.strategies import by_rows
+from dsinga.planner.strategies import by_features, by_rows
 from dsinga.planner.translate import translate
 
 EXACT_WORKERS = 8  # up to so many the net is partitioned as a run would do it, beyond it is sketched
@@ -42,7 +42,19 @@ class Forecast:
 
     def price(self, cuts: Mapping[str, Cut], workers: int) -> float:
         """Return the seconds of an iteration, sketched: quick, for a search."""
-        return simulate(sketch(self.net, cuts, self.hosts(workers), self._machines(workers)), self.links).seconds
+        return simulate(sketch(self.net, cuts, self.hosts(workers), self._walked(workers)), self.links).seconds
+
+    @cached_property
+    def _walked(self) -> Callable[[int], Machine]:
+        return cache(self._walk)
+
+    def _walk(self, workers: int) -> Machine:
+        """Return the machine, which has walked through the nets that are all by rows and all by features."""
+        machine = self._machines(workers)
+        if workers <= EXACT_WORKERS:
+            for way in (by_rows, by_features):
+                machine.walk(partition(self.net, workers, cuts=way(self.net, workers)).locals[0])
+        return machine
 
     @cached_property
     def alone(self) -> Prediction:

@@ -19,18 +19,20 @@ class Part(NamedTuple):
 
 
 class Hosts(NamedTuple):
-    """The process of each worker and of each server; ``slicing`` cuts the params for the servers."""
+    """The process of each worker and of each server; ``slicing`` cuts the params for the servers, if not ``whole``."""
 
     workers: tuple[int, ...]
     servers: tuple[int, ...]
     slicing: SlicingMethod = SlicingMethod.kSinga
+    whole: bool = False
 
     def first(self, workers: int) -> Hosts:
         """Return so many of the workers, with the servers in their processes, or one where there are none."""
         if workers == len(self.workers):
             return self
         homes = self.workers[:workers]
-        return Hosts(homes, tuple(home for home in self.servers if home in homes) or self.servers[:1], self.slicing)
+        servers = tuple(home for home in self.servers if home in homes) or self.servers[:1]
+        return self._replace(workers=homes, servers=servers)
 
     def slices(self, parts: Mapping[str, Part]) -> list[Slice]:
         """Return the slices of the param parts; a part with one user stays in that user's process, if it can."""
@@ -43,7 +45,7 @@ class Hosts(NamedTuple):
             if len(part.users) == 1 and servers:
                 beside[name] = servers[number % len(servers)]
         sizes = {name: math.prod(part.shape) for name, part in parts.items()}
-        return slice_for_servers(sizes, len(self.servers), self.slicing, beside)
+        return slice_for_servers(sizes, len(self.servers), self.slicing, beside, whole=self.whole)
 
 
 def hosts(workers: int, per_process: int, servers: int, slicing: SlicingMethod = SlicingMethod.kSinga) -> Hosts:

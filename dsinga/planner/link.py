@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from dsinga.planner.meetings import PUNCTUAL, Lateness
+
 
 class Link(NamedTuple):
     """``latency`` seconds a message, whatever its size, and ``bandwidth`` bytes a second."""
@@ -24,12 +26,16 @@ class Links(NamedTuple):
     and receiving cost the processor at either end, in Dask's and the system's software. ``wire`` lies between
     processes, and costs no processor any time. ``mapped`` says that what is sent is laid where the receiver has it
     mapped, and that servers' values lie in such a place: then only who sends pays for bytes, and values do not travel.
+    ``late_inside`` and ``late`` say how much later than on average workers of one process, and of several, are where
+    they meet.
     """
 
     inside: Link
     ends: Link
     wire: Link
     mapped: bool = False
+    late_inside: Lateness = PUNCTUAL
+    late: Lateness = PUNCTUAL
 
     @property
     def between(self) -> Link:

@@ -3,61 +3,103 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple
 
 from dsinga.job import LRGenConf
 from dsinga.job.writer import lines, message_fields
-from dsinga.net import NeuralNet, Stage
+from dsinga.net import NeuralNet, Stage, partition
 from dsinga.ops import Ops
-from dsinga.planner.measure import LayerTime, Work, time_layer, time_net, time_numbers
+from dsinga.planner.measure import LayerTime, Work, rows_of, time_layer, time_numbers
 from dsinga.planner.store import RateStore
+from dsinga.planner.strategies import by_rows
+from dsinga.planner.walk import walk
 from dsinga.training import Updater
 
 
 class Rates(NamedTuple):
-    """Seconds to update a number of a param, to add a number of a gradient, and to copy a byte."""
+    """Seconds to update a number of a param, to add a number of a gradient, to copy a byte to new or kept memory.
+
+    ``crowded`` are those of an update if all workers of a process do updates at the same time.
+    """
 
     update: float
     add: float
     copy: float
+    keep: float
+    crowded: float
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``rates``, and the time that a worker takes for a layer, forward and backward."""
+    """``rates``, the time that a worker takes for a layer, and what each stage of a worker's net takes in its place."""
 
     rates: Rates
     time: Callable[[Work], LayerTime]
+    walk: Callable[[NeuralNet], Sequence[LayerTime]]
 
 
-def measured_machine(net: NeuralNet, updater: Updater, ops: Ops, threads: int, crowd: int, store: RateStore) -> Machine:
+def measured_machine(
+    net: NeuralNet, updater: Updater, ops: Ops, threads: int, crowd: int, tenants: int, store: RateStore
+) -> Machine:
     """Return this machine as it is measured with ``crowd`` workers, where ``store`` does not know it already.
 
-    A layer is told by its type, configuration, shapes and what is wanted of it, with the kernels and threads used.
-    What layers take alone is stretched by what the whole of ``net`` takes over the sum of its layers. Not shortened:
-    the sum may be longer because workers wait for each other after every layer, as they do where features are cut.
-    """
+    ``tenants`` of them live in one process.
 
-    def alone(work: Work) -> LayerTime:
-        known = store.get(f"{kernels}: {describe(work)}", lambda: time_layer(work, ops, threads, crowd))
-        return LayerTime(known[0], known[1], int(known[2]), int(known[3]))
+    A layer is told by its type, configuration, shapes and what is wanted of it, with the kernels and threads used. Of
+    one that has been walked through, the time in its place holds. What others take alone is scaled by what a walk
+    through ``net``, cut by rows, takes over the sum of what its layers take alone.
+    """
+    placed: dict[str, LayerTime] = {}
 
     def time(work: Work) -> LayerTime:
+        told = describe(work)
+        if told in placed:
+            return placed[told]
         one = alone(work)
-        return one._replace(forward=stretch * one.forward, backward=stretch * one.backward)
+        return one._replace(forward=scale() * one.forward, backward=scale() * one.backward)
+
+    def alone(work: Work) -> LayerTime:
+        (one,) = _times(store.get(f"{kernels}: {describe(work)}", lambda: time_layer(work, ops, threads, crowd)))
+        return one
+
+    def walked(local: NeuralNet) -> list[LayerTime]:
+        told = [describe(work_of(stage)) for stage in local.stages]
+        name = hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
+        measured = partial(_walk, local, ops, threads, crowd)
+        found = _times(store.get(f"{kernels}: net {name}", measured))
+        for one, seconds in zip(told, found, strict=True):
+            placed.setdefault(one, seconds)
+        return found
+
+    @cache
+    def scale() -> float:
+        local = partition(net, crowd, cuts=by_rows(net, crowd)).locals[0]
+        return _sum(walked(local)) / _sum(alone(work_of(stage)) for stage in local.stages)
 
     kernels = f"{ops.name}, {crowd} at once x{threads}"
-    works = [work_of(stage, crowd) for stage in net.stages]
-    name = hashlib.blake2b("\n".join(map(describe, works)).encode(), digest_size=8).hexdigest()
-    rows = works[0].rows
-    (whole,) = store.get(f"{kernels}: net {name}", lambda: [time_net(net, rows, ops, threads, crowd)])
-    stretch = max(whole / sum(one.forward + one.backward for one in map(alone, works)), 1.0)
     settings = "; ".join(lines(message_fields(updater.conf.replace(learning_rate=LRGenConf()))))
-    numbers = f"numbers, {crowd} at once: {type(updater).__name__}: {settings}"
-    rates = Rates(*store.get(numbers, lambda: time_numbers(updater, crowd)))
-    return Machine(rates, time)
+
+    def numbers(many: int) -> Sequence[float]:
+        what = f"numbers, {many} at once: {type(updater).__name__}: {settings}"
+        return store.get(what, lambda: time_numbers(updater, many))
+
+    update, add, copy, keep = numbers(1)
+    return Machine(Rates(update, add, copy, keep, crowded=numbers(tenants)[0]), time, walked)
+
+
+def _walk(net: NeuralNet, ops: Ops, threads: int, crowd: int) -> list[float]:
+    return [figure for one in walk(net, ops, threads, crowd) for figure in one]
+
+
+def _times(figures: Sequence[float]) -> list[LayerTime]:
+    return [LayerTime(f, b, int(n), int(m)) for f, b, n, m in zip(*[iter(figures)] * 4, strict=True)]
+
+
+def _sum(times: Iterable[LayerTime]) -> float:
+    return sum(one.forward + one.backward for one in times)
 
 
 def work_of(stage: Stage, parts: int = 1) -> Work:
@@ -68,11 +110,6 @@ def work_of(stage: Stage, parts: int = 1) -> Work:
         (rows if shape[0] == whole else shape[0], *shape[1:]) for shape in map(tuple, stage.layer.source_shapes)
     )
     return Work(stage.layer, rows, sources, stage.needs, stage.backward)
-
-
-def rows_of(stage: Stage) -> int:
-    """Return how many rows of its batch a worker computes at a node."""
-    return stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
 
 
 def describe(work: Work) -> str:

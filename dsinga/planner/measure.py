@@ -16,9 +16,9 @@ from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer, Shape
 from dsinga.layers.codes import Codes
 from dsinga.layers.context import Context, Records, Rows
-from dsinga.net import NeuralNet
+from dsinga.net import Stage
 from dsinga.ops import Ops
-from dsinga.training import Updater, bp
+from dsinga.training import Updater
 
 RUNS = 6  # the first of them is not counted
 NUMBERS = 1 << 22  # to time the arithmetic on params with: 16 MB, more than a cache level of one core holds
@@ -42,6 +42,11 @@ class Work(NamedTuple):
     sources: tuple[Shape, ...]
     needs: tuple[bool, ...]
     backward: bool
+
+
+def rows_of(stage: Stage) -> int:
+    """Return how many rows of its batch a worker computes at a node."""
+    return stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
 
 
 def time_layer(work: Work, ops: Ops, threads: int, crowd: int) -> LayerTime:
@@ -69,27 +74,12 @@ def time_layer(work: Work, ops: Ops, threads: int, crowd: int) -> LayerTime:
     return LayerTime(forward, backward, asked["forward"], asked.get("backward", 0))
 
 
-def time_net(net: NeuralNet, rows: int, ops: Ops, threads: int, crowd: int) -> float:
-    """Run ``rows`` rows of a batch forward and backward through a whole net and return the seconds, as above.
+def time_numbers(updater: Updater, crowd: int) -> tuple[float, float, float, float]:
+    """Return seconds to update a number of a param, to add one of a gradient, to copy a byte to new or kept memory.
 
-    That is more than its layers take one by one: each finds the caches, and the memory that it asks for, as the layers
-    around it leave them.
+    ``crowd`` threads do so at once, the workers of one process: they wait for each other's Python between any two
+    steps of an update, as those of several processes do not.
     """
-
-    def runs() -> list[Callable[[], object]]:
-        ops.set_threads(threads)
-        rng = np.random.default_rng(0)
-        layers = [stage.layer for stage in net.stages]
-        values = {name: _numbers(rng, param.shape, ops) * np.float32(0.01) for name, param in net.params.items()}
-        records = {layer.name: _records(layer, rows, rng) for layer in layers if layer.is_input}
-        ctx = Context(ops, Phase.kTrain, Rows(0, rows, max(rows, layers[0].shape[0])))
-        return [lambda: bp(net, values, records, ctx, lambda name, gradient: None)]
-
-    return _seconds(runs, crowd)[0]
-
-
-def time_numbers(updater: Updater, crowd: int) -> tuple[float, float, float]:
-    """Return seconds to update a number of a param, to add a number of a gradient, to copy a byte."""
 
     def runs() -> list[Callable[[], object]]:
         value, gradient = np.ones(NUMBERS, np.float32), np.ones(NUMBERS, np.float32)
@@ -98,18 +88,21 @@ def time_numbers(updater: Updater, crowd: int) -> tuple[float, float, float]:
             lambda: updater.update(0, value, gradient, state),
             lambda: np.add(value, gradient, out=value),
             value.copy,
+            lambda: np.copyto(gradient, value),
         ]
 
-    update, add, copy = _seconds(runs, crowd)
-    return update / NUMBERS, add / NUMBERS, copy / (4 * NUMBERS)
+    update, add, copy, keep = _seconds(runs, crowd)
+    return update / NUMBERS, add / NUMBERS, copy / (4 * NUMBERS), keep / (4 * NUMBERS)
 
 
-def _passes(work: Work, ops: Ops) -> tuple[Callable[[], object], Callable[[], object] | None, _Sums]:
+def _passes(work: Work, ops: Ops) -> tuple[Callable[[], object], Callable[[], object] | None, Sums]:
     """Return what runs a layer forward, and backward if that is wanted, and the count of the sums it asks for."""
-    layer, rng, sums = work.layer, np.random.default_rng(0), _Sums()
+    layer, rng, sums = work.layer, np.random.default_rng(0), Sums()
     ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), total=sums)
-    params = [_numbers(rng, (work.rows, *spec.shape[1:]) if spec.by_rows else spec.shape, ops) for spec in layer.params]
-    sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [_records(layer, work.rows, rng)]
+    params = [
+        random_numbers(rng, (work.rows, *spec.shape[1:]) if spec.by_rows else spec.shape, ops) for spec in layer.params
+    ]
+    sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [random_records(layer, work.rows, rng)]
     forward = partial(layer.compute_feature, params, sources, ctx)
     if not work.backward:
         return forward, None, sums
@@ -117,19 +110,20 @@ def _passes(work: Work, ops: Ops) -> tuple[Callable[[], object], Callable[[], ob
     sums.taken()
     grad: Any = None
     if layer.hands_parts:
-        grad = [_numbers(rng, part.shape, ops) for part in output.feature]
+        grad = [random_numbers(rng, part.shape, ops) for part in output.feature]
     elif not layer.is_loss:
-        grad = _numbers(rng, output.feature.shape, ops)
+        grad = random_numbers(rng, output.feature.shape, ops)
     return forward, partial(layer.compute_gradient, params, sources, output, grad, work.needs, ctx), sums
 
 
-class _Sums:
+class Sums:
     """Stands for the sums over the whole batch: counts how many are asked for."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def __call__(self, key: str, array: Array) -> Array:
+        """Count one; its sum is itself."""
         self._count += 1
         return array
 
@@ -139,7 +133,7 @@ class _Sums:
         return count
 
 
-def _numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> Array:
+def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> Array:
     """Return random numbers in the layout that the backend likes best."""
     numbers = ops.asarray(rng.standard_normal(shape, np.float32))
     return ops.unflatten(numbers.reshape(shape[0], -1), tuple(shape)) if len(shape) == 4 else numbers
@@ -152,10 +146,10 @@ def _source(work: Work, index: int, rng: np.random.Generator, ops: Ops) -> Array
         return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *steps))
     if isinstance(layer, Codes):
         return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
-    return _numbers(rng, work.sources[index], ops)
+    return random_numbers(rng, work.sources[index], ops)
 
 
-def _records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
+def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
     """Return what an input layer gets: codes if it has some, else bytes, for what the store has is not known here."""
     codes = getattr(layer, "codes", 0)
     data = rng.integers(0, codes or 256, (rows, *layer.shape[1:]), dtype=np.int32 if codes else np.uint8)

@@ -22,6 +22,7 @@ from dsinga.layers.recurrent import Recurrent
 from dsinga.net import NeuralNet, Stage
 from dsinga.ops.buffers import LARGEST
 from dsinga.ops.numpy_cells import CELLS
+from dsinga.ops.numpy_recurrent import GAP
 
 FLOAT_BYTES = 4
 # Interpreter, numpy, zarr, Dask and its threads, compiled kernels: the same for nets of all sizes, within 10 MB (Python
@@ -197,7 +198,10 @@ def backward_sizes(stage: Stage) -> list[int]:
     layer = stage.layer
     if isinstance(layer, Recurrent):
         one = _by_step(layer, stage)
-        return [CELLS[layer.cell].width * one, one, one]  # gradients of gates and of states, the states before
+        width = CELLS[layer.cell].width
+        gap = one // layer.size * GAP  # between rows of the gradients of gates
+        turned = FLOAT_BYTES * width * layer.size**2  # the gradient of a weight, as the product makes it
+        return [width * one + gap, one, one, turned]  # the first those of gates, then of states, the states before
     return []
 
 

@@ -51,11 +51,15 @@ Operation = Compute | Send | Receive | Exchange | Push | Await
 
 
 class Packet(NamedTuple):
-    """What a worker sends to a server in one message; ``pieces`` are answered together, in as many bytes."""
+    """What a worker sends to a server in one message; ``pieces`` are answered together, in as many bytes.
+
+    To join them takes ``joining`` seconds, where a message is one array.
+    """
 
     server: int
     pieces: tuple[Hashable, ...]
     bytes: int
+    joining: float = 0.0
 
 
 class Piece(NamedTuple):

@@ -71,7 +71,7 @@ class _Run:
         self._in: dict[int, float] = defaultdict(float)
         self._serving: dict[int, float] = defaultdict(float)  # when the servers' thread of a process is
         self._contributed: dict[Hashable, int] = defaultdict(int)
-        self._exchanges: dict[Hashable, list[float]] = defaultdict(list)  # when each worker's part has arrived
+        self._exchanges: dict[Hashable, dict[int, tuple[float, float]]] = defaultdict(dict)  # see _exchange
         self._answers: dict[Hashable, list[list]] = defaultdict(list)  # piece -> packets that wait for it
         self._tenants: dict[int, list[int]] = defaultdict(list)
         for worker, home in enumerate(group.homes):
@@ -79,6 +79,7 @@ class _Run:
         self._computing = [False] * len(group.programs)
         self._handling: dict[int, float] = defaultdict(float)  # until when a process handles messages
         self._lost = [0.0] * len(group.programs)  # seconds taken from a worker that computes
+        self._worked = [0.0] * len(group.programs)  # seconds of computing since it last met others
         self.sent = [0] * len(group.programs)
         self.received = [0] * len(group.programs)
         self._ends = [0.0] * ITERATIONS
@@ -128,12 +129,14 @@ class _Run:
                             yield arrival
                     case Receive(key):
                         yield self._happenings[iteration, worker, key]
+                        self._worked[worker] = 0.0
                     case Exchange(key, size):
                         self._exchange(worker, (iteration, key), size)
                     case Push(number):
                         yield from self._push(worker, iteration, number, program.packets[number])
                     case Await(number, before) if iteration >= before:
                         yield self._happenings[worker, number, iteration - before]
+                        self._worked[worker] = 0.0
             self._ends[iteration] = max(self._ends[iteration], self.now)
 
     def _compute(self, worker: int, seconds: float) -> Waiting:
@@ -142,6 +145,7 @@ class _Run:
         self._computing[worker], self._lost[worker], self._handling[home] = True, 0.0, 0.0
         while seconds > 0:
             yield seconds
+            self._worked[worker] += seconds
             seconds, self._lost[worker] = self._lost[worker], 0.0
         self._computing[worker] = False
 
@@ -154,6 +158,11 @@ class _Run:
         if not computing:
             self._handling[home] = max(self.now, self._handling[home]) + seconds
 
+    def _late(self, worker: int, there: int) -> float:
+        """Return how much later than its mean time says what a worker sends is seen in process ``there``."""
+        late = self.links.late_inside if self.group.homes[worker] == there else self.links.late
+        return late.seconds(self._worked[worker])
+
     # -- messages -----------------------------------------------------------------------------------------------
 
     def _send(self, worker: int, other: int, key: Hashable, size: int) -> Happening:
@@ -161,13 +170,13 @@ class _Run:
         if here != there:
             self.sent[worker] += size
             self.received[other] += size
-        self._carry(here, there, size, lambda: self._happen(key))
+        self._carry(here, there, size, lambda: self._happen(key), self._late(worker, there))
         return self._happenings[key]
 
-    def _carry(self, here: int, there: int, size: int, arrive: Callable[[], None]) -> None:
+    def _carry(self, here: int, there: int, size: int, arrive: Callable[[], None], late: float = 0.0) -> None:
         """Take ``size`` bytes from process to process: the link out, then the link in, both at once where free."""
         if here == there:
-            self._at(self.now + self.links.inside.seconds(size), arrive)
+            self._at(self.now + self.links.inside.seconds(size) + late, arrive)
             return
         link = self._between
         seconds = size / link.bandwidth
@@ -176,12 +185,13 @@ class _Run:
         self._in[there] = max(begins + link.latency, self._in[there]) + seconds
         self._take(here, self.links.ends.seconds(size))
         self._take(there, self.links.ends.seconds(0 if self.links.mapped else size))
-        self._at(self._in[there], arrive)
+        self._at(self._in[there] + late, arrive)
 
     def _exchange(self, worker: int, key: tuple[int, str], size: int) -> None:
         """Send ``size`` bytes to each other worker; who is the last to do so brings it to an end for all.
 
-        All links are equally busy both ways, so only the way out is looked at.
+        All links are equally busy both ways, so only the way out is looked at. Of each worker's part it is kept when
+        that has arrived, for the worker itself and, as it may be late, for others.
         """
         home, link = self.group.homes[worker], self._between
         others = len(self.group.programs) - len(self._tenants[home])
@@ -193,11 +203,13 @@ class _Run:
         self._take(home, others * (self.links.ends.seconds(size) + received))
         arrival = max(self.now + self.links.inside.latency, self._out[home] + (link.latency if others else 0.0))
         ends = self._exchanges[key]
-        ends.append(arrival)
+        ends[worker] = arrival, arrival + self._late(worker, -1 if others else home)
         if len(ends) == len(self.group.programs):
             iteration, name = key
-            for other in range(len(ends)):
-                self._at(max(ends), lambda other=other: self._happen((iteration, other, name)))  # type: ignore[misc]
+            late = max(seen for _, seen in ends.values())
+            for other, (own, seen) in ends.items():
+                rest = max((one for k, (_, one) in ends.items() if k != other), default=own) if seen == late else late
+                self._at(max(own, rest), lambda other=other: self._happen((iteration, other, name)))  # type: ignore[misc]
 
     # -- servers ------------------------------------------------------------------------------------------------
 
@@ -213,7 +225,10 @@ class _Run:
         else:
             self.sent[worker] += packet.bytes
             self.received[worker] += packet.bytes
-            self._carry(here, there, packet.bytes, lambda: self._serve(there, packet, iteration))
+            if not self.links.mapped and packet.joining:
+                yield from self._compute(worker, packet.joining)
+            late = self._late(worker, there)
+            self._carry(here, there, packet.bytes, lambda: self._serve(there, packet, iteration), late)
 
     def _complete(self, pieces: Iterable[Hashable], iteration: int) -> list[tuple[Hashable, float]]:
         done = []
@@ -242,4 +257,5 @@ class _Run:
             else:
                 here, there = self.group.servers[packet.server], self.group.homes[worker]
                 size = 0 if self.links.mapped else packet.bytes
-                self._carry(here, there, size, lambda key=key: self._happen(key))  # type: ignore[misc]
+                late = self._late(by, there) if by is not None and here == there else 0.0
+                self._carry(here, there, size, lambda key=key: self._happen(key), late)  # type: ignore[misc]

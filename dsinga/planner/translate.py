@@ -10,7 +10,8 @@ from dsinga.net.partitioned import PartitionedNet
 from dsinga.planner.builder import Builder, by_param, update_pieces
 from dsinga.planner.cost import FLOAT_BYTES
 from dsinga.planner.hosts import Hosts, Part
-from dsinga.planner.machine import Machine, rows_of, work_of
+from dsinga.planner.machine import Machine
+from dsinga.planner.measure import rows_of
 from dsinga.planner.program import Compute, Group, Receive, Send
 
 
@@ -32,28 +33,34 @@ def translate(net: PartitionedNet, hosts: Hosts, machine: Machine) -> Group:
 
 def _iterate(builder: Builder, net: NeuralNet, group: Group, machine: Machine) -> None:
     """Write one iteration: forward through the stages, then backward."""
-    for stage in net.stages:
+    times = machine.walk(net)
+    for stage, time in zip(net.stages, times, strict=True):
         builder.look_up(stage.params)
         layer = stage.layer
         if isinstance(layer, BridgeSrc):
-            builder.add(Send(layer.location, layer.key, _bytes(stage)))
+            _send(builder, layer.location, layer.key, stage, time.forward, group)
         elif isinstance(layer, BridgeDst):
             builder.add(Receive(layer.key))
         else:
-            time = machine.time(work_of(stage))
             builder.add(Compute(time.forward))
             _sum_up(builder, stage, time.sums_forward, "feature", group)
-    for stage in reversed(net.stages):
+    for stage, time in reversed(list(zip(net.stages, times, strict=True))):
         layer = stage.layer
         if stage.backward and isinstance(layer, BridgeSrc):
-            builder.add(Receive(f"{layer.key}/gradient"))
+            builder.add(Receive(layer.gradient_key))
         elif stage.backward and isinstance(layer, BridgeDst):
-            builder.add(Send(layer.location, f"{layer.key}/gradient", _bytes(stage)))
+            _send(builder, layer.location, layer.gradient_key, stage, time.backward, group)
         elif stage.backward:
-            time = machine.time(work_of(stage))
             builder.add(Compute(time.backward))
             _sum_up(builder, stage, time.sums_backward, "gradient", group)
         builder.push(stage.completes)
+
+
+def _send(builder: Builder, worker: int, key: str, stage: Stage, seconds: float, group: Group) -> None:
+    """Send what crosses a bridge; ``seconds`` bring it into the order of a message, which another process needs."""
+    if group.homes[worker] != builder.home:
+        builder.add(Compute(seconds))
+    builder.add(Send(worker, key, _bytes(stage)))
 
 
 def _sum_up(builder: Builder, stage: Stage, sums: int, what: str, group: Group) -> None:

@@ -6,10 +6,11 @@ import math
 
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, create_net
 from dsinga.planner.cost import layer_cost
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
-from dsinga.planner.machine import Machine, Rates
+from dsinga.planner.machine import Machine, Rates, work_of
 from dsinga.planner.measure import LayerTime, Work
 
 LOCAL = Links(INSIDE, ENDS, LOOPBACK)
@@ -25,7 +26,15 @@ def made_up(work: Work) -> LayerTime:
     return LayerTime(20e-6 + cost.forward * share / 1e11, backward, sums, sums)
 
 
-MACHINE = Machine(Rates(update=1e-9, add=3e-10, copy=1e-10), made_up)
+def walked(net: NeuralNet) -> list[LayerTime]:
+    """Each stage takes what its layer takes alone, and a bridge nothing."""
+    bridge = LayerTime(0.0, 0.0)
+    return [
+        bridge if isinstance(stage.layer, (BridgeSrc, BridgeDst)) else made_up(work_of(stage)) for stage in net.stages
+    ]
+
+
+MACHINE = Machine(Rates(update=1e-9, add=3e-10, copy=1e-10, keep=1e-10, crowded=1e-9), made_up, walked)
 
 
 def layer(name: str, kind: str, *sources: str, **more: object) -> LayerConf:
