@@ -1,0 +1,133 @@
+"""How near a case can come to its goal with the kernels there are: ``python -m tests.benchmarks.bench_limits CASE``.
+
+dsinga and PyTorch train in turn in this process, one thread each (OMP_NUM_THREADS=1). For every kind of work the table
+has the time that each of them spends in it, and the lesser one. The sum of these is what a program would take that had
+the better kernels for each kind and no other cost: its share of PyTorch's iteration is the limit. The real one lies
+higher: what PyTorch takes to clear memory for the gradient of a pooling, and in Python to update, counts as nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import click
+import torch
+from distributed import Client
+from torch.profiler import ProfilerActivity, profile
+
+from dsinga.bench import measure
+from dsinga.cluster import connect
+from tests.benchmarks.cases import CASES
+from tests.benchmarks.ours import job
+from tests.benchmarks.torch_nets import loss_of, peer
+
+STEPS = 12  # iterations of a turn
+KINDS = {
+    "kConvolution": "convolution",
+    "kPooling": "pooling",
+    "kBM": "normalisation",
+    "kLRN": "normalisation",
+    "kInnerProduct": "inner products",
+    "kReLU": "elementwise",
+    "kSTanh": "elementwise",
+    "kAdd": "elementwise",
+    "kSplit": "elementwise",
+    "kDropout": "elementwise",
+    "kSoftmaxLoss": "loss",
+}
+OPERATIONS = {
+    "aten::mkldnn_convolution": "convolution, forward",
+    "aten::convolution_backward": "convolution, backward",
+    "aten::max_pool2d_with_indices": "pooling, forward",
+    "aten::max_pool2d_with_indices_backward": "pooling, backward",
+    "aten::native_batch_norm": "normalisation, forward",
+    "aten::native_batch_norm_backward": "normalisation, backward",
+    "aten::mm": "inner products",
+    "aten::addmm": "inner products",
+    "aten::clamp_min": "elementwise",
+    "aten::threshold_backward": "elementwise",
+    "aten::tanh": "elementwise",
+    "aten::tanh_backward": "elementwise",
+    "aten::add": "elementwise",
+    "aten::add_": "update",
+    "aten::mul_": "update",
+}
+BY_PASS = ("convolution", "pooling", "normalisation")
+
+Milliseconds = Mapping[str, float]
+
+
+def ours(name: str, client: Client) -> tuple[float, Milliseconds]:
+    """Return the milliseconds of an iteration of dsinga, and those of each kind of work in it."""
+    wanted = job(CASES[name].net, CASES[name].batch)
+    found = measure(wanted, client, steps=STEPS, synthetic=True, data_root=None, profiled=True)["profile"]
+    kinds: dict[str, float] = defaultdict(float)
+    for row in found["rows"]:
+        kind = KINDS.get(row["type"], "update" if row["pass"] == "update" else "")
+        kinds[f"{kind}, {row['pass']}" if kind in BY_PASS else kind] += row["ms"]
+    kinds.pop("", None)  # reading records and walking the net
+    return found["ms_per_iteration"], kinds
+
+
+def theirs(train: Callable[[], None]) -> tuple[float, Milliseconds]:
+    """Return the same of PyTorch; the kinds come from its profiler, the iteration from a run without it."""
+    seconds = []
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        train()
+        seconds.append(time.perf_counter() - started)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(STEPS):
+            train()
+    kinds: dict[str, float] = defaultdict(float)
+    for event in profiler.key_averages():
+        if event.key in OPERATIONS:
+            kinds[OPERATIONS[event.key]] += 1e-3 * event.self_cpu_time_total / STEPS
+    return 1e3 * statistics.median(seconds), kinds
+
+
+def torch_iteration(name: str) -> Callable[[], None]:
+    """Return what trains PyTorch's net of a case for an iteration."""
+    torch.set_num_threads(1)
+    net, updater, make = peer(CASES[name].net)
+    batch = make(CASES[name].batch)
+
+    def train() -> None:
+        updater.zero_grad(set_to_none=True)
+        loss_of(net, batch).backward()
+        updater.step()
+
+    return train
+
+
+def median(turns: list[tuple[float, Milliseconds]]) -> tuple[float, Milliseconds]:
+    """Return the medians of turns."""
+    kinds = {kind: statistics.median(own[kind] for _, own in turns) for kind in turns[0][1]}
+    return statistics.median(whole for whole, _ in turns), kinds
+
+
+@click.command()
+@click.argument("name", type=click.Choice([name for name, case in CASES.items() if case.workers == 1]))
+@click.option("--turns", default=3, show_default=True)
+def main(name: str, turns: int) -> None:
+    """Print the table of a case, and the limit."""
+    train = torch_iteration(name)
+    with connect(workers=1) as client:
+        taken = [(ours(name, client), theirs(train)) for _ in range(turns)]
+    whole, kinds = median([one for one, _ in taken])
+    peer_whole, peer_kinds = median([other for _, other in taken])
+    lesser = {kind: min(own, peer_kinds.get(kind, own)) for kind, own in kinds.items()}
+    click.echo("| kind of work | dsinga ms | PyTorch ms | the lesser |\n| " + "--- | " * 4)
+    for kind, own in sorted(kinds.items(), key=lambda pair: -pair[1]):
+        peer_cell = f"{peer_kinds[kind]:.2f}" if kind in peer_kinds else "-"
+        click.echo(f"| {kind} | {own:.2f} | {peer_cell} | {lesser[kind]:.2f} |")
+    click.echo(f"| iteration | {whole:.2f} | {peer_whole:.2f} | {sum(lesser.values()):.2f} |")
+    limit = sum(lesser.values()) / peer_whole
+    click.echo(f"\n{whole / peer_whole:.2f} of PyTorch's time; limit {limit:.2f}; goal {CASES[name].goal:.2f}")
+
+
+if __name__ == "__main__":
+    main()
