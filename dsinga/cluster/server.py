@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,8 +19,6 @@ from dsinga.training import Updater
 # Up to this many bytes of gradients the sum and the update are quicker than handing them to a thread; above it they
 # would keep the event loop, and so the worker's heartbeat, waiting.
 INLINE_BYTES = 1 << 18
-# By so much the thread that does updates is nicer than others: it gets a fiftieth of a core that these want.
-ASIDE = 19
 
 
 class ServerKey(NamedTuple):
@@ -76,18 +71,6 @@ def _open_counter(key: ServerKey, *arguments: Any) -> Counter | None:
     return _counters[key]
 
 
-def _work_aside(shard: Shard) -> None:
-    """Do a shard's updates, until it is closed, on a core that has nothing else to do.
-
-    On a core that computes this hardly gets a turn: an update there would hold up that worker, and all others wait for
-    it in the end, while it can be done as well when that worker waits.
-    """
-    if sys.platform == "linux":  # where a thread has a priority of its own
-        me = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, me, os.getpriority(os.PRIO_PROCESS, me) + ASIDE)
-    shard.work()
-
-
 def _close_counter(key: ServerKey) -> None:
     counter = _counters.pop(key, None)
     if counter is not None:
@@ -109,7 +92,7 @@ class ServerActor:
         timeout: seconds that a wait may last.
         codec: what decodes gradients, if they come encoded.
         visited: whether partitions of other processes come to it.
-        together: whether all partitions are on its host, of one group, and do its updates together if they can.
+        together: whether all partitions are threads of its process, of one group, and do its updates together.
     """
 
     def __init__(
@@ -132,8 +115,6 @@ class ServerActor:
         self._shard = Shard(slices, updater, groups, key.generation, start, staleness, together)
         _shards[key] = self._shard
         self._counter = _open_counter(key, self._shard, self._sizes, self._widths, codec) if visited else None
-        if visited and together:
-            threading.Thread(target=_work_aside, args=(self._shard,), name=f"dsinga-{key.name}", daemon=True).start()
         # Dask lets go of an actor when its client is gone, even if that was killed.
         weakref.finalize(self, _release, key, self._shard)
 

@@ -9,7 +9,7 @@ from typing import Any
 from distributed import Client, Future
 
 from dsinga.cluster.neighbours import meet
-from dsinga.cluster.placement import Placement, host, process
+from dsinga.cluster.placement import Placement, process
 from dsinga.cluster.roads import Answer, wait_for
 from dsinga.cluster.server import ServerActor, ServerKey
 from dsinga.cluster.setup import Setup
@@ -39,7 +39,7 @@ class Servers:
                 visited = self._visited(group, addresses[server])
                 arguments = (
                     key, mine, self._setup.updater, shape.served(group), step, shape.staleness, self._setup.timeout,
-                    self._setup.manner.codec(), visited, self._together(addresses[server]),
+                    self._setup.manner.codec(), visited, self._together(visited),
                 )  # fmt: skip
                 self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
                 made.append(key)
@@ -50,10 +50,10 @@ class Servers:
         crews = (self._placement.partitions[served] for served in self._setup.topology.served(group))
         return any(process(other) != process(address) for crew in crews for other in crew)
 
-    def _together(self, address: str) -> bool:
-        """Whether all partitions are on the host of a server at that address, and nobody else has its slices."""
-        crews, shape = self._placement.partitions, self._setup.topology
-        return shape.groups == shape.server_groups == 1 and {host(other) for other in crews[0]} == {host(address)}
+    def _together(self, visited: bool) -> bool:
+        """Whether all who push to a server are threads of its process, and nobody else has its slices."""
+        shape = self._setup.topology
+        return not visited and shape.groups == shape.server_groups == 1
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give server groups the first values, of whole params, and the updater's state where a run is resumed."""

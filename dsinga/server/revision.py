@@ -8,8 +8,6 @@ with the next slice, and let the others wait.
 from __future__ import annotations
 
 import collections
-import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -45,7 +43,6 @@ class Revisions:
         self._end, self._fail = end, fail
         self._changed = threading.Condition()
         self._due: collections.deque[Revision] = collections.deque()  # those of which there are pieces left to take
-        self._closed = False
 
     def add(self, revisions: Iterable[Revision]) -> None:
         """Have revisions done that nobody has begun with."""
@@ -63,18 +60,9 @@ class Revisions:
             elements -= taken[1].elements
             self._do(*taken)
 
-    def serve(self) -> None:
-        """Do pieces as they come, until these are closed; one that fails is told to nobody here."""
-        with contextlib.suppress(Exception):
-            while not self._closed:
-                self.work(math.inf)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._due or self._closed)
-
     def close(self) -> None:
         """Do nothing more."""
         with self._changed:
-            self._closed = True
             self._due.clear()
             self._changed.notify_all()
 

@@ -41,8 +41,7 @@ class Shard:
     ones are made.
 
     If ``together``, those who push a slice do its update together, each some of it: when it pushes, and when it waits,
-    which it does by :meth:`wait` alone. Where some cannot, a thread that does :meth:`work` takes their part, or all,
-    and nobody does any when it pushes. There is one group then, and no neighbour.
+    which it does by :meth:`wait` alone. There is one group then, and no neighbour.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Shard:
         self._synchronisation: Synchronisation | None = None
         assert not (together and self._shared), groups
         self._revisions = Revisions(self._advance, self._fail) if together else None
-        self._helped = False  # whether a thread of its own does updates, too
         self._error: BaseException | None = None
 
     def synchronise(self, group: int, routes: Routes, frequency: int, send: Send) -> None:
@@ -121,8 +119,7 @@ class Shard:
         revisions = [self._revise(slot, push.group) for slot in complete]
         if self._revisions is not None:
             self._revisions.add(revisions)
-            if not self._helped:
-                self._revisions.work(sum(self._share(id) for id in gradients))
+            self._revisions.work(sum(self._share(id) for id in gradients))
             return
         for revision in revisions:
             try:
@@ -170,12 +167,6 @@ class Shard:
         if self._shared:
             return self._wait(Wait(group, version, lambda slot: slot.copy_for(group), late=True), ids)
         return self._wait(Wait(group, version, Slot.read), ids)
-
-    def work(self) -> None:
-        """Do updates as they fall due, until the shard is closed or one fails: for a thread that has time."""
-        assert self._revisions is not None
-        self._helped = True
-        self._revisions.serve()
 
     def wait(self, future: Future[Any], timeout: float | None = None) -> Any:
         """Return the outcome of a future of this shard; TimeoutError after ``timeout`` seconds."""

@@ -75,17 +75,6 @@ def test_the_last_to_push_does_its_share_and_who_waits_the_rest():
     assert shard.wait(pulled, WAIT).keys() == SIZES.keys()
 
 
-def test_a_thread_of_its_own_does_what_pushers_leave_until_the_shard_is_closed():
-    shard = make_shard(2)
-    with ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(shard.work)
-        for partition in range(2):
-            push(shard, 0, partition)
-        assert shard.pull(SIZES, 1).result(WAIT).keys() == SIZES.keys()
-        shard.close(RunError("the run has ended"))
-        serving.result(WAIT)
-
-
 def test_a_snapshot_does_what_nobody_has_done_yet():
     shard, alone = make_shard(2), make_shard(2, together=False)
     for one in (shard, alone):
