@@ -46,6 +46,8 @@ def connect(
     count = workers or CPU_COUNT
     settings = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC.items()}
     settings["distributed.worker.profile.enabled"] = dashboard  # a hundred times a second it wants the GIL
+    # On a busy machine it tells, with a traceback, that a connection of a cluster which has just been closed is closed.
+    logging.getLogger("distributed.batched").setLevel(logging.WARNING)
     with dask.config.set(settings):
         cluster = LocalCluster(
             n_workers=count,
