@@ -29,7 +29,8 @@ from dsinga.ops import Ops, SparseRows
 from dsinga.planner.measure import PATIENCE, LayerTime, Sums, random_numbers, random_records, rows_of
 from dsinga.training import bp
 
-WALKS = 8  # the first two of them are not counted
+WARM = 2  # walks that are not counted
+WALKS, SECONDS = 6, 0.1  # that are, at least, and how long they last, at least: a small net's are soon over
 
 
 def walk(net: NeuralNet, ops: Ops, threads: int, crowd: int) -> list[LayerTime]:
@@ -39,16 +40,22 @@ def walk(net: NeuralNet, ops: Ops, threads: int, crowd: int) -> list[LayerTime]:
     machine share its memory and its caches. What other workers send is there at once. Of a bridge it is what bringing
     its array into the order of a message takes.
     """
-    barrier = threading.Barrier(crowd, timeout=PATIENCE)
+    begun: list[float] = []  # when all have set out together
+
+    def again() -> bool:
+        return len(begun) <= WARM + WALKS or begun[-1] - begun[WARM] < SECONDS
+
+    barrier = threading.Barrier(crowd, lambda: begun.append(time.perf_counter()), PATIENCE)
 
     def walks() -> list[tuple[list[LayerTime], float]]:
         try:
             own = _Walker(net, ops, threads)
             found = []
-            for _ in range(WALKS):
-                barrier.wait()
+            barrier.wait()
+            while again():
                 found.append(own.walk())
-            return found[2:]
+                barrier.wait()
+            return found[WARM:]
         except BaseException:
             barrier.abort()
             raise

@@ -70,7 +70,11 @@ def test_trains_as_one_worker_does(stores: Path, client: Client, caplog: pytest.
     assert "partition: auto cuts the net over 2 workers so: " in caplog.text
 
 
-def test_the_same_rates_choose_the_same(stores: Path, threads: Client, rates: Path) -> None:
+def test_the_same_rates_choose_the_same(
+    stores: Path, threads: Client, rates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = measure_links(threads, list(workers_at_hand(threads)))  # anew they would be others, on a busy machine
+    monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: links)
     job = automatic(stores)
     one, two = (lay_out(job, threads, [str(stores)]).setup.nets[Phase.kTrain].cuts for _ in range(2))
     assert one == two

@@ -79,6 +79,7 @@ def test_random_nets_train_as_on_one_worker(data: st.DataObject):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @settings(max_examples=2000)
 @given(st.data())
 def test_many_random_nets_train_as_on_one_worker(data: st.DataObject):
