@@ -118,7 +118,7 @@ def _meet(own: str, other: str) -> list[tuple[float, float]]:
         while (found := connect(other)) is None:
             if time.monotonic() > deadline:
                 raise RunError(f"waited {PATIENCE:g} s for another process of this host")
-            time.sleep(0.01)
+            time.sleep(0.01)  # Dask begins the other's task when it comes to it
         return _time_meetings(mail, Courier(found[0]))
     finally:
         mail.close()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from dsinga.layers.context import Context, Records, Rows
 from dsinga.net import Stage
 from dsinga.ops import Ops
 from dsinga.training import Updater
+
+Found = TypeVar("Found")
 
 RUNS = 6  # the first of them is not counted
 NUMBERS = 1 << 22  # to time the arithmetic on params with: 16 MB, more than a cache level of one core holds
@@ -164,16 +166,22 @@ def _seconds(runs: Callable[[], Sequence[Callable[[], object]]], crowd: int) -> 
     """
     barrier = threading.Barrier(crowd, timeout=PATIENCE)
 
-    def time_runs() -> list[list[float]]:
+    found = in_crowd(lambda: [_times(run, barrier) for run in runs()], barrier)
+    return [statistics.median(map(max, zip(*times, strict=True))) for times in zip(*found, strict=True)]
+
+
+def in_crowd(work: Callable[[], Found], barrier: threading.Barrier) -> list[Found]:
+    """Return what threads find that do the same at once, as many as meet at ``barrier``; one that fails ends it."""
+
+    def own() -> Found:
         try:
-            return [_times(run, barrier) for run in runs()]
+            return work()
         except BaseException:
             barrier.abort()
             raise
 
-    with ThreadPoolExecutor(crowd) as pool:
-        found = [future.result() for future in [pool.submit(time_runs) for _ in range(crowd)]]
-    return [statistics.median(map(max, zip(*times, strict=True))) for times in zip(*found, strict=True)]
+    with ThreadPoolExecutor(barrier.parties) as pool:
+        return [future.result() for future in [pool.submit(own) for _ in range(barrier.parties)]]
 
 
 def _times(run: Callable[[], object], barrier: threading.Barrier) -> list[float]:

@@ -7,11 +7,11 @@ it leave them. Above all that holds for the layers that partitioning puts in, wh
 from __future__ import annotations
 
 import copy
+import itertools
 import statistics
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from dsinga.layers.context import Context, Records, Rows
 from dsinga.layers.label import FeatureAsLabels
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops, SparseRows
-from dsinga.planner.measure import PATIENCE, LayerTime, Sums, random_numbers, random_records, rows_of
+from dsinga.planner.measure import PATIENCE, LayerTime, Sums, in_crowd, random_numbers, random_records, rows_of
 from dsinga.training import bp
 
 WARM = 2  # walks that are not counted
@@ -48,20 +48,15 @@ def walk(net: NeuralNet, ops: Ops, threads: int, crowd: int) -> list[LayerTime]:
     barrier = threading.Barrier(crowd, lambda: begun.append(time.perf_counter()), PATIENCE)
 
     def walks() -> list[tuple[list[LayerTime], float]]:
-        try:
-            own = _Walker(net, ops, threads)
-            found = []
+        own = _Walker(net, ops, threads)
+        found = []
+        barrier.wait()
+        while again():
+            found.append(own.walk())
             barrier.wait()
-            while again():
-                found.append(own.walk())
-                barrier.wait()
-            return found[WARM:]
-        except BaseException:
-            barrier.abort()
-            raise
+        return found[WARM:]
 
-    with ThreadPoolExecutor(crowd) as pool:
-        found = [one for future in [pool.submit(walks) for _ in range(crowd)] for one in future.result()]
+    found = list(itertools.chain.from_iterable(in_crowd(walks, barrier)))
     whole = statistics.median(seconds for _, seconds in found)
     stages = [_median(times) for times in zip(*(times for times, _ in found), strict=True)]
     alone = sum(one.forward + one.backward for one in stages)
@@ -119,20 +114,17 @@ class _Walker:
             return layer
         timed = copy.copy(layer)
 
-        def forward(*arguments: Any) -> Any:
-            started = time.perf_counter()
-            made = layer.compute_feature(*arguments)
-            seconds, sums = time.perf_counter() - started, self._sums.taken()
-            self._times[position] = self._times[position]._replace(forward=seconds, sums_forward=sums)
-            return made
+        def keeping(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*arguments: Any) -> Any:
+                started = time.perf_counter()
+                made = compute(*arguments)
+                found: dict[str, Any] = {name: time.perf_counter() - started, f"sums_{name}": self._sums.taken()}
+                self._times[position] = self._times[position]._replace(**found)
+                return made
 
-        def backward(*arguments: Any) -> Any:
-            started = time.perf_counter()
-            made = layer.compute_gradient(*arguments)
-            seconds, sums = time.perf_counter() - started, self._sums.taken()
-            self._times[position] = self._times[position]._replace(backward=seconds, sums_backward=sums)
-            return made
+            return run
 
+        forward, backward = keeping("forward", layer.compute_feature), keeping("backward", layer.compute_gradient)
         vars(timed).update(compute_feature=forward, compute_gradient=backward)
         return timed
 

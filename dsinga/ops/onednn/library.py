@@ -15,9 +15,9 @@ from pathlib import Path
 from dsinga.errors import UserError
 
 # data types, format tags, kinds of propagation
-F32, U8 = 3, 6
+F32 = 3
 ANY = 1
-TRAINING, INFERENCE, BACKWARD = 64, 96, 128
+TRAINING, INFERENCE = 64, 96
 
 # flags of batch normalisation
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT = 1, 2, 4
@@ -25,16 +25,16 @@ USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT = 1, 2, 4
 # algorithms
 CONVOLUTION = 0x1
 RELU, TANH, LINEAR, LOGISTIC = 0x20, 0x21, 0x26, 0x29
-RELU_FROM_OUTPUT, TANH_FROM_OUTPUT, LOGISTIC_FROM_OUTPUT = 0x100, 0x101, 0x104
+RELU_FROM_OUTPUT, LOGISTIC_FROM_OUTPUT = 0x100, 0x104
 MAX_POOLING, AVG_POOLING = 0x1FF, 0x2FF  # the mean counts padding
 LRN_ACROSS_CHANNELS = 0xAFF
-ADD, MULTIPLY, SUBTRACT = 0x1FFF0, 0x1FFF1, 0x1FFF5
+ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
 SOFTMAX = 0x30000
 
 # arguments of an execution
 SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
 MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
-DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 169, 255, 256
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
 POST_OP = 32768  # times (index + 1), or-ed with SRC_1: the operand of a binary post-operation
 
 # queries
