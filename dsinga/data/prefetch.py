@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from dsinga.errors import RunError
 
 T = TypeVar("T")
 TIMEOUT = 600.0
+_END: Any = object()  # in place of an item: there is none, look why
 
 
 class Prefetch(Generic[T], Iterator[T]):
@@ -66,51 +68,56 @@ class Prefetch(Generic[T], Iterator[T]):
 
 
 class _Queue(Generic[T]):
-    """What the reading thread and the consumer share."""
+    """What the reading thread and the consumer share.
+
+    Each read costs a ticket, and each item taken gives one back. Both go through queues written in C: a Condition
+    would wake the threads several times a batch, and each time take the interpreter from the one that computes.
+    """
 
     def __init__(self, depth: int):
-        self._depth = depth
-        self._items: deque[T] = deque()
+        self._tickets: SimpleQueue[None] = SimpleQueue()
+        self._items: SimpleQueue[T] = SimpleQueue()
         self._error: BaseException | None = None
         self._closed = False
-        self._changed = threading.Condition()
+        for _ in range(depth):
+            self._tickets.put(None)
 
     def put(self, item: T) -> None:
-        with self._changed:
-            if not self._closed:
-                self._items.append(item)
-            self._changed.notify_all()
+        self._items.put(item)
+        if self._closed:  # meanwhile: whoever closed has perhaps not seen the item
+            self._drop()
 
     def fail(self, error: BaseException) -> None:
         """Let the consumer raise ``error`` when it has taken what was read before."""
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
+        self._error = error
+        self._items.put(_END)
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._items.clear()
-            self._changed.notify_all()
+        self._closed = True
+        self._tickets.put(None)
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let go of what was read, and wake a consumer that waits."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._items.get_nowait()
+        self._items.put(_END)
 
     def wait_for_room(self) -> bool:
         """Wait until an item may be put; False when the queue has been closed instead."""
-        with self._changed:
-            while not self._changed.wait_for(lambda: self._closed or len(self._items) < self._depth, timeout=1.0):
-                pass
-            return not self._closed
+        self._tickets.get()
+        return not self._closed
 
     def get(self, step: int) -> T:
-        with self._changed:
-            ready = self._changed.wait_for(lambda: self._items or self._error or self._closed, TIMEOUT)
-            if self._items:
-                self._changed.notify_all()
-                return self._items.popleft()
-        if self._error:
-            raise self._error
-        if not ready:
-            raise RunError(f"waited {TIMEOUT:.0f} s for the batch of step {step} to be read")
-        raise RunError(f"the batch of step {step} was asked of a reader that is closed")
+        try:
+            item = _END if self._closed else self._items.get(timeout=TIMEOUT)
+        except Empty:
+            raise RunError(f"waited {TIMEOUT:.0f} s for the batch of step {step} to be read") from None
+        if item is _END or self._closed:
+            raise self._error or RunError(f"the batch of step {step} was asked of a reader that is closed")
+        self._tickets.put(None)
+        return item
 
 
 def _fill(queue: _Queue[T], read: Callable[[int], T], start: int, stop: int | None) -> None:

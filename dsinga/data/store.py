@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
@@ -37,14 +38,13 @@ class RecordStore:
     def __init__(self, location: str | os.PathLike[str]):
         self.location = absolute(location)
         group = _open_group(self.location)
-        self._data = _array(group, "data", self.location)
-        self._labels = _array(group, "labels", self.location) if "labels" in group else None
-        self.shape: tuple[int, ...] = self._data.shape[1:]
-        self.dtype = np.dtype(self._data.dtype)
-        self.chunk: int = self._data.chunks[0]
-        self.block = _block(self._data)
+        self._data = _column(group, "data", self.location)
+        self._labels = _column(group, "labels", self.location) if "labels" in group else None
+        self.shape = self._data.shape
+        self.dtype = np.dtype(self._data.array.dtype)
+        self.chunk, self.block = self._data.chunk, self._data.block
         attributes: dict[str, Any] = group.attrs.asdict()
-        self.label_shape: tuple[int, ...] = self._labels.shape[1:] if self._labels is not None else ()
+        self.label_shape = self._labels.shape if self._labels is not None else ()
         self.classes: tuple[str, ...] = tuple(attributes.get("classes", ()))
         self.vocabulary: tuple[str, ...] = tuple(attributes.get("vocabulary", ()))
         self.digest: str = attributes.get("digest", "")
@@ -62,7 +62,7 @@ class RecordStore:
         return self._labels is not None
 
     def __len__(self) -> int:
-        return int(self._data.shape[0])
+        return self._data.length
 
     def __repr__(self) -> str:
         labels = "with labels" if self.has_labels else "no labels"
@@ -102,7 +102,7 @@ class RecordStore:
         if self._labels is None or not len(self):
             return None
         starts = range(0, len(self), LABEL_ROWS)
-        parts = [np.asarray(self._labels[start : start + LABEL_ROWS]) for start in starts]
+        parts = [np.asarray(self._labels.array[start : start + LABEL_ROWS]) for start in starts]
         if self.label_shape:
             parts = [part[part != -1] for part in parts if (part != -1).any()] or [np.array([-1])]
         return int(min(part.min() for part in parts)), int(max(part.max() for part in parts))
@@ -118,27 +118,34 @@ class RecordStore:
         return sum(array.nbytes_stored() for array in self._arrays())
 
     def _arrays(self) -> list[zarr.Array]:
-        return [self._data] if self._labels is None else [self._data, self._labels]
+        return [self._data.array] if self._labels is None else [self._data.array, self._labels.array]
 
-    def _gather(self, array: zarr.Array, rows: Any, dtype: np.dtype) -> np.ndarray:
+    def _gather(self, column: _Column, rows: Any, dtype: np.dtype) -> np.ndarray:
         rows = np.asarray(rows, np.int64)
-        if rows.size and not (0 <= rows.min() and rows.max() < len(self)):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} asked of the {len(self)} records in {self.location}")
-        out = np.empty((len(rows), *array.shape[1:]), dtype)
-        together = _block(array)
-        which = rows // together
-        for index in np.unique(which):
-            at = np.flatnonzero(which == index)
-            out[at] = self._read_block(array, int(index))[rows[at] - index * together]
+        shape = (len(rows), *column.shape)
+        if not rows.size:
+            return np.empty(shape, dtype)
+        least, most = int(rows.min()), int(rows.max())
+        if not 0 <= least <= most < len(self):
+            raise IndexError(f"rows {least} to {most} asked of the {len(self)} records in {self.location}")
+        index = least // column.block
+        if index == most // column.block:  # as it is of a small store, always
+            return self._read_block(column, index).take(rows - index * column.block, axis=0).astype(dtype, copy=False)
+        out = np.empty(shape, dtype)
+        order = np.argsort(rows, kind="stable")  # rows of one block side by side
+        blocks, within = np.divmod(rows[order], column.block)
+        ends = [*(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(rows)]
+        for start, end in pairwise([0, *ends]):
+            out[order[start:end]] = self._read_block(column, int(blocks[start]))[within[start:end]]
         return out
 
-    def _read_block(self, array: zarr.Array, index: int) -> np.ndarray:
-        key = (self._cache_key, array.basename, array.chunks[0], index)
-        return _cache.get(key, lambda: self._load(array, index))
+    def _read_block(self, column: _Column, index: int) -> np.ndarray:
+        key = (self._cache_key, column.name, column.chunk, index)
+        return _cache.get(key, lambda: self._load(column, index))
 
-    def _load(self, array: zarr.Array, index: int) -> np.ndarray:
+    def _load(self, column: _Column, index: int) -> np.ndarray:
         # The codecs raise what they like, RuntimeError above all. Zarr gives zeros for a chunk that is not there.
-        rows, together = array.chunks[0], _block(array)
+        array, rows, together = column.array, column.chunk, column.block
         first = index * together // rows
         try:
             block = np.asarray(array[index * together : (index + 1) * together])
@@ -155,7 +162,7 @@ class RecordStore:
         return UserError(f"{self.location} is damaged: {what}; import it again with --overwrite")
 
     def _check(self) -> None:
-        array, labels = self._data, self._labels
+        array, labels = self._data.array, self._labels and self._labels.array
         if self.dtype.name not in DTYPES:
             raise UserError(f"{self.location}: data are {self.dtype}; a store holds one of {', '.join(DTYPES)}")
         if array.chunks[1:] != array.shape[1:] or self.chunk > LABEL_ROWS:
@@ -169,11 +176,26 @@ class RecordStore:
             raise UserError(f"{self.location} holds no records")
 
 
-def _block(array: zarr.Array) -> int:
-    """Return how many rows of an array are read together: whole chunks, of a MiB at least or all of them."""
-    rows = array.chunks[0]
-    size = rows * math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
-    return rows * max(1, min(CHUNK_BYTES // max(size, 1), -(-array.shape[0] // rows)))
+class _Column(NamedTuple):
+    """The data or the labels of a store. What zarr works out at each question is asked once: a batch is quicker read.
+
+    ``block`` rows are read together: whole chunks, of a MiB at least or all of them.
+    """
+
+    array: zarr.Array
+    name: str
+    length: int
+    shape: tuple[int, ...]
+    chunk: int
+    block: int
+
+
+def _column(group: zarr.Group, name: str, location: str) -> _Column:
+    array = _array(group, name, location)
+    length, shape, rows = array.shape[0], array.shape[1:], array.chunks[0]
+    size = rows * math.prod(shape) * np.dtype(array.dtype).itemsize
+    block = rows * max(1, min(CHUNK_BYTES // max(size, 1), -(-length // rows)))
+    return _Column(array, name, length, shape, rows, block)
 
 
 def _key(array: zarr.Array, index: int) -> str:
@@ -216,7 +238,7 @@ def _open_group(location: str) -> zarr.Group:
 
 def _array(group: zarr.Group, name: str, location: str) -> zarr.Array:
     array = group.get(name)
-    if not isinstance(array, zarr.Array):
+    if not isinstance(array, zarr.Array) or not array.ndim:
         raise UserError(f"{location} is damaged: it has no array {name!r}; import it again with --overwrite")
     return array
 

@@ -280,10 +280,10 @@ class TestReading:
         seen: list[int] = []
         load = RecordStore._load
 
-        def watched(store: RecordStore, array: zarr.Array, index: int) -> np.ndarray:
-            if array.basename == "data":
+        def watched(store: RecordStore, column: Any, index: int) -> np.ndarray:
+            if column.name == "data":
                 seen.append(index)
-            return load(store, array, index)
+            return load(store, column, index)
 
         monkeypatch.setattr(RecordStore, "_load", watched)
         monkeypatch.setattr(store_module, "_cache", ChunkCache())
