@@ -19,6 +19,15 @@ CONNECT_SECONDS = 10
 # anew, at 5 us each. These limits are what glibc comes to if it is left alone; what the environment says goes before.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 64 << 20}
 
+# Without a dashboard nobody wants to see the stacks of workers, a hundred times a second, nor how soon event loops come
+# round, fifty times a second each, scheduler's and nannies' too: a tenth of a core for two processes, and each time a
+# thread that computes has to make room.
+UNWATCHED = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+}
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,7 +54,7 @@ def connect(
         return
     count = workers or CPU_COUNT
     settings = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC.items()}
-    settings["distributed.worker.profile.enabled"] = dashboard  # a hundred times a second it wants the GIL
+    settings |= {} if dashboard else UNWATCHED
     # On a busy machine it tells, with a traceback, that a connection of a cluster which has just been closed is closed.
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
     with dask.config.set(settings):
