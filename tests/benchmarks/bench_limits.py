@@ -4,6 +4,9 @@ dsinga and PyTorch train in turn in this process, one thread each (OMP_NUM_THREA
 has the time that each of them spends in it, and the lesser one. The sum of these is what a program would take that had
 the better kernels for each kind and no other cost: its share of PyTorch's iteration is the limit. The real one lies
 higher: what PyTorch takes to clear memory for the gradient of a pooling, and in Python to update, counts as nothing.
+
+Below any kernels' limit lies that of the core: the operations of convolutions and products alone, at the speed of a
+large product, as if memory, all other layers and the update took no time.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import click
+import numpy as np
 import torch
 from distributed import Client
 from torch.profiler import ProfilerActivity, profile
@@ -55,13 +60,36 @@ OPERATIONS = {
     "aten::add_": "update",
     "aten::mul_": "update",
 }
+HEAVY = ("kConvolution", "kInnerProduct")
 BY_PASS = ("convolution", "pooling", "normalisation")
 
 Milliseconds = Mapping[str, float]
 
+LARGE = 1024  # rows and columns of the product that shows what the core can do
 
-def ours(name: str, client: Client) -> tuple[float, Milliseconds]:
-    """Return the milliseconds of an iteration of dsinga, and those of each kind of work in it."""
+
+class Turn(NamedTuple):
+    """What was measured once: an iteration, each kind of work in it, and billions of operations a second and in all."""
+
+    whole: float
+    kinds: Milliseconds
+    peak: float = 0.0
+    operations: float = 0.0
+
+
+def peak() -> float:
+    """Return the billions of operations a second of a large product of numpy's, the best of some."""
+    x = np.ones((LARGE, LARGE), np.float32)
+    seconds = []
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        x @ x
+        seconds.append(time.perf_counter() - started)
+    return 2e-9 * LARGE**3 / min(seconds)
+
+
+def ours(name: str, client: Client) -> Turn:
+    """Train dsinga's net of a case."""
     wanted = job(CASES[name].net, CASES[name].batch)
     found = measure(wanted, client, steps=STEPS, synthetic=True, data_root=None, profiled=True)["profile"]
     kinds: dict[str, float] = defaultdict(float)
@@ -69,11 +97,14 @@ def ours(name: str, client: Client) -> tuple[float, Milliseconds]:
         kind = KINDS.get(row["type"], "update" if row["pass"] == "update" else "")
         kinds[f"{kind}, {row['pass']}" if kind in BY_PASS else kind] += row["ms"]
     kinds.pop("", None)  # reading records and walking the net
-    return found["ms_per_iteration"], kinds
+    heavy = [row for row in found["rows"] if row["type"] in HEAVY]
+    return Turn(
+        found["ms_per_iteration"], kinds, peak(), sum(1e-3 * row["ms"] * row["gflop_per_second"] for row in heavy)
+    )
 
 
-def theirs(train: Callable[[], None]) -> tuple[float, Milliseconds]:
-    """Return the same of PyTorch; the kinds come from its profiler, the iteration from a run without it."""
+def theirs(train: Callable[[], None]) -> Turn:
+    """Train PyTorch's; the kinds come from its profiler, the iteration from a run without it."""
     seconds = []
     for _ in range(STEPS):
         started = time.perf_counter()
@@ -86,7 +117,7 @@ def theirs(train: Callable[[], None]) -> tuple[float, Milliseconds]:
     for event in profiler.key_averages():
         if event.key in OPERATIONS:
             kinds[OPERATIONS[event.key]] += 1e-3 * event.self_cpu_time_total / STEPS
-    return 1e3 * statistics.median(seconds), kinds
+    return Turn(1e3 * statistics.median(seconds), kinds)
 
 
 def torch_iteration(name: str) -> Callable[[], None]:
@@ -103,10 +134,11 @@ def torch_iteration(name: str) -> Callable[[], None]:
     return train
 
 
-def median(turns: list[tuple[float, Milliseconds]]) -> tuple[float, Milliseconds]:
+def median(turns: Sequence[Turn]) -> Turn:
     """Return the medians of turns."""
-    kinds = {kind: statistics.median(own[kind] for _, own in turns) for kind in turns[0][1]}
-    return statistics.median(whole for whole, _ in turns), kinds
+    kinds = {kind: statistics.median(turn.kinds[kind] for turn in turns) for kind in turns[0].kinds}
+    rest = (statistics.median(getattr(turn, name) for turn in turns) for name in ("peak", "operations"))
+    return Turn(statistics.median(turn.whole for turn in turns), kinds, *rest)
 
 
 @click.command()
@@ -117,8 +149,8 @@ def main(name: str, turns: int) -> None:
     train = torch_iteration(name)
     with connect(workers=1) as client:
         taken = [(ours(name, client), theirs(train)) for _ in range(turns)]
-    whole, kinds = median([one for one, _ in taken])
-    peer_whole, peer_kinds = median([other for _, other in taken])
+    whole, kinds, fastest, operations = median([one for one, _ in taken])
+    peer_whole, peer_kinds, *_ = median([other for _, other in taken])
     lesser = {kind: min(own, peer_kinds.get(kind, own)) for kind, own in kinds.items()}
     click.echo("| kind of work | dsinga ms | PyTorch ms | the lesser |\n| " + "--- | " * 4)
     for kind, own in sorted(kinds.items(), key=lambda pair: -pair[1]):
@@ -127,6 +159,11 @@ def main(name: str, turns: int) -> None:
     click.echo(f"| iteration | {whole:.2f} | {peer_whole:.2f} | {sum(lesser.values()):.2f} |")
     limit = sum(lesser.values()) / peer_whole
     click.echo(f"\n{whole / peer_whole:.2f} of PyTorch's time; limit {limit:.2f}; goal {CASES[name].goal:.2f}")
+    least = 1e3 * operations / fastest
+    click.echo(
+        f"{operations:.2f} billion operations at the {fastest:.0f} GFLOP/s of a product of {LARGE}³ take {least:.2f} ms: "
+        f"{least / peer_whole:.2f} of PyTorch's time"
+    )
 
 
 if __name__ == "__main__":
