@@ -160,10 +160,8 @@ def main(name: str, turns: int) -> None:
     limit = sum(lesser.values()) / peer_whole
     click.echo(f"\n{whole / peer_whole:.2f} of PyTorch's time; limit {limit:.2f}; goal {CASES[name].goal:.2f}")
     least = 1e3 * operations / fastest
-    click.echo(
-        f"{operations:.2f} billion operations at the {fastest:.0f} GFLOP/s of a product of {LARGE}³ take {least:.2f} ms: "
-        f"{least / peer_whole:.2f} of PyTorch's time"
-    )
+    work = f"{operations:.2f} billion operations at the {fastest:.0f} GFLOP/s of a product of {LARGE}³"
+    click.echo(f"{work} take {least:.2f} ms: {least / peer_whole:.2f} of PyTorch's time")
 
 
 if __name__ == "__main__":
