@@ -1,7 +1,9 @@
 """How params are cut into slices, and which server keeps which slice.
 
-Two methods. SINGA's fills boxes of about equal size in the order of the params, and cuts only where a param would make
-a box more than a tenth too full. PaddlePaddle's cuts every param into blocks of one size and deals them out by a hash.
+Two methods. SINGA's fills boxes of about equal size, at most a tenth too full, in the order of the params, and cuts
+those that would not fit. PaddlePaddle's cuts every param into blocks of one size and deals them out by a hash. Who uses
+a param of which two servers have a slice joins them in every step, in a copy. So, unlike SINGA, none is cut where boxes
+of whole params, the largest put in first, are no fuller.
 """
 
 from __future__ import annotations
@@ -131,11 +133,24 @@ def _box(total: int, num: int) -> tuple[int, int]:
 
 
 def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
-    """Return the length and the server of each piece of each param, SINGA's way."""
+    """Return the length and the server of each piece of each param: whole ones, or else SINGA's way."""
+    whole = _whole_boxes(sizes, servers)
+    if whole:
+        return {param: [(size, whole[param])] for param, size in sizes.items()}
     # SINGA cuts into lcm(server groups, servers per group) slices, so that each group can share them out evenly.
     lengths = slice_params(sizes, servers, units)
     boxes = iter(partition_slices([length for cuts in lengths.values() for length in cuts], servers))
     return {param: [(length, next(boxes)) for length in cuts] for param, cuts in lengths.items()}
+
+
+def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | None:
+    """Return the box of each param, the largest first into what is emptiest; None where one gets too full."""
+    filled = [0] * servers
+    boxes: dict[str, int] = {}
+    for param in sorted(sizes, key=lambda param: -sizes[param]):
+        boxes[param] = filled.index(min(filled))
+        filled[boxes[param]] += sizes[param]
+    return boxes if max(filled) <= sum(_box(sum(filled), servers)) else None
 
 
 def _deal_blocks(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:

@@ -50,6 +50,13 @@ def test_the_cifar10_net_is_shared_out_as_by_singa(servers, cut, boxes):
     assert [piece.server for piece in slices] == boxes
 
 
+def test_params_stay_whole_where_that_fills_boxes_as_evenly():
+    mlp = {"fc1": 1_960_000, "fc2": 5_000_000, "fc3": 3_000_000, "fc4": 1_500_000, "fc5": 500_000, "fc6": 5_000}
+    slices = slice_for_servers(mlp, 2)
+    assert [(piece.param, piece.size) for piece in slices] == list(mlp.items())
+    assert [piece.server for piece in slices] == [1, 0, 1, 1, 0, 0]  # SINGA would cut fc2
+
+
 @pytest.mark.parametrize(
     ("total", "servers", "block"), [(131071, 1, 1024), (131072, 1, 2048), (11972510, 4, 32768), (60000000, 32, 16384)]
 )
