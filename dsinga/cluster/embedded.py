@@ -53,7 +53,7 @@ def connect(
             yield client
         return
     count = workers or CPU_COUNT
-    settings = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC.items()}
+    settings: dict[str, object] = {f"distributed.nanny.pre-spawn-environ.{name}": at for name, at in MALLOC.items()}
     settings |= {} if dashboard else UNWATCHED
     # On a busy machine it tells, with a traceback, that a connection of a cluster which has just been closed is closed.
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
