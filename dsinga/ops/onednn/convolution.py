@@ -98,8 +98,8 @@ class _BackwardWeights:
 def _backward_weights(x: Shape, w: Shape, stride: Pair, pad: Pair) -> Callable[[Array, Array], Array]:
     """Return what finds the gradient of the weights from rows of x and dy: the library's kernel or products."""
     kernel = _BackwardWeights(x, w, stride, pad)
-    if kernel_gradient.suits(w, stride, kernel.convolve.implementation):
-        return kernel_gradient.KernelGradient(x, w, pad)
+    if kernel_gradient.suits(x, w, stride, pad, kernel.convolve.implementation):
+        return kernel_gradient.KernelGradient(x, w, stride, pad)
     return kernel
 
 
