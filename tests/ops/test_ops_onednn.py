@@ -12,7 +12,16 @@ from dsinga.errors import UserError
 from dsinga.ops.numpy_ops import NumpyOps
 
 try:
-    from dsinga.ops.onednn import convolution, kernel_gradient, library, lrn, normalisation, pooling, thread
+    from dsinga.ops.onednn import (
+        convolution,
+        kernel_gradient,
+        library,
+        lrn,
+        normalisation,
+        pooling,
+        pooling_gradient,
+        thread,
+    )
     from dsinga.ops.onednn.onednn_ops import OnednnOps
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)
@@ -95,6 +104,49 @@ def test_products_find_the_gradient_of_kernels(records, kernel, stride, pad, mon
 )
 def test_products_are_for_wide_convolutions_without_avx512(x, w, implementation, wanted):
     assert kernel_gradient.suits(x, w, (1, 1), (w[2] // 2, w[3] // 2), implementation) is wanted
+
+
+@pytest.mark.parametrize(
+    ("x", "window", "stride"),
+    [
+        ((5, 32, 9, 11), (3, 3), (2, 2)),
+        ((3, 20, 8, 8), (2, 4), (1, 3)),  # gaps between windows, channels that fill no register
+        ((2, 3, 7, 6), (7, 6), (1, 1)),
+        ((4, 8, 12, 9), (4, 2), (4, 2)),  # no element in two windows
+        ((1, 700, 5, 12), (4, 4), (1, 1)),  # a window that spans more than 32,767 elements
+    ],
+)
+def test_the_gradient_of_max_pooling_by_indices_is_that_of_the_library(x, window, stride, monkeypatch):
+    monkeypatch.setattr(pooling_gradient, "BLOCK", 2000)  # some records together, and some left
+    rng = np.random.default_rng(0)
+    rows = np.maximum(rng.standard_normal((x[0], *x[2:], x[1]), np.float32), 0)  # half of them equal
+    forward = thread.get_kernel(pooling._Forward, library.MAX_POOLING, x, window, stride, (0, 0), True)
+    back = thread.get_kernel(pooling._Backward, library.MAX_POOLING, x, window, stride, (0, 0))
+    y, winners = forward(rows)
+    dy = rng.standard_normal((x[0], *y.shape[2:], x[1]), np.float32)
+    expected = np.empty_like(rows)
+    back.pool(dy, expected, winners)
+    find = pooling_gradient.IndexedGradient(x, y.shape, window, stride)
+    np.testing.assert_array_equal(find(dy, winners).transpose(0, 2, 3, 1), expected)
+
+
+@pytest.mark.parametrize(
+    ("window", "pad", "implementation", "cores", "wanted"),
+    [
+        ((3, 3), (0, 0), "jit:avx2", 1, True),
+        ((3, 3), (0, 0), "jit:avx2", 2, False),
+        ((3, 3), (0, 0), "jit:avx512_core", 1, False),
+        ((3, 3), (1, 0), "jit:avx2", 1, False),
+        ((2, 2), (0, 0), "jit:avx2", 1, False),
+        ((16, 16), (0, 0), "jit:avx2", 1, False),  # its numbers are no bytes
+    ],
+)
+def test_indices_are_for_large_windows_without_avx512(own_thread, window, pad, implementation, cores, wanted):
+    def found() -> bool:
+        thread.set_threads(cores)
+        return pooling_gradient.suits(window, pad, implementation)
+
+    assert own_thread(found) is wanted
 
 
 def test_what_the_library_lacks_is_left_to_numpy():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from dsinga.ops import buffers
 from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_pooling import NumpyPooling
+from dsinga.ops.onednn import pooling_gradient
 from dsinga.ops.onednn.descriptors import Unsupported, dims, engine, image
 from dsinga.ops.onednn.library import (
     AVG_POOLING,
@@ -22,6 +24,7 @@ from dsinga.ops.onednn.library import (
     TRAINING,
     WORKSPACE,
 )
+from dsinga.ops.onednn.pooling_gradient import IndexedGradient
 from dsinga.ops.onednn.primitive import Primitive, suits
 from dsinga.ops.onednn.thread import get_kernel
 
@@ -63,8 +66,15 @@ class _Backward:
             forward.pool.description,
             operands=(DIFF_DST, DIFF_SRC, *((WORKSPACE,) if forward.workspace_size else ())),
         )
+        y = forward.output_shape
+        dense = forward.workspace_size == prod(y)
+        self.indexed: IndexedGradient | None = None
+        if dense and pooling_gradient.suits(window, pad, self.pool.implementation):
+            self.indexed = IndexedGradient(x, y, window, stride)
 
     def __call__(self, dy: Array, *workspace: Array) -> Array:
+        if self.indexed:
+            return self.indexed(dy, *workspace)
         dx = buffers.empty(self.shape, channels_last=True)
         self.pool(dy, dx, *workspace)
         return dx

@@ -1,0 +1,69 @@
+"""The gradient of max pooling by indices, for cores on which the library's own kernel is slow.
+
+Without AVX-512 oneDNN (up to 3.7) writes every element of every window by ``vmaskmovps``, which AMD's cores do in
+microcode: 5 to 7 ns for eight channels of an element. Here each output adds its gradient to the one element that won,
+whose place is known from the number that the forward pass kept. Sums are taken in the same order: the bits are the same.
+
+With x (64, 32, 32, 32), windows of 3x3 and a stride of 2, on an AMD EPYC of the third generation, one thread, it takes
+2.6 ms instead of 4.0 where caches are cold, 1.7 instead of 2.6 where they are warm.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga.ops import buffers
+from dsinga.ops.interface import Array, Pair
+from dsinga.ops.layout import to_rows
+from dsinga.ops.onednn.library import get_omp_threads
+
+BLOCK = 64 * 1024  # outputs that are done at once: their indices take half a megabyte
+LEAST = 6  # elements of a window; the library's time grows with them, this one's does not: at 4 it is slower
+
+
+def suits(window: Pair, pad: Pair, implementation: str) -> bool:
+    """Whether indices are faster than a kernel of the library with this name; of several cores they would use one."""
+    area = window[0] * window[1]
+    return (
+        implementation in ("jit:avx", "jit:avx2") and LEAST <= area < 256 and pad == (0, 0) and get_omp_threads() == 1
+    )
+
+
+class IndexedGradient:
+    """The gradient for images of shape ``x`` (B, C, H, W), not padded, of which the maxima have shape ``y``."""
+
+    def __init__(self, x: tuple[int, ...], y: tuple[int, ...], window: Pair, stride: Pair):
+        batch, channels, _, width = x
+        self.shape, self.outputs, self.columns = x, y[1] * y[2] * y[3], window[1]
+        self.size = x[1] * x[2] * x[3]
+        self.records = max(1, min(batch, BLOCK // self.outputs))
+        # Of a winner, number n of its window: n times the step to the next column, and what a new row adds to that.
+        self.step, self.turn = channels, (width - window[1]) * channels
+        self.offset = np.int16 if window[0] * width * channels < 2**15 else np.int32
+        axes = (np.arange(count) for count in (self.records, *y[2:], channels))
+        steps = (self.size, stride[0] * width * channels, stride[1] * channels, 1)
+        places = sum(np.ix_(*(axis * step for axis, step in zip(axes, steps, strict=True))))
+        self.places = np.ascontiguousarray(places, np.intp).reshape(-1)  # of the first element of each window
+
+    def __call__(self, dy: Array, workspace: Array) -> Array:
+        """Return dx for ``dy`` (B, H', W', C) and the numbers of the winners, uint8, in the same order."""
+        dx = buffers.empty(self.shape, channels_last=True)
+        flat, gradient, winners = to_rows(dx).reshape(-1), dy.reshape(-1), workspace
+        length = self.places.size
+        indices = buffers.empty((length,), dtype=np.intp)
+        offsets, turns = (buffers.empty((length,), dtype=self.offset) for _ in range(2))
+        for record in range(0, self.shape[0], self.records):
+            outputs = slice(record * self.outputs, (record + self.records) * self.outputs)
+            target = flat[record * self.size : (record + self.records) * self.size]
+            won = winners[outputs]
+            index, offset, turn = indices[: won.size], offsets[: won.size], turns[: won.size]
+            offset[...] = won
+            offset *= self.step
+            turn[...] = won // self.columns
+            turn *= self.turn
+            offset += turn
+            index[...] = offset
+            index += self.places[: won.size]
+            target.fill(0)
+            np.add.at(target, index, gradient[outputs])
+        return dx
