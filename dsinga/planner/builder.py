@@ -8,6 +8,7 @@ from typing import Any
 
 from dsinga.layers.base import Shape
 from dsinga.planner.cost import FLOAT_BYTES
+from dsinga.planner.hosts import Hosts
 from dsinga.planner.machine import Rates
 from dsinga.planner.program import Await, Compute, Packet, Piece, Program, Push
 from dsinga.server import Slice, fill_buckets
@@ -73,18 +74,22 @@ class Builder:
         self.add(Await(number))
 
 
-def update_pieces(slices: Iterable[Slice], users: Mapping[str, int], rates: Rates) -> dict[Any, Piece]:
+def update_pieces(slices: Iterable[Slice], users: Mapping[str, int], hosts: Hosts, rates: Rates) -> dict[Any, Piece]:
     """Return what the servers do: add the gradients of the users of each slice's param, and update the slice.
 
-    What has several users is updated by the last of them, while the others go on. What has one is updated when others
-    of its process update their parts of the same layer.
+    What has several users is updated by the last of them, while the others go on, or where the whole group is threads
+    of one process, by all of them. What has one is updated when others of its process update parts of the same layer.
     """
 
-    def seconds(piece: Slice) -> float:
-        others = users[piece.param] - 1
-        return piece.size * (rates.update + rates.add * others if others else rates.crowded)
+    def work(piece: Slice) -> Piece:
+        count = users[piece.param]
+        if count == 1:
+            return Piece(1, piece.size * rates.crowded)
+        if hosts.together:
+            return Piece(count, 0.0, share=piece.size * (rates.crowded / count + rates.add * (count - 1) / count))
+        return Piece(count, piece.size * (rates.update + rates.add * (count - 1)))
 
-    return {piece.id: Piece(users[piece.param], seconds(piece)) for piece in slices}
+    return {piece.id: work(piece) for piece in slices}
 
 
 def by_param(slices: Iterable[Slice], names: Iterable[str]) -> dict[str, list[Slice]]:

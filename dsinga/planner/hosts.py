@@ -26,6 +26,11 @@ class Hosts(NamedTuple):
     slicing: SlicingMethod = SlicingMethod.kSinga
     whole: bool = False
 
+    @property
+    def together(self) -> bool:
+        """Whether all of the group are threads of one process: there they share the work of updates."""
+        return len(set(self.workers)) == 1
+
     def first(self, workers: int) -> Hosts:
         """Return so many of the workers, with the servers in their processes, or one where there are none."""
         if workers == len(self.workers):

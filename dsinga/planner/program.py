@@ -63,10 +63,14 @@ class Packet(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a server does when all ``contributors`` workers have sent a piece: it computes for ``seconds``."""
+    """What a server does when all ``contributors`` workers have sent a piece: it computes for ``seconds``.
+
+    Where these do it together, as threads of its process, each computes for ``share`` seconds when it pushes.
+    """
 
     contributors: int
     seconds: float
+    share: float = 0.0
 
 
 @dataclass

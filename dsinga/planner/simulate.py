@@ -218,7 +218,8 @@ class _Run:
         waiting = [len(packet.pieces), worker, number, iteration, packet]
         for piece in packet.pieces:
             self._answers[piece, iteration].append(waiting)
-        if here == there:  # whoever brings the last contribution to a piece does the server's work
+        if here == there:  # whoever brings the last contribution to a piece does the server's work, or all have done it
+            yield from self._compute(worker, sum(self.group.pieces[piece].share for piece in packet.pieces))
             for piece, seconds in self._complete(packet.pieces, iteration):
                 yield from self._compute(worker, seconds)
                 self._answer(piece, iteration, worker)

@@ -34,7 +34,7 @@ def sketch(net: NeuralNet, cuts: Mapping[str, Cut], hosts: Hosts, machine: Machi
     slices = hosts.slices(parts)
     kept = by_param(slices, parts)
     users = {name: len(part.users) for name, part in parts.items()}
-    group = Group([], hosts.workers, hosts.servers, update_pieces(slices, users, machine.rates))
+    group = Group([], hosts.workers, hosts.servers, update_pieces(slices, users, hosts, machine.rates))
     moves = find_moves(net, cuts, workers) if workers > 1 else []
     for share in shares:
         shapes = {name: parts[name].shape for names in share.params.values() for name in names}

@@ -21,7 +21,7 @@ def translate(net: PartitionedNet, hosts: Hosts, machine: Machine) -> Group:
     slices = hosts.slices(parts)
     kept = by_param(slices, parts)
     users = {name: len(part.users) for name, part in parts.items()}
-    group = Group([], hosts.workers, hosts.servers, update_pieces(slices, users, machine.rates))
+    group = Group([], hosts.workers, hosts.servers, update_pieces(slices, users, hosts, machine.rates))
     for worker, local in enumerate(net.locals):
         shapes = {name: net.parts[name].shape for name in local.params}
         builder = Builder(shapes, kept, hosts.workers[worker], hosts.servers, machine.rates)

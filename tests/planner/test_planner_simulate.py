@@ -140,6 +140,13 @@ def test_an_update_beside_the_worker_is_the_worker_s_own_work() -> None:
     assert found == Prediction(seconds=7.0, compute=6.0, sent=0, received=0, memory=0)
 
 
+def test_threads_of_one_process_share_an_update() -> None:
+    """Each does its half, of 1 s, when it pushes; the value is there when the slower one, who pushes at 5, has."""
+    slow = program(Await(0, before=1), Compute(5.0), Push(0), packets=[PACKET])
+    free = Links(FREE, FREE, FREE)
+    assert run([TRAINING, slow], free, servers=[0], w=Piece(2, 0.0, share=1.0), homes=[0, 0]).seconds == 7.0
+
+
 def test_a_piece_waits_for_all_contributors() -> None:
     """The second worker pushes at 5; its message takes 3 s out and 3 s back after the first worker's value."""
     slow = program(Await(0, before=1), Compute(5.0), Push(0), packets=[PACKET])
