@@ -50,7 +50,8 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params itself:
     nothing is exchanged, and records are read while no clock runs. ``rows`` are in the order in which the passes run:
     all layers forward, those that a gradient reaches backward, then "update" and "rest": what walking the net takes,
-    and what an algorithm (kCD) computes outside of layers' passes.
+    and what an algorithm (kCD) computes outside of layers' passes. Layers that are computed as one
+    (:mod:`dsinga.net.fusion`) have one row for each pass, by the name of the first.
 
     Operations are those of :func:`dsinga.planner.cost.layer_cost`, without the sources' gradient where nobody wants
     it. Bytes are those of the arrays that a pass takes and makes, each moved once, the least that there can be; of a
@@ -60,7 +61,7 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     """
     check(job, [Phase.kTrain])
     feed = open_feed(job, Phase.kTrain, 1, roots)
-    net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
+    net = create_net(job.neuralnet, Phase.kTrain, feed.infos).fused
     clock = Clock()
     totals, passes = [], []
     for total in _iterations(job, _timed_net(net, clock), feed, clock, WARM_UP + steps):

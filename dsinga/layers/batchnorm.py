@@ -59,7 +59,7 @@ class BatchNorm(Layer):
         scale, bias, running_mean, running_variance = params
         if not ctx.training:
             found = Statistics(running_mean.astype(np.float64), running_variance.astype(np.float64))
-            return Output(_normalise(x, scale, bias, found, ctx))
+            return Output(self.normalise(sources, scale, bias, found, ctx))
         found = self.statistics(x, ctx)
         share, move = max(self.momentum, 1 / (ctx.step + 1)), ctx.ops.moving_average
         unbiased = found.size / max(found.size - 1, 1)
@@ -67,7 +67,12 @@ class BatchNorm(Layer):
             "mean": move(running_mean, found.mean, share),
             "variance": move(running_variance, found.variance, share, unbiased),
         }
-        return Output(_normalise(x, scale, bias, found, ctx), saved=found, state=state)
+        return Output(self.normalise(sources, scale, bias, found, ctx), saved=found, state=state)
+
+    def normalise(self, sources: Arrays, scale: Array, bias: Array, found: Statistics, ctx: Context) -> Array:
+        """Return the feature, by the statistics that were found."""
+        affine = ctx.ops.batch_norm_affine(scale, bias, found.mean, found.variance, EPSILON)
+        return ctx.ops.channel_affine(sources[0], *affine)
 
     def statistics(self, x: Array, ctx: Context) -> Statistics:
         """Return the statistics of the global batch, of which x are the rows at hand."""
@@ -105,5 +110,30 @@ class BatchNorm(Layer):
         return [ctx.ops.asarray(one) for one in ctx.total(f"{self.name}.gradient", own)]
 
 
-def _normalise(x: Array, scale: Array, bias: Array, found: Statistics, ctx: Context) -> Array:
-    return ctx.ops.channel_affine(x, *ctx.ops.batch_norm_affine(scale, bias, found.mean, found.variance, EPSILON))
+class RectifiedBatchNorm(BatchNorm):
+    """A kBM and the kReLU that follows it, or the kAdd of it and another source and then the kReLU, as one layer.
+
+    Back-propagation puts it in their place (:mod:`dsinga.net.fusion`), for each of them alone would go through memory.
+    The feature is that of the kReLU. The sources are that of the kBM, and what else is added, if anything is.
+    """
+
+    source_count: ClassVar[int | None] = None
+
+    @classmethod
+    def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:
+        """Return the layer that has the params of ``layer``, and ``added`` further sources, 0 or 1."""
+        made = cls.__new__(cls)
+        vars(made).update(vars(layer), source_shapes=layer.source_shapes * (1 + added))
+        return made
+
+    def normalise(self, sources: Arrays, scale: Array, bias: Array, found: Statistics, ctx: Context) -> Array:
+        x, *other = sources
+        affine = ctx.ops.batch_norm_affine(scale, bias, found.mean, found.variance, EPSILON)
+        return ctx.ops.rectified_affine(x, *affine, *other)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        dy = ctx.ops.relu_grad(output.feature, grad)
+        for_source, for_params = super().compute_gradient(params, sources, output, dy, needs, ctx)
+        return (*for_source, *(dy if need else None for need in needs[1:])), for_params

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from dsinga.job import Phase
 from dsinga.layers.base import Layer
 from dsinga.layers.context import Rows
 from dsinga.net.dataflow import Stage, trace
+from dsinga.net.fusion import fuse
 from dsinga.net.param import Param
 from dsinga.registry import nearest
 
@@ -43,6 +44,12 @@ class NeuralNet:
     def stages(self) -> tuple[Stage, ...]:
         """What an iteration does at each node, worked out once."""
         return trace(self)
+
+    @cached_property
+    def fused(self) -> NeuralNet:
+        """The net as back-propagation computes it, some layers being one: see :mod:`dsinga.net.fusion`."""
+        nodes = fuse(self.nodes)
+        return self if len(nodes) == len(self.nodes) else replace(self, nodes=nodes)
 
     @cached_property
     def positions(self) -> Mapping[str, int]:

@@ -208,6 +208,10 @@ class Ops(ABC):
         """x·scale + shift with scale and shift (C,) along axis 1."""
 
     @abstractmethod
+    def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
+        """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of what has the shape of x, and ``relu``."""
+
+    @abstractmethod
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
         """(R, n), scale and shift (n,) -> ((R, n), workspace): scale·(x - mean)/√(var + epsilon) + shift, row by row.
 

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from typing import NamedTuple
 
+from dsinga.layers.batchnorm import RectifiedBatchNorm
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import Slice, Split
 from dsinga.layers.dropout import Dropout
@@ -76,7 +77,7 @@ def worker_memory(net: NeuralNet, slots: int, workers: int = 1, record_bytes: in
     own = params if workers > 1 else 0
     served = params // workers
     gradients = [FLOAT_BYTES * p.size for p in net.params.values() if p.trainable and not p.spec.sparse]
-    features, most = _walk(net)
+    features, most = _walk(net.fused)
     return Memory(
         params=own + served,
         gradients=sum(gradients),
@@ -202,6 +203,8 @@ def backward_sizes(stage: Stage) -> list[int]:
         gap = one // layer.size * GAP  # between rows of the gradients of gates
         turned = FLOAT_BYTES * width * layer.size**2  # the gradient of a weight, as the product makes it
         return [width * one + gap, one, one, turned]  # the first those of gates, then of states, the states before
+    if isinstance(layer, RectifiedBatchNorm):
+        return feature_sizes(stage)  # the gradient where the feature is above 0
     return []
 
 

@@ -72,6 +72,7 @@ def bp(
     Raises UserError where the net has neither a loss layer nor a bridge to one. Raises Diverged, before anything is
     pushed, where a loss is not finite and such batches are not to be skipped.
     """
+    net = net.fused
     if not net.losses and not net.bridged:
         raise UserError(f"the net has no loss layer in phase {net.phase.name}: kBP has no gradient to follow")
     tape: list[Visit] = []

@@ -225,6 +225,10 @@ class TestKernels:
         assert_close(moved, 0.75 * scale + 0.375 * exact_variance, backend.dtype)
         affine = backend.run("channel_affine", x_placed, scale, shift)
         assert_close(affine, x * scale[along] + shift[along], backend.dtype)
+        rectified = backend.run("rectified_affine", x_placed, scale, shift)
+        assert_close(rectified, np.maximum(x * scale[along] + shift[along], 0), backend.dtype)
+        rectified = backend.run("rectified_affine", x_placed, scale, shift, y_placed)
+        assert_close(rectified, np.maximum(x * scale[along] + shift[along] + y, 0), backend.dtype)
 
     @given(
         shape=st.one_of(

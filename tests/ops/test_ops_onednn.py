@@ -178,6 +178,18 @@ def test_sums_are_the_same_however_a_batch_is_cut():
     np.testing.assert_allclose(0.3 * parts[0] + 0.7 * parts[1], whole, rtol=1e-14)
 
 
+@pytest.mark.parametrize("channels", [3, 16, 300])
+def test_a_rectified_normalisation_is_what_its_parts_make(channels):
+    rng = np.random.default_rng(1)
+    x, other = rng.normal(0, 1, (2, 6, 5, 7, channels)).astype(np.float32).transpose(0, 1, 4, 2, 3)
+    scale, shift = rng.normal(0, 1, (2, channels)).astype(np.float32)
+    affine = onednn.channel_affine(x, scale, shift)
+    np.testing.assert_array_equal(onednn.rectified_affine(x, scale, shift), onednn.relu(affine))
+    found, wanted = onednn.rectified_affine(x, scale, shift, other), onednn.relu(onednn.add(affine, other))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+    assert found.strides == wanted.strides
+
+
 def test_a_thread_keeps_a_bounded_number_of_kernels(own_thread, monkeypatch):
     monkeypatch.setattr(thread, "KERNELS", 3)
 

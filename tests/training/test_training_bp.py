@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,6 +85,33 @@ def test_gradients_of_a_convnet_are_those_of_torch():
     loss.backward()
     assert metrics["loss"] == (pytest.approx(loss.item() * 4), 4)
     assert_same_gradients(found, {name: tensor.grad.numpy() for name, tensor in p.items()})
+
+
+def test_gradients_of_fused_layers_are_the_slopes_of_the_loss_and_those_of_each_alone():
+    """A residual block; the slopes are those of ``forward``, which leaves the layers alone."""
+    net = build(
+        conv("low", "data", 2),
+        layer("low_bn", "kBM", "low"),
+        layer("low_relu", "kReLU", "low_bn"),
+        conv("high", "low_relu", 2),
+        layer("high_bn", "kBM", "high"),
+        layer("add", "kAdd", "high_bn", "low_relu"),
+        layer("relu", "kReLU", "add"),
+        dense("top", "relu"),
+        LOSS,
+        shape=(2, 4, 4),
+    )
+    values, records = values_of(net), records_of(net)
+    found, metrics = gradients(net, values, records)
+    alone = replace(net)
+    vars(alone)["fused"] = alone
+    assert len(net.fused.nodes) == len(net.nodes) - 3
+    expected, others = gradients(alone, values, records)
+    assert metrics == {name: pytest.approx(metric, rel=1e-12) for name, metric in others.items()}
+    assert_same_gradients(found, expected, atol=1e-14)
+    slopes = numerical_gradients(net, values, records, context(net))
+    trained = [name for name, param in net.params.items() if param.trainable]
+    assert_same_gradients({name: found[name] for name in trained}, {name: slopes[name] for name in trained})
 
 
 @st.composite

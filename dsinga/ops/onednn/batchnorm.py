@@ -22,8 +22,11 @@ from dsinga.ops.onednn.descriptors import dense, engine, image
 from dsinga.ops.onednn.library import (
     ADD,
     DST,
+    FUSE_RELU,
+    INFERENCE,
     MEAN,
     MULTIPLY,
+    RELU,
     SCALE,
     SHIFT,
     SRC,
@@ -44,19 +47,39 @@ WIDE = 256  # columns that rows are joined to: constants of 16 channels would me
 
 
 class _Affine:
-    """x·scale + shift on (n, C), as normalisation by a mean of 0 and a variance of 1."""
+    """x·scale + shift on (n, C), or that rectified, as normalisation by a mean of 0 and a variance of 1."""
 
-    def __init__(self, rows: int, channels: int):
+    def __init__(self, rows: int, channels: int, rectified: bool = False):
         table, flags = image((1, channels, rows, 1)), USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
+        kind = TRAINING
+        if rectified:  # in training the library would make a workspace
+            kind, flags = INFERENCE, flags | FUSE_RELU
         self.normalise = Primitive(
             "batch_normalization_forward",
-            *(engine, TRAINING, table, table, ctypes.c_float(0.0), flags),
+            *(engine, kind, table, table, ctypes.c_float(0.0), flags),
             operands=(SRC, DST, MEAN, VARIANCE, SCALE, SHIFT),
         )
         self.given = np.zeros(channels, np.float32), np.ones(channels, np.float32)
 
     def __call__(self, x: Array, y: Array, scale: Array, shift: Array) -> None:
         self.normalise(x, y, *self.given, scale, shift)
+
+
+class _RectifiedSum:
+    """max(x·scale + shift + other, 0) on (n, C), in one pass over (n/g, g·C), as :class:`_Gradient`."""
+
+    def __init__(self, rows: int, channels: int):
+        self.group = gcd(rows, max(1, WIDE // channels))
+        x, row = dense((rows // self.group, self.group * channels)), dense((1, self.group * channels))
+        self.run = Primitive(
+            *("binary", engine, MULTIPLY, x, row, x),
+            operands=(SRC, SRC_1, operand_of(0), operand_of(1), DST),
+            post_ops=((ADD, row), (ADD, x), (RELU, 0.0, 0.0)),
+        )
+
+    def __call__(self, x: Array, other: Array, y: Array, scale: Array, shift: Array) -> None:
+        scale, shift = np.tile(np.array([scale, shift], np.float32), self.group)
+        self.run(x, scale, shift, other, y)
 
 
 class _Gradient:
@@ -117,6 +140,12 @@ def _far(mean: Array, variance: Array) -> bool:
     return bool((mean * mean > FAR * variance).any())
 
 
+def _apply(affine: _Affine, x: Array, scale: Array, shift: Array) -> Array:
+    y = buffers.empty(x.shape, channels_last=x.ndim == 4)
+    affine(_rows(x), y, np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32))
+    return y
+
+
 class OnednnBatchNorm(NumpyNormalisation):
     """The per-channel kernels of batch normalisation."""
 
@@ -138,11 +167,22 @@ class OnednnBatchNorm(NumpyNormalisation):
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         possible = suits(x) and x.ndim in (2, 4)
         affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1]) if possible else None
-        if not affine:
-            return super().channel_affine(x, scale, shift)
-        y = buffers.empty(x.shape, channels_last=x.ndim == 4)
-        affine(_rows(x), y, np.ascontiguousarray(scale, np.float32), np.ascontiguousarray(shift, np.float32))
-        return y
+        return _apply(affine, x, scale, shift) if affine else super().channel_affine(x, scale, shift)
+
+    def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
+        possible = suits(x, other) and x.ndim in (2, 4)
+        size = (x.size // x.shape[1], x.shape[1]) if possible else ()
+        if possible and other is None:
+            affine = get_kernel(_Affine, *size, True)
+            if affine:
+                return _apply(affine, x, scale, shift)
+        elif possible:
+            total = get_kernel(_RectifiedSum, *size)
+            if total:
+                y = buffers.empty(x.shape, channels_last=x.ndim == 4)
+                total(_rows(x), _rows(other), y, scale, shift)
+                return y
+        return super().rectified_affine(x, scale, shift, other)
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
         if not _large(x) or not suits(dy):

@@ -20,7 +20,7 @@ ANY = 1
 TRAINING, INFERENCE = 64, 96
 
 # flags of batch normalisation
-USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT = 1, 2, 4
+USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8
 
 # algorithms
 CONVOLUTION = 0x1

@@ -1,0 +1,75 @@
+"""Layers that back-propagation computes as one, for each of them alone would go through memory once more.
+
+They are a kBM and the kReLU after it, with or without a kAdd of two sources between them, where nobody else takes what
+the first ones make: same numbers, but for the last digits, without two features out of three. The user's net keeps its
+layers wherever these are asked for by name: in ``forward``, in pictures, in nets that are cut. Layers are fused after
+that, on each worker, and only those that follow each other in its order, so that what workers wait for keeps its order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dsinga.layers.activation import Activation, ReLU
+from dsinga.layers.base import Layer
+from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
+from dsinga.layers.elementwise import Add
+
+if TYPE_CHECKING:
+    from dsinga.net.neuralnet import Node
+
+
+def fuse(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return the nodes of a net, those that can be fused having become one."""
+    uses = Counter(source for node in nodes for source in node.sources)
+    fused: list[Node] = []
+    moved: list[int] = []  # where the feature of each node is found
+    while len(moved) < len(nodes):
+        first = len(moved)
+        node, length = nodes[first], _length(first, nodes, uses)
+        if length > 1:
+            node = _fused(first, nodes[first : first + length])
+        fused.append(node._replace(sources=tuple(moved[source] for source in node.sources)))
+        moved += [len(fused) - 1] * length
+    return tuple(fused)
+
+
+def _length(first: int, nodes: Sequence[Node], uses: Counter[int]) -> int:
+    """Return how many nodes from ``first`` on can be fused, 1 if it stays alone."""
+    if not _is_a(BatchNorm, nodes[first].layer):
+        return 1
+    for last in range(first + 1, min(first + 3, len(nodes))):
+        node = nodes[last]
+        if last - 1 not in node.sources or uses[last - 1] > 1 or node.rows != nodes[first].rows:
+            return 1
+        if _rectifies(node.layer):
+            return last + 1 - first
+        if not _is_a(Add, node.layer) or len(node.sources) != 2:
+            return 1
+    return 1
+
+
+def _fused(first: int, nodes: Sequence[Node]) -> Node:
+    """Return what ``nodes``, which begin at the position ``first``, become."""
+    node, *between, _ = nodes
+    assert isinstance(node.layer, BatchNorm)
+    layer = RectifiedBatchNorm.of(node.layer, len(between))
+    if not between:
+        return node._replace(layer=layer)
+    (add,) = between
+    other = 1 - add.sources.index(first)
+    takes = *node.takes, *add.takes[other : other + 1]
+    return node._replace(layer=layer, sources=(*node.sources, add.sources[other]), takes=takes)
+
+
+def _rectifies(layer: Layer) -> bool:
+    """Whether the layer is max(x, 0)."""
+    function = layer.function if isinstance(layer, Activation) and _is_a(Activation, layer) else layer
+    return isinstance(function, ReLU) and _is_a(ReLU, function) and not function.slope
+
+
+def _is_a(cls: type[Layer], layer: Layer) -> bool:
+    """Whether the layer is of this very class, not of one that a user derived, nor one whose passes are timed."""
+    return type(layer) is cls and "compute_feature" not in vars(layer)

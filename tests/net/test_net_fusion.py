@@ -1,0 +1,108 @@
+"""Which layers back-propagation computes as one, and which it leaves alone."""
+
+import copy
+
+import pytest
+from netcases import IMAGES, layer, names
+from netcases import build as build_net
+
+from dsinga.job import LayerConf
+from dsinga.layers import Rows
+from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
+from dsinga.net import NeuralNet, Node
+from dsinga.net.fusion import fuse
+from dsinga.registry import register
+
+DATA = layer("data", "kRecordInput")
+CONV = layer("conv", "kConvolution", "data", convolution_conf={"num_filters": 2, "kernel": 3, "pad": 1})
+RELU = layer("relu", "kReLU", "bn")
+ENDING = (
+    layer("ip", "kInnerProduct", "relu", innerproduct_conf={"num_output": 3}),
+    layer("loss", "kSoftmaxLoss", "ip", "data"),
+)
+
+
+@register("layer", "OwnBatchNorm")
+class OwnBatchNorm(BatchNorm):
+    """A user's own."""
+
+
+def build(*layers: LayerConf) -> NeuralNet:
+    return build_net(DATA, *layers, *ENDING, data=IMAGES)
+
+
+def norm(source: str = "conv") -> LayerConf:
+    return layer("bn", "kBM", source)
+
+
+def block(*between: LayerConf, add: tuple[str, ...] = ("bn", "low")) -> list[LayerConf]:
+    """Return layers that add a normalised convolution of ``low`` to what else ``add`` names."""
+    low = layer("low", "kConvolution", "data", convolution_conf={"num_filters": 2, "kernel": 1})
+    conv = CONV.replace(srclayers=["low"])
+    sum_ = layer("add", "kAdd", *add)
+    return [low, conv, norm(), *between, sum_, layer("relu", "kReLU", "add")]
+
+
+def test_a_rectifier_joins_the_normalisation_before_it():
+    net = build(CONV, norm(), RELU)
+    assert names(net) == ["data", "conv", "bn", "relu", "ip", "loss"]
+    assert names(net.fused) == ["data", "conv", "bn", "ip", "loss"]
+    node = net.fused.nodes[2]
+    assert isinstance(node.layer, RectifiedBatchNorm)
+    assert (node.sources, node.params) == (net.nodes[2].sources, net.nodes[2].params)
+    assert net.fused.nodes[3].sources == (2,)
+    assert net.fused.params is net.params
+
+
+@pytest.mark.parametrize("add", [("bn", "low"), ("low", "bn")])
+def test_a_sum_joins_them_whichever_source_comes_first(add):
+    net = build(*block(add=add))
+    assert names(net.fused) == ["data", "low", "split(low)", "conv", "bn", "ip", "loss"]
+    stage = net.fused.stages[4]
+    assert [(net.fused.nodes[edge.node].layer.name, edge.part) for edge in stage.edges] == [
+        ("conv", -1),
+        ("split(low)", 1),
+    ]
+    assert stage.needs == (True, True)
+    assert len(stage.layer.source_shapes) == 2
+
+
+@pytest.mark.parametrize("kind", ["kActivation", "kCudnnActivation"])
+def test_an_activation_is_a_rectifier_where_it_says_so(kind):
+    for function, fused in ("RELU", True), ("TANH", False):
+        relu = layer("relu", kind, "bn", activation_conf={"type": function})
+        net = build(CONV, norm(), relu)
+        assert (net.fused is not net) == fused
+
+
+SUM = layer("relu", "kReLU", "add")
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [CONV, layer("relu", "kReLU", "conv")],
+        [CONV, norm(), layer("relu", "kReLU", "bn", relu_conf={"negative_slope": 0.1})],
+        [CONV, norm(), layer("low", "kReLU", "bn"), layer("high", "kReLU", "bn"), layer("relu", "kAdd", "low", "high")],
+        [CONV, norm(), RELU, layer("see", "kArgSort", "bn")],
+        [CONV, layer("bn", "kUserLayer", "conv", user_type="OwnBatchNorm"), RELU],
+        [CONV, norm(), layer("add", "kAdd", "bn"), SUM],
+        [CONV, norm(), layer("add", "kAdd", "bn", "bn"), SUM],
+        [CONV, norm(), layer("add", "kMultiply", "bn", "conv"), SUM],
+        block(add=("bn", "low", "low")),
+        block(layer("tanh", "kSTanh", "low"), add=("bn", "tanh")),
+    ],
+    ids=lambda layers: " ".join(one.type_name for one in layers),
+)
+def test_what_is_otherwise_stays_as_it_is(layers):
+    net = build(*layers)
+    assert net.fused is net
+
+
+def test_layers_on_other_rows_or_whose_passes_are_timed_stay_alone():
+    data, conv, bn, relu, *rest = build(CONV, norm(), RELU).nodes
+    elsewhere = relu._replace(rows=Rows(0, 2, 4))
+    timed = copy.copy(bn.layer)
+    vars(timed)["compute_feature"] = bn.layer.compute_feature
+    for nodes in ([bn, elsewhere], [Node(timed, bn.sources, bn.params), relu]):
+        assert len(fuse([data, conv, *nodes, *rest])) == 6
