@@ -14,7 +14,6 @@ from dsinga.ops.numpy_ops import NumpyOps
 try:
     from dsinga.ops.onednn import (
         convolution,
-        kernel_gradient,
         library,
         lrn,
         normalisation,
@@ -60,50 +59,6 @@ def own_thread():
 def test_the_library_has_the_kernels_of_image_nets(make, arguments):
     assert thread.get_kernel(make, *arguments) is not None
     assert thread.get_kernel(make, *arguments) is thread.get_kernel(make, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("records", "kernel", "stride", "pad"),
-    [
-        (8, (3, 3), (1, 1), (1, 1)),
-        (19, (5, 2), (1, 1), (2, 0)),
-        (3, (1, 4), (2, 1), (0, 3)),
-        (16, (3, 7), (1, 3), (0, 1)),
-        (5, (5, 5), (2, 2), (2, 2)),
-        (4, (3, 2), (4, 2), (0, 1)),
-        (2, (2, 2), (1, 1), (3, 3)),  # outputs that meet nothing but the border
-        (2, (9, 11), (1, 1), (0, 0)),
-        (1, (13, 13), (1, 1), (6, 6)),
-        (2, (1, 1), (10, 12), (0, 0)),  # and rows that meet no output
-    ],
-)
-def test_products_find_the_gradient_of_kernels(records, kernel, stride, pad, monkeypatch):
-    monkeypatch.setattr(kernel_gradient, "DEPTH", 30)  # two to five records together, and some left
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((records, 4, 9, 11), np.float32)
-    w = rng.standard_normal((6, 4, *kernel), np.float32)
-    dy = rng.standard_normal(NumpyOps().convolution(x, w, None, stride, pad).shape, np.float32)
-    find = kernel_gradient.KernelGradient(x.shape, w.shape, stride, pad)
-    expected = NumpyOps().convolution_grad(x, w, dy, stride, pad, False, False)[1]
-    for _ in range(2):  # nothing is left over from a run before
-        found = find(*(np.ascontiguousarray(one.transpose(0, 2, 3, 1)) for one in (x, dy)))
-        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "implementation", "wanted"),
-    [
-        ((16, 256, 13, 13), (384, 256, 3, 3), "jit:avx2", True),
-        ((16, 256, 13, 13), (384, 256, 3, 3), "brgconv:avx512_core", False),
-        ((64, 32, 15, 15), (32, 32, 5, 5), "jit:avx2", True),
-        ((64, 32, 15, 15), (32, 32, 1, 1), "jit:avx2", False),
-        ((64, 3, 32, 32), (32, 3, 5, 5), "jit:avx2", False),
-        ((1, 32, 15, 15), (32, 32, 5, 5), "jit:avx2", False),
-        ((1, 3, 4, 4), (8, 3, 5, 5), "x64:gemm:jit", True),
-    ],
-)
-def test_products_are_for_wide_convolutions_without_avx512(x, w, implementation, wanted):
-    assert kernel_gradient.suits(x, w, (1, 1), (w[2] // 2, w[3] // 2), implementation) is wanted
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,19 @@ class Primitive:
     ``kind`` and ``arguments`` are those of the C function ``dnnl_<kind>_primitive_desc_create``, less its last, the
     attributes: these make the scratchpad ours, and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
     function, (algorithm, descriptor) for a binary one. ``operands`` are the arguments of an execution, in the order
-    in which a call passes its arrays. Raises Unsupported.
+    in which a call passes its arrays. Of several implementations the library ranks one first; ``prefer`` names another,
+    which is taken where there is such a one. Raises Unsupported.
     """
 
-    def __init__(self, kind: str, *arguments: Any, operands: tuple[int, ...], post_ops: tuple[Any, ...] = ()):
-        self.description = Handle("primitive_desc", f"{kind}_primitive_desc_create", *arguments, _attributes(post_ops))
+    def __init__(
+        self,
+        kind: str,
+        *arguments: Any,
+        operands: tuple[int, ...],
+        post_ops: tuple[Any, ...] = (),
+        prefer: str | None = None,
+    ):
+        self.description = _describe(prefer, f"{kind}_primitive_desc_create", *arguments, _attributes(post_ops))
         if self.implementation.startswith(("ref", "simple")):
             raise Unsupported(f"{kind} by {self.implementation}")
         self._primitive = Handle("primitive", "primitive_create", self.description)
@@ -79,9 +87,22 @@ class Primitive:
     @property
     def implementation(self) -> str:
         """The library's name for the code behind the primitive, as "brgconv:avx512_core"."""
-        name = ctypes.c_char_p()
-        check(lib.dnnl_primitive_desc_query(self.description, IMPLEMENTATION, 0, ctypes.byref(name)), "query")
-        return (name.value or b"").decode()
+        return _implementation(self.description)
+
+
+def _implementation(description: Handle) -> str:
+    name = ctypes.c_char_p()
+    check(lib.dnnl_primitive_desc_query(description, IMPLEMENTATION, 0, ctypes.byref(name)), "query")
+    return (name.value or b"").decode()
+
+
+def _describe(prefer: str | None, function: str, *arguments: Any) -> Handle:
+    """Describe a primitive by the implementation ``prefer``, or by the library's first if that is None or not there."""
+    description = Handle("primitive_desc", function, *arguments)
+    while prefer and _implementation(description) != prefer:
+        if lib.dnnl_primitive_desc_next_impl(description):
+            return Handle("primitive_desc", function, *arguments)
+    return description
 
 
 def _attributes(post_ops: tuple[Any, ...]) -> Handle:

@@ -1,0 +1,124 @@
+"""Convolutions by oneDNN: which implementation finds a gradient, and that each finds the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.ops.numpy_ops import NumpyOps
+
+try:
+    from dsinga.ops.onednn import convolution, kernel_gradient, library
+    from dsinga.ops.onednn.descriptors import engine, free, image
+    from dsinga.ops.onednn.onednn_ops import OnednnOps
+    from dsinga.ops.onednn.primitive import Primitive
+except UserError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+onednn = OnednnOps()
+CPU = Path("/proc/cpuinfo")
+
+
+@pytest.mark.parametrize(
+    ("records", "kernel", "stride", "pad"),
+    [
+        (8, (3, 3), (1, 1), (1, 1)),
+        (19, (5, 2), (1, 1), (2, 0)),
+        (3, (1, 4), (2, 1), (0, 3)),
+        (16, (3, 7), (1, 3), (0, 1)),
+        (5, (5, 5), (2, 2), (2, 2)),
+        (4, (3, 2), (4, 2), (0, 1)),
+        (2, (2, 2), (1, 1), (3, 3)),  # outputs that meet nothing but the border
+        (2, (9, 11), (1, 1), (0, 0)),
+        (1, (13, 13), (1, 1), (6, 6)),
+        (2, (1, 1), (10, 12), (0, 0)),  # and rows that meet no output
+    ],
+)
+def test_products_find_the_gradient_of_kernels(records, kernel, stride, pad, monkeypatch):
+    monkeypatch.setattr(kernel_gradient, "DEPTH", 30)  # two to five records together, and some left
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((records, 4, 9, 11), np.float32)
+    w = rng.standard_normal((6, 4, *kernel), np.float32)
+    dy = rng.standard_normal(NumpyOps().convolution(x, w, None, stride, pad).shape, np.float32)
+    find = kernel_gradient.KernelGradient(x.shape, w.shape, stride, pad)
+    expected = NumpyOps().convolution_grad(x, w, dy, stride, pad, False, False)[1]
+    for _ in range(2):  # nothing is left over from a run before
+        found = find(*(np.ascontiguousarray(one.transpose(0, 2, 3, 1)) for one in (x, dy)))
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "implementation", "wanted"),
+    [
+        ((16, 256, 13, 13), (384, 256, 3, 3), "jit:avx2", True),
+        ((16, 256, 13, 13), (384, 256, 3, 3), "brgconv:avx512_core", False),
+        ((64, 32, 15, 15), (32, 32, 5, 5), "jit:avx2", True),
+        ((64, 32, 15, 15), (32, 32, 1, 1), "jit:avx2", False),
+        ((64, 3, 32, 32), (32, 3, 5, 5), "jit:avx2", False),
+        ((1, 32, 15, 15), (32, 32, 5, 5), "jit:avx2", False),
+        ((1, 3, 4, 4), (8, 3, 5, 5), "x64:gemm:jit", True),
+    ],
+)
+def test_products_are_for_wide_convolutions_without_avx512(x, w, implementation, wanted):
+    assert kernel_gradient.suits(x, w, (1, 1), (w[2] // 2, w[3] // 2), implementation) is wanted
+
+
+AVX2 = pytest.mark.skipif(
+    not CPU.exists() or "avx512f" in CPU.read_text() or "avx2" not in CPU.read_text(),
+    reason="other instructions have other implementations",
+)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "kernel", "stride", "expected"),
+    [
+        (20, 6, 5, 1, convolution.MASKED),  # of which 24 are found
+        (5, 9, 3, 1, convolution.MASKED),
+        (24, 9, 3, 1, convolution.MASKED),
+        (25, 9, 3, 1, convolution.MASKED),
+        (16, 32, 1, 1, convolution.ONE_PIXEL),
+        (7, 32, 1, 2, convolution.ONE_PIXEL),
+        (16, 32, 3, 2, convolution.DIRECT),
+        (8, 65, 4, 2, "brgconv_strided:avx2"),
+    ],
+)
+class TestGradientOfImages:
+    def test_is_exact(self, channels, filters, kernel, stride, expected):
+        rng = np.random.default_rng(1)
+        stride, pad = (stride, stride), (kernel // 2, kernel // 2)
+        x = rng.standard_normal((3, 6, 8, channels), np.float32).transpose(0, 3, 1, 2)
+        w = rng.standard_normal((filters, channels, kernel, kernel), np.float32)
+        y = NumpyOps().convolution(x, w, None, stride, pad)
+        np.testing.assert_allclose(onednn.convolution(x, w, None, stride, pad), y, atol=1e-5 * np.abs(y).max())
+        for dy in (y, -y):  # nothing is left over from a run before
+            found = onednn.convolution_grad(x, w, dy, stride, pad, True, False)
+            for one, other in zip(
+                found[:2], NumpyOps().convolution_grad(x, w, dy, stride, pad, True, False)[:2], strict=True
+            ):
+                np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
+
+    @AVX2
+    def test_is_found_by_the_quickest_implementation(self, channels, filters, kernel, stride, expected):
+        x, w, pad = (3, channels, 6, 8), (filters, channels, kernel, kernel), (kernel // 2, kernel // 2)
+        find = convolution._backward_data(x, w, (stride, stride), pad)
+        padded = isinstance(find, convolution._PaddedBackwardData)
+        assert padded == (channels in (5, 20))
+        assert (find.gradient if padded else find).convolve.implementation == expected
+
+
+def test_an_implementation_that_the_library_lacks_is_not_insisted_on():
+    geometry = convolution._geometry((1, 1), (2, 2))
+    images, weights, results = image((64, 3, 32, 32)), free((32, 3, 5, 5)), image((64, 32, 32, 32))
+    names = [
+        Primitive(
+            "convolution_forward",
+            *(engine, library.TRAINING, library.CONVOLUTION, images, weights, None, results, *geometry),
+            operands=(library.SRC, library.WEIGHTS, library.DST),
+            prefer=prefer,
+        ).implementation
+        for prefer in (None, "x64:gemm:jit", "of another library")
+    ]
+    assert names[0] == names[2] != names[1] == "x64:gemm:jit"
