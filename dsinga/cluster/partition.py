@@ -14,6 +14,7 @@ from dsinga.cluster.devicevalues import DeviceValues
 from dsinga.cluster.exchange import Exchange
 from dsinga.cluster.mail import PartitionMail
 from dsinga.cluster.meter import Meter
+from dsinga.cluster.ownthread import OwnThread
 from dsinga.cluster.processors import Processor
 from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
@@ -34,7 +35,10 @@ from dsinga.training.finite import REMEDY, all_finite, check_metrics, first_not_
 
 
 class Partition:
-    """The state of one partition between rounds. Used by one thread at a time: its rounds form a chain."""
+    """The state of one partition between rounds. Used by one thread at a time: its rounds form a chain.
+
+    What computes (train, evaluate) is to be called in ``thread``; a segment goes there by itself.
+    """
 
     def __init__(
         self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], processor: Processor, step: int
@@ -48,7 +52,8 @@ class Partition:
         self._ops.enter()
         self._prefetch: Prefetch | None = None
         self._meter = Meter()
-        self._stepper = Stepper(key.words)
+        self.thread = OwnThread(f"dsinga {key.words}")
+        self._stepper = Stepper(self.thread)
         self.mail = PartitionMail(setup.timeout, self._meter)
         nets = [net.locals[key.partition] for net in setup.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
@@ -237,6 +242,7 @@ class Partition:
         self._exchange.aborted = message
         self.mail.box.close(RunError(message))
         self._stepper.close(message)
+        self.thread.close(message)
 
     def close(self) -> None:
         """Stop reading ahead, and copying beside the kernels."""

@@ -2,18 +2,18 @@
 
 The algorithm that runs is the same as in a round; only its mail is another. What it sends is kept for the task to hand
 on, what it receives the task has brought, and after the last thing that a segment sends (or, where it sends nothing,
-before what the next one receives) the iteration halts until the next task comes. It runs in a thread of its own, which
-is idle whenever no task of the partition runs.
+before what the next one receives) the iteration halts until the next task comes. It runs in the partition's own thread,
+which is idle whenever no task of the partition runs.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from dsinga.cluster.ownthread import OwnThread
 from dsinga.errors import RunError
 from dsinga.layers.context import Mail
 
@@ -30,26 +30,21 @@ class Halt(NamedTuple):
 class Stepper:
     """Runs iterations segment by segment; a :class:`Mail` to what runs within, used by one task at a time."""
 
-    def __init__(self, name: str):
+    def __init__(self, thread: OwnThread):
+        self._thread = thread
         self._go, self._halted = threading.Semaphore(0), threading.Semaphore(0)
-        self._iterations: queue.SimpleQueue[tuple[Iterate, Future[Any]] | None] = queue.SimpleQueue()
         self._running: Future[Any] | None = None
         self._letters: dict[str, Any] = {}
         self._sends: dict[str, Any] = {}
         self._left = 0
         self._closed: str | None = None
-        # One thread for all iterations, because kernels keep their buffers by thread; a daemon, because one that has
-        # halted must not keep a process that ends.
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def begin(self, iterate: Iterate) -> None:
         """Make ``iterate`` the present iteration; it starts with the first segment."""
         assert self._running is None, "the iteration before has not ended"
         self._check_open()
-        if self._thread.ident is None:
-            self._thread.start()
-        self._running = Future()
-        self._iterations.put((iterate, self._running))
+        self._running = self._thread.start(self._run, iterate)
+        self._running.add_done_callback(lambda _: self._halted.release())
 
     def advance(self, letters: Mapping[str, Any], sends: int, last: bool) -> Halt:
         """Run the next segment, which receives ``letters`` and halts after so many sends; the last runs to the end.
@@ -88,22 +83,13 @@ class Stepper:
         return self._letters.pop(key)
 
     def close(self, message: str) -> None:
-        """End the thread, and an iteration that has halted: it raises RunError(``message``), as later calls do."""
+        """End an iteration that has halted: it raises RunError(``message``), as later calls do."""
         self._closed = message
-        self._iterations.put(None)
         self._go.release()
 
-    def _serve(self) -> None:
-        while (work := self._iterations.get()) is not None:
-            iterate, running = work
-            try:
-                self._take_turn()
-                running.set_result(iterate(self))
-            except BaseException as error:
-                running.set_exception(error)
-            self._halted.release()
-            del work, iterate, running  # or what the iteration held would live until the next
-        self._halted.release()  # for a task that came just before the end
+    def _run(self, iterate: Iterate) -> Any:
+        self._take_turn()
+        return iterate(self)
 
     def _halt(self) -> None:
         self._halted.release()

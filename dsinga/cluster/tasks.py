@@ -77,7 +77,8 @@ def held(key: PartitionKey, token: Any) -> Held:
 
 def train_round(key: PartitionKey, start: int, stop: int, token: Any) -> RoundReport:
     """Task: one round of a partition. ``token`` is what it must come after."""
-    return _find(key).train(start, stop)
+    partition = _find(key)
+    return partition.thread.run(partition.train, start, stop)
 
 
 def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
@@ -91,7 +92,8 @@ def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt]
 
 def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
     """Task: one evaluation by a partition. ``token`` is what it must come after."""
-    return _find(key).evaluate(phase, batches, version)
+    partition = _find(key)
+    return partition.thread.run(partition.evaluate, phase, batches, version)
 
 
 def renew(key: PartitionKey, token: Any) -> None:

@@ -5,9 +5,9 @@ kernels (three 8 MB results in a row: 3.4 ms fresh, 0.6 ms pooled), and aligns t
 a *base*; a base is free again once nothing but its pool refers to it, which CPython's reference counts tell exactly:
 every view of a view, memoryview or DLPack export holds on to the base.
 
-There is one pool for all threads: a partition's rounds run in whatever thread of its Dask worker is free, and with a
-pool for each thread the features and gradients of an iteration would be kept once for each. Who asks holds a lock; who
-lets go of an array needs none, as that only ever turns a taken base into a free one.
+There is one pool for all threads: what one has computed another may use next (tests, predictions, the next run), and
+with a pool for each thread the features of an iteration would be kept once for each. Who asks holds a lock; who lets go
+of an array needs none, as that only ever turns a taken base into a free one.
 """
 
 from __future__ import annotations

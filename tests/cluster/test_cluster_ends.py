@@ -53,11 +53,11 @@ def client(two: LocalCluster) -> Iterator[Client]:
 
 
 def wait_until_nothing_is_left() -> None:
-    """Wait until no run has a partition, a shard or a reading thread in this process."""
+    """Wait until no run has a partition, a shard or a thread in this process."""
     deadline = time.monotonic() + 10
     while True:
-        reading = [thread for thread in threading.enumerate() if thread.name == "dsinga-prefetch"]
-        left = [*tasks._partitions, *server._shards, *reading]
+        threads = [thread for thread in threading.enumerate() if thread.name.startswith("dsinga")]
+        left = [*tasks._partitions, *server._shards, *threads]
         if not left:
             return
         assert time.monotonic() < deadline, left

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from dsinga.cluster.ownthread import OwnThread
 from dsinga.cluster.stepper import Stepper
 from dsinga.errors import RunError
 
@@ -13,9 +14,11 @@ from dsinga.errors import RunError
 @pytest.fixture
 def stepper():
     """A stepper whose thread has ended by the end of the test."""
-    stepper = Stepper("test")
+    thread = OwnThread("test")
+    stepper = Stepper(thread)
     yield stepper
     stepper.close("the test is over")
+    thread.close("the test is over")
 
 
 def iteration(log):
