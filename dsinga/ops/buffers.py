@@ -12,6 +12,7 @@ of an array needs none, as that only ever turns a taken base into a free one.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from math import prod
@@ -29,6 +30,8 @@ LARGEST = 128 * 1024 * 1024
 BUCKET = 256  # bases of one size; whoever keeps more results than that gets arrays of their own
 IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, asking for a new base drops the free ones of every size
 
+_pointer = ctypes.c_size_t.from_address
+_HEAD = object.__basicsize__  # bytes that every object of the interpreter begins with
 _probe = [np.empty(0)]
 _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list refers to
 
@@ -82,7 +85,15 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     if size < SMALLEST:
         return np.empty(shape, dtype)
     base = np.empty(size + ALIGNMENT, np.uint8) if size > LARGEST else _pool.take(size + ALIGNMENT)
-    return np.ndarray(shape, dtype, base, -base.ctypes.data % ALIGNMENT)
+    return np.ndarray(shape, dtype, base, -address(base) % ALIGNMENT)
+
+
+def address(x: np.ndarray) -> int:
+    """Return where the first number of x lies in memory, as ``x.ctypes.data`` does in ten times the time.
+
+    In numpy's C API (``PyArrayObject_fields``) the pointer to the data comes first after the object's head.
+    """
+    return _pointer(id(x) + _HEAD).value
 
 
 def like(x: Array) -> Array:

@@ -132,3 +132,11 @@ def test_arrays_of_many_threads_never_overlap():
         assert all(pool.map(work, range(4), timeout=60))
     (bucket,) = buffers._pool.buckets.values()
     assert len(bucket) <= 4 * (3 + 3)  # of each thread three, and those of its last round
+
+
+def test_an_address_is_that_of_the_first_number():
+    base = np.arange(60.0).reshape(3, 4, 5)
+    locked = base.copy()
+    locked.flags.writeable = False
+    for x in (base, base[1:, 2:, ::-1], base.T, base[:0], locked, buffers.empty((2, 3, 4, 5), channels_last=True)):
+        assert buffers.address(x) == x.ctypes.data

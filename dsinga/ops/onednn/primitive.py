@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.ops.buffers import address
 from dsinga.ops.interface import Array
 from dsinga.ops.onednn.descriptors import Handle, Unsupported, check, engine
 from dsinga.ops.onednn.library import (
@@ -68,9 +69,9 @@ class Primitive:
     def __call__(self, *arrays: Array) -> None:
         """Run on ``arrays``, whose memory must be as the descriptors say; nothing here could tell."""
         for memory, array in zip(self._addresses, arrays, strict=True):
-            set_data_handle(memory, array.ctypes.data)
+            set_data_handle(memory, address(array))
         if self._scratch_memory:
-            set_data_handle(self._scratch_memory, self._scratch.array.ctypes.data)
+            set_data_handle(self._scratch_memory, address(self._scratch.array))
         status = execute(*self._execution)
         if status:
             raise RuntimeError(f"oneDNN: an execution failed with status {status}")
