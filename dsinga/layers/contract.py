@@ -121,7 +121,8 @@ def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:
     """Raise UserError unless ``state`` can replace the param ``role`` of the layer."""
     for spec, param in zip(layer.params, params, strict=True):
         if spec.role == role and not spec.trainable:
-            check_like(layer, f"the new state of param {role!r}", state, param)
+            if not is_like(state, param):
+                raise unlike(layer, f"the new state of param {role!r}", state, param)
             return
     roles = [spec.role for spec in layer.params if not spec.trainable]
     raise layer.fail(f"has no param {role!r} with trainable=False to take a new state{nearest(role, roles)}")
@@ -148,26 +149,34 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
             raise layer.fail(f"compute_gradient must return a sequence of {len(wanted)} for its {what}, not {count}")
     for index, (gradient, source) in enumerate(zip(computed[0], sources, strict=True)):
         if gradient is not None:
-            check_like(layer, f"the gradient for {layer.source_name(index)}", gradient, source)
+            if not is_like(gradient, source):
+                raise unlike(layer, f"the gradient for {layer.source_name(index)}", gradient, source)
             freeze(gradient)
     for spec, gradient, param in zip(layer.params, computed[1], params, strict=True):
         if gradient is not None:
-            check_like(layer, f"the gradient for param {spec.role!r}", gradient, param)
+            if not is_like(gradient, param):
+                raise unlike(layer, f"the gradient for param {spec.role!r}", gradient, param)
             if isinstance(gradient, SparseRows) and (wrong := fault(gradient)):
                 raise layer.fail(f"the gradient for param {spec.role!r}: {wrong}")
         elif spec.trainable:
             raise layer.fail(f"compute_gradient returned None for its param {spec.role!r}; return an array")
 
 
-def check_like(layer: Layer, what: str, given: Any, model: Array) -> None:
-    """Raise UserError, calling it ``what``, unless ``given`` is an array of the shape and dtype of ``model``."""
+def is_like(given: Any, model: Array) -> bool:
+    """Whether ``given`` is an array of the shape and dtype of ``model``."""
+    return hasattr(given, "dtype") and bool(given.shape == model.shape and given.dtype == model.dtype)
+
+
+def unlike(layer: Layer, what: str, given: Any, model: Array) -> Exception:
+    """Return the UserError that says, calling it ``what``, how ``given`` differs from ``model``; the caller raises it.
+
+    Nobody makes these words, layer after layer, where nothing is wrong.
+    """
     if not hasattr(given, "dtype"):
-        raise layer.fail(f"{what} must be an array, not {kind_of(given)}")
-    if given.shape != model.shape or given.dtype != model.dtype:
-        raise layer.fail(
-            f"{what} has the shape {given.shape} and is {given.dtype}; it must be of shape {model.shape} and "
-            f"{model.dtype}"
-        )
+        return layer.fail(f"{what} must be an array, not {kind_of(given)}")
+    return layer.fail(
+        f"{what} has the shape {given.shape} and is {given.dtype}; it must be of shape {model.shape} and {model.dtype}"
+    )
 
 
 def freeze(array: Array) -> None:
