@@ -171,9 +171,58 @@ def test_kernels_are_made_anew_for_another_number_of_cores(own_thread):
 
 def test_the_number_of_cores_is_the_calling_threads_own(own_thread):
     here = library.get_omp_threads()
+    large = np.ones(100_000, np.float32)
     own_thread(onednn.set_threads, here + 1)
+    own_thread(onednn.relu, large)
     assert own_thread(library.get_omp_threads) == here + 1
+    onednn.relu(large)
     assert library.get_omp_threads() == here
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def convolve(batch: int) -> list[np.ndarray]:
+    x, w, b = normal(batch, 16, 8, 8), normal(32, 16, 3, 3), normal(32)
+    return [onednn.convolution(x, w, b, (1, 1), (1, 1))]
+
+
+KERNELS_OF_A_SIZE = {
+    "relu": (lambda n: [onednn.relu(normal(n))], 1_000, 100_000),
+    "softmax": (lambda n: [onednn.softmax(normal(n, 10))], 100, 10_000),
+    "max_pool": (lambda n: [onednn.max_pool(normal(n, 16, 8, 8), (2, 2), (2, 2), (0, 0), False)[0]], 4, 128),
+    "convolution": (convolve, 2, 64),
+    "inner_product": (lambda n: [onednn.inner_product(normal(n, 64), normal(32, 64), None)], 64, 2_048),
+    "sgemm": (
+        lambda n: list(onednn.inner_product_grad(normal(n, 64), normal(32, 64), normal(n, 32), False, True, False)[:2]),
+        64,
+        2_048,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KERNELS_OF_A_SIZE)
+def test_a_small_kernel_runs_in_one_thread_and_a_large_one_in_all(own_thread, kind):
+    run, small, large = KERNELS_OF_A_SIZE[kind]
+
+    def threads_and_results(count: int) -> tuple[list[int], list[np.ndarray]]:
+        onednn.set_threads(count)
+        used, results = [], []
+        for size in (small, large, small):
+            results += run(size)
+            used.append(library.get_omp_threads())
+        return used, results
+
+    one, alone = own_thread(threads_and_results, 1)
+    two, shared = own_thread(threads_and_results, 2)
+    assert (one, two) == ([1, 1, 1], [1, 2, 1])
+    each = len(alone) // 3
+    for first, last, other in zip(alone[:each], shared[2 * each :], shared[:each], strict=True):
+        np.testing.assert_array_equal(first, last)
+        np.testing.assert_array_equal(first, other)
+    for result, right in zip(shared, alone, strict=True):
+        np.testing.assert_allclose(result, right, rtol=1e-5, atol=1e-5 * abs(right).max())
 
 
 def test_a_missing_library_is_one_clear_sentence(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class _Forward:
             *_geometry(stride, pad),
             operands=(SRC, WEIGHTS, DST, BIAS) if bias else (SRC, WEIGHTS, DST),
             prefer=ONE_PIXEL if w[2:] == (1, 1) else None,
+            operations=_operations(self.output_shape, w),
         )
         self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
         this.packed.reserve(self.convolve.size(WEIGHTS))
@@ -71,6 +73,7 @@ class _BackwardData:
             *_geometry(stride, pad),
             forward.convolve.description,
             operands=(DIFF_DST, WEIGHTS, DIFF_SRC),
+            operations=_operations(forward.output_shape, w),
             prefer=_preferred_backward(w, stride),
         )
         self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
@@ -127,6 +130,7 @@ class _BackwardWeights:
             *_geometry(stride, pad),
             forward.convolve.description,
             operands=(SRC, DIFF_DST, DIFF_WEIGHTS),
+            operations=_operations(forward.output_shape, w),
         )
         self.unpack = reorder(self.convolve.layout(DIFF_WEIGHTS), dense(w))
         this.packed.reserve(self.convolve.size(DIFF_WEIGHTS))
@@ -177,6 +181,10 @@ def _forward(*arguments: Any) -> _Forward:
     if forward is None:
         raise Unsupported("a convolution backward whose forward is unsupported")
     return forward
+
+
+def _operations(y: Shape, w: Shape) -> int:
+    return 2 * prod(y) * prod(w[1:])
 
 
 def _geometry(stride: Pair, pad: Pair) -> tuple[Any, ...]:

@@ -85,6 +85,10 @@ sgemm.argtypes = [
     *(_pointer, _long, _pointer, _long, _float, _pointer, _long),
 ]
 
+# The same without letting go of the interpreter.
+quick_execute, quick_sgemm = quick.dnnl_primitive_execute, quick.dnnl_sgemm
+quick_execute.argtypes, quick_sgemm.argtypes = execute.argtypes, sgemm.argtypes
+
 set_data_handle = quick.dnnl_memory_set_data_handle
 set_data_handle.argtypes = [_pointer, _pointer]
 

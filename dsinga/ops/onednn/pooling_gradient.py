@@ -15,7 +15,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import to_rows
-from dsinga.ops.onednn.library import get_omp_threads
+from dsinga.ops.onednn.thread import this
 
 BLOCK = 64 * 1024  # outputs that are done at once: their indices take half a megabyte
 LEAST = 6  # elements of a window; the library's time grows with them, this one's does not: at 4 it is slower
@@ -24,9 +24,7 @@ LEAST = 6  # elements of a window; the library's time grows with them, this one'
 def suits(window: Pair, pad: Pair, implementation: str) -> bool:
     """Whether indices are faster than a kernel of the library with this name; of several cores they would use one."""
     area = window[0] * window[1]
-    return (
-        implementation in ("jit:avx", "jit:avx2") and LEAST <= area < 256 and pad == (0, 0) and get_omp_threads() == 1
-    )
+    return implementation in ("jit:avx", "jit:avx2") and LEAST <= area < 256 and pad == (0, 0) and this.team.size == 1
 
 
 class IndexedGradient:

@@ -20,9 +20,10 @@ from dsinga.ops.onednn.library import (
     SRC_1,
     execute,
     lib,
+    quick_execute,
     set_data_handle,
 )
-from dsinga.ops.onednn.thread import this
+from dsinga.ops.onednn.thread import is_small, this
 
 
 class _Argument(ctypes.Structure):
@@ -36,7 +37,8 @@ class Primitive:
     attributes: these make the scratchpad ours, and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
     function, (algorithm, descriptor) for a binary one. ``operands`` are the arguments of an execution, in the order
     in which a call passes its arrays. Of several implementations the library ranks one first; ``prefer`` names another,
-    which is taken where there is such a one. Raises Unsupported.
+    which is taken where there is such a one. A small kernel, by its ``operations`` (0: few for an element) and bytes,
+    runs in the calling thread alone. Raises Unsupported.
     """
 
     def __init__(
@@ -46,8 +48,17 @@ class Primitive:
         operands: tuple[int, ...],
         post_ops: tuple[Any, ...] = (),
         prefer: str | None = None,
+        operations: int = 0,
     ):
-        self.description = _describe(prefer, f"{kind}_primitive_desc_create", *arguments, _attributes(post_ops))
+        self._team = this.team
+        self._threads, self._execute = 1, quick_execute
+        self._team.call(1)
+        description = prefer, f"{kind}_primitive_desc_create", *arguments, _attributes(post_ops)
+        self.description = _describe(*description)
+        if not is_small(operations, sum(map(self.size, operands))):
+            self._threads, self._execute = self._team.size, execute
+            self._team.call(self._threads)
+            self.description = _describe(*description)  # it says how the work is divided
         if self.implementation.startswith(("ref", "simple")):
             raise Unsupported(f"{kind} by {self.implementation}")
         self._primitive = Handle("primitive", "primitive_create", self.description)
@@ -72,7 +83,8 @@ class Primitive:
             set_data_handle(memory, address(array))
         if self._scratch_memory:
             set_data_handle(self._scratch_memory, address(self._scratch.array))
-        status = execute(*self._execution)
+        self._team.call(self._threads)
+        status = self._execute(*self._execution)
         if status:
             raise RuntimeError(f"oneDNN: an execution failed with status {status}")
 

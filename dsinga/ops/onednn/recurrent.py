@@ -17,9 +17,9 @@ from dsinga.ops.interface import Array
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.onednn.descriptors import dense, engine, free, strided
 from dsinga.ops.onednn.elementwise import Function
-from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, sgemm
+from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS
 from dsinga.ops.onednn.primitive import Primitive, reorder, suits
-from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.onednn.thread import get_kernel, sgemm
 
 WORTH = 4  # products that pay for packing a matrix
 NARROW = 256  # columns; below, the library does not pack, and its kernel for aᵀ b has the long side of the result last
@@ -37,6 +37,7 @@ class _Product:
             "inner_product_forward",
             *(engine, INFERENCE, dense((rows, inputs)), free(weights), None, dense((rows, outputs))),
             operands=(SRC, WEIGHTS, DST),
+            operations=2 * rows * inputs * outputs,
         )
         self.size = self.multiply.size(WEIGHTS) // np.dtype(np.float32).itemsize
         given = dense(weights) if turned else strided(weights, (1, outputs))
@@ -84,12 +85,11 @@ class OnednnRecurrent(NumpyRecurrent):
             out[...] = turned.T
             return
         (turn_a, step_a), (turn_b, step_b), (_, step_out) = _layout(a), _layout(b), _layout(out)
-        status = sgemm(
+        sgemm(
             *(turn_a, turn_b, *out.shape, a.shape[1]),
             *(1.0, a.ctypes.data, step_a, b.ctypes.data, step_b),
             *(1.0 if add else 0.0, out.ctypes.data, step_out),
         )
-        assert status == 0, f"sgemm failed with status {status}"
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
         often = [count for count, uses in Counter(rows).items() if uses >= WORTH] if suits(matrix) else []

@@ -1,4 +1,4 @@
-"""What each thread has of its own: a stream, scratch memory, and the kernels that it made."""
+"""What each thread has of its own: OpenMP threads, a stream, scratch memory, and the kernels that it made."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import numpy as np
 
 from dsinga.ops.buffers import ALIGNMENT
 from dsinga.ops.onednn.descriptors import Handle, Unsupported, engine
-from dsinga.ops.onednn.library import get_omp_threads, set_omp_threads
+from dsinga.ops.onednn.library import get_omp_threads, quick_sgemm, set_omp_threads
+from dsinga.ops.onednn.library import sgemm as full_sgemm
 
 KERNELS = 2048  # kept by one thread; the oldest goes first
+# A kernel that does no more than either takes some 40 us at most. That is what it takes to wake another thread: for
+# such a kernel no second core is called, nor the interpreter given up, for which one may have to wait afterwards.
+SMALL_OPERATIONS, SMALL_BYTES = 2_000_000, 300_000
 
 Kernel = TypeVar("Kernel")
 
@@ -30,8 +34,22 @@ class Arena:
             self.array = memory[-memory.ctypes.data % ALIGNMENT :][:size]
 
 
+class Team:
+    """The OpenMP threads that the calling thread's kernels are given: ``size`` for large ones, 1 for small ones."""
+
+    def __init__(self) -> None:
+        self.size = self.now = get_omp_threads()
+
+    def call(self, count: int) -> None:
+        """Let the next kernel run, or be made, with ``count`` threads."""
+        if count != self.now:
+            set_omp_threads(count)
+            self.now = count
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
+        self.team = Team()
         self.stream = Handle("stream", "stream_create", engine, 1)
         self.scratchpad = Arena()
         self.packed = Arena()
@@ -60,7 +78,20 @@ def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
 
 
 def set_threads(count: int) -> None:
-    """Let kernels that the calling thread runs use ``count`` cores."""
-    if count != get_omp_threads():
-        set_omp_threads(count)
+    """Let large kernels that the calling thread runs use ``count`` cores."""
+    if count != this.team.size:
+        this.team.size = count
         this.kernels.clear()  # a primitive divides its work when it is made
+
+
+def is_small(operations: int, nbytes: int) -> bool:
+    """Whether a kernel that does so many operations on so many bytes is not worth more than one thread."""
+    return operations <= SMALL_OPERATIONS and nbytes <= SMALL_BYTES
+
+
+def sgemm(turn_a: bytes, turn_b: bytes, rows: int, columns: int, depth: int, *rest: Any) -> None:
+    """Multiply matrices by ``dnnl_sgemm``, with as many threads as the product is worth."""
+    small = is_small(2 * rows * columns * depth, 4 * (rows * depth + depth * columns + rows * columns))
+    this.team.call(1 if small else this.team.size)
+    status = (quick_sgemm if small else full_sgemm)(turn_a, turn_b, rows, columns, depth, *rest)
+    assert status == 0, f"sgemm failed with status {status}"
