@@ -124,11 +124,10 @@ def _iterations(job: Job, net: NeuralNet, feed: Feed, clock: Clock, steps: int) 
         def push(name: str, gradient: Array, step: int = step) -> None:
             flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient  # rows alone stay rows
             work = Work(0, touched * gradient.nbytes)
-            clock.time(UPDATE, lambda: replica.push(step, name, flat), lambda _: work)
+            clock.time(UPDATE, lambda: replica.update(step, name, 0, flat), lambda _: work)
 
         started = time.perf_counter()
         train(net, values, records, ctx, push)
-        clock.time(UPDATE, replica.finish, lambda _: Work(0, 0))
         yield time.perf_counter() - started
 
 

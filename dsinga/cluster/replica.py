@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ import numpy as np
 from dsinga.net import Param
 from dsinga.ops import Array, Ops, SparseRows, Update
 from dsinga.ops.numpy_ops import NumpyOps
-from dsinga.ops.update import BLOCK
 from dsinga.server import Slice, SliceSpec
 from dsinga.server.slot import Slot
 from dsinga.training import Updater
@@ -39,7 +37,7 @@ class Replica(Mapping[str, Array]):
     def __init__(self, params: Mapping[str, Param], updater: Updater, ops: Ops | None = None):
         self._updater = updater
         self._ops = ops or NumpyOps()
-        self._turns: list[Callable[[], Update]] = []
+        self._turns: list[Update] = []
         self._slots = {
             name: Slot(SliceSpec(Slice(id, name, 0, 0, 0), p.trainable, p.lr_scale, p.wd_scale, ()), (), 0)
             for id, (name, p) in enumerate(params.items())
@@ -60,7 +58,6 @@ class Replica(Mapping[str, Array]):
 
         Raises UserError if the state is not that of this updater.
         """
-        self._turns.clear()  # of a step that failed
         for name, slot in self._slots.items():
             value = np.array(held.values[name], np.float32).reshape(-1)
             spec = slot.spec
@@ -75,24 +72,21 @@ class Replica(Mapping[str, Array]):
     def push(self, step: int, name: str, gradient: Array) -> None:
         """Take the gradient of a whole param, for :meth:`finish` or sooner; it is not to be changed until then.
 
-        In host memory a large one is applied at once, while it lies in the caches; the small ones are together, for the
-        code of an update has to come into the caches, too. On a device all of them are, by one launch.
+        In host memory it is applied at once, while it lies in the caches; on a device all of them are, by one launch.
         """
         slot = self._slots[name]
-        here = type(slot.value) is np.ndarray
-        if here and (not slot.spec.trainable or math.prod(gradient.shape) > BLOCK):
+        if type(slot.value) is np.ndarray:
             self.update(step, name, 0, gradient)
         elif not slot.spec.trainable and not isinstance(gradient, SparseRows):
             slot.value = self._there(gradient, slot)  # itself: a copy would be a launch
         else:
-            there = self._there(gradient, slot)
-            self._turns.append(functools.partial(self._turn, step, slot, slot.value, there, slot.state))
+            self._turns.append(self._turn(step, slot, slot.value, self._there(gradient, slot), slot.state))
 
     def finish(self) -> None:
         """Apply the gradients that were pushed."""
         turns, self._turns = self._turns, []
         if turns:
-            self._ops.update([turn() for turn in turns], self._updater.conf.clip_norm)
+            self._ops.update(turns, self._updater.conf.clip_norm)
 
     def update(self, step: int, name: str, start: int, gradient: Array) -> None:
         """Apply the gradient of the elements from ``start`` on; a param that is not trainable is replaced by it."""

@@ -28,7 +28,6 @@ from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
 from dsinga.layers.base import ParamSpec
 from dsinga.net import Param
 from dsinga.ops import SparseRows
-from dsinga.ops.update import BLOCK
 from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
@@ -429,26 +428,6 @@ def test_what_is_held_goes_out_and_comes_back() -> None:
         fresh.put(Held({"b1": np.zeros(4)}, {"b1": {"other": np.zeros(4)}}))
     assert held.state is not None
     assert held.state["w1"]["history"].any()
-
-
-def test_small_params_wait_for_each_other_and_large_ones_do_not() -> None:
-    shapes = {"small": (3,), "large": (BLOCK + 1,)}
-    params = {name: Param(name, ParamSpec(name, shape), ParamConf()) for name, shape in shapes.items()}
-    one, two = (Replica(params, create_updater(with_momentum())) for _ in range(2))
-    for each in (one, two):
-        each.put(Held({name: np.ones(shape, np.float32) for name, shape in shapes.items()}, None))
-    for name, shape in shapes.items():
-        one.push(0, name, np.ones(shape, np.float32))
-        two.update(0, name, 0, np.ones(shape, np.float32))
-    assert (one["small"] == 1).all()
-    assert (one["large"] < 1).all()
-    one.finish()
-    for name in shapes:
-        np.testing.assert_array_equal(one[name], two[name])
-    one.push(1, "small", np.ones(3, np.float32))
-    one.put(two.copy(shapes))  # begins anew: what waited for the end of a step that failed is forgotten
-    one.finish()
-    np.testing.assert_array_equal(one["small"], two["small"])
 
 
 def test_an_updater_that_fails_is_not_a_lost_server() -> None:
