@@ -15,6 +15,7 @@ gemm:jit, which the library falls back to where kernels of 5 or 7 meet images ab
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes
-from dsinga.ops.onednn.thread import sgemm
+from dsinga.ops.onednn.thread import sgemm, this
 
 Shape = tuple[int, ...]
 
@@ -65,6 +66,10 @@ class KernelGradient:
         self.x_stride, self.dy_stride = _odd_lines(size[1] * channels), _odd_lines(width * w[0])
         self.x_rows = -(-size[0] // self.step)  # of each remainder
         self.sums = np.empty((w[2], w[0], w[3] * channels), np.float32)
+        self.x_shape = self.step, self.x_rows, self.records, self.x_stride
+        self.dy_shape = 1, height, self.records, self.dy_stride
+        self.scratch, self.numbers = this.packed, prod(self.x_shape) + prod(self.dy_shape)
+        self.scratch.reserve(4 * self.numbers)
         self.products = [
             product
             for column in range(width)
@@ -101,7 +106,9 @@ class KernelGradient:
     def _add(self, x: Array, dy: Array) -> None:
         """Add the sums over some records."""
         count, filters = len(x), self.shape[0]
-        x_rows, dy_rows = _rows_first(x, self.step, self.x_stride), _rows_first(dy, 1, self.dy_stride)
+        scratch = self.scratch.array[: 4 * self.numbers].view(np.float32)
+        x_rows = _rows_first(x, scratch, (*self.x_shape[:2], count, self.x_stride))
+        dy_rows = _rows_first(dy, scratch[prod(self.x_shape) :], (*self.dy_shape[:2], count, self.dy_stride))
         x_start, dy_start, sums_start = x_rows.ctypes.data, dy_rows.ctypes.data, self.sums.ctypes.data
         for rows, dy_row, x_row, dy_column, x_column, width, sums in self.products:
             sgemm(
@@ -112,13 +119,16 @@ class KernelGradient:
             )
 
 
-def _rows_first(x: Array, step: int, stride: int) -> Array:
-    """Return (step, ceil(H / step), n, stride): every step-th row, then those after them; W·C numbers, then a gap."""
-    count, height = x.shape[:2]
+def _rows_first(x: Array, scratch: Array, shape: Shape) -> Array:
+    """Return x in scratch as ``shape``, (step, ceil(H / step), n, stride).
+
+    These are every step-th row, then those after them; of each row W·C numbers, then a gap.
+    """
+    step, _, count, _ = shape
     numbers = x[0, 0].size
-    rows = x.reshape(count, height, numbers).swapaxes(0, 1)
-    turned = buffers.empty((step, -(-height // step), count, stride))
-    for remainder in range(min(step, height)):
+    rows = x.reshape(count, len(x[0]), numbers).swapaxes(0, 1)
+    turned = scratch[: prod(shape)].reshape(shape)
+    for remainder in range(min(step, len(rows))):
         some = rows[remainder::step]
         turned[remainder, : len(some), :, :numbers] = some
     return turned
