@@ -68,7 +68,8 @@ def train(
 
     Args:
         job: a Job, or the path of a job file.
-        client: a Dask client; by default an in-process cluster with a worker a core is made for the run.
+        client: a Dask client; by default an in-process cluster is made for the run, with the workers that the job names
+            or else one, which share all cores.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, and none if it names none.
         data_root: where relative paths are looked up besides the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
@@ -246,9 +247,14 @@ def with_workers(job: Job, workers: int) -> Job:
     return job.replace(cluster=conf.replace(nworkers_per_group=workers))
 
 
-def wanted_workers(job: Job) -> int | None:
-    """Return how many workers the job names, in all its worker groups; None where it leaves that to the cluster."""
-    return job.cluster.nworker_groups * job.cluster.nworkers_per_group if job.cluster else None
+def wanted_workers(job: Job) -> int:
+    """Return how many workers the job names, in all its worker groups, for a cluster that is made for it.
+
+    Where it names none it is one that has all cores: within a process kernels on several of them are as quick as several
+    workers, and small nets quicker; and what comes out does not depend on how many cores there are.
+    """
+    conf = job.cluster or ClusterConf()
+    return conf.nworker_groups * conf.nworkers_per_group
 
 
 def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:
