@@ -250,8 +250,8 @@ def with_workers(job: Job, workers: int) -> Job:
 def wanted_workers(job: Job) -> int:
     """Return how many workers the job names, in all its worker groups, for a cluster that is made for it.
 
-    Where it names none it is one that has all cores: within a process kernels on several of them are as quick as workers
-    on one each, and small nets quicker.
+    Where it names none it is one that has all cores: kernels on several cores are as quick as workers on one each, and
+    those of small nets quicker.
     """
     conf = job.cluster or ClusterConf()
     return conf.nworker_groups * conf.nworkers_per_group
