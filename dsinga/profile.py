@@ -22,7 +22,7 @@ from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.planner.cost import layer_cost
-from dsinga.training import algorithm, create_updater, initial_values
+from dsinga.training import algorithm, bp, create_updater, initial_values
 
 WARM_UP = 5  # iterations that are not counted
 
@@ -50,8 +50,9 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params itself:
     nothing is exchanged, and records are read while no clock runs. ``rows`` are in the order in which the passes run:
     all layers forward, those that a gradient reaches backward, then "update" and "rest": what walking the net takes,
-    and what an algorithm (kCD) computes outside of layers' passes. Layers that are computed as one
-    (:mod:`dsinga.net.fusion`) have one row for each pass, by the name of the first.
+    and what an algorithm (kCD) computes outside of layers' passes. Layers that kBP computes as one
+    (:mod:`dsinga.net.fusion`) have one row for each pass, by the name of the first; under a user's algorithm each layer
+    is computed alone.
 
     Operations are those of :func:`dsinga.planner.cost.layer_cost`, without the sources' gradient where nobody wants
     it. Bytes are those of the arrays that a pass takes and makes, each moved once, the least that there can be; of a
@@ -61,7 +62,9 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     """
     check(job, [Phase.kTrain])
     feed = open_feed(job, Phase.kTrain, 1, roots)
-    net = create_net(job.neuralnet, Phase.kTrain, feed.infos).fused
+    net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
+    if algorithm(job.train_one_batch) is bp:
+        net = net.fused  # as kBP does itself; another algorithm may ask for any layer by its name
     clock = Clock()
     totals, passes = [], []
     for total in _iterations(job, _timed_net(net, clock), feed, clock, WARM_UP + steps):

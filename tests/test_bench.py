@@ -11,9 +11,11 @@ import rich.console
 
 from dsinga.bench import measure
 from dsinga.cluster import connect
-from dsinga.job import Job, loads
+from dsinga.job import AlgConf, Job, loads
 from dsinga.models import char_rnn, rbm
 from dsinga.profile import print_profile
+from dsinga.registry import register
+from dsinga.training import bp, forward
 
 
 @pytest.mark.parametrize("cell", ["kGRU", "kLSTM"])
@@ -99,6 +101,20 @@ def test_a_profile_says_what_is_computed_outside_of_layers():
 def test_a_profile_of_a_recurrent_net_carries_its_state_on():
     rows = rows_of(profile_of(char_rnn(7, hidden=8, steps=5, batchsize=4), steps=2))
     assert rows["gru1", "backward"]["gflop_per_second"] > 0
+
+
+def test_layers_that_are_computed_as_one_have_one_row_unless_an_algorithm_asks_for_each():
+    @register("algorithm", "AsksForALayer")
+    def asks(net, values, records, ctx, push):
+        outputs, _ = forward(net, values, records, ctx, keep=["relu"])
+        assert (outputs["relu"].feature >= 0).all()
+        return bp(net, values, records, ctx, push)
+
+    norm = 'layer { name: "norm" type: kBM srclayers: "conv" } layer { name: "relu" type: kReLU srclayers: "norm" }'
+    job = loads(JOB.replace('layer { name: "relu" type: kReLU srclayers: "conv" }', norm), "job.conf")
+    asking = job.replace(train_one_batch=AlgConf(user_alg="AsksForALayer"))
+    names = [{layer for layer, _ in rows_of(profile_of(one, steps=1))} - {""} for one in (job, asking)]
+    assert names == [{"data", "conv", "norm", "ip", "loss"}, {"data", "conv", "norm", "relu", "ip", "loss"}]
 
 
 def test_a_profile_is_printed_whole():
