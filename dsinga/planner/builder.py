@@ -78,14 +78,15 @@ def update_pieces(slices: Iterable[Slice], users: Mapping[str, int], hosts: Host
     """Return what the servers do: add the gradients of the users of each slice's param, and update the slice.
 
     What has several users is updated by the last of them, while the others go on, or where the whole group is threads
-    of one process, by all of them. What has one is updated when others of its process update parts of the same layer.
+    of the server's process, by all of them. What has one is updated when others of its process update parts of the same
+    layer.
     """
 
     def work(piece: Slice) -> Piece:
         count = users[piece.param]
         if count == 1:
             return Piece(1, piece.size * rates.crowded)
-        if hosts.together:
+        if hosts.shares_updates(piece.server):
             return Piece(count, 0.0, share=piece.size * (rates.crowded / count + rates.add * (count - 1) / count))
         return Piece(count, piece.size * (rates.update + rates.add * (count - 1)))
 

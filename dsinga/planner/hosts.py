@@ -26,10 +26,9 @@ class Hosts(NamedTuple):
     slicing: SlicingMethod = SlicingMethod.kSinga
     whole: bool = False
 
-    @property
-    def together(self) -> bool:
-        """Whether all of the group are threads of one process: there they share the work of updates."""
-        return len(set(self.workers)) == 1
+    def shares_updates(self, server: int) -> bool:
+        """Whether all of the group are threads of the server's process: there they share the work of its updates."""
+        return set(self.workers) == {self.servers[server]}
 
     def first(self, workers: int) -> Hosts:
         """Return so many of the workers, with the servers in their processes, or one where there are none."""
