@@ -19,6 +19,10 @@ def stepper():
     yield stepper
     stepper.close("the test is over")
     thread.close("the test is over")
+    for one in threading.enumerate():
+        if one.name == "test":
+            one.join(10)
+            assert not one.is_alive()
 
 
 def iteration(log):
