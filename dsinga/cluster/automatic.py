@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any
 
 import dask.config
 from distributed import Client
 
 from dsinga.cluster.measure import measure_links
-from dsinga.cluster.ownthread import OwnThread
 from dsinga.cluster.placement import Placement, host, process
 from dsinga.cluster.travel import check_travels
 from dsinga.cluster.watch import gather
@@ -73,19 +71,7 @@ def machine_of(
     return measured_machine(net, updater, ops, placement.threads[0][0], len(crowd), len(tenants), store)
 
 
-def _choose(*arguments: Any) -> tuple[dict[str, int], str]:
-    """Task: return the dimensions by layer, and the cuts in words.
-
-    It computes in a thread that ends with it, for its OpenMP threads and those of a partition would be more than cores.
-    """
-    thread = OwnThread("dsinga planning")
-    try:
-        return thread.run(_find_cuts, *arguments)
-    finally:
-        thread.close("the net has been planned")
-
-
-def _find_cuts(
+def _choose(
     net: NeuralNet,
     hosts: Hosts,
     updater: Updater,
@@ -94,6 +80,7 @@ def _find_cuts(
     placement: Placement,
     folder: str | None,
 ) -> tuple[dict[str, int], str]:
+    """Task: return the dimensions by layer, and the cuts in words."""
     store = RateStore(rates_file(folder))
     forecast = Forecast(net, partial(machine_of, net, updater, get_ops(), placement, store), links, hosts.first)
     cuts = Search(net, forecast.price, fixed).cuts(len(hosts.workers))

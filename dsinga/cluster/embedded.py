@@ -54,7 +54,8 @@ def connect(
         return
     count = workers or CPU_COUNT
     settings: dict[str, object] = {f"distributed.nanny.pre-spawn-environ.{name}": at for name, at in MALLOC.items()}
-    settings |= {} if dashboard else UNWATCHED
+    if not dashboard:
+        settings |= UNWATCHED
     # On a busy machine it tells, with a traceback, that a connection of a cluster which has just been closed is closed.
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
     with dask.config.set(settings):

@@ -207,9 +207,10 @@ class Ops(ABC):
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         """x·scale + shift with scale and shift (C,) along axis 1."""
 
-    @abstractmethod
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
         """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of what has the shape of x, and ``relu``."""
+        y = self.channel_affine(x, scale, shift)
+        return self.relu(y if other is None else self.add(y, other))
 
     @abstractmethod
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:

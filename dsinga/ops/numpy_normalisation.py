@@ -76,10 +76,6 @@ class NumpyNormalisation(Ops):
         y += _along_channels(shift, x)
         return y
 
-    def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
-        y = self.channel_affine(x, scale, shift)
-        return self.relu(y if other is None else self.add(y, other))
-
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
         normal = x - x.mean(axis=1, keepdims=True)
         inverse = 1 / np.sqrt(np.einsum("ij,ij->i", normal, normal)[:, None] / x.shape[1] + x.dtype.type(epsilon))

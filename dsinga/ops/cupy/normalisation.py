@@ -84,10 +84,6 @@ class CupyNormalisation(Ops):
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         return _by_rows("affine", (x,), (scale, shift))
 
-    def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
-        y = self.channel_affine(x, scale, shift)
-        return self.relu(y if other is None else self.add(y, other))
-
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
         return _by_rows("batch_norm_grad", (x, dy), (factor, slope, shift))
 

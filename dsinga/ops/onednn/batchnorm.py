@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 from functools import lru_cache
 from math import gcd, prod
+from typing import Any
 
 import numpy as np
 
@@ -69,8 +70,7 @@ class _RectifiedSum:
     """max(x·scale + shift + other, 0) on (n, C), in one pass over (n/g, g·C), as :class:`_Gradient`."""
 
     def __init__(self, rows: int, channels: int):
-        self.group = gcd(rows, max(1, WIDE // channels))
-        x, row = dense((rows // self.group, self.group * channels)), dense((1, self.group * channels))
+        self.group, x, row = _wide(rows, channels)
         self.run = Primitive(
             *("binary", engine, MULTIPLY, x, row, x),
             operands=(SRC, SRC_1, operand_of(0), operand_of(1), DST),
@@ -86,8 +86,7 @@ class _Gradient:
     """(x·slope + shift + dy)·factor on (n, C), in one pass over (n/g, g·C): short rows are joined."""
 
     def __init__(self, rows: int, channels: int):
-        self.group = gcd(rows, max(1, WIDE // channels))
-        x, row = dense((rows // self.group, self.group * channels)), dense((1, self.group * channels))
+        self.group, x, row = _wide(rows, channels)
         self.run = Primitive(
             *("binary", engine, MULTIPLY, x, row, x),
             operands=(SRC, SRC_1, operand_of(0), operand_of(1), operand_of(2), DST),
@@ -97,6 +96,12 @@ class _Gradient:
     def __call__(self, x: Array, dy: Array, dx: Array, factor: Array, slope: Array, shift: Array) -> None:
         factor, slope, shift = _joined(self.group, factor, slope, shift)
         self.run(x, slope, shift, dy, factor, dx)
+
+
+def _wide(rows: int, channels: int) -> tuple[int, Any, Any]:
+    """Return how many rows of channels are joined, and descriptors of a table (rows, channels) so joined and a row."""
+    group = gcd(rows, max(1, WIDE // channels))
+    return group, dense((rows // group, group * channels)), dense((1, group * channels))
 
 
 def _joined(group: int, *constants: Array) -> Array:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
+from dsinga.ops.buffers import address
 from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes
 from dsinga.ops.onednn.thread import sgemm, this
@@ -109,7 +110,7 @@ class KernelGradient:
         scratch = self.scratch.array[: 4 * self.numbers].view(np.float32)
         x_rows = _rows_first(x, scratch, (*self.x_shape[:2], count, self.x_stride))
         dy_rows = _rows_first(dy, scratch[prod(self.x_shape) :], (*self.dy_shape[:2], count, self.dy_stride))
-        x_start, dy_start, sums_start = x_rows.ctypes.data, dy_rows.ctypes.data, self.sums.ctypes.data
+        x_start, dy_start, sums_start = map(address, (x_rows, dy_rows, self.sums))
         for rows, dy_row, x_row, dy_column, x_column, width, sums in self.products:
             sgemm(
                 *(b"T", b"N", filters, width, rows * count, 1.0),

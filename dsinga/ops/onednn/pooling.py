@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -66,18 +67,20 @@ class _Backward:
             forward.pool.description,
             operands=(DIFF_DST, DIFF_SRC, *((WORKSPACE,) if forward.workspace_size else ())),
         )
-        y = forward.output_shape
-        dense = forward.workspace_size == prod(y)
-        self.indexed: IndexedGradient | None = None
-        if dense and pooling_gradient.suits(window, pad, self.pool.implementation):
-            self.indexed = IndexedGradient(x, y, window, stride)
+        self.y, self.dense = forward.output_shape, forward.workspace_size == prod(forward.output_shape)
 
     def __call__(self, dy: Array, *workspace: Array) -> Array:
-        if self.indexed:
-            return self.indexed(dy, *workspace)
         dx = buffers.empty(self.shape, channels_last=True)
         self.pool(dy, dx, *workspace)
         return dx
+
+
+def _max_backward(x: Shape, window: Pair, stride: Pair, pad: Pair) -> Callable[[Array, Array], Array]:
+    """Return what finds the gradient of maxima from rows of dy and the workspace: the library's kernel or indices."""
+    kernel = _Backward(MAX_POOLING, x, window, stride, pad)
+    if kernel.dense and pooling_gradient.suits(window, pad, kernel.pool.implementation):
+        return IndexedGradient(x, kernel.y, window, stride)
+    return kernel
 
 
 def _geometry(window: Pair, stride: Pair, pad: Pair) -> tuple[Any, ...]:
@@ -95,7 +98,7 @@ class OnednnPooling(NumpyPooling):
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
         if workspace.ndim > 1:
             return super().max_pool_grad(x, workspace, dy, kernel, stride, pad)
-        back = get_kernel(_Backward, MAX_POOLING, x.shape, kernel, stride, pad)
+        back = get_kernel(_max_backward, x.shape, kernel, stride, pad)
         assert back is not None, "a pooling has no backward although it has a forward"
         return back(to_rows(dy), workspace)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsinga.ops import buffers
+from dsinga.ops.buffers import address
 from dsinga.ops.interface import Array
 from dsinga.ops.layout import join_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
@@ -19,8 +20,8 @@ def product(a: Array, b: Array, out: Array, transpose: bool = False, add: bool =
     depth, columns = b.shape
     sgemm(
         *(b"T" if transpose else b"N", b"N", out.shape[0], columns, depth),
-        *(1.0, a.ctypes.data, a.shape[1], b.ctypes.data, columns),
-        *(1.0 if add else 0.0, out.ctypes.data, columns),
+        *(1.0, address(a), a.shape[1], address(b), columns),
+        *(1.0 if add else 0.0, address(out), columns),
     )
     return out
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
+from dsinga.ops.buffers import address
 from dsinga.ops.interface import Array
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.onednn.descriptors import dense, engine, free, strided
@@ -87,8 +88,8 @@ class OnednnRecurrent(NumpyRecurrent):
         (turn_a, step_a), (turn_b, step_b), (_, step_out) = _layout(a), _layout(b), _layout(out)
         sgemm(
             *(turn_a, turn_b, *out.shape, a.shape[1]),
-            *(1.0, a.ctypes.data, step_a, b.ctypes.data, step_b),
-            *(1.0 if add else 0.0, out.ctypes.data, step_out),
+            *(1.0, address(a), step_a, address(b), step_b),
+            *(1.0 if add else 0.0, address(out), step_out),
         )
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
