@@ -9,9 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops import Array, Update, buffers
-from dsinga.ops.update import BLOCK
-
-PIECE = 4 * BLOCK  # elements: a fraction of a millisecond, which is much beside what it costs to take a piece
+from dsinga.ops.update import BLOCK as PIECE  # a fraction of a millisecond, which is much beside taking a piece
 
 
 class Piece(NamedTuple):
@@ -31,11 +29,9 @@ def cut(turn: Update, gradients: Sequence[Array]) -> list[Piece]:
 
 
 def _change(turn: Update, gradients: Sequence[Array], start: int, stop: int) -> None:
-    scratch = buffers.empty((2, min(BLOCK, stop - start)))
-    for at in range(start, stop, BLOCK):
-        block = slice(at, min(at + BLOCK, stop))
-        value, total = turn.value[block], gradients[0][block]
-        change, spare = scratch[0][: value.size], scratch[1][: value.size]
-        for other in gradients[1:]:
-            total = np.add(total, other[block], out=change)
-        turn.formula(value, total, [array[block] for array in turn.state], change, spare)
+    piece = slice(start, stop)
+    change, spare = buffers.empty((2, PIECE))[:, : stop - start]  # the same memory for pieces of every length
+    total = gradients[0][piece]
+    for other in gradients[1:]:
+        total = np.add(total, other[piece], out=change)
+    turn.formula(turn.value[piece], total, [array[piece] for array in turn.state], change, spare)

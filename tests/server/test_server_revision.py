@@ -21,7 +21,6 @@ STEPS = 4
 def small_pieces(monkeypatch):
     """Cut slices into many pieces."""
     monkeypatch.setattr(pieces, "PIECE", 64)
-    monkeypatch.setattr(pieces, "BLOCK", 48)
 
 
 def make_shard(partitions, together=True, updater=None):
