@@ -1,4 +1,4 @@
-"""Local response normalisation by matrix products, also where the library's primitive would be taken."""
+"""Local response normalisation by shifted sums, also where the library's primitive would be taken."""
 
 from __future__ import annotations
 

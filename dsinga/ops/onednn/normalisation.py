@@ -74,7 +74,7 @@ def _constants(size: int, alpha: float, beta: float, k: float) -> tuple[Any, ...
 
 
 class OnednnNormalisation(OnednnBatchNorm):
-    """Normalisation by the library; LRN by a primitive, else by matrix products, else by numpy."""
+    """Normalisation by the library; LRN by a primitive, else by shifted sums."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         """The workspace says who made it: one of the library is a tuple, one of numpy an array."""
