@@ -11,10 +11,11 @@ from dsinga.errors import UserError
 from dsinga.ops.numpy_ops import NumpyOps
 
 try:
-    from dsinga.ops.onednn import convolution, kernel_gradient, library
+    from dsinga.ops.onednn import convolution, image_gradient, kernel_gradient, library
     from dsinga.ops.onednn.descriptors import engine, free, image
     from dsinga.ops.onednn.onednn_ops import OnednnOps
     from dsinga.ops.onednn.primitive import Primitive
+    from dsinga.ops.onednn.thread import this
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)
 
@@ -22,7 +23,7 @@ onednn = OnednnOps()
 CPU = Path("/proc/cpuinfo")
 
 
-@pytest.mark.parametrize(
+GEOMETRIES = pytest.mark.parametrize(
     ("records", "kernel", "stride", "pad"),
     [
         (8, (3, 3), (1, 1), (1, 1)),
@@ -37,17 +38,36 @@ CPU = Path("/proc/cpuinfo")
         (2, (1, 1), (10, 12), (0, 0)),  # and rows that meet no output
     ],
 )
+
+
+@GEOMETRIES
 def test_products_find_the_gradient_of_kernels(records, kernel, stride, pad, monkeypatch):
     monkeypatch.setattr(kernel_gradient, "DEPTH", 30)  # two to five records together, and some left
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((records, 4, 9, 11), np.float32)
-    w = rng.standard_normal((6, 4, *kernel), np.float32)
-    dy = rng.standard_normal(NumpyOps().convolution(x, w, None, stride, pad).shape, np.float32)
+    x, w, dy = convolved(records, kernel, stride, pad)
     find = kernel_gradient.KernelGradient(x.shape, w.shape, stride, pad)
     expected = NumpyOps().convolution_grad(x, w, dy, stride, pad, False, False)[1]
     for _ in range(2):  # nothing is left over from a run before
         found = find(*(np.ascontiguousarray(one.transpose(0, 2, 3, 1)) for one in (x, dy)))
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+@GEOMETRIES
+def test_products_find_the_gradient_of_images(records, kernel, stride, pad, monkeypatch):
+    monkeypatch.setattr(image_gradient, "ROWS", 30)
+    x, w, dy = convolved(records, kernel, stride, pad)
+    find = image_gradient.ImageGradient(x.shape, w.shape, stride, pad)
+    expected = NumpyOps().convolution_grad(x, w, dy, stride, pad, True, False)[0]
+    for _ in range(2):
+        found = find(np.ascontiguousarray(dy.transpose(0, 2, 3, 1)), w)
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    assert found.transpose(0, 2, 3, 1).flags.c_contiguous
+
+
+def convolved(records, kernel, stride, pad):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((records, 4, 9, 11), np.float32)
+    w = rng.standard_normal((6, 4, *kernel), np.float32)
+    return x, w, rng.standard_normal(NumpyOps().convolution(x, w, None, stride, pad).shape, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +84,31 @@ def test_products_find_the_gradient_of_kernels(records, kernel, stride, pad, mon
 )
 def test_products_are_for_wide_convolutions_without_avx512(x, w, implementation, wanted):
     assert kernel_gradient.suits(x, w, (1, 1), (w[2] // 2, w[3] // 2), implementation) is wanted
+
+
+BRGCONV = "brg_fwd:avx2+brgconv:avx2"
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "stride", "pad", "implementation", "cores", "wanted"),
+    [
+        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 0, BRGCONV, 1, True),
+        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 0, BRGCONV, 2, False),
+        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 2, BRGCONV, 1, False),
+        ((1, 20, 12, 12), (50, 20, 5, 5), 1, 0, BRGCONV, 1, False),
+        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 0, "brgconv:avx512_core", 1, False),
+        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 2, "x64:gemm:jit", 1, True),
+        ((64, 20, 12, 12), (80, 20, 5, 5), 2, 2, "brgconv_strided:avx2", 1, True),
+        ((64, 32, 14, 14), (50, 32, 3, 3), 2, 1, "jit:avx2", 1, True),
+        ((64, 32, 28, 28), (50, 32, 3, 3), 2, 1, "jit:avx2", 1, False),
+        ((64, 64, 14, 14), (16, 64, 3, 3), 2, 1, "jit:avx2", 1, False),
+    ],
+)
+def test_products_are_for_images_of_which_the_library_multiplies_many_zeros(
+    x, w, stride, pad, implementation, cores, wanted, monkeypatch
+):
+    monkeypatch.setattr(this.team, "size", cores)
+    assert image_gradient.suits(x, w, (stride, stride), (pad, pad), implementation) is wanted
 
 
 AVX2 = pytest.mark.skipif(

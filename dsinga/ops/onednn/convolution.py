@@ -12,7 +12,7 @@ from dsinga.ops import buffers
 from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
-from dsinga.ops.onednn import kernel_gradient
+from dsinga.ops.onednn import image_gradient, kernel_gradient
 from dsinga.ops.onednn.descriptors import Unsupported, dense, dims, engine, free, image
 from dsinga.ops.onednn.library import (
     BIAS,
@@ -112,8 +112,10 @@ class _PaddedBackwardData:
 
 
 def _backward_data(x: Shape, w: Shape, stride: Pair, pad: Pair) -> Callable[[Array, Array], Array]:
-    """Return what finds the gradient of x from rows of dy and from w."""
+    """Return what finds the gradient of x from rows of dy and from w: the library's kernel or products."""
     kernel = _BackwardData(x, w, stride, pad)
+    if image_gradient.suits(x, w, stride, pad, kernel.convolve.implementation):
+        return image_gradient.ImageGradient(x, w, stride, pad)
     if kernel.convolve.implementation == MASKED and x[1] in FEW_CHANNELS and x[1] % LANES:
         return _PaddedBackwardData(x, w, stride, pad)
     return kernel
