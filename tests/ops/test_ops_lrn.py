@@ -57,3 +57,10 @@ def test_agrees_with_plain_numpy_at_the_size_of_a_net():
     y, workspace = lrn.forward(x, *constants)
     assert_close(y, expected, np.float32)
     assert_close(lrn.backward(x, workspace, dy, *constants[:3]), plain.lrn_grad(x, norm, dy, *constants), np.float32)
+
+
+def test_what_is_no_number_stays_in_its_windows():
+    x = place(normal(1, 2, 8, 3, 2), True)
+    x[1, 3, 2, 0] = np.nan
+    y, _ = lrn.forward(x, 3, 0.1, 0.75, 1.0)
+    assert np.argwhere(np.isnan(y)).tolist() == [[1, channel, 2, 0] for channel in (2, 3, 4)]
