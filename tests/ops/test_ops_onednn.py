@@ -87,28 +87,29 @@ def test_the_gradient_of_max_pooling_by_indices_is_that_of_the_library(x, window
 
 
 @pytest.mark.parametrize(
-    ("window", "pad", "implementation", "cores", "wanted"),
+    ("y", "window", "pad", "implementation", "cores", "wanted"),
     [
-        ((3, 3), (0, 0), "jit:avx2", 1, True),
-        ((3, 3), (0, 0), "jit:avx2", 2, False),
-        ((3, 3), (0, 0), "jit:avx512_core", 1, False),
-        ((3, 3), (1, 0), "jit:avx2", 1, False),
-        ((2, 2), (0, 0), "jit:avx2", 1, False),
-        ((16, 16), (0, 0), "jit:avx2", 1, False),  # its numbers are no bytes
+        ((64, 32, 15, 15), (3, 3), (0, 0), "jit:avx2", 1, True),
+        ((64, 32, 15, 15), (3, 3), (0, 0), "jit:avx2", 2, False),
+        ((64, 32, 15, 15), (3, 3), (0, 0), "jit:avx512_core", 1, False),
+        ((64, 32, 15, 15), (3, 3), (1, 0), "jit:avx2", 1, False),
+        ((1, 32, 15, 15), (3, 3), (0, 0), "jit:avx2", 1, False),
+        ((64, 32, 15, 15), (2, 2), (0, 0), "jit:avx2", 1, False),
+        ((64, 20, 12, 12), (2, 2), (0, 0), "jit:avx2", 1, True),  # of which the library finds 24
+        ((64, 32, 15, 15), (16, 16), (0, 0), "jit:avx2", 1, False),  # its numbers are no bytes
     ],
 )
-def test_indices_are_for_large_windows_without_avx512(own_thread, window, pad, implementation, cores, wanted):
+def test_indices_are_for_large_windows_and_odd_channels(own_thread, y, window, pad, implementation, cores, wanted):
     def found() -> bool:
         thread.set_threads(cores)
-        return pooling_gradient.suits(window, pad, implementation)
+        return pooling_gradient.suits(y, window, pad, implementation)
 
     assert own_thread(found) is wanted
 
 
 def test_what_the_library_lacks_is_left_to_numpy():
     x = np.ones((2, 3, 4, 4), np.float32)
-    wide = np.ones((1, lrn.WIDEST + 1, 2, 2), np.float32)
-    assert isinstance(onednn.lrn(wide, 4, 1.0, 0.75, 1.0, True)[1], np.ndarray)
+    assert isinstance(onednn.lrn(x.astype(np.float64), 4, 1.0, 0.75, 1.0, True)[1], np.ndarray)
     assert isinstance(onednn.lrn(x, 4, 1.0, 0.75, 1.0, True)[1], lrn.Workspace)
     assert onednn.convolution(x.astype(np.float64), np.ones((1, 3, 1, 1)), None, (1, 1), (0, 0)).dtype == np.float64
     assert isinstance(onednn, NumpyOps)

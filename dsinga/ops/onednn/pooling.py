@@ -78,7 +78,7 @@ class _Backward:
 def _max_backward(x: Shape, window: Pair, stride: Pair, pad: Pair) -> Callable[[Array, Array], Array]:
     """Return what finds the gradient of maxima from rows of dy and the workspace: the library's kernel or indices."""
     kernel = _Backward(MAX_POOLING, x, window, stride, pad)
-    if kernel.dense and pooling_gradient.suits(window, pad, kernel.pool.implementation):
+    if kernel.dense and pooling_gradient.suits(kernel.y, window, pad, kernel.pool.implementation):
         return IndexedGradient(x, kernel.y, window, stride)
     return kernel
 

@@ -6,11 +6,15 @@ takes 1. Here each output adds its gradient to the one element that won, whose p
 forward pass kept. Sums are taken in the order of the outputs, as the library's are of 16 channels and more, with the
 same bits; of fewer, the last digits of an element that wins more than two windows may differ.
 
-With x (64, 32, 32, 32), windows of 3x3 and a stride of 2, one thread, it takes 2.2 ms there instead of 3.0 where caches
-are cold, 1.6 instead of 2.9 where they are warm. Other makers' cores without AVX-512 were not measured.
+With x (64, 32, 32, 32), windows of 3x3 and a stride of 2, one thread, it takes 2.2 ms there, not 3.0, where caches are
+cold, 1.6, not 2.9, where they are warm. Of 2,303 random shapes :func:`suits` takes 954: of these 92 in 100 take
+less time than by the library, 97 no tenth more, half of them 0.72 and less. Other makers' cores without AVX-512 were
+not measured.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 
@@ -20,13 +24,18 @@ from dsinga.ops.layout import to_rows
 from dsinga.ops.onednn.thread import this
 
 BLOCK = 64 * 1024  # outputs that are done at once: their indices take half a megabyte
-LEAST = 6  # elements of a window; the library's time grows with them, this one's does not: at 4 it is slower
+LANES = 8  # channels that the library adds at once
+# From which on it is quicker. The library's time grows with the elements of a window, this one's does not.
+LEAST = 4.5  # elements of a window, with those of the channels that are missing to a multiple of LANES
+MANY = 10_000  # outputs
 
 
-def suits(window: Pair, pad: Pair, implementation: str) -> bool:
+def suits(y: tuple[int, ...], window: Pair, pad: Pair, implementation: str) -> bool:
     """Whether indices are faster than a kernel of the library with this name; of several cores they would use one."""
-    area = window[0] * window[1]
-    return implementation in ("jit:avx", "jit:avx2") and LEAST <= area < 256 and pad == (0, 0) and this.team.size == 1
+    area, channels = prod(window), y[1]
+    if implementation not in ("jit:avx", "jit:avx2") or area >= 256 or pad != (0, 0) or this.team.size > 1:
+        return False
+    return prod(y) >= MANY and area * -(-channels // LANES) * LANES >= LEAST * channels
 
 
 class IndexedGradient:
