@@ -69,14 +69,17 @@ class Channel:
         self._deliver(header + packed, parcel if parcel.fd >= 0 else None)
         parcel.close()  # the other end has it from now on
 
-    def receive(self, writable: bool = True) -> Message:
-        """Return the next message, waiting for it. Raises ConnectionResetError where the other end is gone."""
+    def receive(self) -> Message:
+        """Return the next message, waiting for it. Raises ConnectionResetError where the other end is gone.
+
+        A segment that is given can be read only; the arrays of a message are the receiver's.
+        """
         raw, fds, _, _ = socket.recv_fds(self._socket, 2 * ROOM, 1, socket.MSG_CMSG_CLOEXEC)
         if not raw:
             raise ConnectionResetError("the process at the other end is gone")
         kind, number, size, count = HEADER.unpack_from(raw)
         packed = raw[HEADER.size + 8 * count :]
-        segment = Segment(fds[0], size, writable) if fds else None
+        segment = Segment(fds[0], size, writable=kind == PARCEL) if fds else None
         if kind == RETURN:
             self._own.give_back(number)
             return Message(None)

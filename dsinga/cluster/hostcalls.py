@@ -227,7 +227,7 @@ def connect(name: str) -> tuple[Caller, Segment | None] | None:
         connection.settimeout(WELCOME)
         connection.connect(_address(name))
         if _same_user(connection):
-            welcome = channel.receive(writable=False).segment
+            welcome = channel.receive().segment
             connection.settimeout(None)
             if welcome is not None:
                 welcome.close()

@@ -20,16 +20,16 @@ from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
 from dsinga.cluster.server import ServerKey, local_shard
 from dsinga.cluster.setup import PartitionKey, RoundReport, Setup, Timing
-from dsinga.cluster.sharedroad import open_road
+from dsinga.cluster.sharedroad import open_outbox, open_road
 from dsinga.cluster.stepper import Halt, Stepper
 from dsinga.data import Prefetch
 from dsinga.errors import Diverged, RunError
-from dsinga.job import Phase, PullTime
+from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.context import Mail
 from dsinga.net import NeuralNet
 from dsinga.net.segments import Segment, segments
-from dsinga.ops import Array, Ops
+from dsinga.ops import Array, Ops, buffers
 from dsinga.training import Metrics, checked, forward
 from dsinga.training.finite import REMEDY, all_finite, check_metrics, first_not_finite
 
@@ -61,10 +61,15 @@ class Partition:
         self._replica = Replica(kept, setup.updater, self._ops) if kept else None
         sliced = {piece.param for piece in setup.slices}
         inner = Meter() if self._on_device else self._meter
+        slices = [piece for piece in setup.slices if piece.param in shapes]
+        roads = [self._road(server, actor) for server, actor in servers.items()]
+        plain = not self._on_device and setup.manner.compression is Compression.kNone
+        outbox = open_outbox(roads, slices, shapes) if plain else None
+        self._lent = {} if outbox is None else outbox.bases
         exchange = Exchange(
             shapes,
-            [piece for piece in setup.slices if piece.param in shapes],
-            [self._road(server, actor) for server, actor in servers.items()],
+            slices,
+            roads,
             (setup.generation, key.group, key.partition),
             setup.topology.workers,
             setup.timeout,
@@ -136,7 +141,8 @@ class Partition:
         self.mail.begin(f"step {step}")
         self.exchange.begin(step)
         ctx = self._context(Phase.kTrain, step, f"step {step}", mail)
-        metrics = self._choose(records, ctx) if self._setup.skips else self._train_one_batch(records, ctx)
+        with buffers.lent(self._lent):
+            metrics = self._choose(records, ctx) if self._setup.skips else self._train_one_batch(records, ctx)
         self.mail.finish()
         self._step = step + 1
         meter = self._meter

@@ -33,9 +33,12 @@ class Segment:
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self.array = self.view()
 
-    def view(self) -> np.ndarray:
-        """Return another such array, which is no view of ``array``: it goes when those go that are views of it."""
-        return np.frombuffer(self._map, np.uint8, self.size)
+    def view(self, start: int = 0, size: int | None = None) -> np.ndarray:
+        """Return another such array, of some of the bytes, which is no view of ``array``.
+
+        Views of it refer to it, and not to ``array``: it goes when they go.
+        """
+        return np.frombuffer(self._map, np.uint8, self.size - start if size is None else size, start)
 
     def close(self) -> None:
         """Give up the descriptor; the array stays."""

@@ -1,26 +1,29 @@
 """The road of exchange between two processes of one host: gradients and values lie in memory that both have mapped.
 
-A partition copies each gradient into a segment of its own, once; the server adds up what lies there. The values of a
-server lie in a segment that partitions map read-only and compute with as they are: nobody copies them, and nobody
-reads while somebody writes, by the same rule as within a process (see :mod:`dsinga.server.shard`). Messages only say
-what is where; what a server hands out that is not its own values, such as copies for several groups, goes with them.
+Gradients lie where a partition's products have written them (:mod:`dsinga.cluster.outbox`), and the server adds them up
+there. Its values lie in a segment of its own, and partitions compute with them there. Both ends map each other's memory
+read-only: nobody copies, and nobody reads while somebody writes, by the same rule as within a process (see
+:mod:`dsinga.server.shard`). Messages only say what is where; what lies elsewhere goes with them: small gradients and
+encoded ones, and of a server what is not its own values, such as copies for several groups.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from dsinga.cluster import rows
 from dsinga.cluster.hostcalls import Caller, Guest, Listener, Reply, connect
-from dsinga.cluster.roads import NEVER, Answer, Since, pack, unpack
+from dsinga.cluster.outbox import Outbox
+from dsinga.cluster.roads import NEVER, Answer, Road, Since, pack, unpack
 from dsinga.cluster.sharedmemory import Segment, create_segment, offsets
 from dsinga.ops import Array
-from dsinga.server import Codec, Push, Shard
+from dsinga.ops.buffers import SMALLEST
+from dsinga.server import Codec, Push, Shard, Slice
 
 Sizes = Mapping[int, int]
 
@@ -37,15 +40,18 @@ class SharedRoad:
     def __init__(self, caller: Caller, values: Segment, sizes: Sizes, group: int, widths: Sizes = NEVER):
         self._caller, self._group, self._widths = caller, group, widths
         self._values = _laid_out(values, sizes)
-        room = gradient_room(sizes, widths)
-        outbox = create_segment(offsets(room)[1])
-        self._room = _laid_out(outbox, room, np.uint8)
-        caller.tell("bring", segment=outbox)
-        outbox.close()
+        self._outbox: Outbox | None = None
+        self._lent: dict[int, Array] = {}  # gradients in the outbox that the server has not done with
+
+    def bring(self, outbox: Outbox) -> None:
+        """Let the server see what lies in an outbox."""
+        self._caller.tell("bring", segment=outbox.segment)
+        self._outbox = outbox
 
     def pull(self, ids: Sequence[int], version: int, since: Since = NEVER) -> Answer:
         """See :class:`dsinga.cluster.roads.Road`."""
-        return _Values(self._caller.call("pull", ids, version, self._group, since), ids, self._values)
+        reply = self._caller.call("pull", ids, version, self._group, since)
+        return _Values(reply, ids, self._values, self._lent)
 
     def push(self, push: Push, gradients: Mapping[int, Array]) -> None:
         """See :class:`dsinga.cluster.roads.Road`. The server holds the gradients until the values have been pulled."""
@@ -54,7 +60,7 @@ class SharedRoad:
     def push_pull(self, push: Push, gradients: Mapping[int, Array], since: Since = NEVER) -> Answer:
         """See :class:`dsinga.cluster.roads.Road`."""
         reply = self._caller.call("push_pull", push, self._put(push, gradients), self._group, since)
-        return _Values(reply, list(gradients), self._values)
+        return _Values(reply, list(gradients), self._values, self._lent)
 
     def total(self, key: str, partition: int, array: Array, contributors: Sequence[int]) -> Answer:
         """See :class:`dsinga.cluster.roads.Road`."""
@@ -64,32 +70,31 @@ class SharedRoad:
         """See :class:`dsinga.cluster.roads.Road`."""
         return self._caller.call("gather", key, self._group, partition, array, contributors)
 
-    def _put(self, push: Push, gradients: Mapping[int, Array]) -> dict[int, tuple[int, list[int] | None] | Array]:
-        """Lay gradients where the server finds them; return of each how many bytes it takes there, and as what.
-
-        A payload that is longer than what it stands for travels itself.
-        """
+    def _put(self, push: Push, gradients: Mapping[int, Array]) -> dict[int, Any]:
+        """Return for each gradient where it lies in the outbox, or itself, packed, and as what."""
         if push.skip:
-            return dict.fromkeys(gradients, (0, None))
+            return dict.fromkeys(gradients)
         put: dict[int, Any] = {}
         for id, gradient in gradients.items():
             packed, lengths = pack({id: gradient}, self._widths)
-            if packed.nbytes > self._room[id].size:
-                put[id] = packed
+            at = None if self._outbox is None else self._outbox.place(packed)
+            if at is None:
+                put[id] = packed, lengths
             else:
-                self._room[id][: packed.nbytes].view(packed.dtype)[:] = packed
-                put[id] = packed.nbytes, lengths
+                put[id], self._lent[id] = at, packed
         return put
 
 
 class _Values:
-    """The answer of a server: what is not in its segment comes with it."""
+    """The answer of a server: what is not in its segment comes with it. Gradients that are ``lent`` come back by it."""
 
-    def __init__(self, reply: Reply, ids: Sequence[int], values: Mapping[int, Array]):
-        self._reply, self._ids, self._values = reply, ids, values
+    def __init__(self, reply: Reply, ids: Sequence[int], values: Mapping[int, Array], lent: dict[int, Array]):
+        self._reply, self._ids, self._values, self._lent = reply, ids, values, lent
 
     def result(self, timeout: float | None = None) -> dict[int, Array]:
         apart = self._reply.result(timeout)
+        for id in self._ids:
+            self._lent.pop(id, None)
         return {id: apart[id] if id in apart else self._values[id] for id in self._ids}
 
 
@@ -105,8 +110,6 @@ class Counter:
         values = create_segment(offsets(_bytes(sizes))[1])
         self._values = _laid_out(values, sizes)
         self._bounds = values.array
-        self._room = gradient_room(sizes, widths)
-        self._rooms: weakref.WeakKeyDictionary[Guest, dict[int, Array]] = weakref.WeakKeyDictionary()
         self._settled: set[int] = set()
         self._listener = Listener(name, self._take, values)
 
@@ -124,8 +127,7 @@ class Counter:
     def _take(self, guest: Guest, number: int | None, what: str, *said: Any) -> None:
         match what, said:
             case "bring", ():
-                assert guest.segment is not None
-                self._rooms[guest] = _laid_out(guest.segment, self._room, np.uint8)
+                pass  # the guest has it
             case "pull", (ids, version, group, since):
                 self._pull(guest, number, ids, version, group, since)
             case "push", (push, put):
@@ -138,20 +140,16 @@ class Counter:
                 future.add_done_callback(lambda done: _answer(guest, number, done, lambda found: found))
 
     def _push(self, guest: Guest, push: Push, put: Mapping[int, Any]) -> None:
-        gradients = {}
-        for id, what in put.items():
-            if push.skip:
-                gradients[id] = np.empty(0, np.float32)  # nobody looks at it
-                continue
-            there, lengths = (what, [what.size]) if isinstance(what, np.ndarray) else self._found(guest, id, *what)
-            gradients[id] = unpack(there, lengths, [id], self._sizes, self._codec, self._widths)[id]
-        self._shard.push(push, gradients)
+        """Take gradients; those of a step that is skipped nobody looks at."""
+        found = {id: np.empty(0, np.float32) if push.skip else self._found(guest, id, what) for id, what in put.items()}
+        self._shard.push(push, found)
 
-    def _found(self, guest: Guest, id: int, nbytes: int, lengths: list[int] | None) -> tuple[Array, list[int] | None]:
-        there = self._rooms[guest][id][:nbytes]
-        if id in self._widths:
-            there = there.copy()  # rows may be kept as they came
-        return there.view(np.float32 if lengths is None else np.uint8), lengths
+    def _found(self, guest: Guest, id: int, what: Any) -> Any:
+        if not isinstance(what, int):
+            packed, lengths = what
+            return unpack(packed, lengths, [id], self._sizes, self._codec, self._widths)[id]
+        assert guest.segment is not None
+        return guest.segment.array[what : what + 4 * self._sizes[id]].view(np.float32)
 
     def _pull(
         self, guest: Guest, number: int | None, ids: Sequence[int], version: int, group: int, since: Since
@@ -178,21 +176,31 @@ def open_road(name: str, sizes: Sizes, group: int, widths: Sizes = NEVER) -> Sha
     return SharedRoad(caller, values, sizes, group, widths)
 
 
-def gradient_room(sizes: Sizes, widths: Sizes) -> dict[int, int]:
-    """Return how many bytes a partition has for the gradient of each slice: for all of it, whole or by rows."""
-    heads = {id: 1 + sizes[id] // widths[id] if id in widths else 0 for id in sizes}
-    return {id: 4 * (size + heads[id]) for id, size in sizes.items()}
+def open_outbox(roads: Sequence[Road], slices: Iterable[Slice], shapes: Mapping[str, Sequence[int]]) -> Outbox | None:
+    """Return memory for the gradients of which ``roads``, by server, take slices through memory; they let it be seen.
+
+    None if there is no such gradient: those of rows are not, nor small ones, which the pool does not make.
+    """
+    shared = {server: road for server, road in enumerate(roads) if isinstance(road, SharedRoad)}
+    params = dict.fromkeys(piece.param for piece in slices if piece.server in shared and not piece.width)
+    nbytes = [size for param in params if (size := 4 * prod(shapes[param])) >= SMALLEST]
+    if not nbytes:
+        return None
+    outbox = Outbox(nbytes)
+    for road in shared.values():
+        road.bring(outbox)
+    outbox.segment.close()
+    return outbox
 
 
 def _bytes(sizes: Sizes) -> dict[int, int]:
     return {id: 4 * size for id, size in sizes.items()}
 
 
-def _laid_out(segment: Segment, sizes: Sizes, dtype: Any = np.float32) -> dict[int, Array]:
-    """Return the arrays of so many elements in a segment, by id."""
-    of = np.dtype(dtype).itemsize
-    places, _ = offsets({id: of * size for id, size in sizes.items()})
-    return {id: segment.array[at : at + of * sizes[id]].view(dtype) for id, at in places.items()}
+def _laid_out(segment: Segment, sizes: Sizes) -> dict[int, Array]:
+    """Return the arrays of so many numbers in a segment, by id."""
+    places, _ = offsets(_bytes(sizes))
+    return {id: segment.array[at : at + 4 * sizes[id]].view(np.float32) for id, at in places.items()}
 
 
 def _answer(guest: Guest, number: int | None, done: Future[Any], made: Any) -> None:

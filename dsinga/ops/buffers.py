@@ -7,7 +7,8 @@ every view of a view, memoryview or DLPack export holds on to the base.
 
 There is one pool for all threads: what one has computed another may use next (tests, predictions, the next run), and
 with a pool for each thread the features of an iteration would be kept once for each. Who asks holds a lock; who lets go
-of an array needs none, as that only ever turns a taken base into a free one.
+of an array needs none, as that only ever turns a taken base into a free one. A thread may also have been lent bases,
+which it takes first: in memory that other processes see, say.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -45,9 +48,9 @@ class _Pool:
         """Return a base of ``size`` bytes: a free one, or a new one."""
         with self.lock:
             bucket = self.buckets.get(size, ())
-            for index in range(len(bucket)):
-                if sys.getrefcount(bucket[index]) == _IDLE:
-                    return bucket[index]
+            found = _free(bucket)
+            if found is not None:
+                return found
             if self.idle_bytes() > IDLE_LIMIT:
                 self.drop_idle()
             base = np.empty(size, np.uint8)
@@ -70,7 +73,30 @@ class _Pool:
         }
 
 
+class _Own(threading.local):
+    lent: Mapping[int, Sequence[np.ndarray]] = {}
+
+
 _pool = _Pool()
+_own = _Own()
+
+
+@contextmanager
+def lent(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
+    """Have arrays that this thread asks for lie in these bases while they are free, by :func:`base_bytes` of them.
+
+    A base is an array of bytes that is no view of another, of which nobody else keeps a reference.
+    """
+    before, _own.lent = _own.lent, bases
+    try:
+        yield
+    finally:
+        _own.lent = before
+
+
+def base_bytes(nbytes: int) -> int:
+    """Return how many bytes an array of so many takes of a base."""
+    return nbytes + ALIGNMENT
 
 
 def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.float32) -> Array:
@@ -84,8 +110,19 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     size = prod(shape) * np.dtype(dtype).itemsize
     if size < SMALLEST:
         return np.empty(shape, dtype)
-    base = np.empty(size + ALIGNMENT, np.uint8) if size > LARGEST else _pool.take(size + ALIGNMENT)
+    room = base_bytes(size)
+    base = _free(_own.lent.get(room, ()))
+    if base is None:
+        base = np.empty(room, np.uint8) if size > LARGEST else _pool.take(room)
     return np.ndarray(shape, dtype, base, -address(base) % ALIGNMENT)
+
+
+def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return the first base that nothing refers to but ``bases``."""
+    for index in range(len(bases)):
+        if sys.getrefcount(bases[index]) == _IDLE:
+            return bases[index]
+    return None
 
 
 def address(x: np.ndarray) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dsinga.ops import SparseRows
+from dsinga.ops import SparseRows, buffers
 from dsinga.ops.sparse import add_up
 
 
@@ -58,9 +58,9 @@ class Contributions:
         return parts
 
     def total(self) -> np.ndarray | SparseRows | None:
-        """Return the sum of the parts, added in their order; the array may be changed.
+        """Return the sum of the parts, added in their order, None for a step that is skipped; not to be changed.
 
-        None for a step that is skipped. Rows alone, of partitions that all have given rows; these must not be changed.
+        Rows alone, of partitions that all have given rows. One of the first two parts may hold the sum.
         """
         parts = self.parts
         if not parts:
@@ -68,10 +68,11 @@ class Contributions:
         dense = [part for part in parts if not isinstance(part, SparseRows)]
         if len(dense) < len(parts):
             return add_up(parts)
-        first, *others = dense
-        # What came through a socket may be read-only; the updater, too, may overwrite the gradient.
-        total = first if first.flags.writeable else first.copy()
-        for part in others:
+        if len(dense) == 1:
+            return dense[0]
+        own = [part for part in dense[:2] if part.flags.writeable]  # others lie in memory of another process
+        total = np.add(dense[0], dense[1], out=own[0] if own else buffers.empty(dense[0].shape))
+        for part in dense[2:]:
             np.add(total, part, out=total)
         return total
 

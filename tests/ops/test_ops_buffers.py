@@ -134,6 +134,27 @@ def test_arrays_of_many_threads_never_overlap():
     assert len(bucket) <= 4 * (3 + 3)  # of each thread three, and those of its last round
 
 
+def test_bases_that_are_lent_are_taken_first_while_they_are_free(monkeypatch):
+    """By the thread that they are lent to alone, for arrays of any size that the pool makes."""
+    monkeypatch.setattr(buffers, "LARGEST", SIZE - 1)
+    room = buffers.base_bytes(SIZE)
+    memory = memoryview(bytearray(2 * room))
+    bases = {room: [np.frombuffer(memory, np.uint8, room, start) for start in (0, room)]}
+    places = {address(base) + -address(base) % buffers.ALIGNMENT for base in bases[room]}
+    with buffers.lent(bases):
+        first, second, third = (buffers.empty(LARGE) for _ in range(3))
+        assert {address(first), address(second)} == places
+        assert address(third) not in places
+        view, place = first[1:].reshape(-1)[5:], address(first)
+        del first
+        assert address(buffers.empty(LARGE)) not in places
+        del view
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(lambda: address(buffers.empty(LARGE))).result(60) not in places
+        assert address(buffers.empty(LARGE)) == place
+    assert address(buffers.empty(LARGE)) not in places
+
+
 def test_an_address_is_that_of_the_first_number():
     base = np.arange(60.0).reshape(3, 4, 5)
     locked = base.copy()
