@@ -4,12 +4,12 @@ dx[b, c, s·y + i - p, t·x + j - q] = Σ dy[b, f, y, x]·w[f, c, i, j] over f, 
 product, for all b and y, is what column x of the outputs gives row i of the kernel to hand on: see
 :mod:`dsinga.ops.onednn.row_products`. It is added to the pixels that the row meets.
 
-On one core without AVX-512, beside oneDNN 3.2, medians of 1,542 random shapes that :func:`suits` takes, of which 89 in
-100 win and 94 lose less than a tenth:
-- its code for strides, brgconv_strided: 0.57 of its time;
-- brgconv, which lets all pixels of the images meet all of the kernel, those beside the outputs too: 0.78;
-- jit:avx2, of strides, too, where outputs are small: 0.71;
-- gemm:jit, which the library falls back to: 0.85.
+On one core without AVX-512, its second-level cache cold, beside oneDNN 3.2: of 1,133 random shapes that :func:`suits`
+takes 91 in 100 win and 97 lose less than a tenth. Medians, as shares of the library's time:
+- its code for strides, brgconv_strided: 0.55;
+- jit:avx2, of strides, too, where outputs are small: 0.69;
+- brgconv, which lets all pixels of the images meet all of the kernel, those beside the outputs too: 0.74;
+- gemm:jit, which the library falls back to: 0.75.
 """
 
 from __future__ import annotations
