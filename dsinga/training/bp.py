@@ -79,7 +79,8 @@ def bp(
     for visit in visit_layers(net, values, records, ctx):
         tape.append(visit if visit.stage.backward else without_features(visit))
         del visit  # or it would keep features alive that the tape has dropped
-    reports = read_metrics(((visit.stage.layer.name, visit.output.metrics) for visit in tape), ctx.ops)
+    given = ((visit.stage.layer.name, visit.output.metrics) for visit in tape if visit.output.metrics)
+    reports = read_metrics(given, ctx.ops)
     metrics = report_metrics(net, reports)
     if not ctx.skips:
         check_visits(net, tape, reports, ctx)
@@ -136,7 +137,8 @@ def visit_layers(
             blame(error, layer, "compute_feature")
             raise
         if output.labels is None:
-            output = output._replace(labels=layer.hand_on_labels([labels_of(labels, edge) for edge in edges], own))
+            handed = layer.hand_on_labels([labels_of(labels, edge) for edge in edges], own)
+            output = Output(output.feature, output.saved, handed, output.metrics, output.state)  # _replace takes long
         features.append(output.feature)
         labels.append(output.labels)
         for node in stage.releases:
