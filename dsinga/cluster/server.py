@@ -92,7 +92,8 @@ class ServerActor:
         timeout: seconds that a wait may last.
         codec: what decodes gradients, if they come encoded.
         visited: whether partitions of other processes come to it.
-        together: whether all partitions are threads of its process, of one group, and do its updates together.
+        alone: whether one worker group pushes to it, and it has no neighbours: partitions in its process do its updates
+            together, where they are all there, or else leave them to a thread.
     """
 
     def __init__(
@@ -106,13 +107,14 @@ class ServerActor:
         timeout: float,
         codec: Codec | None = None,
         visited: bool = True,
-        together: bool = False,
+        alone: bool = False,
     ):
         self._timeout = timeout
         self._codec = codec
         self._sizes = {spec.slice.id: spec.slice.size for spec in slices}
         self._widths = {spec.slice.id: spec.slice.width for spec in slices if spec.slice.width}
-        self._shard = Shard(slices, updater, groups, key.generation, start, staleness, together)
+        shared, aside = alone and not visited, alone and visited
+        self._shard = Shard(slices, updater, groups, key.generation, start, staleness, shared, aside)
         _shards[key] = self._shard
         self._counter = _open_counter(key, self._shard, self._sizes, self._widths, codec) if visited else None
         # Dask lets go of an actor when its client is gone, even if that was killed.

@@ -39,7 +39,7 @@ class Servers:
                 visited = self._visited(group, addresses[server])
                 arguments = (
                     key, mine, self._setup.updater, shape.served(group), step, shape.staleness, self._setup.timeout,
-                    self._setup.manner.codec(), visited, self._together(visited),
+                    self._setup.manner.codec(), visited, shape.groups == shape.server_groups == 1,
                 )  # fmt: skip
                 self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
                 made.append(key)
@@ -49,11 +49,6 @@ class Servers:
         """Whether partitions of other processes come to a server of this group at that address."""
         crews = (self._placement.partitions[served] for served in self._setup.topology.served(group))
         return any(process(other) != process(address) for crew in crews for other in crew)
-
-    def _together(self, visited: bool) -> bool:
-        """Whether all who push to a server are threads of its process, and nobody else has its slices."""
-        shape = self._setup.topology
-        return not visited and shape.groups == shape.server_groups == 1
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give server groups the first values, of whole params, and the updater's state where a run is resumed."""

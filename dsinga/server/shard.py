@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ from dsinga.server.totals import Totals, add_up, join_rows
 from dsinga.server.waits import Wait, Waits
 from dsinga.training import Updater
 
+# Elements; an update of fewer is done before another thread has begun with it.
+ASIDE = 1 << 16
+
 
 class Shard:
     """The slices that one server holds. Thread-safe; no method but :meth:`snapshot` waits for others.
@@ -42,6 +45,9 @@ class Shard:
 
     If ``together``, those who push a slice do its update together, each some of it: when it pushes, and when it waits,
     which it does by :meth:`wait` alone. There is one group then, and no neighbour.
+
+    If ``aside``, updates worth it are done in a thread of the shard's own: where partitions of several processes push,
+    the last to come goes on at once, and those that wait for it leave it a core. There is no neighbour then, either.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class Shard:
         start: int = 0,
         staleness: int | None = None,
         together: bool = False,
+        aside: bool = False,
     ):
         self._slots = {spec.slice.id: Slot(spec, groups, start) for spec in slices}
         self._updater = updater
@@ -66,6 +73,7 @@ class Shard:
         self._synchronisation: Synchronisation | None = None
         assert not (together and self._shared), groups
         self._revisions = Revisions(self._advance, self._fail) if together else None
+        self._thread = ThreadPoolExecutor(1, "dsinga-updates") if aside else None
         self._error: BaseException | None = None
 
     def synchronise(self, group: int, routes: Routes, frequency: int, send: Send) -> None:
@@ -76,6 +84,7 @@ class Shard:
         out are copies from now on. A failure of ``send`` closes the shard.
         """
         assert self._revisions is None
+        assert self._thread is None
         self._synchronisation = Synchronisation(group, routes, frequency, send, self.close)
         self._shared = True
         for slot in self._slots.values():
@@ -103,10 +112,10 @@ class Shard:
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
         """Give gradients, float32 (size,), by slice id; whoever brings a group's last one of a slice also updates it.
 
-        (Unless that is done together.) Of slices that have a width they may be rows alone: if all partitions' are,
-        only these rows are updated. The arrays are given away and may be overwritten. A push is accepted once for each
-        slice; a repeated one is dropped. Raises RunError if it is of another generation, and what :meth:`close` was
-        given after that.
+        (Unless that is done together, or aside.) Of slices that have a width they may be rows alone: if all
+        partitions' are, only these rows are updated. The arrays are given away and may be overwritten. A push is
+        accepted once for each slice; a repeated one is dropped. Raises RunError if it is of another generation, and
+        what :meth:`close` was given after that.
         """
         with self._lock:
             self._check_open()
@@ -120,14 +129,12 @@ class Shard:
         if self._revisions is not None:
             self._revisions.add(revisions)
             self._revisions.work(sum(self._share(id) for id in gradients))
-            return
-        for revision in revisions:
-            try:
-                revision.run()
-            except BaseException as error:
-                self._fail(revision.slot, revision.group, error)
-                raise
-            self._advance(revision)
+        elif self._thread is not None and sum(slot.value.size for slot in complete) > ASIDE:
+            with self._lock:
+                self._check_open()  # for the thread is gone then
+                self._thread.submit(self._update, revisions)
+        else:
+            self._update(revisions)
         if self._synchronisation is not None:
             self._synchronisation.updated(complete)
 
@@ -137,6 +144,15 @@ class Shard:
         except BaseException as error:
             self._fail(slot, group, error)
             raise
+
+    def _update(self, revisions: Iterable[Revision]) -> None:
+        for revision in revisions:
+            try:
+                revision.run()
+            except BaseException as error:
+                self._fail(revision.slot, revision.group, error)
+                raise
+            self._advance(revision)
 
     def _share(self, id: int) -> float:
         """Return how many elements of a slice each of those who push it is to update."""
@@ -278,6 +294,8 @@ class Shard:
             waiting = self._waits.clear()
         if self._revisions is not None:
             self._revisions.close()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
         for totals in self._totals.values():
             totals.close(error)
         if self._synchronisation is not None:
