@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dask
 from dask.system import CPU_COUNT
@@ -69,9 +71,19 @@ def connect(
             scheduler_kwargs={"dashboard": dashboard},
         )
     with cluster, Client(cluster, set_as_default=False) as client:
+        client.loop.asyncio_loop.set_exception_handler(_tell)
         if dashboard:
             _log.info("the dashboard is at %s", client.dashboard_link)
         yield client
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tell what went wrong in Dask's event loop, but not that a wait has ended which nobody waits for any more.
+
+    On a busy machine the loop ends before its connections have: what would send on them next leaves such a wait.
+    """
+    if context["message"] != "Future exception was never retrieved" or str(context.get("exception")) != "Timeout":
+        loop.default_exception_handler(context)
 
 
 def _existing(scheduler: str | None, scheduler_file: str | None) -> Client:

@@ -1,7 +1,8 @@
 """Where a partition has gradients that go to servers in other processes of its host: in memory that these see, too.
 
 While it computes, the partition lends the pool of result arrays a base in this memory for each such gradient. So the
-product that makes a gradient writes it there, and nobody copies it: a message says where it lies.
+product that makes a gradient writes it there, and nobody copies it: a message says where it lies. A feature of the same
+size may have taken the base before; then that gradient lies elsewhere, and is copied.
 """
 
 from __future__ import annotations

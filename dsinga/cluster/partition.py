@@ -14,7 +14,6 @@ from dsinga.cluster.devicevalues import DeviceValues
 from dsinga.cluster.exchange import Exchange
 from dsinga.cluster.mail import PartitionMail
 from dsinga.cluster.meter import Meter
-from dsinga.cluster.ownthread import OwnThread
 from dsinga.cluster.processors import Processor
 from dsinga.cluster.replica import Held, Replica
 from dsinga.cluster.roads import ActorRoad, DirectRoad, Road
@@ -30,6 +29,7 @@ from dsinga.layers.context import Mail
 from dsinga.net import NeuralNet
 from dsinga.net.segments import Segment, segments
 from dsinga.ops import Array, Ops, buffers
+from dsinga.ownthread import OwnThread
 from dsinga.training import Metrics, checked, forward
 from dsinga.training.finite import REMEDY, all_finite, check_metrics, first_not_finite
 

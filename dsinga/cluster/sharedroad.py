@@ -3,8 +3,8 @@
 Gradients lie where a partition's products have written them (:mod:`dsinga.cluster.outbox`), and the server adds them up
 there. Its values lie in a segment of its own, and partitions compute with them there. Both ends map each other's memory
 read-only: nobody copies, and nobody reads while somebody writes, by the same rule as within a process (see
-:mod:`dsinga.server.shard`). Messages only say what is where; what lies elsewhere goes with them: small gradients and
-encoded ones, and of a server what is not its own values, such as copies for several groups.
+:mod:`dsinga.server.shard`). Messages only say what is where; what lies elsewhere goes with them: gradients that are
+small, encoded, or of no product, and of a server what is not its own values, such as copies for several groups.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from dsinga.cluster.ownthread import OwnThread
 from dsinga.errors import RunError
 from dsinga.layers.context import Mail
+from dsinga.ownthread import OwnThread
 
 Iterate = Callable[[Mail], Any]
 

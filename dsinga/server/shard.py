@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from dsinga.errors import RunError
+from dsinga.ownthread import OwnThread
 from dsinga.server.messages import Push, Snapshot
 from dsinga.server.pace import Pace
 from dsinga.server.revision import Revision, Revisions
@@ -47,7 +48,8 @@ class Shard:
     which it does by :meth:`wait` alone. There is one group then, and no neighbour.
 
     If ``aside``, updates worth it are done in a thread of the shard's own: where partitions of several processes push,
-    the last to come goes on at once, and those that wait for it leave it a core. There is no neighbour then, either.
+    the last to come goes on at once, and those that wait for it leave it a core. What is summed beforehand, as for
+    ``clip_norm``, it still sums itself. There is no neighbour then, either.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Shard:
         self._synchronisation: Synchronisation | None = None
         assert not (together and self._shared), groups
         self._revisions = Revisions(self._advance, self._fail) if together else None
-        self._thread = ThreadPoolExecutor(1, "dsinga-updates") if aside else None
+        self._thread = OwnThread("dsinga updates") if aside else None
         self._error: BaseException | None = None
 
     def synchronise(self, group: int, routes: Routes, frequency: int, send: Send) -> None:
@@ -130,9 +132,7 @@ class Shard:
             self._revisions.add(revisions)
             self._revisions.work(sum(self._share(id) for id in gradients))
         elif self._thread is not None and sum(slot.value.size for slot in complete) > ASIDE:
-            with self._lock:
-                self._check_open()  # for the thread is gone then
-                self._thread.submit(self._update, revisions)
+            self._thread.start(self._update, revisions)
         else:
             self._update(revisions)
         if self._synchronisation is not None:
@@ -171,7 +171,9 @@ class Shard:
         """Close the shard, for a slice cannot be updated."""
         step = slot.contributions[group].version
         error.add_note(f"in the update of {slot.spec.slice} at step {step}")
-        self.close(RunError(f"updating slice {slot.spec.slice} at step {step} failed: {error!r}"))
+        failure = RunError(f"updating slice {slot.spec.slice} at step {step} failed: {error!r}")
+        failure.__cause__ = error
+        self.close(failure)
 
     def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
         """Return a future of the values by slice id, for step ``version`` of a group.
@@ -295,7 +297,7 @@ class Shard:
         if self._revisions is not None:
             self._revisions.close()
         if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread.close(str(error))
         for totals in self._totals.values():
             totals.close(error)
         if self._synchronisation is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,6 +27,7 @@ class Wait:
         self.future.set_running_or_notify_cancel()  # so that resolving it never meets a cancelled future
         self._take, self._late, self.exact = take, late, exact
         self._taken: dict[int, Any] = {}
+        self._failure: Exception | None = None  # of taking a slice: there may be no memory for a copy
 
     def reached(self, slot: Slot, pace: Pace) -> bool:
         """Whether a slice is where it is waited for."""
@@ -43,15 +44,28 @@ class Wait:
 
     def deliver(self, slot: Slot) -> bool:
         """Take a slice that has reached the version; True if it was the last one missing."""
-        self._taken[slot.spec.slice.id] = slot if self._late else self._take(slot)
+        if self._late:
+            self._taken[slot.spec.slice.id] = slot
+        else:
+            self._take_in([slot])
         self.missing -= 1
         return self.missing == 0
 
     def resolve(self) -> None:
         """Wake whoever waits. Called without the lock, because callbacks of the future may call the shard."""
         if self._late:
-            self._taken = {id: self._take(slot) for id, slot in self._taken.items()}
-        self.future.set_result(self._taken)
+            self._take_in(list(self._taken.values()))
+        if self._failure is None:
+            self.future.set_result(self._taken)
+        else:
+            self.future.set_exception(self._failure)
+
+    def _take_in(self, slots: Iterable[Slot]) -> None:
+        """Take slices. What goes wrong is for whoever waits: not for who happens to be the last to push."""
+        try:
+            self._taken.update({slot.spec.slice.id: self._take(slot) for slot in slots})
+        except Exception as error:
+            self._failure = error
 
 
 class Waits:

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from dsinga.cluster.ownthread import OwnThread
 from dsinga.cluster.stepper import Stepper
 from dsinga.errors import RunError
+from dsinga.ownthread import OwnThread
 
 
 @pytest.fixture

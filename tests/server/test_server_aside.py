@@ -27,8 +27,10 @@ class Gated(SGD):
         super().__init__(CONF)
         self.gate = threading.Event()
         self.fails = False
+        self.threads: set[threading.Thread] = set()
 
     def change(self, *arguments) -> None:
+        self.threads.add(threading.current_thread())
         assert self.gate.wait(WAIT)
         if self.fails:
             raise ValueError("broken")
@@ -87,6 +89,7 @@ def test_a_small_update_is_done_at_once(gated: tuple[Shard, Gated]) -> None:
     push(shard, 0, 0, [1])
     push(shard, 0, 1, [1])
     assert shard.pull([1], 1).done()
+    assert updater.threads == {threading.current_thread()}
 
 
 def test_a_skipped_step_goes_on_to_the_next_version(gated: tuple[Shard, Gated]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dsinga.errors import RunError, UserError
 from dsinga.job import SlicingMethod, UpdaterConf
 from dsinga.server import Push, Shard, SliceSpec, slice_for_servers
+from dsinga.server.slot import Slot
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
@@ -315,6 +316,24 @@ def test_a_snapshot_is_of_exactly_its_version_while_training_goes_on():
         all_specs,
         {n: s["history"] for n, s in state.items()},
     )
+
+
+def test_a_copy_for_which_there_is_no_memory_fails_whoever_asked_and_nobody_else(monkeypatch):
+    def fail(slot):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(Slot, "copy", fail)
+    all_specs = specs()
+    shard = make_shard(all_specs)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(shard.snapshot, 1, WAIT)
+        while "slice" not in shard.pending():  # until it waits
+            assert not asked.done()
+        pulled = shard.pull([spec.slice.id for spec in all_specs], 1)
+        shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
+        with pytest.raises(MemoryError, match="no memory"):
+            asked.result(WAIT)
+    assert pulled.result(WAIT).keys() == {spec.slice.id for spec in all_specs}
 
 
 def test_a_snapshot_of_a_version_that_has_passed_is_refused():

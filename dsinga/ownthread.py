@@ -1,9 +1,9 @@
-"""The thread in which a partition computes, the same one as long as it lives.
+"""A thread of somebody's own: a partition computes in one as long as it lives, and a server may update in one.
 
-A task of Dask runs in whichever thread of its worker is free. Kernels, their scratch memory and the OpenMP threads that
-help them belong to the thread that calls them: with two such threads taking turns all of this is there twice, and as
-soon as there are more OpenMP threads than cores they no longer stay awake between kernels, each of which then waits for
-them to wake up. The CIFAR-10 net on two cores: 47 ms an iteration by two threads in turn, 33 ms by one.
+A task of Dask runs in whichever thread of its worker is free. But kernels, their scratch memory and the OpenMP threads
+that help them belong to the thread that calls them: with two such threads taking turns all of this is there twice, and
+as soon as there are more OpenMP threads than cores they no longer stay awake between kernels, each of which then waits
+for them to wake up. The CIFAR-10 net on two cores: 47 ms an iteration by two threads in turn, 33 ms by one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Everything that a partition computes is computed in one thread, which nobody else has and which ends with the run."""
+"""A thread of one's own runs what it is given, in that order, and ends when it is closed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,11 @@ import traceback
 import weakref
 
 import pytest
-from distributed import Client, LocalCluster, get_worker
 
-from dsinga.api import train
-from dsinga.cluster.ownthread import OwnThread
 from dsinga.errors import RunError
-from dsinga.job import AlgConf, Job
-from dsinga.registry import register
-from dsinga.training import bp
+from dsinga.ownthread import OwnThread
 
 WAIT = 10.0
-MET: set[tuple[str, int, str]] = set()
-
-
-def tells_its_thread(net, values, records, ctx, push):
-    thread = threading.current_thread()
-    MET.add((thread.name, thread.ident, get_worker().address))
-    return bp(net, values, records, ctx, push)
 
 
 @pytest.fixture
@@ -87,17 +75,3 @@ def test_nothing_of_a_call_is_kept(own):
     own.run(lambda: None)  # by now the thread has let go of the call before
     del made
     assert gone() is None
-
-
-def test_rounds_of_a_worker_with_several_threads_run_in_one(job: Job):
-    """It is none of Dask's, which take turns, and what runs there finds its Dask worker."""
-    register("algorithm", "TellsItsThread")(tells_its_thread)
-    job = job.replace(train_one_batch=AlgConf(user_alg="TellsItsThread"))
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=3, processes=False, dashboard_address=":0", memory_limit=0) as one,
-        Client(one, set_as_default=False) as client,
-    ):
-        train(job, client, progress=False)
-        ((name, _, address),) = MET
-        assert address == one.workers[0].address
-    assert name.startswith("dsinga ")
