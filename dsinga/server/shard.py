@@ -171,9 +171,8 @@ class Shard:
         """Close the shard, for a slice cannot be updated."""
         step = slot.contributions[group].version
         error.add_note(f"in the update of {slot.spec.slice} at step {step}")
-        failure = RunError(f"updating slice {slot.spec.slice} at step {step} failed: {error!r}")
-        failure.__cause__ = error
-        self.close(failure)
+        # Without the error itself: its frames would keep the server, and so the threads that serve it, alive.
+        self.close(RunError(f"updating slice {slot.spec.slice} at step {step} failed: {error!r}"))
 
     def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
         """Return a future of the values by slice id, for step ``version`` of a group.
