@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from dsinga.training.updaters import SGD
 
 SHAPES = {"w1": (4, 3), "b1": (4,), "w2": (2, 4), "b2": (2,)}
 RUN = "roads"
-NUMBERS = itertools.count()
+NUMBERS = itertools.count(os.getpid() << 32)  # no two processes of a test run serve under one name
 
 
 def start_values() -> dict[str, np.ndarray]:
