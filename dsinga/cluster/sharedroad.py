@@ -127,7 +127,7 @@ class Counter:
     def _take(self, guest: Guest, number: int | None, what: str, *said: Any) -> None:
         match what, said:
             case "bring", ():
-                pass  # the guest has it
+                pass  # the guest keeps the segment that comes with it
             case "pull", (ids, version, group, since):
                 self._pull(guest, number, ids, version, group, since)
             case "push", (push, put):
@@ -179,7 +179,8 @@ def open_road(name: str, sizes: Sizes, group: int, widths: Sizes = NEVER) -> Sha
 def open_outbox(roads: Sequence[Road], slices: Iterable[Slice], shapes: Mapping[str, Sequence[int]]) -> Outbox | None:
     """Return memory for the gradients of which ``roads``, by server, take slices through memory; they let it be seen.
 
-    None if there is no such gradient: those of rows are not, nor small ones, which the pool does not make.
+    None if there is no such gradient: those of rows are not, nor small ones, which the pool does not make. Of a param
+    whose slices are on several servers there is all, whoever sees it.
     """
     shared = {server: road for server, road in enumerate(roads) if isinstance(road, SharedRoad)}
     params = dict.fromkeys(piece.param for piece in slices if piece.server in shared and not piece.width)

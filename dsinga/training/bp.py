@@ -138,7 +138,7 @@ def visit_layers(
             raise
         if output.labels is None:
             handed = layer.hand_on_labels([labels_of(labels, edge) for edge in edges], own)
-            output = Output(*output[:2], handed, *output[3:])  # _replace takes long
+            output = output._replace(labels=handed)
         features.append(output.feature)
         labels.append(output.labels)
         for node in stage.releases:

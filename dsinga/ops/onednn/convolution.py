@@ -25,13 +25,11 @@ from dsinga.ops.onednn.library import (
     TRAINING,
     WEIGHTS,
 )
-from dsinga.ops.onednn.primitive import Primitive, reorder, suits
+from dsinga.ops.onednn.primitive import LANES, Primitive, reorder, suits
 from dsinga.ops.onednn.products import column_sums
 from dsinga.ops.onednn.thread import get_kernel, this
 
 Shape = tuple[int, ...]
-
-LANES = 8  # numbers in an AVX2 register
 
 # What the library ranks first for AVX2, its brgconv, is slower than
 # the next, for kernels of one pixel: y by a seventh, dx by a tenth; with strides by a third and by half;

@@ -21,10 +21,10 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import to_rows
+from dsinga.ops.onednn.primitive import LANES
 from dsinga.ops.onednn.thread import this
 
 BLOCK = 64 * 1024  # outputs that are done at once: their indices take half a megabyte
-LANES = 8  # channels that the library adds at once
 # From which on it is quicker. The library's time grows with the elements of a window, this one's does not.
 LEAST = 4.5  # elements of a window, with those of the channels that are missing to a multiple of LANES
 MANY = 10_000  # outputs

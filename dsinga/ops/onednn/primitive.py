@@ -25,6 +25,8 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.thread import is_small, this
 
+LANES = 8  # numbers in a register of AVX2, by whose multiples its kernels go
+
 
 class _Argument(ctypes.Structure):
     _fields_ = [("index", ctypes.c_int), ("memory", ctypes.c_void_p)]

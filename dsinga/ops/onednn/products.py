@@ -13,28 +13,31 @@ from dsinga.ops.layout import join_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.descriptors import dense, engine, strided
 from dsinga.ops.onednn.library import DST, SRC, WEIGHTS
-from dsinga.ops.onednn.primitive import Primitive, suits
+from dsinga.ops.onednn.primitive import LANES, Primitive, suits
 from dsinga.ops.onednn.thread import get_kernel, sgemm
 
 # Without AVX-512 the library's "matmul" is its sgemm with more around it. Called itself, that takes 0.73 of the time in
 # the median of 2,500 random shapes, 0.91 with 64 rows and a million weights; with so many rows a fifth more.
-WHOLE_REGISTERS = range(8, 33, 8)
+WHOLE_REGISTERS = range(LANES, 4 * LANES + 1, LANES)
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
-    """Compute a b into ``out``, C-contiguous, or ``add`` it to out; a and b are C-contiguous, or what is turned is."""
-    (turn_a, a_columns), (turn_b, b_columns) = _direction(a), _direction(b)
+    """Compute a b into ``out``, or ``add`` it to out; matrices, whose rows or whose columns are contiguous."""
+    (turn_a, step_a), (turn_b, step_b), (_, step_out) = _layout(a), _layout(b), _layout(out)
     sgemm(
-        *(turn_a, turn_b, out.shape[0], out.shape[1], a.shape[1]),
-        *(1.0, address(a), a_columns, address(b), b_columns),
-        *(1.0 if add else 0.0, address(out), out.shape[1]),
+        *(turn_a, turn_b, *out.shape, a.shape[1]),
+        *(1.0, address(a), step_a, address(b), step_b),
+        *(1.0 if add else 0.0, address(out), step_out),
     )
     return out
 
 
-def _direction(x: Array) -> tuple[bytes, int]:
-    """Return whether memory has a matrix turned, and how many columns it has there."""
-    return (b"N", x.shape[1]) if x.flags.c_contiguous else (b"T", x.shape[0])
+def _layout(matrix: Array) -> tuple[bytes, int]:
+    """Return how ``sgemm`` is to read a matrix, as it is or turned, and the distance between its runs of numbers."""
+    down, across = (stride // matrix.itemsize for stride in matrix.strides)
+    if across == 1 or matrix.shape[1] == 1 != down:
+        return b"N", max(down, matrix.shape[1])
+    return b"T", max(across, matrix.shape[0])
 
 
 def column_sums(x: Array) -> Array:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.buffers import address
 from dsinga.ops.interface import Array
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.onednn.descriptors import dense, engine, free, strided
 from dsinga.ops.onednn.elementwise import Function
 from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS
 from dsinga.ops.onednn.primitive import Primitive, reorder, suits
-from dsinga.ops.onednn.thread import get_kernel, sgemm
+from dsinga.ops.onednn.products import product
+from dsinga.ops.onednn.thread import get_kernel
 
 WORTH = 4  # products that pay for packing a matrix
 NARROW = 256  # columns; below, the library does not pack, and its kernel for aᵀ b has the long side of the result last
@@ -60,14 +60,6 @@ class Factor(NamedTuple):
     packed: dict[_Product, Array]
 
 
-def _layout(matrix: Array) -> tuple[bytes, int]:
-    """Return how ``sgemm`` is to read a matrix, as it is or turned, and the distance between its runs of numbers."""
-    down, across = (stride // matrix.itemsize for stride in matrix.strides)
-    if across == 1 or matrix.shape[1] == 1 != down:
-        return b"N", max(down, matrix.shape[1])
-    return b"T", max(across, matrix.shape[0])
-
-
 def _is_tall(a: Array, out: Array) -> bool:
     """Whether a product aᵀ b is found faster turned: (2500, 1536)ᵀ (2500, 101) in 11 instead of 25 ms, on AVX2."""
     return not a.flags.c_contiguous and out.shape[1] < NARROW and out.shape[0] > 2 * out.shape[1]
@@ -85,12 +77,7 @@ class OnednnRecurrent(NumpyRecurrent):
             self.multiply_into(b.T, a.T, turned)
             out[...] = turned.T
             return
-        (turn_a, step_a), (turn_b, step_b), (_, step_out) = _layout(a), _layout(b), _layout(out)
-        sgemm(
-            *(turn_a, turn_b, *out.shape, a.shape[1]),
-            *(1.0, address(a), step_a, address(b), step_b),
-            *(1.0 if add else 0.0, address(out), step_out),
-        )
+        product(a, b, out, add)
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
         often = [count for count, uses in Counter(rows).items() if uses >= WORTH] if suits(matrix) else []
@@ -99,13 +86,13 @@ class OnednnRecurrent(NumpyRecurrent):
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
         matrix, rows, packed = factor
         turned = not matrix.flags.c_contiguous
-        product = get_kernel(_Product, len(a), *matrix.shape, turned) if len(a) in rows else None
-        if product is None:
+        kernel = get_kernel(_Product, len(a), *matrix.shape, turned) if len(a) in rows else None
+        if kernel is None:
             self.multiply_into(a, matrix, out)
             return
-        if product not in packed:
-            packed[product] = product.pack(matrix)
-        product.multiply(np.ascontiguousarray(a), packed[product], out)
+        if kernel not in packed:
+            packed[kernel] = kernel.pack(matrix)
+        kernel.multiply(np.ascontiguousarray(a), packed[kernel], out)
 
     def sigmoid_in_place(self, x: Array) -> None:
         kernel = get_kernel(Function, x.size, LOGISTIC) if suits(x) else None
