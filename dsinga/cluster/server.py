@@ -13,7 +13,7 @@ from dsinga.cluster.rows import changed_rows
 from dsinga.cluster.sharedroad import Counter
 from dsinga.errors import RunError
 from dsinga.ops import Array
-from dsinga.server import Codec, Push, Shard, SliceSpec
+from dsinga.server import AsideRevisions, Codec, Push, Revisions, Shard, SharedRevisions, SliceSpec
 from dsinga.training import Updater
 
 # Up to this many bytes of gradients the sum and the update are quicker than handing them to a thread; above it they
@@ -92,8 +92,7 @@ class ServerActor:
         timeout: seconds that a wait may last.
         codec: what decodes gradients, if they come encoded.
         visited: whether partitions of other processes come to it.
-        alone: whether one worker group pushes to it, and it has no neighbours: partitions in its process do its updates
-            together, where they are all there, or else leave them to a thread.
+        alone: whether one worker group pushes to it, and it has no neighbours.
     """
 
     def __init__(
@@ -113,8 +112,8 @@ class ServerActor:
         self._codec = codec
         self._sizes = {spec.slice.id: spec.slice.size for spec in slices}
         self._widths = {spec.slice.id: spec.slice.width for spec in slices if spec.slice.width}
-        shared, aside = alone and not visited, alone and visited
-        self._shard = Shard(slices, updater, groups, key.generation, start, staleness, shared, aside)
+        revisions = Revisions if not alone else AsideRevisions if visited else SharedRevisions
+        self._shard = Shard(slices, updater, groups, key.generation, start, staleness, revisions)
         _shards[key] = self._shard
         self._counter = _open_counter(key, self._shard, self._sizes, self._widths, codec) if visited else None
         # Dask lets go of an actor when its client is gone, even if that was killed.

@@ -1,21 +1,20 @@
-"""The change of a slice from one version to the next, and who does which piece of it.
-
-Where all partitions are threads of one process they share the work: each does a part, by what it has brought, whenever
-it pushes, and any pieces that are left while it waits. Else the last one to push would do it all, be the last again
-with the next slice, and let the others wait.
-"""
+"""The change of a slice from one version to the next, and who does it: the last to push, a thread, or all together."""
 
 from __future__ import annotations
 
 import collections
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from dsinga.ownthread import OwnThread
 from dsinga.server.pieces import Piece
 from dsinga.server.slot import Slot
+
+# Elements; an update of fewer is done before another thread has begun with it.
+ASIDE = 1 << 16
 
 
 class Revision:
@@ -33,19 +32,75 @@ class Revision:
 
 
 class Revisions:
-    """The revisions that threads share. Thread-safe.
+    """Has revisions done by whoever has brought the last contribution. Thread-safe, as are the other ways.
 
-    Nobody looks at a value meanwhile but who waits for its next version. ``end`` is called with each revision that is
-    done, ``fail`` with the slot and the group of one that cannot be done, and the reason, which is raised as well.
+    ``end`` is called with each revision that is done, ``fail`` with the slot and the group of one that cannot be done,
+    and the reason, which is raised as well.
     """
+
+    one_group = False  # whether it is for one worker group, and for servers without neighbours
 
     def __init__(self, end: Callable[[Revision], None], fail: Callable[[Slot, int, BaseException], None]):
         self._end, self._fail = end, fail
+
+    def add(self, revisions: Sequence[Revision], share: float) -> None:
+        """Have revisions done that nobody has begun with; ``share`` is how many elements the caller is to update."""
+        for revision in revisions:
+            try:
+                revision.run()
+            except BaseException as error:
+                self._fail(revision.slot, revision.group, error)
+                raise
+            self._end(revision)
+
+    def wait(self, future: Future[Any], timeout: float | None) -> Any:
+        """Return the outcome of ``future``. Raises TimeoutError after ``timeout`` seconds."""
+        return future.result(timeout)
+
+    def close(self, message: str) -> None:
+        """Do nothing more, because of ``message``."""
+
+
+class AsideRevisions(Revisions):
+    """Has revisions worth it done in a thread of their own, where partitions of several processes push.
+
+    Else the last to push would do them all, be the last again with the next slice, and leave the others' cores idle.
+    """
+
+    one_group = True
+
+    def __init__(self, end: Callable[[Revision], None], fail: Callable[[Slot, int, BaseException], None]):
+        super().__init__(end, fail)
+        self._thread = OwnThread("dsinga updates")
+
+    def add(self, revisions: Sequence[Revision], share: float) -> None:
+        """See :meth:`Revisions.add`."""
+        if sum(revision.slot.value.size for revision in revisions) > ASIDE:
+            self._thread.start(super().add, revisions, share)
+        else:
+            super().add(revisions, share)
+
+    def close(self, message: str) -> None:
+        """See :meth:`Revisions.close`; the thread ends."""
+        self._thread.close(message)
+
+
+class SharedRevisions(Revisions):
+    """Has all partitions do revisions, where they are threads of one process.
+
+    Each does a part, by what it has brought, whenever it pushes, and any pieces that are left while it waits. Nobody
+    looks at a value meanwhile but who waits for its next version.
+    """
+
+    one_group = True
+
+    def __init__(self, end: Callable[[Revision], None], fail: Callable[[Slot, int, BaseException], None]):
+        super().__init__(end, fail)
         self._changed = threading.Condition()
         self._due: collections.deque[Revision] = collections.deque()  # those of which there are pieces left to take
 
-    def add(self, revisions: Iterable[Revision]) -> None:
-        """Have revisions done that nobody has begun with."""
+    def add(self, revisions: Sequence[Revision], share: float) -> None:
+        """See :meth:`Revisions.add`; the caller does its share at once, of what was added first."""
         for revision in revisions:
             if not revision.pieces:
                 self._end(revision)
@@ -53,24 +108,18 @@ class Revisions:
             with self._changed:
                 self._due.append(revision)
                 self._changed.notify_all()
-
-    def work(self, elements: float) -> None:
-        """Do pieces of about so many elements, of what was added first, as far as there are any."""
-        while elements > 0 and (taken := self._take(0)):
-            elements -= taken[1].elements
+        while share > 0 and (taken := self._take(0)):
+            share -= taken[1].elements
             self._do(*taken)
 
-    def close(self) -> None:
-        """Do nothing more."""
+    def close(self, message: str) -> None:
+        """See :meth:`Revisions.close`."""
         with self._changed:
             self._due.clear()
             self._changed.notify_all()
 
     def wait(self, future: Future[Any], timeout: float | None) -> Any:
-        """Return the outcome of ``future``; do pieces meanwhile, of what was added last, for it is needed first.
-
-        Raises TimeoutError after ``timeout`` seconds.
-        """
+        """See :meth:`Revisions.wait`; do pieces meanwhile, of what was added last, for it is needed first."""
         deadline = None if timeout is None else time.monotonic() + timeout
         listens = False
         while not future.done():
@@ -106,7 +155,7 @@ class Revisions:
         try:
             piece.do()
         except BaseException as error:
-            self.close()  # what has failed never ends, and nobody goes on
+            self.close(f"{error!r}")  # what has failed never ends, and nobody goes on
             self._fail(revision.slot, revision.group, error)
             raise
         with self._changed:

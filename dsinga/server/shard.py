@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import RunError
-from dsinga.ownthread import OwnThread
 from dsinga.server.messages import Push, Snapshot
 from dsinga.server.pace import Pace
 from dsinga.server.revision import Revision, Revisions
@@ -29,9 +28,6 @@ from dsinga.server.synchronisation import Send, Synchronisation
 from dsinga.server.totals import Totals, add_up, join_rows
 from dsinga.server.waits import Wait, Waits
 from dsinga.training import Updater
-
-# Elements; an update of fewer is done before another thread has begun with it.
-ASIDE = 1 << 16
 
 
 class Shard:
@@ -44,12 +40,8 @@ class Shard:
     more than so many steps ahead of the slowest group's. A shard lives for one generation of a run; after a loss, new
     ones are made.
 
-    If ``together``, those who push a slice do its update together, each some of it: when it pushes, and when it waits,
-    which it does by :meth:`wait` alone. There is one group then, and no neighbour.
-
-    If ``aside``, updates worth it are done in a thread of the shard's own: where partitions of several processes push,
-    the last to come goes on at once, and those that wait for it leave it a core. What is summed beforehand, as for
-    ``clip_norm``, it still sums itself. There is no neighbour then, either.
+    ``revisions`` says who updates a slice when all contributions have come: see :mod:`dsinga.server.revision`. What is
+    summed beforehand, as for ``clip_norm``, the last to push still sums itself.
     """
 
     def __init__(
@@ -60,8 +52,7 @@ class Shard:
         generation: int = 0,
         start: int = 0,
         staleness: int | None = None,
-        together: bool = False,
-        aside: bool = False,
+        revisions: type[Revisions] = Revisions,
     ):
         self._slots = {spec.slice.id: Slot(spec, groups, start) for spec in slices}
         self._updater = updater
@@ -73,9 +64,8 @@ class Shard:
         self._waits = Waits(self._slots, self._pace)
         self._totals = {group: Totals() for group in groups}
         self._synchronisation: Synchronisation | None = None
-        assert not (together and self._shared), groups
-        self._revisions = Revisions(self._advance, self._fail) if together else None
-        self._thread = OwnThread("dsinga updates") if aside else None
+        assert not (revisions.one_group and self._shared), groups
+        self._revisions = revisions(self._advance, self._fail)
         self._error: BaseException | None = None
 
     def synchronise(self, group: int, routes: Routes, frequency: int, send: Send) -> None:
@@ -85,8 +75,7 @@ class Shard:
         changed, to be given to :meth:`receive` of the neighbour: see :class:`Synchronisation`. Values that are handed
         out are copies from now on. A failure of ``send`` closes the shard.
         """
-        assert self._revisions is None
-        assert self._thread is None
+        assert not self._revisions.one_group
         self._synchronisation = Synchronisation(group, routes, frequency, send, self.close)
         self._shared = True
         for slot in self._slots.values():
@@ -112,12 +101,11 @@ class Shard:
             wait.resolve()
 
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
-        """Give gradients, float32 (size,), by slice id; whoever brings a group's last one of a slice also updates it.
+        """Give gradients, float32 (size,), by slice id; with a group's last one of a slice that is updated.
 
-        (Unless that is done together, or aside.) Of slices that have a width they may be rows alone: if all
-        partitions' are, only these rows are updated. The arrays are given away and may be overwritten. A push is
-        accepted once for each slice; a repeated one is dropped. Raises RunError if it is of another generation, and
-        what :meth:`close` was given after that.
+        Of slices that have a width they may be rows alone: if all partitions' are, only these rows are updated. The
+        arrays are given away and may be overwritten. A push is accepted once for each slice; a repeated one is dropped.
+        Raises RunError if it is of another generation, and what :meth:`close` was given after that.
         """
         with self._lock:
             self._check_open()
@@ -128,13 +116,7 @@ class Shard:
                 if self._slots[id].contribute(push.group, push.step, push.partition, None if push.skip else gradient)
             ]
         revisions = [self._revise(slot, push.group) for slot in complete]
-        if self._revisions is not None:
-            self._revisions.add(revisions)
-            self._revisions.work(sum(self._share(id) for id in gradients))
-        elif self._thread is not None and sum(slot.value.size for slot in complete) > ASIDE:
-            self._thread.start(self._update, revisions)
-        else:
-            self._update(revisions)
+        self._revisions.add(revisions, sum(self._share(id) for id in gradients))
         if self._synchronisation is not None:
             self._synchronisation.updated(complete)
 
@@ -144,15 +126,6 @@ class Shard:
         except BaseException as error:
             self._fail(slot, group, error)
             raise
-
-    def _update(self, revisions: Iterable[Revision]) -> None:
-        for revision in revisions:
-            try:
-                revision.run()
-            except BaseException as error:
-                self._fail(revision.slot, revision.group, error)
-                raise
-            self._advance(revision)
 
     def _share(self, id: int) -> float:
         """Return how many elements of a slice each of those who push it is to update."""
@@ -187,7 +160,7 @@ class Shard:
 
     def wait(self, future: Future[Any], timeout: float | None = None) -> Any:
         """Return the outcome of a future of this shard; TimeoutError after ``timeout`` seconds."""
-        return future.result(timeout) if self._revisions is None else self._revisions.wait(future, timeout)
+        return self._revisions.wait(future, timeout)
 
     def rows_changed(
         self, ids: Iterable[int], since: Mapping[int, int], version: int
@@ -271,7 +244,7 @@ class Shard:
         """
         take = Slot.copy if state else Slot.copy_value
         if version is None:
-            assert self._revisions is None
+            assert not self._revisions.one_group
             wait = Wait(None, 0, take, late=True)
         else:
             (group,) = self._groups
@@ -293,10 +266,7 @@ class Shard:
                 return
             self._error = error
             waiting = self._waits.clear()
-        if self._revisions is not None:
-            self._revisions.close()
-        if self._thread is not None:
-            self._thread.close(str(error))
+        self._revisions.close(str(error))
         for totals in self._totals.values():
             totals.close(error)
         if self._synchronisation is not None:

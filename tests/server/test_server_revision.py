@@ -8,7 +8,7 @@ import pytest
 
 from dsinga.errors import RunError
 from dsinga.job import UpdaterConf
-from dsinga.server import Push, Shard, Slice, SliceSpec, pieces
+from dsinga.server import Push, Revisions, Shard, SharedRevisions, Slice, SliceSpec, pieces
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
@@ -23,10 +23,10 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(pieces, "PIECE", 64)
 
 
-def make_shard(partitions, together=True, updater=None):
+def make_shard(partitions, revisions=SharedRevisions, updater=None):
     conf = UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01)
     specs = [SliceSpec(Slice(id, f"w{id}", 0, n, 0), contributors=range(partitions)) for id, n in SIZES.items()]
-    shard = Shard(specs, updater or create_updater(conf), together=together)
+    shard = Shard(specs, updater or create_updater(conf), revisions=revisions)
     rng = np.random.default_rng(1)
     shard.put({id: rng.standard_normal(size, np.float32) for id, size in SIZES.items()})
     return shard
@@ -43,7 +43,7 @@ def push(shard, step, partition, ids=SIZES):
 
 @pytest.mark.parametrize("partitions", [1, 2, 5])
 def test_the_bits_are_those_of_whoever_updates_alone(partitions, restless_threads):
-    shard, alone = make_shard(partitions), make_shard(partitions, together=False)
+    shard, alone = make_shard(partitions), make_shard(partitions, revisions=Revisions)
 
     def work(partition):
         shuffle = random.Random(partition).shuffle
@@ -75,7 +75,7 @@ def test_the_last_to_push_does_its_share_and_who_waits_the_rest():
 
 
 def test_a_snapshot_does_what_nobody_has_done_yet():
-    shard, alone = make_shard(2), make_shard(2, together=False)
+    shard, alone = make_shard(2), make_shard(2, revisions=Revisions)
     for one in (shard, alone):
         push(one, 0, 0)
         push(one, 0, 1)

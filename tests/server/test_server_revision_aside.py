@@ -10,8 +10,8 @@ import pytest
 
 from dsinga.errors import RunError
 from dsinga.job import UpdaterConf
-from dsinga.server import Push, Shard, Slice, SliceSpec
-from dsinga.server.shard import ASIDE
+from dsinga.server import AsideRevisions, Push, Revisions, Shard, Slice, SliceSpec
+from dsinga.server.revision import ASIDE
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
@@ -37,9 +37,9 @@ class Gated(SGD):
         super().change(*arguments)
 
 
-def make_shard(updater, aside=True) -> Shard:
+def make_shard(updater, revisions=AsideRevisions) -> Shard:
     specs = [SliceSpec(Slice(id, f"w{id}", 0, size, 0), contributors=(0, 1)) for id, size in SIZES.items()]
-    shard = Shard(specs, updater, aside=aside)
+    shard = Shard(specs, updater, revisions=revisions)
     shard.put({id: np.ones(size, np.float32) for id, size in SIZES.items()})
     return shard
 
@@ -60,7 +60,7 @@ def push(shard: Shard, step: int, partition: int, ids=SIZES, skip: bool = False)
 
 
 def test_the_bits_are_those_of_whoever_updates_at_once() -> None:
-    shards = [make_shard(create_updater(CONF), aside) for aside in (True, False)]
+    shards = [make_shard(create_updater(CONF), revisions) for revisions in (AsideRevisions, Revisions)]
     for shard in shards:
         for step in range(3):
             for partition in (1, 0):
