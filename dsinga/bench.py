@@ -30,7 +30,6 @@ def measure(
     synthetic: bool,
     data_root: str | None,
     profiled: bool = False,
-    seconds: list[float] | None = None,
 ) -> dict[str, Any]:
     """Train for a warm-up and ``steps`` more iterations; return medians in milliseconds, and more.
 
@@ -39,7 +38,6 @@ def measure(
     gradients, values, and what bridges send. ``peak_rss_mb`` is that of the largest process. ``synthetic`` makes random
     records of the shapes in the job, so that no data is needed. If ``profiled``, ``profile`` is what
     :func:`dsinga.profile.profile` finds in as many steps, of one worker in this process, when the others have ended.
-    ``seconds`` gets what each of the ``steps`` iterations took.
     Raises UserError for bad input.
     """
     job = _bare(job, WARM_UP + steps)
@@ -49,8 +47,6 @@ def measure(
         outcome = cluster.train(job, client, _Silent(), roots=roots(job, data_root))
         found = {"profile": profile(job, steps, roots(job, data_root))} if profiled else {}
     iterations = outcome.timings[-steps:]
-    if seconds is not None:
-        seconds.extend(row["total"] for row in iterations)
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
     return {
         "ms_per_iteration": 1e3 * median["total"],

@@ -6,18 +6,20 @@ The work of a worker is the same in all, and so are the cores, to which nobody i
 iteration of the runs of one worker over that of the two workers. The manners take turns, each turn in processes of its
 own; figures are medians. Where PyTorch is installed, DDP takes turns, too, and all are compared with it.
 
-Workers of a group wait for each other in every iteration, and the slower one of the moment counts. What that costs
-where the exchange takes no time at all is seen from the runs of one worker: their iterations in pairs, of each the
-slower. That is the limit, for the machine as it was in these turns.
+Workers of a group wait for each other in every iteration: the slower one of the moment counts, and both do the same
+kind of work at the same time. What that costs where nothing is exchanged and no interpreter is shared is seen from the
+two runs when they wait for each other, too: the limit, for the machine as it was in these turns.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,66 +29,80 @@ import click
 from dsinga.api import with_workers
 from dsinga.bench import measure
 from dsinga.cluster import connect
-from dsinga.job import ClusterConf
+from dsinga.job import AlgConf, ClusterConf
+from dsinga.registry import register
+from dsinga.training import Metrics, bp
 from tests.benchmarks.__main__ import take_turn
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.ours import job
 
 PATIENCE = 600  # seconds for a turn
 GOALS = {"threads": 0.95, "processes": 0.90}
-APART, PAIRED, DDP = "two runs at once", "the slower of each pair", "PyTorch DDP"
-COMMAND = "from tests.benchmarks.bench_scaling import turn; turn({!r}, {}, {}, {}, {})"
+APART, IN_STEP, DDP = "two runs at once", "the same, in step", "PyTorch DDP"
+COMMAND = "from tests.benchmarks.bench_scaling import turn; turn({!r}, {}, {}, {}, {}, {})"
 
 
-def turn(name: str, workers: int, processes: bool, steps: int, cores: list[int]) -> None:
-    """Print the median milliseconds of an iteration, and of its exchange, and those of each iteration, as JSON.
+def turn(name: str, workers: int, processes: bool, steps: int, cores: list[int], other: int | None) -> None:
+    """Print the median milliseconds of an iteration, and of its exchange, as JSON.
 
-    It runs anywhere on these cores.
+    It runs anywhere on these cores. If ``other`` is a socket, each iteration ends when that of the other end does.
     """
     os.sched_setaffinity(0, cores)
     case = CASES[name]
     wanted = with_workers(job(case.net, case.batch * workers), workers)
     servers = workers if processes else 1
     wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=servers))
-    each: list[float] = []
+    if other is not None:
+        register("algorithm", "InStep")(partial(train_in_step, other))
+        wanted = wanted.replace(train_one_batch=AlgConf(user_alg="InStep"))
     with connect(workers=workers, separate_processes=processes) as client:
-        figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None, seconds=each)
-    print(json.dumps([figures["ms_per_iteration"], figures["exchange_ms"], [1e3 * seconds for seconds in each]]))
+        figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None)
+    print(json.dumps({"ms": figures["ms_per_iteration"], "exchange_ms": figures["exchange_ms"]}))
 
 
-def start(name: str, workers: int, processes: bool, steps: int, cores: list[int]) -> subprocess.Popen[str]:
+def train_in_step(other: int, *arguments: Any) -> Metrics:
+    """Train by a batch, then wait until whoever has the other end of a socket has, too."""
+    metrics = bp(*arguments)
+    os.write(other, b".")
+    os.read(other, 1)
+    return metrics
+
+
+def start(
+    name: str, workers: int, processes: bool, steps: int, cores: list[int], other: socket.socket | None = None
+) -> subprocess.Popen[str]:
     """Start a turn on some cores; with as many at first as workers, by which Dask decides on kernel threads."""
-    code = COMMAND.format(name, workers, processes, steps, cores)
+    ends = [] if other is None else [other.fileno()]
+    code = COMMAND.format(name, workers, processes, steps, cores, *(ends or [None]))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     pinned = ["taskset", "-c", ",".join(map(str, cores[:workers])), sys.executable, "-c", code]
-    return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True, env=env, pass_fds=ends)
 
 
-def outcome(running: subprocess.Popen[str]) -> tuple[float, float, list[float]]:
-    """Return what a turn has printed."""
-    return json.loads(running.communicate(timeout=PATIENCE)[0].splitlines()[-1])
+def outcome(*running: subprocess.Popen[str]) -> dict[str, float]:
+    """Return what turns at the same time have printed, the means of it."""
+    found = [json.loads(one.communicate(timeout=PATIENCE)[0].splitlines()[-1]) for one in running]
+    return {key: statistics.mean(one[key] for one in found) for key in found[0]}
 
 
 def one_turn(name: str, steps: int, cores: list[int]) -> dict[str, dict[str, float]]:
     """Return the milliseconds of an iteration, and of its exchange, by manner, all of which have one turn."""
-    apart = [outcome(one) for one in [start(name, 1, False, steps, cores) for _ in cores]]
-    pairs = zip(*(each for _, _, each in apart), strict=True)
-    found = {
-        APART: {"ms": statistics.mean(ms for ms, _, _ in apart)},
-        PAIRED: {"ms": statistics.median(map(max, pairs))},
-    }
+    found = {APART: outcome(*[start(name, 1, False, steps, cores) for _ in cores])}
+    one, other = socket.socketpair()
+    with one, other:
+        running = [start(name, 1, False, steps, cores, end) for end in (one, other)]
+    found[IN_STEP] = outcome(*running)
     for manner in GOALS:
-        ms, exchange, _ = outcome(start(name, 2, manner == "processes", steps, cores))
-        found[manner] = {"ms": ms, "exchange_ms": exchange}
+        found[manner] = outcome(start(name, 2, manner == "processes", steps, cores))
     twin = f"{name.removesuffix('-64')}-two"
     if twin in CASES and find_spec("torch"):
-        found[DDP] = {"ms": take_turn("pytorch", sys.executable, twin, CASES[twin], steps)["ms"]}
+        found[DDP] = take_turn("pytorch", sys.executable, twin, CASES[twin], steps)
     return found
 
 
 def line(row: dict[str, Any]) -> str:
     """Return a manner of a case as a row of the table."""
-    figures = [f"{row['ms']:.1f}", f"{row['exchange_ms']:.1f}" if "exchange_ms" in row else ""]
+    figures = [f"{row['ms']:.1f}", f"{row['exchange_ms']:.1f}" if row["manner"] in GOALS else ""]
     figures += [f"{row['efficiency']:.2f}", f"{GOALS[row['manner']]:.2f}" if row["manner"] in GOALS else ""]
     figures += [f"{row['of_ddp']:.2f}" if row["of_ddp"] else ""]
     return "| " + " | ".join([row["case"], row["manner"], *figures]) + " |"
