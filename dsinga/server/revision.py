@@ -18,40 +18,36 @@ ASIDE = 1 << 16
 
 
 class Revision:
-    """What makes the next version of a slice, all contributions of a group having come: ``pieces``, in any order."""
+    """What makes the next version of a slice, all contributions of a group having come: ``pieces``, in any order.
 
-    def __init__(self, slot: Slot, group: int, pieces: list[Piece]):
-        self.slot, self.group, self.pieces = slot, group, pieces
+    ``end`` is to be called when it is done, ``fail`` with the reason where it cannot be done.
+    """
+
+    def __init__(self, slot: Slot, pieces: list[Piece], end: Callable[[], None], fail: Callable[[BaseException], None]):
+        self.slot, self.pieces, self.end, self.fail = slot, pieces, end, fail
         self.running = 0
 
     def run(self) -> None:
-        """Do it all, while nobody copies the value."""
-        with self.slot.lock:
-            for piece in self.pieces:
-                piece.do()
+        """Do it all, while nobody copies the value, and end it. Raises what the updater raises, having failed it."""
+        try:
+            with self.slot.lock:
+                for piece in self.pieces:
+                    piece.do()
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self.end()
 
 
 class Revisions:
-    """Has revisions done by whoever has brought the last contribution. Thread-safe, as are the other ways.
-
-    ``end`` is called with each revision that is done, ``fail`` with the slot and the group of one that cannot be done,
-    and the reason, which is raised as well.
-    """
+    """Has revisions done by whoever has brought the last contribution. Thread-safe, as are the other ways."""
 
     one_group = False  # whether it is for one worker group, and for servers without neighbours
 
-    def __init__(self, end: Callable[[Revision], None], fail: Callable[[Slot, int, BaseException], None]):
-        self._end, self._fail = end, fail
-
     def add(self, revisions: Sequence[Revision], share: float) -> None:
-        """Have revisions done that nobody has begun with; ``share`` is how many elements the caller is to update."""
+        """Have revisions done that nobody has begun with; of shared ones the caller does ``share`` elements itself."""
         for revision in revisions:
-            try:
-                revision.run()
-            except BaseException as error:
-                self._fail(revision.slot, revision.group, error)
-                raise
-            self._end(revision)
+            revision.run()
 
     def wait(self, future: Future[Any], timeout: float | None) -> Any:
         """Return the outcome of ``future``. Raises TimeoutError after ``timeout`` seconds."""
@@ -69,8 +65,7 @@ class AsideRevisions(Revisions):
 
     one_group = True
 
-    def __init__(self, end: Callable[[Revision], None], fail: Callable[[Slot, int, BaseException], None]):
-        super().__init__(end, fail)
+    def __init__(self) -> None:
         self._thread = OwnThread("dsinga updates")
 
     def add(self, revisions: Sequence[Revision], share: float) -> None:
@@ -88,14 +83,13 @@ class AsideRevisions(Revisions):
 class SharedRevisions(Revisions):
     """Has all partitions do revisions, where they are threads of one process.
 
-    Each does a part, by what it has brought, whenever it pushes, and any pieces that are left while it waits. Nobody
-    looks at a value meanwhile but who waits for its next version.
+    Each does a part, by what it has brought, whenever it pushes, and any pieces that are left while it waits: by
+    :meth:`wait` alone, or nobody might do them. Nobody looks at a value meanwhile but who waits for its next version.
     """
 
     one_group = True
 
-    def __init__(self, end: Callable[[Revision], None], fail: Callable[[Slot, int, BaseException], None]):
-        super().__init__(end, fail)
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._due: collections.deque[Revision] = collections.deque()  # those of which there are pieces left to take
 
@@ -103,7 +97,7 @@ class SharedRevisions(Revisions):
         """See :meth:`Revisions.add`; the caller does its share at once, of what was added first."""
         for revision in revisions:
             if not revision.pieces:
-                self._end(revision)
+                revision.end()
                 continue
             with self._changed:
                 self._due.append(revision)
@@ -156,10 +150,10 @@ class SharedRevisions(Revisions):
             piece.do()
         except BaseException as error:
             self.close(f"{error!r}")  # what has failed never ends, and nobody goes on
-            self._fail(revision.slot, revision.group, error)
+            revision.fail(error)
             raise
         with self._changed:
             revision.running -= 1
             last = not revision.pieces and not revision.running
         if last:
-            self._end(revision)
+            revision.end()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class Shard:
         self._totals = {group: Totals() for group in groups}
         self._synchronisation: Synchronisation | None = None
         assert not (revisions.one_group and self._shared), groups
-        self._revisions = revisions(self._advance, self._fail)
+        self._revisions = revisions()
         self._error: BaseException | None = None
 
     def synchronise(self, group: int, routes: Routes, frequency: int, send: Send) -> None:
@@ -101,7 +102,7 @@ class Shard:
             wait.resolve()
 
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
-        """Give gradients, float32 (size,), by slice id; with a group's last one of a slice that is updated.
+        """Give gradients, float32 (size,), by slice id; a slice is updated when a group's last one of it has come.
 
         Of slices that have a width they may be rows alone: if all partitions' are, only these rows are updated. The
         arrays are given away and may be overwritten. A push is accepted once for each slice; a repeated one is dropped.
@@ -121,10 +122,11 @@ class Shard:
             self._synchronisation.updated(complete)
 
     def _revise(self, slot: Slot, group: int) -> Revision:
+        end, fail = partial(self._advance, slot, group), partial(self._fail, slot, group)
         try:
-            return Revision(slot, group, slot.pieces(group, self._updater))
+            return Revision(slot, slot.pieces(group, self._updater), end, fail)
         except BaseException as error:
-            self._fail(slot, group, error)
+            fail(error)
             raise
 
     def _share(self, id: int) -> float:
@@ -132,11 +134,11 @@ class Shard:
         spec = self._slots[id].spec
         return spec.slice.size / len(spec.contributors)
 
-    def _advance(self, revision: Revision) -> None:
+    def _advance(self, slot: Slot, group: int) -> None:
         """Go on to the next version, and wake whoever waits for it."""
         with self._lock:
-            revision.slot.contributions[revision.group].advance()
-            woken = self._waits.serve(revision.slot)
+            slot.contributions[group].advance()
+            woken = self._waits.serve(slot)
         for wait in woken:
             wait.resolve()
 
@@ -159,7 +161,10 @@ class Shard:
         return self._wait(Wait(group, version, Slot.read), ids)
 
     def wait(self, future: Future[Any], timeout: float | None = None) -> Any:
-        """Return the outcome of a future of this shard; TimeoutError after ``timeout`` seconds."""
+        """Return the outcome of a future of this shard; TimeoutError after ``timeout`` seconds.
+
+        Of shared updates this does what is left: waiting for the future itself might take for ever.
+        """
         return self._revisions.wait(future, timeout)
 
     def rows_changed(

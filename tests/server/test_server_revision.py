@@ -1,6 +1,8 @@
 """Updates that threads do together: the same bits as alone, nothing left undone, nobody waits for ever."""
 
+import gc
 import random
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from dsinga.errors import RunError
 from dsinga.job import UpdaterConf
-from dsinga.server import Push, Revisions, Shard, SharedRevisions, Slice, SliceSpec, pieces
+from dsinga.server import AsideRevisions, Push, Revisions, Shard, SharedRevisions, Slice, SliceSpec, pieces
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
@@ -122,3 +124,19 @@ def test_an_updater_that_fails_fails_who_does_its_piece_and_who_waits(broken):
         push(shard, 0, 1)
     with pytest.raises(RunError, match="updating slice w.* at step 0 failed: ZeroDivisionError"):
         shard.wait(waiting, WAIT)
+
+
+@pytest.mark.parametrize("revisions", [Revisions, AsideRevisions, SharedRevisions])
+def test_a_server_that_is_closed_goes_at_once(revisions):
+    """Its values and the updater's state are large, and no collector of cycles may come by for long."""
+    gc.disable()
+    try:
+        shard = make_shard(1, revisions)
+        push(shard, 0, 0)
+        shard.wait(shard.pull(SIZES, 1), WAIT)
+        gone = weakref.ref(shard)
+        shard.close(RunError("the run has ended"))
+        del shard
+        assert gone() is None
+    finally:
+        gc.enable()

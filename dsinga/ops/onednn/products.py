@@ -22,8 +22,12 @@ WHOLE_REGISTERS = range(LANES, 4 * LANES + 1, LANES)
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
-    """Compute a b into ``out``, or ``add`` it to out; matrices, whose rows or whose columns are contiguous."""
-    (turn_a, step_a), (turn_b, step_b), (_, step_out) = _layout(a), _layout(b), _layout(out)
+    """Compute a b into ``out``, or ``add`` it to out. None is empty.
+
+    Rows or columns of a and b are contiguous, rows of out.
+    """
+    (turn_a, step_a), (turn_b, step_b), (turn_out, step_out) = _layout(a), _layout(b), _layout(out)
+    assert turn_out == b"N", out.strides
     sgemm(
         *(turn_a, turn_b, *out.shape, a.shape[1]),
         *(1.0, address(a), step_a, address(b), step_b),
