@@ -77,10 +77,15 @@ class Caller:
         self._send((self._calls, *said))
         return reply
 
-    def tell(self, *said: Any, segment: Segment | None = None) -> None:
+    def tell(self, *said: Any) -> None:
         """Send something that is not answered. If it cannot arrive, the next call fails."""
         self.take_in()
-        self._send((None, *said), segment)
+        self._send((None, *said))
+
+    def bring(self, segment: Segment) -> None:
+        """Let the other end see a segment, which its :class:`Guest` keeps. If it cannot arrive, the next call fails."""
+        self.take_in()
+        self._send((), segment)
 
     def take_in(self, timeout: float | None = 0.0) -> None:
         """Take in what has come, waiting up to ``timeout`` seconds (None: for ever) for the first of it."""
@@ -204,10 +209,11 @@ class Listener:
             return False
         if message is None:
             return True
-        number, *said = message
         if segment is not None:
             segment.close()
             guest.segment = segment
+            return True
+        number, *said = message
         try:
             self._take(guest, number, *said)
         except RunError as error:

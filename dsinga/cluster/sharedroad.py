@@ -45,7 +45,7 @@ class SharedRoad:
 
     def bring(self, outbox: Outbox) -> None:
         """Let the server see what lies in an outbox."""
-        self._caller.tell("bring", segment=outbox.segment)
+        self._caller.bring(outbox.segment)
         self._outbox = outbox
 
     def pull(self, ids: Sequence[int], version: int, since: Since = NEVER) -> Answer:
@@ -126,8 +126,6 @@ class Counter:
 
     def _take(self, guest: Guest, number: int | None, what: str, *said: Any) -> None:
         match what, said:
-            case "bring", ():
-                pass  # the guest keeps the segment that comes with it
             case "pull", (ids, version, group, since):
                 self._pull(guest, number, ids, version, group, since)
             case "push", (push, put):

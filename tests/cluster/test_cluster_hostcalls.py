@@ -144,7 +144,8 @@ def test_what_one_end_writes_the_other_reads(name: str) -> None:
     assert welcome.array[7] == 3
     assert not welcome.array.flags.writeable
     own = create_segment(100)
-    caller.tell("bring", segment=own)
+    caller.bring(own)
+    caller.tell("look")
     own.close()
     assert brought.wait(10)
     own.array[99] = 5
