@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -44,8 +44,8 @@ class Revisions:
 
     one_group = False  # whether it is for one worker group, and for servers without neighbours
 
-    def add(self, revisions: Sequence[Revision], share: float) -> None:
-        """Have revisions done that nobody has begun with; of shared ones the caller does ``share`` elements itself."""
+    def add(self, revisions: Sequence[Revision], brought: Iterable[Slot]) -> None:
+        """Have revisions done that nobody has begun with; the caller has ``brought`` a contribution to these slots."""
         for revision in revisions:
             revision.run()
 
@@ -68,12 +68,12 @@ class AsideRevisions(Revisions):
     def __init__(self) -> None:
         self._thread = OwnThread("dsinga updates")
 
-    def add(self, revisions: Sequence[Revision], share: float) -> None:
+    def add(self, revisions: Sequence[Revision], brought: Iterable[Slot]) -> None:
         """See :meth:`Revisions.add`."""
         if sum(revision.slot.value.size for revision in revisions) > ASIDE:
-            self._thread.start(super().add, revisions, share)
+            self._thread.start(super().add, revisions, brought)
         else:
-            super().add(revisions, share)
+            super().add(revisions, brought)
 
     def close(self, message: str) -> None:
         """See :meth:`Revisions.close`; the thread ends."""
@@ -93,7 +93,7 @@ class SharedRevisions(Revisions):
         self._changed = threading.Condition()
         self._due: collections.deque[Revision] = collections.deque()  # those of which there are pieces left to take
 
-    def add(self, revisions: Sequence[Revision], share: float) -> None:
+    def add(self, revisions: Sequence[Revision], brought: Iterable[Slot]) -> None:
         """See :meth:`Revisions.add`; the caller does its share at once, of what was added first."""
         for revision in revisions:
             if not revision.pieces:
@@ -102,6 +102,7 @@ class SharedRevisions(Revisions):
             with self._changed:
                 self._due.append(revision)
                 self._changed.notify_all()
+        share = sum(slot.spec.slice.size / len(slot.spec.contributors) for slot in brought)  # elements
         while share > 0 and (taken := self._take(0)):
             share -= taken[1].elements
             self._do(*taken)

@@ -117,7 +117,7 @@ class Shard:
                 if self._slots[id].contribute(push.group, push.step, push.partition, None if push.skip else gradient)
             ]
         revisions = [self._revise(slot, push.group) for slot in complete]
-        self._revisions.add(revisions, sum(self._share(id) for id in gradients))
+        self._revisions.add(revisions, [self._slots[id] for id in gradients])
         if self._synchronisation is not None:
             self._synchronisation.updated(complete)
 
@@ -128,11 +128,6 @@ class Shard:
         except BaseException as error:
             fail(error)
             raise
-
-    def _share(self, id: int) -> float:
-        """Return how many elements of a slice each of those who push it is to update."""
-        spec = self._slots[id].spec
-        return spec.slice.size / len(spec.contributors)
 
     def _advance(self, slot: Slot, group: int) -> None:
         """Go on to the next version, and wake whoever waits for it."""
