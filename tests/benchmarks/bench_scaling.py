@@ -31,11 +31,10 @@ from dsinga.cluster import connect
 from dsinga.job import AlgConf, ClusterConf
 from dsinga.registry import register
 from dsinga.training import Metrics, bp
-from tests.benchmarks.__main__ import take_turn
+from tests.benchmarks.__main__ import PATIENCE, take_turn
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.ours import job
 
-PATIENCE = 600  # seconds for a turn
 GOALS = {"threads": 0.95, "processes": 0.90}
 APART, IN_STEP, DDP = "two runs at once", "the same, in step", "PyTorch DDP"
 COMMAND = "from tests.benchmarks.bench_scaling import turn; turn({!r}, {}, {}, {}, {}, {})"
@@ -72,11 +71,11 @@ def start(
     name: str, workers: int, processes: bool, steps: int, cores: list[int], other: socket.socket | None = None
 ) -> subprocess.Popen[str]:
     """Start a turn on some cores; with as many at first as workers, by which Dask decides on kernel threads."""
-    ends = [] if other is None else [other.fileno()]
-    code = COMMAND.format(name, workers, processes, steps, cores, *(ends or [None]))
+    end = None if other is None else other.fileno()
+    code = COMMAND.format(name, workers, processes, steps, cores, end)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     pinned = ["taskset", "-c", ",".join(map(str, cores[:workers])), sys.executable, "-c", code]
-    return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True, env=env, pass_fds=ends)
+    return subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True, env=env, pass_fds=() if end is None else (end,))
 
 
 def outcome(*running: subprocess.Popen[str]) -> dict[str, float]:
