@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 
 from dsinga.errors import UserError
-from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.interface import Ops
 from dsinga.ops.sparse import SparseRows
 from dsinga.ops.transfer import Transfer
+from dsinga.ops.types import Array, Pair
 from dsinga.ops.update import Update
 from dsinga.registry import nearest
 

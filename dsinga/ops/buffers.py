@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.interface import Array
+from dsinga.ops.types import Array
 
 ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
 SMALLEST = 32 * 1024  # bytes; below, malloc is quick and hands back warm memory

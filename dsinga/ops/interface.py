@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from dsinga.ops.transfer import Transfer
-    from dsinga.ops.update import Update
-
-Array = Any  # numpy.ndarray, or the array type of the backend
-Pair = tuple[int, int]
+from dsinga.ops.transfer import Transfer
+from dsinga.ops.types import Array, Pair
+from dsinga.ops.update import Update
 
 
 class Ops(ABC):

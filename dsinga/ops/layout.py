@@ -9,7 +9,7 @@ from math import gcd
 
 import numpy as np
 
-from dsinga.ops.interface import Array, Pair
+from dsinga.ops.types import Array, Pair
 
 
 def to_rows(x: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dsinga.ops.interface import Array
+from dsinga.ops.types import Array
 
 Sigmoid = Callable[[Array], None]
 """Replaces a contiguous array by its sigmoid."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.interface import Ops
 from dsinga.ops.layout import crop_rows, output_sizes, pad_rows, taps, to_image, to_rows
+from dsinga.ops.types import Array, Pair
 
 
 class NumpyConvolution(Ops):

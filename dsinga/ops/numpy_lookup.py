@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array
 
 
 class NumpyLookup(Ops):

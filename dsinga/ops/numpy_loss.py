@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array
 
 FLT_MIN = float(np.finfo(np.float32).tiny)
 

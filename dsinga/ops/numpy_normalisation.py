@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
 from dsinga.ops.layout import by_channel, join_rows, to_image, to_rows
+from dsinga.ops.types import Array
 
 
 class NumpyNormalisation(Ops):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.numpy_crf import NumpyCRF
@@ -21,6 +21,7 @@ from dsinga.ops.numpy_pooling import NumpyPooling
 from dsinga.ops.numpy_random import NumpyRandom
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.transfer import Arrived, Transfer
+from dsinga.ops.types import Array
 from dsinga.ops.update import Update, apply
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.interface import Ops
 from dsinga.ops.layout import crop_rows, output_sizes, pad_rows, taps, to_image, to_rows
+from dsinga.ops.types import Array, Pair
 
 
 class NumpyPooling(Ops):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array, Pair
 
 
 def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndarray:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
 from dsinga.ops.numpy_cells import CELLS
 from dsinga.ops.packing import Packing, pack_sequences
+from dsinga.ops.types import Array
 
 # Numbers left out after a row: the products read columns, whose numbers would otherwise meet in a few places of the
 # caches where rows are a power of two apart.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array
+from dsinga.ops.types import Array
 
 
 class Packing(NamedTuple):

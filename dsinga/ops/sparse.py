@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.interface import Array
+from dsinga.ops.types import Array
 
 
 @dataclass(frozen=True, eq=False)

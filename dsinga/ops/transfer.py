@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from dsinga.ops.interface import Array
+from dsinga.ops.types import Array
 
 
 class Transfer(ABC):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array
+from dsinga.ops.types import Array
 
 Formula = Callable[[Array, Array, Sequence[Array], Array, Array], None]
 """Changes w and slots, in place and element by element, by numpy's ufuncs: (w, g, slots, t, s), blocks of one length.

@@ -8,7 +8,7 @@ import numpy as np
 
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array
+from dsinga.ops.types import Array
 
 source = Source("channels")
 _WIDTH = 32  # columns of a block

@@ -11,8 +11,9 @@ from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.cupy.pooling import geometry, windows
 from dsinga.ops.cupy.products import Blas, from_bfloat16, to_bfloat16
-from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.interface import Ops
 from dsinga.ops.layout import output_sizes, to_image
+from dsinga.ops.types import Array, Pair
 
 _elementwise = Source("elementwise")
 

@@ -10,7 +10,8 @@ from dsinga.ops.cupy.channels import column_sums
 from dsinga.ops.cupy.elementwise import int64
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array
 
 _crf = Source("crf")
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dsinga.ops.cupy.library import cudnn, cupy
-from dsinga.ops.interface import Array, Pair
+from dsinga.ops.types import Array, Pair
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
 from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.streams import Download, Streams, Upload
 from dsinga.ops.cupy.update import CupyUpdate
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
 from dsinga.ops.transfer import Arrived, Transfer
+from dsinga.ops.types import Array
 
 
 class CupyOps(

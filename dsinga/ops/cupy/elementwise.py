@@ -9,7 +9,8 @@ import numpy as np
 from dsinga.ops.cupy.arrays import aligned, dense, empty_like
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array
 
 _elementwise, _rows, _lookup = Source("elementwise"), Source("rows"), Source("lookup")
 FLT_MIN = float(np.finfo(np.float32).tiny)

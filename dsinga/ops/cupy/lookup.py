@@ -11,8 +11,9 @@ from dsinga.ops.cupy.arrays import to_rows
 from dsinga.ops.cupy.elementwise import int64
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
+from dsinga.ops.types import Array, Pair
 
 _lookup = Source("lookup")
 

@@ -11,7 +11,8 @@ from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
 from dsinga.ops.cupy.channels import Sums, column_sums, source
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array
 
 _elementwise, _rows = Source("elementwise"), Source("rows")
 

@@ -9,8 +9,9 @@ import numpy as np
 from dsinga.ops.cupy.arrays import empty_image, to_rows
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array, Ops, Pair
+from dsinga.ops.interface import Ops
 from dsinga.ops.layout import output_sizes
+from dsinga.ops.types import Array, Pair
 
 windows = Source("windows")
 

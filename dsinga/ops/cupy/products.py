@@ -16,7 +16,8 @@ import numpy as np
 from dsinga.ops.cupy.channels import column_sums
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array
 
 cublas = cupy.cuda.cublas
 _elementwise = Source("elementwise")

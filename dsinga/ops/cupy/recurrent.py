@@ -15,8 +15,9 @@ from dsinga.ops.cupy.channels import column_sums
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.cupy.products import Blas, operand
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
 from dsinga.ops.packing import Packing, pack_sequences
+from dsinga.ops.types import Array
 
 _cells, _elementwise = Source("cells"), Source("elementwise")
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array
 from dsinga.ops.transfer import Transfer
+from dsinga.ops.types import Array
 
 
 class Streams:

@@ -14,8 +14,9 @@ import numpy as np
 
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.interface import Array, Ops
+from dsinga.ops.interface import Ops
 from dsinga.ops.programs import FIRST_SLOT, Operand, Program, Traced, Untraceable, trace
+from dsinga.ops.types import Array
 from dsinga.ops.update import Formula, Update, apply
 
 CHUNK = 2048  # elements that a block changes, as in update.cu

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array
 from dsinga.ops.layout import by_channel
 from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.onednn.descriptors import dense, engine, image
@@ -40,6 +39,7 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
 from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.types import Array
 
 SHORTEST = 32  # rows added in float32, if a record has as many: fewer leave more to float64, more cost digits
 WIDEST = 512  # numbers of a row: with 128 sums take twice as long

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn import image_gradient, kernel_gradient
@@ -28,6 +27,7 @@ from dsinga.ops.onednn.library import (
 from dsinga.ops.onednn.primitive import LANES, Primitive, reorder, suits
 from dsinga.ops.onednn.products import column_sums
 from dsinga.ops.onednn.thread import get_kernel, this
+from dsinga.ops.types import Array, Pair
 
 Shape = tuple[int, ...]
 

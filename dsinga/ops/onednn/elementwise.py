@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array
 from dsinga.ops.numpy_elementwise import NumpyElementwise
 from dsinga.ops.onednn.descriptors import dense, engine
 from dsinga.ops.onednn.library import (
@@ -30,6 +29,7 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
 from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.types import Array
 
 
 def _dense(x: Array) -> Array:

@@ -18,10 +18,10 @@ from math import prod
 
 from dsinga.ops import buffers
 from dsinga.ops.buffers import address
-from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes
 from dsinga.ops.onednn.row_products import RowProducts, turn, turn_back
 from dsinga.ops.onednn.thread import sgemm, this
+from dsinga.ops.types import Array, Pair
 
 Shape = tuple[int, ...]
 

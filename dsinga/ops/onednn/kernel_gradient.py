@@ -15,10 +15,10 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.buffers import address
-from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes
 from dsinga.ops.onednn.row_products import RowProducts, turn
 from dsinga.ops.onednn.thread import sgemm
+from dsinga.ops.types import Array, Pair
 
 Shape = tuple[int, ...]
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array
 from dsinga.ops.layout import by_channel
 from dsinga.ops.onednn import primitive
+from dsinga.ops.types import Array
 
 BLOCK = 128 * 1024  # elements of a block: 512 KB; smaller ones cost more in calls than they save in memory traffic
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array
 from dsinga.ops.layout import to_rows
 from dsinga.ops.onednn import lrn
 from dsinga.ops.onednn.batchnorm import OnednnBatchNorm
@@ -25,6 +24,7 @@ from dsinga.ops.onednn.library import (
 )
 from dsinga.ops.onednn.primitive import Primitive, suits
 from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.types import Array
 
 Shape = tuple[int, ...]
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_pooling import NumpyPooling
 from dsinga.ops.onednn import pooling_gradient
@@ -28,6 +27,7 @@ from dsinga.ops.onednn.library import (
 from dsinga.ops.onednn.pooling_gradient import IndexedGradient
 from dsinga.ops.onednn.primitive import Primitive, suits
 from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.types import Array, Pair
 
 Shape = tuple[int, ...]
 

@@ -19,10 +19,10 @@ from math import prod
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import to_rows
 from dsinga.ops.onednn.primitive import LANES
 from dsinga.ops.onednn.thread import this
+from dsinga.ops.types import Array, Pair
 
 BLOCK = 64 * 1024  # outputs that are done at once: their indices take half a megabyte
 # From which on it is quicker. The library's time grows with the elements of a window, this one's does not.

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.buffers import address
-from dsinga.ops.interface import Array
 from dsinga.ops.onednn.descriptors import Handle, Unsupported, check, engine
 from dsinga.ops.onednn.library import (
     ARGUMENT,
@@ -24,6 +23,7 @@ from dsinga.ops.onednn.library import (
     set_data_handle,
 )
 from dsinga.ops.onednn.thread import is_small, this
+from dsinga.ops.types import Array
 
 LANES = 8  # numbers in a register of AVX2, by whose multiples its kernels go
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.buffers import address
-from dsinga.ops.interface import Array
 from dsinga.ops.layout import join_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.onednn.descriptors import dense, engine, strided
 from dsinga.ops.onednn.library import DST, SRC, WEIGHTS
 from dsinga.ops.onednn.primitive import LANES, Primitive, suits
 from dsinga.ops.onednn.thread import get_kernel, sgemm
+from dsinga.ops.types import Array
 
 # Without AVX-512 the library's "matmul" is its sgemm with more around it. Called itself, that takes 0.73 of the time in
 # the median of 2,500 random shapes, 0.91 with 64 rows and a million weights; with so many rows a fifth more.

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Array
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.onednn.descriptors import dense, engine, free, strided
 from dsinga.ops.onednn.elementwise import Function
@@ -21,6 +20,7 @@ from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS
 from dsinga.ops.onednn.primitive import Primitive, reorder, suits
 from dsinga.ops.onednn.products import product
 from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.types import Array
 
 WORTH = 4  # products that pay for packing a matrix
 NARROW = 256  # columns; below, the library does not pack, and its kernel for aᵀ b has the long side of the result last

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops.buffers import address
-from dsinga.ops.interface import Array, Pair
 from dsinga.ops.layout import output_sizes
 from dsinga.ops.onednn.thread import this
+from dsinga.ops.types import Array, Pair
 
 Shape = tuple[int, ...]
 
