@@ -22,7 +22,7 @@ from dsinga import cluster
 from dsinga.api import with_workers
 from dsinga.data import write_store
 from dsinga.job import Job, loads
-from tests.cluster.scheduler_messages import count_messages
+from tests.support.scheduler_messages import count_messages
 
 JOB = """
 name: "short steps"

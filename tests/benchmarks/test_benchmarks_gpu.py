@@ -11,16 +11,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-import emulated_cupy
 import pytest
 from click.testing import CliRunner, Result
-from emulated_cudnn import FakeCudnn
 
 import dsinga.ops
 from dsinga.cluster import connect
 from tests.benchmarks import gpu, gpu_copies, gpu_limits, gpu_loop, gpu_precision, gpu_workers
 from tests.benchmarks.cases import Case
 from tests.benchmarks.ours import job
+from tests.support import emulated_cupy
+from tests.support.emulated_cudnn import FakeCudnn
 
 CASES = {"cifar10": Case("cifar10", 2, 0.7)}
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from distributed import Client
 from distributed.utils import get_mp_context
-from smalljob import JOB
 
 from dsinga.cluster import connect
 from dsinga.data import write_store
 from dsinga.job import Job, loads
+from tests.support.small_job import JOB
 
 # What Dask looks at many times a second, in each of a dozen workers: a tenth of the time of tests that train by graphs.
 QUIET = {

@@ -9,7 +9,6 @@ from pathlib import Path
 import dask
 import pytest
 from distributed import Client
-from smalljob import JOB, assert_close
 
 from dsinga.api import train, with_workers
 from dsinga.cluster.layout import lay_out
@@ -18,6 +17,7 @@ from dsinga.cluster.placement import workers_at_hand
 from dsinga.job import Job, Phase, loads
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Links
 from dsinga.planner.meetings import Lateness
+from tests.support.small_job import JOB, assert_close
 
 AUTO = JOB.replace("neuralnet {", "neuralnet { partition: auto").replace("train_steps: 50", "train_steps: 6")
 

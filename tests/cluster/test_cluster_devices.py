@@ -1,6 +1,6 @@
 """Training on GPUs that are not there: who computes where, what goes up and down, with the numbers of CPU cores.
 
-The backend is that of ``tests/ops/devicearray.py``: numpy's kernels, on arrays that host code cannot touch.
+The backend is that of ``tests/support/device_array.py``: numpy's kernels, on arrays that host code cannot touch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import Any
 import dask.config
 import numpy as np
 import pytest
-from devicearray import StubOps
 from distributed import Client
-from smalljob import assert_close, assert_same, with_topology
 
 import dsinga.ops
 from dsinga import api, models
@@ -25,6 +23,8 @@ from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import initial_values
+from tests.support.device_array import StubOps
+from tests.support.small_job import assert_close, assert_same, with_topology
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import assert_close, assert_same, with_topology
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
@@ -20,6 +19,7 @@ from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
 from dsinga.layers import Connection, Layer, Output
 from dsinga.registry import register
 from dsinga.training.bp import bp
+from tests.support.small_job import assert_close, assert_same, with_topology
 
 BAD_STEP = 7
 

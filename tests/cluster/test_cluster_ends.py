@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
-from smalljob import with_topology
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
@@ -18,6 +17,7 @@ from dsinga.cluster import course, embedded, server, tasks
 from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp
+from tests.support.small_job import with_topology
 
 
 class AtStep:

@@ -13,20 +13,20 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from cutjobs import STEEP, gradients, job_of
 from distributed import Client
 from hypothesis import HealthCheck, Phase, assume, given, reject, settings
 from hypothesis import strategies as st
-from partitioned_run import Values, assert_close
-from partitionnets import NETS, STRATEGIES, net_of
-from randomnets import nets
-from smalljob import assert_same
 
 from dsinga.api import train
 from dsinga.cluster import connect
 from dsinga.errors import Diverged
 from dsinga.job import Job
 from dsinga.net import NeuralNet
+from tests.support.partition_nets import NETS, STRATEGIES, net_of
+from tests.support.partitioned_jobs import STEEP, gradients, job_of
+from tests.support.partitioned_run import Values, assert_close
+from tests.support.random_nets import nets
+from tests.support.small_job import assert_same
 
 pytestmark = pytest.mark.process
 

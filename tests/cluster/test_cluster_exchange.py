@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import assert_same
 
 from dsinga import RunError, UserError
 from dsinga.cluster.exchange import Exchange
@@ -32,6 +31,7 @@ from dsinga.ops import SparseRows
 from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
+from tests.support.small_job import assert_same
 
 SHAPES = {"w1": (4, 3), "b1": (4,), "w2": (2, 4), "b2": (2,)}
 RUN = "roads"

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import assert_close, assert_same
 
 from dsinga import cluster
 from dsinga.api import evaluate, roots, train
@@ -20,6 +19,7 @@ from dsinga.cluster import server
 from dsinga.job import AlgConf, ClusterConf, Job, SyncEdgeConf
 from dsinga.registry import register
 from dsinga.training import bp
+from tests.support.small_job import assert_close, assert_same
 
 # Worker groups, server groups, workers and servers of a group.
 Figures = tuple[int, int, int, int]

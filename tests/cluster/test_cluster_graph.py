@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from dask.utils import key_split
 from distributed import Client, get_task_stream
-from scheduler_messages import count_messages
-from smalljob import assert_same, with_topology
 
 from dsinga import UserError
 from dsinga.api import train
 from dsinga.cluster import connect
 from dsinga.job import AlgConf, AlgType, Job
+from tests.support.scheduler_messages import count_messages
+from tests.support.small_job import assert_same, with_topology
 
 
 def hybrid(job: Job, workers: int) -> Job:

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cutjobs import STEEP
 from distributed import Client
-from partitioned_run import Values, assert_close, assert_equal_runs, run_partitioned, run_whole
-from smalljob import assert_same
 
 from dsinga.api import Result, build_net, partition_net, train
 from dsinga.data import RecordStore, import_records
 from dsinga.job import Job, load
 from dsinga.layers import Records
 from dsinga.training import initial_values
+from tests.support.partitioned_jobs import STEEP
+from tests.support.partitioned_run import Values, assert_close, assert_equal_runs, run_partitioned, run_whole
+from tests.support.small_job import assert_same
 
 pytestmark = pytest.mark.data
 

@@ -10,7 +10,6 @@ import pytest
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
-from smalljob import with_topology
 
 from dsinga import UserError
 from dsinga.api import roots
@@ -20,6 +19,7 @@ from dsinga.cluster.topology import topology
 from dsinga.data import open_store, write_store
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.training import initial_values
+from tests.support.small_job import with_topology
 
 
 def test_only_a_client_that_waits_is_taken(job: Job, threads: Client) -> None:

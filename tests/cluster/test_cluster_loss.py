@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from smalljob import assert_same, with_topology
 
 from dsinga import RunError, cluster
 from dsinga.api import roots, train
 from dsinga.cluster import connect, lay_out
 from dsinga.cluster.servers import Servers
 from dsinga.job import ClusterConf, Job
+from tests.support.small_job import assert_same, with_topology
 
 pytestmark = pytest.mark.process
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import assert_close, assert_same, with_topology
 
 from dsinga import UserError
 from dsinga.api import train
 from dsinga.job import Job, UpdatePlace, loads
+from tests.support.small_job import assert_close, assert_same, with_topology
 
 DATA = """
   layer { name: "data" type: kRecordInput include: kTrain

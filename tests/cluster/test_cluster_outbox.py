@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import JOB, assert_same, with_topology
 
 from dsinga.api import train
 from dsinga.cluster.outbox import Outbox
@@ -22,6 +21,7 @@ from dsinga.job import UpdaterConf, loads
 from dsinga.ops import buffers
 from dsinga.server import Push, Shard, Slice, SliceSpec
 from dsinga.training import create_updater
+from tests.support.small_job import JOB, assert_same, with_topology
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
 

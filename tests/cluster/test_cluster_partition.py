@@ -14,7 +14,6 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import JOB, assert_close, assert_same, with_topology
 
 from dsinga import RunError, UserError, cluster
 from dsinga.api import Result, roots, train
@@ -24,6 +23,7 @@ from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, 
 from dsinga.layers.bridge import BridgeSrc
 from dsinga.registry import register
 from dsinga.training import bp
+from tests.support.small_job import JOB, assert_close, assert_same, with_topology
 
 
 class Silent:

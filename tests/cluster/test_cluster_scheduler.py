@@ -6,12 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from scheduler_messages import count_messages
-from smalljob import with_topology
-
 from dsinga import cluster
 from dsinga.cluster import connect, timetable
 from dsinga.job import Job
+from tests.support.scheduler_messages import count_messages
+from tests.support.small_job import with_topology
 
 # By which a round comes and goes: its task is sent and ends, what came before it is let go.
 OF_ROUNDS = ("update-graph", "task-finished", "client-releases-keys", "release-worker-data")

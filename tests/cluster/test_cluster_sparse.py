@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import assert_close, assert_same
 
 from dsinga import cluster
 from dsinga.api import roots, train
@@ -17,6 +16,7 @@ from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, loads
 from dsinga.layers.embedding import Embedding
 from dsinga.registry import register
+from tests.support.small_job import assert_close, assert_same
 
 # Words 0 to 29 occur; the table has 50 rows, of which no step looks up more than 24.
 WORDS, ROWS, STEPS = 30, 50, 8

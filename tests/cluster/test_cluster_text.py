@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import assert_close, assert_same, with_topology
 
 from dsinga.api import build_net, evaluate, train
 from dsinga.cluster.feed import open_feed
 from dsinga.data import import_records, write_store
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
+from tests.support.small_job import assert_close, assert_same, with_topology
 
 STATE = "gru1_state"
 JOB = """

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from smalljob import JOB, assert_close, assert_same, with_topology
 
 from dsinga import UserError
 from dsinga.api import Result, train
@@ -15,6 +14,7 @@ from dsinga.job import AlgConf, Job, SlicingMethod, UpdatePlace, UpdaterConf, lo
 from dsinga.layers import Layer, Output
 from dsinga.registry import register
 from dsinga.training import Updater, bp
+from tests.support.small_job import JOB, assert_close, assert_same, with_topology
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,13 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from data_sources import cifar_rows, idx, pair, pixels, records
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
 from dsinga.data import import_records
 from dsinga.data.importers.protos import RecordProto
 from dsinga.errors import UserError
+from tests.support.data_sources import cifar_rows, idx, pair, pixels, records
 
 Fault = Callable[[Path], Path]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_sources import SOURCES, Source, records
 from PIL import Image
 
 from dsinga.data import RecordStore, import_records
 from dsinga.data.importers import KINDS
 from dsinga.errors import UserError
+from tests.support.data_sources import SOURCES, Source, records
 
 
 @pytest.fixture(params=SOURCES)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_sources import SOURCES, idx, pair, pixels
 
 from dsinga.data import RecordStore, import_records
 from dsinga.errors import UserError
+from tests.support.data_sources import SOURCES, idx, pair, pixels
 
 WAITING = """
 import sys

@@ -11,11 +11,11 @@ import fsspec
 import lmdb
 import numpy as np
 import pytest
-from data_sources import SOURCES, Source, pair, pixels
 
 from dsinga.data import RecordStore, Sampler, open_store, read_mean, resolve, write_store
 from dsinga.data.importers.protos import RecordProto
 from dsinga.errors import UserError
+from tests.support.data_sources import SOURCES, Source, pair, pixels
 
 ONES = np.ones((4, 2), np.float32)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_cases import context
 from scipy import special
 
 from dsinga.job import LayerConf
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 CONTEXT = context(BACKENDS["numpy"]())
 POINTS = np.array([[-1000, -2, -1, -0.5, 0, 0.5, 1, 2, 1000]])

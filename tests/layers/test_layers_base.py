@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layer_cases import context
 
 from dsinga.job import Phase, loads
 from dsinga.layers import Rows
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 CONTEXT = context(BACKENDS["numpy"]())
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_cases import context
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 CTX = context(BACKENDS["numpy"]())
 STARTS = [0, 1, 4]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_cases import CASES, FEED_FORWARD, Case, context, frozen, parts_of
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, Phase
@@ -20,6 +19,7 @@ from dsinga.layers import Columns, Connection, Context, Layer, Output, ParamSpec
 from dsinga.layers.contract import check_gradients, check_output, make_part
 from dsinga.ops import BACKENDS, Ops
 from dsinga.registry import lookup
+from tests.support.layer_cases import CASES, FEED_FORWARD, Case, context, frozen, parts_of
 
 CUT = [case for case in CASES if case.layer().connection is not None]
 GATHERED = [case for case in CASES if case.layer().connection is None]

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from layer_cases import context
 
 from dsinga.job import LayerConf
 from dsinga.layers import Layer, Rows
 from dsinga.layers.connection import Slice
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 N, M, K = 10, 20, 5
 OPS = BACKENDS["numpy"]()

@@ -8,8 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devicearray import DeviceArray, StubOps
-from layer_cases import (
+
+from dsinga.errors import UserError
+from dsinga.job import LayerType, Phase
+from dsinga.layers import Context, Layer, Output, Records, Rows
+from dsinga.ops import BACKENDS, Ops, SparseRows
+from dsinga.registry import lookup
+from tests.support.device_array import DeviceArray, StubOps
+from tests.support.layer_cases import (
     BATCH,
     CASES,
     FEED_FORWARD,
@@ -24,12 +30,6 @@ from layer_cases import (
     read,
     source_needs,
 )
-
-from dsinga.errors import UserError
-from dsinga.job import LayerType, Phase
-from dsinga.layers import Context, Layer, Output, Records, Rows
-from dsinga.ops import BACKENDS, Ops, SparseRows
-from dsinga.registry import lookup
 
 
 def why_missing(backend: str) -> str:
@@ -340,7 +340,7 @@ def same(here: Any, there: Any, ops: StubOps) -> None:
 
 @every_case
 def test_features_and_gradients_stay_on_the_device(case: Case):
-    """No layer touches arrays there but by the backend (see ``devicearray.py``), nor brings a feature to the host."""
+    """No layer touches arrays there but by the backend (see ``device_array.py``), nor brings a feature to the host."""
     layer, host, ops = case.layer(), BACKENDS["numpy"](), StubOps()
     here, there = case.inputs(host, np.float32), case.inputs(ops, np.float32)
     pairs: list[tuple[Any, Any]] = []

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_cases import context
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Layer, Output
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 OPS = BACKENDS["numpy"]()
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_cases import context
 
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 OPS = BACKENDS["numpy"]()
 TRAIN, TEST = context(OPS), context(OPS, Phase.kTest)

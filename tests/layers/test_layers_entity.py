@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from layer_cases import context
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
@@ -17,6 +16,7 @@ from dsinga.layers import Layer, Output
 from dsinga.layers.entity import entity_metrics
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 NAMES = ("O", "B-x", "I-x", "B-y", "I-y")
 CTX = context(BACKENDS["numpy"]())

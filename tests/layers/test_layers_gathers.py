@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_cases import BATCH, CASES, Case, Together, context, frozen
 
 from dsinga.layers import Rows
 from dsinga.ops import BACKENDS
+from tests.support.layer_cases import BATCH, CASES, Case, Together, context, frozen
 
 WAIT = 20.0  # seconds
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layer_cases import BATCH, context, frozen
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
@@ -12,6 +11,7 @@ from dsinga.layers.contract import check_output
 from dsinga.layers.label import FeatureAsLabels, Label, LabelsAsFeature
 from dsinga.layers.loss import SoftmaxLoss
 from dsinga.ops import BACKENDS
+from tests.support.layer_cases import BATCH, context, frozen
 
 LABELS = frozen(np.array([3, 1, 4, 1, 5]))
 CTX = context(BACKENDS["numpy"]())

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from layer_cases import context
 
 from dsinga.job import LayerConf
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 CONTEXT = context(BACKENDS["numpy"]())
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from layer_cases import context
 
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Layer, Rows
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 OPS = BACKENDS["numpy"]()
 ROWS = 64

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_cases import BATCH, Case, context, source_needs
 
 from dsinga.errors import UserError
 from dsinga.job import JobError
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
+from tests.support.layer_cases import BATCH, Case, context, source_needs
 
 NUMPY = BACKENDS["numpy"]()
 TIMES, INPUTS, SIZE = 6, 3, 4

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from layer_cases import context
 
 from dsinga.job import LayerConf
 from dsinga.layers import Layer, Rows
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
+from tests.support.layer_cases import context
 
 OPS = BACKENDS["numpy"]()
 

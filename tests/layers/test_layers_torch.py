@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_cases import BATCH, IMAGES, ROWS, Case, context, parts_of
 
 from dsinga.layers import RecordInfo, Records
 from dsinga.ops import BACKENDS
+from tests.support.layer_cases import BATCH, IMAGES, ROWS, Case, context, parts_of
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainingcases import context, gradients, layer, records_of
 
 from dsinga import models
 from dsinga.job import NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
+from tests.support.training_cases import context, gradients, layer, records_of
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

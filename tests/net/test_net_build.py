@@ -5,12 +5,12 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netcases import FLAT, IMAGES, build, dense, layer, names, net_of, sources
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net, filter_layers, input_layers
+from tests.support.net_cases import FLAT, IMAGES, build, dense, layer, names, net_of, sources
 
 CONVNET = """
 layer { name: "data" type: kRecordInput store_conf { path: "train" } include: kTrain }

@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from netcases import FLAT, build, dense, layer, names, sources
 
 from dsinga.job import NetConf, Phase
 from dsinga.net import create_net, cut_rows
+from tests.support.net_cases import FLAT, build, dense, layer, names, sources
 
 DATA = layer("data", "kCSVInput")
 

@@ -1,9 +1,8 @@
 """A net as a table."""
 
-from netcases import FLAT, build, dense, layer, net_of
-
 from dsinga.layers import RecordInfo
 from dsinga.net import bridge_traffic, cut_reasons, describe, describe_parts, partition, to_svg
+from tests.support.net_cases import FLAT, build, dense, layer, net_of
 
 
 def test_rows_tell_what_show_prints():

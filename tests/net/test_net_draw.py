@@ -5,11 +5,11 @@ from xml.etree import ElementTree
 
 from hypothesis import given
 from hypothesis import strategies as st
-from netcases import IMAGES, build, dense, layer
 
 from dsinga.net import to_svg
 from dsinga.net.arrange import arrange
 from dsinga.net.draw import COLOURS
+from tests.support.net_cases import IMAGES, build, dense, layer
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,14 +5,14 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netcases import build, dense, layer
-from partitionnets import NETS, STRATEGIES, net_of
-from randomnets import nets
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import partition
 from dsinga.net.draw_parts import colours, to_svg
 from dsinga.net.lanes import find_boxes, place_boxes
+from tests.support.net_cases import build, dense, layer
+from tests.support.partition_nets import NETS, STRATEGIES, net_of
+from tests.support.random_nets import nets
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from netcases import names, sources
 
 from dsinga.errors import UserError
 from dsinga.job import NetConf, Phase, loads
@@ -12,6 +11,7 @@ from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp, forward, initial_values
+from tests.support.net_cases import names, sources
 
 STEPS, BATCH, VOCABULARY = 4, 5, 6
 INFO = {"data": RecordInfo((STEPS + 1,), BATCH, has_labels=False)}

@@ -3,8 +3,6 @@
 import copy
 
 import pytest
-from netcases import IMAGES, layer, names
-from netcases import build as build_net
 
 from dsinga.job import LayerConf
 from dsinga.layers import Rows
@@ -12,6 +10,8 @@ from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
 from dsinga.net import NeuralNet, Node
 from dsinga.net.fusion import fuse
 from dsinga.registry import register
+from tests.support.net_cases import IMAGES, layer, names
+from tests.support.net_cases import build as build_net
 
 DATA = layer("data", "kRecordInput")
 CONV = layer("conv", "kConvolution", "data", convolution_conf={"num_filters": 2, "kernel": 3, "pad": 1})

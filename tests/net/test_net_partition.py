@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from netcases import IMAGES, build, dense, layer
-from partitionnets import net_of
 
 from dsinga.job import JobError, loads
 from dsinga.layers import RecordInfo
@@ -13,6 +11,8 @@ from dsinga.layers.bridge import BridgeSrc
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet, cut_values, join_values
+from tests.support.net_cases import IMAGES, build, dense, layer
+from tests.support.partition_nets import net_of
 
 ROWS, FEATURES, WHOLE = 0, 1, -1
 DATA = layer("data", "kCSVInput")

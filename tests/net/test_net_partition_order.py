@@ -7,12 +7,12 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from randomnets import nets
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import Node
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
+from tests.support.random_nets import nets
 
 
 @st.composite

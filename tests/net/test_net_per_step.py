@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from netcases import net_of
 
 from dsinga.errors import UserError
 from dsinga.job import Phase, loads
@@ -12,6 +11,7 @@ from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp, forward
+from tests.support.net_cases import net_of
 
 ROWS, STEPS, TAGS = 4, 5, 3
 INFO = RecordInfo((STEPS,), ROWS, label_range=(0, TAGS - 1), label_shape=(STEPS,))

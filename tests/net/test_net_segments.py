@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from partitionnets import STRATEGIES, net_of
 
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net, partition
 from dsinga.net.segments import segments
+from tests.support.partition_nets import STRATEGIES, net_of
 
 JOB = """
 neuralnet {{

@@ -1,11 +1,11 @@
 """Names of params, and which layers use the same one."""
 
 import pytest
-from netcases import FLAT, build, dense, layer, net_of
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
+from tests.support.net_cases import FLAT, build, dense, layer, net_of
 
 DATA = 'layer { name: "data" type: kRecordInput }\n'
 

@@ -1,11 +1,11 @@
 """Unrolling: SINGA's names and sources, params shared with copy 0, and what is refused."""
 
 import pytest
-from netcases import layer
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, NetConf, loads
 from dsinga.net.unroll import unroll
+from tests.support.net_cases import layer
 
 
 def unrolled(*layers: LayerConf, unroll_len: int = 3) -> dict[str, LayerConf]:

@@ -1,7 +1,8 @@
 """The notebook in which a net learns to write, from a fresh kernel, with fewer steps than a person would take."""
 
 import pytest
-from notebook_cells import execute, outputs, value
+
+from tests.support.notebook_cells import execute, outputs, value
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """The notebook about named entities, run as a person would, on the sentences that it makes."""
 
 import pytest
-from notebook_cells import execute, result, value
+
+from tests.support.notebook_cells import execute, result, value
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """The notebook about partitioning, run as a person would: from a fresh kernel, beside the data sets."""
 
 import pytest
-from notebook_cells import execute, outputs, value
+
+from tests.support.notebook_cells import execute, outputs, value
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """The quickstart notebook, run as a person would: from a fresh kernel, beside the data sets of the repository."""
 
 import pytest
-from notebook_cells import execute, outputs, value
+
+from tests.support.notebook_cells import execute, outputs, value
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from notebook_cells import execute, outputs, result, value
+
+from tests.support.notebook_cells import execute, outputs, result, value
 
 STEPS = 320
 

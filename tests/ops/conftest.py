@@ -1,7 +1,8 @@
 """The backends, one after the other."""
 
 import pytest
-from ops_backends import Backend, backends, load
+
+from tests.support.ops_backends import Backend, backends, load
 
 
 @pytest.fixture(scope="module", params=backends())

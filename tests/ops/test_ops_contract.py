@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import ops_oracles as oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_oracles import assert_close, assert_gradient
 
 from dsinga.ops.layout import output_sizes
+from tests.support import ops_oracles as oracle
+from tests.support.ops_oracles import assert_close, assert_gradient
 
 LAYOUTS = st.sampled_from(["channels last", "rows", "gaps", "reversed"])
 BATCHES = st.integers(0, 5)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_oracles import assert_close, assert_gradient
+
+from tests.support.ops_oracles import assert_close, assert_gradient
 
 
 class Chains(NamedTuple):

@@ -15,15 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import emulated_cupy
 import numpy as np
 import pytest
-from emulated_cudnn import FakeCudnn, Unsupported
 
 from dsinga.errors import UserError
 from dsinga.ops import BACKENDS
 from dsinga.ops import cupy as room
 from dsinga.ops.numpy_ops import NumpyOps
+from tests.support import emulated_cupy
+from tests.support.emulated_cudnn import FakeCudnn, Unsupported
 
 SOURCES = sorted(path.stem for path in Path(room.__path__[0]).glob("*.cu") if path.stem != "common")
 plain = NumpyOps()

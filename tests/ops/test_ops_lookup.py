@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_backends import Backend
-from ops_oracles import assert_close
+
+from tests.support.ops_backends import Backend
+from tests.support.ops_oracles import assert_close
 
 SIZE = 5
 CODES = st.lists(st.lists(st.integers(-1, SIZE - 1), min_size=3, max_size=3), max_size=4)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_backends import Backend
-from ops_oracles import assert_close
+
+from tests.support.ops_backends import Backend
+from tests.support.ops_oracles import assert_close
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import ops_oracles as oracle
 import pytest
-from ops_oracles import assert_close, assert_gradient
 
 from dsinga.errors import UserError
 from dsinga.ops.numpy_ops import NumpyOps
+from tests.support import ops_oracles as oracle
+from tests.support.ops_oracles import assert_close, assert_gradient
 
 try:
     from dsinga.ops.onednn import lrn

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_backends import Backend
-from ops_oracles import assert_close, assert_gradient
-from recurrent_oracle import param_shapes, recurrent
 
 from dsinga.ops.packing import pack_sequences
+from tests.support.ops_backends import Backend
+from tests.support.ops_oracles import assert_close, assert_gradient
+from tests.support.recurrent_oracle import param_shapes, recurrent
 
 
 @st.composite

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ops_backends import Backend
-from ops_oracles import assert_close
+
+from tests.support.ops_backends import Backend
+from tests.support.ops_oracles import assert_close
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from paperformulas import feature_traffic, net_traffic, param_traffic
-from plannets import GIGABIT, MACHINE, alexnet, conv, dense, layer, mlp, net_of, size_of_params
 
 from dsinga.layers.base import Connection
 from dsinga.net import choose_cuts
@@ -13,6 +11,8 @@ from dsinga.planner.cost import Cost, layer_cost
 from dsinga.planner.hosts import Hosts, hosts
 from dsinga.planner.simulate import simulate
 from dsinga.planner.sketch import sketch
+from tests.support.paper_formulas import feature_traffic, net_traffic, param_traffic
+from tests.support.planner_nets import GIGABIT, MACHINE, alexnet, conv, dense, layer, mlp, net_of, size_of_params
 
 ROWS, FEATURES, WHOLE = Cut(0), Cut(1), Cut(-1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from plannets import dense, layer, mlp, net_of, small_convnet
 
 from dsinga.job import UpdaterConf
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
@@ -14,6 +13,7 @@ from dsinga.planner.store import Figures, RateStore
 from dsinga.planner.strategies import by_features, by_layer, by_rows
 from dsinga.planner.walk import walk
 from dsinga.training import create_updater
+from tests.support.planner_nets import dense, layer, mlp, net_of, small_convnet
 
 
 class Told(RateStore):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from plannets import GIGABIT, LOCAL, MACHINE, alexnet, conv, dense, layer, mlp, net_of, small_convnet
 
 from dsinga.job import loads
 from dsinga.net import NeuralNet, choose_cuts
@@ -12,6 +11,7 @@ from dsinga.planner.forecast import Forecast
 from dsinga.planner.hosts import hosts
 from dsinga.planner.link import Link, Links
 from dsinga.planner.search import Search, changes, cut_as, own_layers, runs, segments
+from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, conv, dense, layer, mlp, net_of, small_convnet
 
 
 def forecast(net: NeuralNet, links: Links = GIGABIT) -> Forecast:

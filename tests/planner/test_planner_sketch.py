@@ -6,7 +6,6 @@ import math
 import time
 
 import pytest
-from plannets import GIGABIT, LOCAL, MACHINE, alexnet, mlp, small_convnet
 
 from dsinga.net import NeuralNet, choose_cuts, partition
 from dsinga.planner.hosts import hosts
@@ -14,6 +13,7 @@ from dsinga.planner.program import Exchange, Group, Send
 from dsinga.planner.simulate import simulate
 from dsinga.planner.sketch import sketch
 from dsinga.planner.translate import translate
+from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, mlp, small_convnet
 
 WISHES: dict[str, dict[str, int]] = {
     "rows": {},

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainingcases import build, context, conv, dense, gradients, layer, records_of, values_of
 
 from dsinga.errors import UserError
 from dsinga.job import ParamConf
 from dsinga.layers import Layer, Output, Records, Rows
 from dsinga.registry import register
 from dsinga.training import bp, forward
+from tests.support.training_cases import build, context, conv, dense, gradients, layer, records_of, values_of
 
 LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
 

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from rbmcases import Exact, cd, context, machine, net_of, sigmoid, values_of
-from trainingcases import NUMPY, build, dense, layer
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
@@ -16,6 +14,8 @@ from dsinga.layers.rbm import normal
 from dsinga.net import NeuralNet
 from dsinga.ops import get_ops
 from dsinga.training import forward
+from tests.support.rbm_cases import Exact, cd, context, machine, net_of, sigmoid, values_of
+from tests.support.training_cases import NUMPY, build, dense, layer
 
 ROWS, UNITS, HIDDEN = 6, 7, 5
 

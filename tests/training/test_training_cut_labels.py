@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
-from trainingcases import build, dense, layer
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, NetConf, Phase
@@ -12,6 +10,8 @@ from dsinga.layers import Layer, Output, RecordInfo
 from dsinga.net import create_net
 from dsinga.net.partition import partition
 from dsinga.registry import register
+from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
+from tests.support.training_cases import build, dense, layer
 
 
 class Same(Layer):

@@ -1,6 +1,6 @@
 """Every family of models learns over a device whose arrays host code cannot touch, with the numbers of numpy's kernels.
 
-See ``tests/ops/devicearray.py``. Updates are made there, too, by each of SINGA's updaters.
+See ``tests/support/device_array.py``. Updates are made there, too, by each of SINGA's updaters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devicearray import DeviceArray, StubOps
 
 from dsinga import models
 from dsinga.job import Job, LRGenConf, Phase, RMSPropConf, UpdaterConf, UpdaterType
@@ -18,6 +17,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Ops, SparseRows
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import algorithm, create_updater, forward, initial_values
+from tests.support.device_array import DeviceArray, StubOps
 
 IMAGES = RecordInfo((3, 32, 32), 2)
 SENTENCE = RecordInfo((7,), 3, label_range=(0, 4), label_shape=(7,), codes=9)

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from trainingcases import layer
 
 from dsinga.job import NetConf, Phase, UpdaterConf
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import get_ops
 from dsinga.training import bp, create_updater, forward, initial_values
+from tests.support.training_cases import layer
 
 STEPS, BATCH = 200, 50
 

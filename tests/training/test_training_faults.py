@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from trainingcases import build, dense, layer, records_of
 
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, LRGenConf, ParamGenConf, Phase, UpdaterConf
@@ -12,6 +11,7 @@ from dsinga.layers import Context, Layer, Output, ParamSpec, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.registry import lookup, register
 from dsinga.training import Updater, algorithm, bp, checked, create_updater, initial_values, initialise, schedule
+from tests.support.training_cases import build, dense, layer, records_of
 
 LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import emulated_cupy
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from dsinga.job import LRGenConf, RMSPropConf, UpdaterConf, UpdaterType
 from dsinga.ops import SparseRows, Update
 from dsinga.ops.programs import Untraceable, trace
 from dsinga.training import Updater, create_updater
+from tests.support import emulated_cupy
 
 BUILT_IN = [kind for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
 SIZES = (5000, 1, 2048, 12)  # of three blocks, of one element, of a block to the last, and a table of six rows

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from trainingcases import build, dense, layer
 
 from dsinga.errors import UserError
 from dsinga.job import InitMethod, ParamGenConf, loads
 from dsinga.registry import register
 from dsinga.training import initial_values, initialise
 from dsinga.training.initialisers import param_rng
+from tests.support.training_cases import build, dense, layer
 
 SHAPE = (200, 300)
 CASES = [  # method, settings, the distribution that scipy knows

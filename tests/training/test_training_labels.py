@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainingcases import build, context, layer, records_of, values_of
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Records
 from dsinga.training import forward
 from dsinga.training.bp import Metrics
+from tests.support.training_cases import build, context, layer, records_of, values_of
 
 ROWS = 5
 JOIN = {"concate_conf": {"concate_dim": 0}}

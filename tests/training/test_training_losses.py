@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from partitioned_run import DoubleOps, batches_of, initial
-from partitionnets import net_of
 
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.training import bp
+from tests.support.partition_nets import net_of
+from tests.support.partitioned_run import DoubleOps, batches_of, initial
 
 STEP = 1e-5
 LOSSES = {"image_label": 0.7, "text_label": 1.5, "distance": 0.2}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainingcases import build, dense, layer
 
 from dsinga.net.partition import partition
 from dsinga.training import name_metrics
 from dsinga.training.metrics import merge_metrics, report_metrics
+from tests.support.training_cases import build, dense, layer
 
 SIDE = {"loss": (1.0, 2.0), "accuracy": (1.0, 2.0)}
 MAIN = {"loss": (3.0, 2.0), "accuracy": (0.0, 2.0)}

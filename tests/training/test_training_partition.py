@@ -10,20 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partitioned_run import (
-    Run,
-    assert_equal_runs,
-    batches_of,
-    forward_partitioned,
-    forward_whole,
-    initial,
-    run_partitioned,
-    run_whole,
-)
-from partitionnets import ELSEWHERE, NETS, STRATEGIES, net_of
-from randomnets import CLASSES, nets
-from trainingcases import build, dense, layer
-from workergroup import Stuck
 
 from dsinga.errors import UserError
 from dsinga.job import LayerType, Phase, load
@@ -34,6 +20,20 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.registry import lookup
+from tests.support.partition_nets import ELSEWHERE, NETS, STRATEGIES, net_of
+from tests.support.partitioned_run import (
+    Run,
+    assert_equal_runs,
+    batches_of,
+    forward_partitioned,
+    forward_whole,
+    initial,
+    run_partitioned,
+    run_whole,
+)
+from tests.support.random_nets import CLASSES, nets
+from tests.support.training_cases import build, dense, layer
+from tests.support.worker_group import Stuck
 
 STEPS = 8
 

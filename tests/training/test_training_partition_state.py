@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
-from randomnets import CLASSES
-from trainingcases import build, dense, layer
 
 from dsinga.job import Phase
 from dsinga.layers import Connection, Layer, Output, ParamSpec
@@ -14,6 +11,9 @@ from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net import NeuralNet, partition
 from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, PartitionedNet
 from dsinga.registry import register
+from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
+from tests.support.random_nets import CLASSES
+from tests.support.training_cases import build, dense, layer
 
 STATE = [{}, {}, {"share_from": "one_mean"}, {"share_from": "one_variance"}]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import emulated_cupy
 import numpy as np
 import pytest
 
 from dsinga.errors import UserError
 from dsinga.ops import BACKENDS, Ops
+from tests.support import emulated_cupy
 
 EMULATED = "emulated"
 WITH_WORKSPACE = ("max_pool", "lrn", "layer_norm", "recurrent", "crf")

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
-from workergroup import Group, Stuck, WorkerMail
 
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.net import NeuralNet, cut_rows
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import Metrics, bp, forward, name_metrics
+from tests.support.worker_group import Group, Stuck, WorkerMail
 
 RATE = 0.05
 

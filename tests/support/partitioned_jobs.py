@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from partitioned_run import RATE, Values, initial
-from randomnets import CLASSES
 
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, DataConf, Job, LayerConf, LayerType, NetConf, StoreConf, loads
 from dsinga.layers.base import Layer
 from dsinga.net import NeuralNet
 from dsinga.net.strategy import is_inserted_split
+from tests.support.partitioned_run import RATE, Values, initial
+from tests.support.random_nets import CLASSES
 
 RECORDS = 40
 SGD = "updater { type: kSGD learning_rate { type: kFixed base_lr: 1 } }"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from trainingcases import NUMPY, build, layer
 
 from dsinga.job import AlgConf, LayerConf
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.training import algorithm
+from tests.support.training_cases import NUMPY, build, layer
 
 
 def machine(hidden: int, source: str = "data", name: str = "", visible: Any = (), **conf: Any) -> list[LayerConf]:

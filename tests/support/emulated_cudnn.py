@@ -6,10 +6,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-import emulated_cupy
 import numpy as np
 
 from dsinga.ops.numpy_ops import NumpyOps
+from tests.support import emulated_cupy
 
 plain = NumpyOps()
 
