@@ -154,7 +154,7 @@ async def _outcome(sent: Awaitable[None]) -> None:
 
 
 class PartitionMail:
-    """The mail of one partition (see :class:`dsinga.layers.base.Mail`). What waits for mail counts into ``meter``."""
+    """The mail of one partition (:class:`dsinga.layers.context.Peers`). What waits for mail counts into ``meter``."""
 
     def __init__(self, timeout: float, meter: Meter):
         self.box = Mailbox()

@@ -25,7 +25,7 @@ from dsinga.data import Prefetch
 from dsinga.errors import Diverged, RunError
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
-from dsinga.layers.context import Mail
+from dsinga.layers.context import Peers
 from dsinga.net import NeuralNet
 from dsinga.net.segments import Segment, segments
 from dsinga.ops import Array, Ops, buffers
@@ -126,7 +126,7 @@ class Partition:
         """The segments of an iteration."""
         return segments(self._local(Phase.kTrain))
 
-    def _iterate(self, step: int, mail: Mail) -> tuple[Metrics | None, Timing]:
+    def _iterate(self, step: int, peers: Peers) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics, None if its batch was left out, and its timing."""
         started = time.perf_counter()
         if step != self._step:
@@ -140,7 +140,7 @@ class Partition:
         self._meter.start()
         self.mail.begin(f"step {step}")
         self.exchange.begin(step)
-        ctx = self._context(Phase.kTrain, step, f"step {step}", mail)
+        ctx = self._context(Phase.kTrain, step, f"step {step}", peers)
         with buffers.lent(self._lent):
             metrics = self._choose(records, ctx) if self._setup.skips else self._train_one_batch(records, ctx)
         self.mail.finish()
@@ -169,7 +169,7 @@ class Partition:
             gradients.append((name, gradient))
 
         metrics = checked(self._setup.algorithm(net, self.exchange, records, ctx, hold))
-        against = ctx.total("against", np.array([not all_finite(metrics)], np.float32))
+        against = ctx.all_reduce("against", np.array([not all_finite(metrics)], np.float32))
         if against[0]:
             lost = first_not_finite(self.exchange)
             if lost is not None:
@@ -230,7 +230,7 @@ class Partition:
             return read
         return functools.partial(_send_ahead, read, {node.layer.name: node.layer for node in inputs}, self._ops)
 
-    def _context(self, phase: Phase, step: int, iteration: str, mail: Mail) -> Context:
+    def _context(self, phase: Phase, step: int, iteration: str, peers: Peers) -> Context:
         """Return the circumstances of an iteration, which is called ``iteration``, a name of its own in the run."""
         seed = group_seed(self._setup.seed, self._key.group)
         ctx = Context(self._ops, phase, self._rows(phase), seed, step)
@@ -238,9 +238,9 @@ class Partition:
             return ctx
         return replace(
             ctx,
-            total=lambda key, array: self.exchange.total(f"{iteration}/{key}", array),
-            gather=lambda key, array: self.exchange.gather(f"{iteration}/{key}", array),
-            mail=mail,
+            all_reduce=lambda key, array: self.exchange.total(f"{iteration}/{key}", array),
+            all_gather=lambda key, array: self.exchange.gather(f"{iteration}/{key}", array),
+            peers=peers,
         )
 
     def abort(self, message: str) -> None:

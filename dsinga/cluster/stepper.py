@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from dsinga.errors import RunError
-from dsinga.layers.context import Mail
+from dsinga.layers.context import Peers
 from dsinga.ownthread import OwnThread
 
-Iterate = Callable[[Mail], Any]
+Iterate = Callable[[Peers], Any]
 
 
 class Halt(NamedTuple):
@@ -28,7 +28,7 @@ class Halt(NamedTuple):
 
 
 class Stepper:
-    """Runs iterations segment by segment; a :class:`Mail` to what runs within, used by one task at a time."""
+    """Runs iterations segment by segment; a :class:`Peers` to what runs within, used by one task at a time."""
 
     def __init__(self, thread: OwnThread):
         self._thread = thread
@@ -68,14 +68,14 @@ class Stepper:
         return Halt(self._sends, outcome)
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """See :class:`Mail`; the task hands the array on."""
+        """See :class:`Peers`; the task hands the array on."""
         self._sends[key] = array
         self._left -= 1
         if not self._left:
             self._halt()
 
     def receive(self, key: str) -> Any:
-        """See :class:`Mail`; the task has brought the array."""
+        """See :class:`Peers`; the task has brought the array."""
         if key not in self._letters and not self._left:
             self._halt()
         if key not in self._letters:

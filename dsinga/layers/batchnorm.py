@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.job import BMConf, LayerConf
 from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, times
-from dsinga.layers.context import Context, RecordInfo, alone
+from dsinga.layers.context import Context, RecordInfo, single_worker
 from dsinga.registry import register
 
 EPSILON = 1e-5  # cuDNN's smallest, which SINGA uses
@@ -29,10 +29,10 @@ class BatchNorm(Layer):
     """(B, C, ...) to the same: scale·(x - mean)/√(var + 1e-5) + bias for each channel.
 
     Ioffe and Szegedy, Batch Normalization (2015). In training, mean and (biased) variance are those of the *global*
-    batch, summed in float64 through ``ctx.total``: cutting the batch changes no result beyond rounding. The same
+    batch, summed in float64 through ``ctx.all_reduce``: cutting the batch changes no result beyond rounding. The same
     holds for the gradient. Otherwise the running mean and the running (unbiased) variance are used. These move by a
     share, ``momentum``, of the way to each batch's; while 1/(steps so far) is more than that, they are the mean of all
-    batches, so that what they were filled with has no weight. SINGA 0.3 keeps the last batch's alone, which is a fault.
+    batches, so that what they were filled with has no weight. SINGA 0.3 keeps only the last batch's, a fault.
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
@@ -79,11 +79,11 @@ class BatchNorm(Layer):
         of_one_record = math.prod(x.shape[2:])
         size = ctx.rows.total * of_one_record
         mean, variance = ctx.ops.channel_moments(x)
-        if ctx.total is alone:  # nothing need leave the device
+        if ctx.all_reduce is single_worker:  # nothing need leave the device
             return Statistics(mean, variance, size)
         mean, variance = map(ctx.ops.to_numpy, (mean, variance))
         sums = len(x) * of_one_record * np.stack([mean, variance + mean * mean])
-        mean, square = ctx.total(f"{self.name}.feature", sums) / size
+        mean, square = ctx.all_reduce(f"{self.name}.feature", sums) / size
         variance = np.maximum(square - mean * mean, 0)
         return Statistics(ctx.ops.asarray(mean), ctx.ops.asarray(variance), size)
 
@@ -104,16 +104,16 @@ class BatchNorm(Layer):
 
     def global_sums(self, sums: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
         """Return the sums, of these rows, over all rows of the batch."""
-        if ctx.total is alone:
+        if ctx.all_reduce is single_worker:
             return sums
         own = np.stack([ctx.ops.to_numpy(one) for one in sums])
-        return [ctx.ops.asarray(one) for one in ctx.total(f"{self.name}.gradient", own)]
+        return [ctx.ops.asarray(one) for one in ctx.all_reduce(f"{self.name}.gradient", own)]
 
 
 class RectifiedBatchNorm(BatchNorm):
     """A kBM and the kReLU that follows it, or the kAdd of it and another source and then the kReLU, as one layer.
 
-    Back-propagation puts it in their place (:mod:`dsinga.net.fusion`), for each of them alone would go through memory.
+    Back-propagation uses it in their place (:mod:`dsinga.net.fusion`): computed one by one, each passes through memory.
     The feature is that of the kReLU. The sources are that of the kBM, and what else is added, if anything is.
     """
 

@@ -50,15 +50,15 @@ class BridgeSrc(Layer):
         self.gradient_key = f"{key}/gradient"
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        assert ctx.mail is not None, self.name
-        ctx.mail.send(self.location, self.key, ctx.ops.to_numpy(sources[0]))
+        assert ctx.peers is not None, self.name
+        ctx.peers.send(self.location, self.key, ctx.ops.to_numpy(sources[0]))
         return Output(None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        assert ctx.mail is not None, self.name
-        return (_of_device(ctx.mail.receive(self.gradient_key), ctx),), ()
+        assert ctx.peers is not None, self.name
+        return (_of_device(ctx.peers.receive(self.gradient_key), ctx),), ()
 
 
 class BridgeDst(Layer):
@@ -75,16 +75,16 @@ class BridgeDst(Layer):
         self.gradient_key = f"{key}/gradient"
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        assert ctx.mail is not None, self.name
-        return Output(_of_device(ctx.mail.receive(self.key), ctx))
+        assert ctx.peers is not None, self.name
+        return Output(_of_device(ctx.peers.receive(self.key), ctx))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        assert ctx.mail is not None, self.name
+        assert ctx.peers is not None, self.name
         if grad is None:  # no layer here gave one after all, but the other end waits
             grad = ctx.ops.xp.zeros_like(output.feature)
-        ctx.mail.send(self.location, self.gradient_key, ctx.ops.to_numpy(grad))
+        ctx.peers.send(self.location, self.gradient_key, ctx.ops.to_numpy(grad))
         return (), ()
 
 

@@ -32,14 +32,14 @@ class Columns(NamedTuple):
     total: int
 
 
-class Mail(Protocol):
-    """Carries arrays between the workers of a group, in either direction of a pass."""
+class Peers(Protocol):
+    """Sends arrays to, and receives arrays from, the other workers of the group."""
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send ``array``, which nobody changes any more, to the worker at ``location``; return at once."""
+        """Send ``array`` to the worker at ``location`` and return at once; the array must not change afterwards."""
 
     def receive(self, key: str) -> Any:
-        """Return the array that was sent here under ``key`` in this step, waiting for it if need be."""
+        """Wait for the array that another worker sends under ``key`` in this step, and return it."""
 
 
 class Records(NamedTuple):
@@ -71,8 +71,8 @@ class RecordInfo:
     codes: int = 0
 
 
-def alone(key: str, array: Array) -> Array:
-    """Return the array: the sum, or the rows, of the only partition there is."""
+def single_worker(key: str, array: Array) -> Array:
+    """Return ``array``: all-reduce and all-gather for a group of one worker."""
     return array
 
 
@@ -80,10 +80,10 @@ def alone(key: str, array: Array) -> Array:
 class Context:
     """The circumstances of one iteration: phase, kernels, which rows, which step.
 
-    ``total`` sums an array over the partitions of a batch-partitioned layer, in partition order (the identity where
-    there is one partition); batch normalisation needs it to be exact however the batch is cut. ``gather`` joins the
-    rows of all partitions in the same way. ``mail`` carries what bridges send. ``skips`` says that a batch whose loss
-    is not finite is left out afterwards, so that it is no reason to stop.
+    ``all_reduce(key, array)`` sums an array over the workers of the group that compute the rows of a layer, in the
+    order of their rows, so that the sum does not depend on which message comes first; ``all_gather(key, array)`` joins
+    arrays along axis 0 in the same order. On a single worker both return the array itself. ``peers`` sends and receives
+    the arrays of bridges. ``skips`` is True where a batch whose loss is not finite is left out, not an error.
     """
 
     ops: Ops
@@ -91,9 +91,9 @@ class Context:
     rows: Rows
     seed: int = 0
     step: int = 0
-    total: Callable[[str, Array], Array] = field(default=alone)
-    gather: Callable[[str, Array], Array] = field(default=alone)
-    mail: Mail | None = None
+    all_reduce: Callable[[str, Array], Array] = field(default=single_worker)
+    all_gather: Callable[[str, Array], Array] = field(default=single_worker)
+    peers: Peers | None = None
     skips: bool = False
 
     def of(self, rows: Rows | None) -> Context:
@@ -101,7 +101,7 @@ class Context:
         if rows is None or rows == self.rows:
             return self
         if rows.stop - rows.start == rows.total:
-            return replace(self, rows=rows, total=alone, gather=alone)
+            return replace(self, rows=rows, all_reduce=single_worker, all_gather=single_worker)
         return replace(self, rows=rows)
 
     @property

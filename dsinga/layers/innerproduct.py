@@ -57,7 +57,7 @@ class InnerProduct(Layer):
     ) -> Gradients:
         x, weight, ops = output.saved, params[0], ctx.ops
         if self.gathers:
-            every_x, every_dy = ctx.gather(f"{self.name}.x", x), ctx.gather(f"{self.name}.dy", grad)
+            every_x, every_dy = ctx.all_gather(f"{self.name}.x", x), ctx.all_gather(f"{self.name}.dy", grad)
             _, dw, db = ops.inner_product_grad(every_x, weight, every_dy, self.transpose, False, self.bias)
             dx = ops.inner_product(grad, weight, None, not self.transpose) if needs[0] else None
         else:

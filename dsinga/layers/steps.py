@@ -141,7 +141,7 @@ class _Flat(NamedTuple):
     def context(self, ctx: Context) -> Context:
         """Return the circumstances of the inner layer."""
         known = {field.name: getattr(ctx, field.name) for field in fields(Context)}
-        known |= {"total": _no_total, "gather": _no_total}
+        known |= {"all_reduce": _refuse_collective, "all_gather": _refuse_collective}
         return _StepsContext(**known, flat=self)
 
 
@@ -183,8 +183,8 @@ def _not_by_step(layer: Layer) -> str:
     return ""
 
 
-def _no_total(key: str, array: Array) -> Array:
+def _refuse_collective(key: str, array: Array) -> Array:
     raise UserError(
-        f"{key}: sums over a batch (ctx.total, ctx.gather) would be over all time steps here, not over those of one; "
-        "set over_steps = True in the layer and compute whole sequences (B, T, ...), or give it unroll_len: 1"
+        f"{key}: sums over a batch (ctx.all_reduce, ctx.all_gather) would be over all time steps here, not over those "
+        "of one; set over_steps = True in the layer and compute whole sequences (B, T, ...), or give it unroll_len: 1"
     )

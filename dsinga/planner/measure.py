@@ -100,7 +100,7 @@ def time_numbers(updater: Updater, crowd: int) -> tuple[float, float, float, flo
 def _passes(work: Work, ops: Ops) -> tuple[Callable[[], object], Callable[[], object] | None, Sums]:
     """Return what runs a layer forward, and backward if that is wanted, and the count of the sums it asks for."""
     layer, rng, sums = work.layer, np.random.default_rng(0), Sums()
-    ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), total=sums)
+    ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), all_reduce=sums)
     params = [
         random_numbers(rng, (work.rows, *spec.shape[1:]) if spec.by_rows else spec.shape, ops) for spec in layer.params
     ]

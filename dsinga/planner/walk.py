@@ -91,7 +91,7 @@ class _Walker:
         self._updating = 0.0
         batch = net.nodes[0].layer.shape[0] if net.nodes else 1
         rows = Rows(0, batch, batch)
-        self._ctx = Context(ops, Phase.kTrain, rows, total=self._sums, mail=_Letters(net, rng, ops), skips=True)
+        self._ctx = Context(ops, Phase.kTrain, rows, all_reduce=self._sums, peers=_Letters(net, rng, ops), skips=True)
 
     def walk(self) -> tuple[list[LayerTime], float]:
         """Return the times of the stages, and of all."""

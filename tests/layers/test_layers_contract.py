@@ -212,7 +212,7 @@ class LayerContract:
 
         def run(part: int) -> Any:
             rows = cuts[part]
-            ctx = context(ops, rows=rows, total=together.of(part, sum))
+            ctx = context(ops, rows=rows, all_reduce=together.of(part, sum))
             mine = [rows_of(source, rows) for source in sources]
             held = [rows_of(p, rows) if spec.by_rows else p for p, spec in zip(params, layer.params, strict=True)]
             return both_ways(layer, held, mine, ctx, self.grad_of_rows(case, layer, grad, rows))

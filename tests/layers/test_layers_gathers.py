@@ -28,7 +28,7 @@ def test_each_part_finds_the_gradient_of_the_whole_batch(case: Case, bounds: tup
     together = Together(len(cuts))
 
     def run(part: int) -> Any:
-        ctx = context(ops, rows=cuts[part], gather=together.of(part, np.concatenate))
+        ctx = context(ops, rows=cuts[part], all_gather=together.of(part, np.concatenate))
         rows = slice(cuts[part].start, cuts[part].stop)
         return both_ways(layer, params, source[rows], grad[rows], ctx)
 

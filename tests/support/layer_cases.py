@@ -148,7 +148,7 @@ def context(ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, ste
 
 
 class Together:
-    """``Context.total`` and ``Context.gather`` of parts that run in threads of their own, in the order of the parts."""
+    """``Context.all_reduce`` and ``Context.all_gather`` of parts in threads of their own, in the order of the parts."""
 
     def __init__(self, parts: int):
         self.barrier = threading.Barrier(parts)

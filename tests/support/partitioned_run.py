@@ -63,9 +63,9 @@ def in_threads(
             own_rows[worker],
             seed=3,
             step=step,
-            total=lambda key, array: sum(group.meet(worker, key, array)),
-            gather=lambda key, array: np.concatenate(group.meet(worker, key, array)),
-            mail=WorkerMail(group, worker),
+            all_reduce=lambda key, array: sum(group.meet(worker, key, array)),
+            all_gather=lambda key, array: np.concatenate(group.meet(worker, key, array)),
+            peers=WorkerMail(group, worker),
         )
         well = False
         try:

@@ -65,7 +65,7 @@ class Group:
 
 
 class WorkerMail:
-    """The mail of one worker (``dsinga.layers.context.Mail``)."""
+    """The mail of one worker (``dsinga.layers.context.Peers``)."""
 
     def __init__(self, group: Group, worker: int):
         self.group, self.worker = group, worker
