@@ -18,7 +18,7 @@ from dsinga.data import open_text, resolve
 from dsinga.data.vocabulary import decode, encode, of_words, read_vocabulary
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
-from dsinga.monitor import History, Observer
+from dsinga.monitor import History, RunMonitor
 from dsinga.net import NeuralNet, PartitionedNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -90,7 +90,7 @@ def train(
     with contextlib.ExitStack() as stack:
         watched = grain == "graph"  # whose tasks are there to be looked at
         client = client or stack.enter_context(cluster.connect(workers=wanted_workers(job), dashboard=watched))
-        observer = stack.enter_context(Observer(job.name, job.train_steps, folder, resume, progress))
+        observer = stack.enter_context(RunMonitor(job.name, job.train_steps, folder, resume, progress))
         outcome = cluster.train(
             job, client, observer, workspace=folder, roots=roots(job, data_root), resume=resume, grain=_grain(grain)
         )

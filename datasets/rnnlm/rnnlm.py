@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import dsinga
-from dsinga.data import Batch, Part
+from dsinga.data import Batch, StoreContents
 from dsinga.job import StoreConf
 from dsinga.layers import Layer, Output, ParamSpec
 from dsinga.models.rnnlm import frequency_classes
@@ -34,7 +34,7 @@ def rnnlm(source, classes=100, window=10):
     table = np.stack([numbers, own, starts[own], np.append(starts, len(vocabulary))[own + 1]], axis=1)
     codes = {word: code for code, word in enumerate(vocabulary)}
     return {
-        f"{name}_data.zarr": Part(windows(table, text, codes, window), vocabulary=tuple(vocabulary))
+        f"{name}_data.zarr": StoreContents(windows(table, text, codes, window), vocabulary=tuple(vocabulary))
         for name, text in texts.items()
     }
 

@@ -43,7 +43,7 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
     """Raise UserError where the job reads the store ``out``, which nobody means to replace by what is made of it."""
     from dsinga import api
     from dsinga.data import resolve
-    from dsinga.data.location import absolute
+    from dsinga.data.filesystem import absolute
 
     for layer in job.net.layer:
         conf = layer.store_conf or layer.char_rnn_conf

@@ -2,28 +2,28 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.data.describe import describe
-from dsinga.data.legacy import open_store
-from dsinga.data.mean import read_mean
+from dsinga.data.auto_import import open_store
+from dsinga.data.mean_file import read_mean
 from dsinga.data.paths import resolve
 from dsinga.data.prefetch import Prefetch
 from dsinga.data.sampler import Sampler
 from dsinga.data.store import RecordStore
+from dsinga.data.store_info import describe
 from dsinga.data.windows import Windows, open_text
 from dsinga.data.writer import write_store
 
 if TYPE_CHECKING:
     from dsinga.data.importers import KINDS, import_records
-    from dsinga.data.importers.records import Batch, Part, Record, stack
+    from dsinga.data.importers.records import Batch, Record, StoreContents, stack
 
 __all__ = [
     "KINDS",
     "Batch",
-    "Part",
     "Prefetch",
     "Record",
     "RecordStore",
     "Sampler",
+    "StoreContents",
     "Windows",
     "describe",
     "import_records",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _OF_IMPORTERS = ("KINDS", "import_records")
-_OF_RECORDS = ("Batch", "Part", "Record", "stack")
+_OF_RECORDS = ("Batch", "StoreContents", "Record", "stack")
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dsinga.data.location import absolute, exists, is_url, join
+from dsinga.data.filesystem import absolute, exists, is_url, join
 from dsinga.errors import UserError
 
 

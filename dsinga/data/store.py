@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import zarr
 
-from dsinga.data.cache import ChunkCache
-from dsinga.data.layout import CHUNK_BYTES, DTYPES, LABEL_ROWS, VERSION
-from dsinga.data.location import absolute, exists, join, zarr_store
+from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.filesystem import absolute, exists, join, zarr_store
+from dsinga.data.store_format import CHUNK_BYTES, DTYPES, LABEL_ROWS, VERSION
 from dsinga.errors import UserError
 
 _cache = ChunkCache()
@@ -120,7 +120,7 @@ class RecordStore:
     def _arrays(self) -> list[zarr.Array]:
         return [self._data.array] if self._labels is None else [self._data.array, self._labels.array]
 
-    def _gather(self, column: _Column, rows: Any, dtype: np.dtype) -> np.ndarray:
+    def _gather(self, column: _StoredArray, rows: Any, dtype: np.dtype) -> np.ndarray:
         rows = np.asarray(rows, np.int64)
         shape = (len(rows), *column.shape)
         if not rows.size:
@@ -139,11 +139,11 @@ class RecordStore:
             out[order[start:end]] = self._read_block(column, int(blocks[start]))[within[start:end]]
         return out
 
-    def _read_block(self, column: _Column, index: int) -> np.ndarray:
+    def _read_block(self, column: _StoredArray, index: int) -> np.ndarray:
         key = (self._cache_key, column.name, column.chunk, index)
         return _cache.get(key, lambda: self._load(column, index))
 
-    def _load(self, column: _Column, index: int) -> np.ndarray:
+    def _load(self, column: _StoredArray, index: int) -> np.ndarray:
         # The codecs raise what they like, RuntimeError above all. Zarr gives zeros for a chunk that is not there.
         array, rows, together = column.array, column.chunk, column.block
         first = index * together // rows
@@ -176,7 +176,7 @@ class RecordStore:
             raise UserError(f"{self.location} holds no records")
 
 
-class _Column(NamedTuple):
+class _StoredArray(NamedTuple):
     """The data or the labels of a store. What zarr works out at each question is asked once: a batch is quicker read.
 
     ``block`` rows are read together: whole chunks, of a MiB at least or all of them.
@@ -190,12 +190,12 @@ class _Column(NamedTuple):
     block: int
 
 
-def _column(group: zarr.Group, name: str, location: str) -> _Column:
+def _column(group: zarr.Group, name: str, location: str) -> _StoredArray:
     array = _array(group, name, location)
     length, shape, rows = array.shape[0], array.shape[1:], array.chunks[0]
     size = rows * math.prod(shape) * np.dtype(array.dtype).itemsize
     block = rows * max(1, min(CHUNK_BYTES // max(size, 1), -(-length // rows)))
-    return _Column(array, name, length, shape, rows, block)
+    return _StoredArray(array, name, length, shape, rows, block)
 
 
 def _key(array: zarr.Array, index: int) -> str:

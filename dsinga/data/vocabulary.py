@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from dsinga.data.location import absolute, exists, join
+from dsinga.data.filesystem import absolute, exists, join
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.legacy import imported
+from dsinga.data.auto_import import imported
 from dsinga.data.paths import imported_name, resolve
 from dsinga.data.store import RecordStore, is_complete
 from dsinga.data.vocabulary import of_words, read_vocabulary

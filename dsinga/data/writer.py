@@ -15,9 +15,9 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
-from dsinga.data.layout import VERSION, chunk_rows
-from dsinga.data.location import absolute, exists, is_url, remove, zarr_store
+from dsinga.data.filesystem import absolute, exists, is_url, remove, zarr_store
 from dsinga.data.store import is_store
+from dsinga.data.store_format import VERSION, chunk_rows
 from dsinga.errors import UserError
 
 
@@ -117,16 +117,16 @@ def _moved(source: str, destination: str) -> bool:
 def _write(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, list[str]]) -> int:
     group = zarr.open_group(store=zarr_store(location, read_only=False), mode="w", zarr_format=3)
     group.attrs.put({"dsinga": VERSION, "complete": False})
-    columns: tuple[_Column, _Column | None] | None = None
+    columns: tuple[_ArrayWriter, _ArrayWriter | None] | None = None
     for batch in batches:
         data, labels = _batch(*batch[:2])
         if columns is None:
             rows = chunk_rows(data.nbytes // max(len(data), 1))
             columns = (
-                _Column(group, "data", data, rows),
+                _ArrayWriter(group, "data", data, rows),
                 None
                 if labels is None
-                else _Column(group, "labels", labels, chunk_rows(4 * math.prod(labels.shape[1:]))),
+                else _ArrayWriter(group, "labels", labels, chunk_rows(4 * math.prod(labels.shape[1:]))),
             )
         columns[0].append(data)
         if (labels is None) != (columns[1] is None):
@@ -167,7 +167,7 @@ def _batch(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
     return data, labels.astype(np.int32)
 
 
-class _Column:
+class _ArrayWriter:
     """One array of a store in the making: rows come in, whole chunks go out, each written once."""
 
     def __init__(self, group: zarr.Group, name: str, first: np.ndarray, rows: int):

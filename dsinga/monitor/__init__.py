@@ -2,20 +2,20 @@
 
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import History, Row
-from dsinga.monitor.importing import show_import
+from dsinga.monitor.import_progress import show_import
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
-from dsinga.monitor.observer import Observer
 from dsinga.monitor.panels import Line, Panel, draw_panels
 from dsinga.monitor.progress import Progress, show_progress
+from dsinga.monitor.run_monitor import RunMonitor
 
 __all__ = [
     "History",
     "Line",
     "MetricsFile",
-    "Observer",
     "Panel",
     "Progress",
     "Row",
+    "RunMonitor",
     "draw_curves",
     "draw_panels",
     "read_metrics",

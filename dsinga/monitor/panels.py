@@ -32,7 +32,7 @@ class Panel(NamedTuple):
     whole: bool = True
 
 
-class Box(NamedTuple):
+class PlotArea(NamedTuple):
     """A panel's plotting area, in pixels."""
 
     left: float
@@ -100,14 +100,14 @@ def _panel(panel: Panel, left: float) -> str:
     names = [f"{name} {line.points[-1][1]:.4g}".strip() for name, line in panel.lines.items()]
     beside = 7.5 * len(panel.title) + sum(6.2 * len(name) + 12 for name in names) <= 310
     top = 40 if beside else 28 + 15 * math.ceil(len(names) / 3)
-    box = Box(left + 46, top, 310, 222 - top)
+    area = PlotArea(left + 46, top, 310, 222 - top)
     steps, values = zip(*(point for line in panel.lines.values() for point in line.points), strict=True)
-    x_scale = _scale(steps, box.left, box.left + box.width, margin=0)
-    y_scale = _scale([y for y in values if math.isfinite(y)], box.top + box.height, box.top, margin=0.05)
+    x_scale = _scale(steps, area.left, area.left + area.width, margin=0)
+    y_scale = _scale([y for y in values if math.isfinite(y)], area.top + area.height, area.top, margin=0.05)
     drawn = "".join(_line(line, x_scale, y_scale) for line in panel.lines.values())
-    title = f'<text x="{box.left}" y="24" font-size="13" font-weight="600" fill="#222">{escape(panel.title)}</text>'
+    title = f'<text x="{area.left}" y="24" font-size="13" font-weight="600" fill="#222">{escape(panel.title)}</text>'
     named = list(zip(names, (line.colour for line in panel.lines.values()), strict=True))
-    return title + _legend(named, box, beside) + _axes(panel, box, x_scale, y_scale) + drawn
+    return title + _legend(named, area, beside) + _axes(panel, area, x_scale, y_scale) + drawn
 
 
 def _scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
@@ -119,21 +119,21 @@ def _scale(values: Sequence[float], start: float, end: float, margin: float) -> 
     return Scale(low - room, high + room, start, end)
 
 
-def _axes(panel: Panel, box: Box, x_scale: Scale, y_scale: Scale) -> str:
-    right, bottom = box.left + box.width, box.top + box.height
+def _axes(panel: Panel, area: PlotArea, x_scale: Scale, y_scale: Scale) -> str:
+    right, bottom = area.left + area.width, area.top + area.height
     parts = []
     for value in ticks(y_scale.low, y_scale.high, most=7):
         y = y_scale(value)
-        parts.append(f'<path d="M{box.left} {y:.1f}H{right}" stroke="#ececec"/>')
-        parts.append(f'<text x="{box.left - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="#666">{value:.6g}</text>')
+        parts.append(f'<path d="M{area.left} {y:.1f}H{right}" stroke="#ececec"/>')
+        parts.append(f'<text x="{area.left - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="#666">{value:.6g}</text>')
     for value in ticks(x_scale.low, x_scale.high, most=6):
         if panel.whole and (value < 0 or value % 1):  # there is no such step
             continue
         x = x_scale(value)
         parts.append(f'<path d="M{x:.1f} {bottom}v4" stroke="#999"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{_step(value)}</text>')
-    parts.append(f'<path d="M{box.left} {bottom}H{right}" stroke="#999"/>')
-    middle = box.left + box.width / 2
+    parts.append(f'<path d="M{area.left} {bottom}H{right}" stroke="#999"/>')
+    middle = area.left + area.width / 2
     parts.append(
         f'<text x="{middle}" y="{bottom + 33}" text-anchor="middle" fill="#666">{escape(panel.x_label)}</text>'
     )
@@ -148,9 +148,9 @@ def _step(value: float) -> str:
     return f"{value:.7g}"
 
 
-def _legend(named: Sequence[tuple[str, str]], box: Box, beside: bool) -> str:
+def _legend(named: Sequence[tuple[str, str]], area: PlotArea, beside: bool) -> str:
     """Name each line, with its last value, the number that is looked for first: beside the title, or in rows below."""
-    parts, x, right = [], box.left + box.width, box.left + box.width
+    parts, x, right = [], area.left + area.width, area.left + area.width
     for number, (words, colour) in enumerate(reversed(named) if beside else named):
         if not beside:
             x = right - (2 - number % 3) * 112

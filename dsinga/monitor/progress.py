@@ -26,10 +26,10 @@ def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, ear
         earlier: Rows of the history of a run that is resumed, with which a picture begins.
     """
     out = out or sys.stderr
-    pace = Pace(total_steps)
+    throughput = ThroughputEstimate(total_steps)
     if in_notebook():
-        return Picture(pace, name, earlier)
-    return LiveLine(pace, name, out) if out.isatty() else PlainLines(pace, out)
+        return Picture(throughput, name, earlier)
+    return LiveLine(throughput, name, out) if out.isatty() else PlainLines(throughput, out)
 
 
 class Progress(ABC):
@@ -54,7 +54,7 @@ class Progress(ABC):
         self.close()
 
 
-class Pace:
+class ThroughputEstimate:
     """Samples a second, and the time left by the last few updates: a slow start or a long test is soon forgotten."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
@@ -81,16 +81,16 @@ class Pace:
 class PlainLines(Progress):
     """One line for every row of the history: for logs, pipes and batch jobs."""
 
-    def __init__(self, pace: Pace, out: TextIO):
-        self._pace = pace
+    def __init__(self, throughput: ThroughputEstimate, out: TextIO):
+        self._throughput = throughput
         self._out = out
 
     def update(self, row: Row) -> None:
-        self._pace.update(row)
+        self._throughput.update(row)
 
     def event(self, row: Row) -> None:
-        tail = f"  {self._pace}" if row["phase"] == "train" else ""
-        print(f"{event_line(row, self._pace.total_steps)}{tail}".rstrip(), file=self._out, flush=True)
+        tail = f"  {self._throughput}" if row["phase"] == "train" else ""
+        print(f"{event_line(row, self._throughput.total_steps)}{tail}".rstrip(), file=self._out, flush=True)
 
     def close(self) -> None:
         self._out.flush()
@@ -99,26 +99,26 @@ class PlainLines(Progress):
 class LiveLine(Progress):
     """A bar at the bottom of the terminal that moves; tests and validations scroll by above it."""
 
-    def __init__(self, pace: Pace, name: str, out: TextIO):
+    def __init__(self, throughput: ThroughputEstimate, name: str, out: TextIO):
         from rich.console import Console  # only a terminal has such a line
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        self._pace = pace
+        self._throughput = throughput
         named, tail = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[tail]}", markup=False)
         columns = (named, BarColumn(), MofNCompleteColumn(), tail)
         # What the program prints to standard output stays there, even while the bar is on a terminal: it may be piped.
         self._bar = Bar(*columns, console=Console(file=out, highlight=False), redirect_stdout=False)
-        self._task = self._bar.add_task(name, total=pace.total_steps, tail="")
+        self._task = self._bar.add_task(name, total=throughput.total_steps, tail="")
         self._bar.start()
 
     def update(self, row: Row) -> None:
-        self._pace.update(row)
-        self._bar.update(self._task, completed=row["step"], tail=f"{values(row)}  {self._pace}")
+        self._throughput.update(row)
+        self._bar.update(self._task, completed=row["step"], tail=f"{values(row)}  {self._throughput}")
 
     def event(self, row: Row) -> None:
         if row["phase"] != "train":
-            self._bar.console.print(event_line(row, self._pace.total_steps), markup=False)
+            self._bar.console.print(event_line(row, self._throughput.total_steps), markup=False)
 
     def close(self) -> None:
         self._bar.stop()
@@ -127,10 +127,10 @@ class LiveLine(Progress):
 class Picture(Progress):
     """The curves under the notebook's cell, and a line of text below; drawn anew at most twice a second."""
 
-    def __init__(self, pace: Pace, name: str, earlier: Iterable[Row] = ()):
+    def __init__(self, throughput: ThroughputEstimate, name: str, earlier: Iterable[Row] = ()):
         from IPython.display import DisplayHandle
 
-        self._pace = pace
+        self._throughput = throughput
         self._name = name
         self._rows = list(earlier)
         self._newest: Row = {"step": max((row["step"] for row in self._rows), default=0)}
@@ -139,7 +139,7 @@ class Picture(Progress):
         self._handle.display(self)
 
     def update(self, row: Row) -> None:
-        self._pace.update(row)
+        self._throughput.update(row)
         self._newest = row
         if time.monotonic() - self._drawn > 0.5:
             self._drawn = time.monotonic()
@@ -153,7 +153,8 @@ class Picture(Progress):
 
     def __repr__(self) -> str:
         row = self._newest
-        return f"{self._name}: step {row['step']}/{self._pace.total_steps}  {values(row)}  {self._pace}".rstrip()
+        total = self._throughput.total_steps
+        return f"{self._name}: step {row['step']}/{total}  {values(row)}  {self._throughput}".rstrip()
 
     def _repr_html_(self) -> str:
         return f'{draw_curves(self._rows)}<div style="white-space: pre-wrap">{escape(repr(self))}</div>'

@@ -30,7 +30,7 @@ FLOAT_BYTES = 4
 # 3.11 on Linux x86-64).
 FIXED = 120 << 20
 BATCHES_AHEAD = 5  # three wait, one is read, one is computed with
-CACHED = 128 << 20  # of decoded chunks, see dsinga.data.cache
+CACHED = 128 << 20  # of decoded chunks, see dsinga.data.chunk_cache
 
 
 class Memory(NamedTuple):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from dsinga.data import RecordStore, describe, write_store
 from dsinga.data import store as store_module
-from dsinga.data.cache import ChunkCache
-from dsinga.data.layout import LABEL_ROWS, chunk_rows
+from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.store_format import LABEL_ROWS, chunk_rows
 from dsinga.errors import UserError
 
 ROWS = 1000

@@ -9,7 +9,15 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from dsinga.monitor.progress import LiveLine, Pace, PlainLines, duration, in_notebook, show_progress, values
+from dsinga.monitor.progress import (
+    LiveLine,
+    PlainLines,
+    ThroughputEstimate,
+    duration,
+    in_notebook,
+    show_progress,
+    values,
+)
 
 NOW = {"step": 100, "samples_per_second": 3200.4, "loss": 0.25, "accuracy": 0.9375}
 TRAIN = {"step": 100, "phase": "train", "time": 2.0, "loss": 0.26, "accuracy": 0.93}
@@ -68,34 +76,34 @@ def test_an_error_ends_the_display():
 
 
 def test_the_time_left_is_known_from_the_second_update_on():
-    pace = Pace(400, clock=ticking(2))
-    assert str(pace) == ""
-    pace.update({"step": 100})
-    assert str(pace) == ""
-    pace.update({"step": 200, "samples_per_second": 3200})
-    assert str(pace) == "3,200 samples/s  0:00:04 left"
+    throughput = ThroughputEstimate(400, clock=ticking(2))
+    assert str(throughput) == ""
+    throughput.update({"step": 100})
+    assert str(throughput) == ""
+    throughput.update({"step": 200, "samples_per_second": 3200})
+    assert str(throughput) == "3,200 samples/s  0:00:04 left"
 
 
 def test_the_pace_forgets_a_slow_start():
     seconds = itertools.chain([0.0], itertools.count(1000))
-    pace = Pace(10_000, clock=seconds.__next__)
+    throughput = ThroughputEstimate(10_000, clock=seconds.__next__)
     for step in range(0, 2000, 100):
-        pace.update({"step": step})
-    assert str(pace) == "0:01:21 left"  # 8,100 steps at 100 a second
+        throughput.update({"step": step})
+    assert str(throughput) == "0:01:21 left"  # 8,100 steps at 100 a second
 
 
 def test_no_time_is_left_at_the_end():
-    pace = Pace(400, clock=ticking(1))
+    throughput = ThroughputEstimate(400, clock=ticking(1))
     for step in (200, 400):
-        pace.update({"step": step, "samples_per_second": 10.0})
-    assert str(pace) == "10 samples/s"
+        throughput.update({"step": step, "samples_per_second": 10.0})
+    assert str(throughput) == "10 samples/s"
 
 
 def test_no_time_left_is_said_while_no_step_is_done():
-    pace = Pace(400, clock=ticking(1))
+    throughput = ThroughputEstimate(400, clock=ticking(1))
     for _ in range(2):
-        pace.update({"step": 200})
-    assert str(pace) == ""
+        throughput.update({"step": 200})
+    assert str(throughput) == ""
 
 
 @pytest.mark.parametrize(

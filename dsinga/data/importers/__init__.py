@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Generator, Iterable
 
+from dsinga.data.filesystem import absolute, join
 from dsinga.data.importers.cifar10 import cifar10
 from dsinga.data.importers.conll import conll
 from dsinga.data.importers.imagefolder import imagefolder
@@ -15,15 +16,14 @@ from dsinga.data.importers.lmdb import lmdb
 from dsinga.data.importers.mat import mat
 from dsinga.data.importers.mnist import mnist
 from dsinga.data.importers.npz import npz
-from dsinga.data.importers.records import Batch, Part
+from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.importers.text import text
 from dsinga.data.importers.textfile import textfile
-from dsinga.data.location import absolute, join
 from dsinga.data.writer import check_destination, write_store
 from dsinga.errors import UserError
 from dsinga.registry import lookup, nearest, register, registered
 
-Importer = Callable[..., dict[str, Part]]
+Importer = Callable[..., dict[str, StoreContents]]
 Progress = Callable[[int, int], None]
 
 # An importer takes the source and options of its own, and returns the stores to be, by the name that each gets below
@@ -84,8 +84,8 @@ def import_records(
     if not os.path.exists(path):
         raise UserError(f"there is no {path} to import; a file or folder on this machine is wanted")
     made = importer(path, **options)
-    if not isinstance(made, dict) or not all(isinstance(part, Part) for part in made.values()):
-        raise UserError(f'import of {kind} must return its stores, as in {{"": Part(batches)}}, not {made!r}')
+    if not isinstance(made, dict) or not all(isinstance(part, StoreContents) for part in made.values()):
+        raise UserError(f'import of {kind} must return its stores, as in {{"": StoreContents(batches)}}, not {made!r}')
     parts = {join(absolute(destination), name): part for name, part in made.items()}
     for location in parts:
         check_destination(location, overwrite if callable(overwrite) else lambda: bool(overwrite))
@@ -106,7 +106,7 @@ def _closing(batches: Iterable[Batch]) -> contextlib.AbstractContextManager[obje
     return contextlib.closing(batches) if isinstance(batches, Generator) else contextlib.nullcontext()
 
 
-def _reporting(part: Part, before: int, total: int, progress: Progress | None) -> Generator[Batch]:
+def _reporting(part: StoreContents, before: int, total: int, progress: Progress | None) -> Generator[Batch]:
     records = 0
     for batch in part.batches:
         yield batch

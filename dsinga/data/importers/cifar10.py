@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.data.importers.files import OpenFile, naming_errors, opened
-from dsinga.data.importers.records import Batch, Part
+from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.errors import UserError
 
 SHAPE = (3, 32, 32)
@@ -33,7 +33,7 @@ class _File(NamedTuple):
     open: Callable[[], AbstractContextManager[OpenFile]]
 
 
-def cifar10(source: str) -> dict[str, Part]:
+def cifar10(source: str) -> dict[str, StoreContents]:
     """Read a folder with data_batch_*.bin and test_batch*.bin (also .gz, .xz), or cifar-10-binary.tar.gz.
 
     Records are uint8 (3, 32, 32), labels 0 to 9. The mean image of the training records, float32, becomes a store of
@@ -48,9 +48,9 @@ def cifar10(source: str) -> dict[str, Part]:
     classes = _classes(files)
     mean = _Mean()
     return {
-        "train_data.zarr": Part(mean.watch(_read(train)), _size(train), classes),
-        "test_data.zarr": Part(_read(test), _size(test), classes),
-        "image_mean.zarr": Part(mean.batches(), 1),
+        "train_data.zarr": StoreContents(mean.watch(_read(train)), _size(train), classes),
+        "test_data.zarr": StoreContents(_read(test), _size(test), classes),
+        "image_mean.zarr": StoreContents(mean.batches(), 1),
     }
 
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.data.filesystem import join
 from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, Part
-from dsinga.data.location import join
+from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
 from dsinga.registry import nearest
@@ -35,7 +35,7 @@ class Sentence(NamedTuple):
     line: int
 
 
-class Facts(NamedTuple):
+class CorpusSummary(NamedTuple):
     """What must be known of a file before its sentences can be written: how many, how long, which codes."""
 
     sentences: int
@@ -58,7 +58,9 @@ FEATURES: dict[str, Callable[[str], str]] = {
 }
 
 
-def conll(source: str, vocabulary: str | None = None, min_count: int = 2, has_label: bool = True) -> dict[str, Part]:
+def conll(
+    source: str, vocabulary: str | None = None, min_count: int = 2, has_label: bool = True
+) -> dict[str, StoreContents]:
     """Read a file of sentences, plain, .gz or .xz: the first column are words, the last one tags.
 
     Columns are parted by tabs where a line has one, else by spaces; lines that begin with -DOCSTART- are left out. Tags
@@ -120,7 +122,7 @@ def _cells(path: str, number: int, raw: bytes) -> list[str] | None:
     return [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
 
 
-def _survey(path: str, has_label: bool, min_count: int) -> Facts:
+def _survey(path: str, has_label: bool, min_count: int) -> CorpusSummary:
     """Return what the training sentences teach."""
     counters: dict[str, Counter[str]] = {name: Counter() for name in FEATURES}
     tags: set[str] = set()
@@ -134,10 +136,10 @@ def _survey(path: str, has_label: bool, min_count: int) -> Facts:
         name: (UNKNOWN, *(one for one, times in counter.most_common() if times >= min_count))
         for name, counter in counters.items()
     }
-    return Facts(count, longest, vocabularies, ordered_tags(tags) if has_label else ())
+    return CorpusSummary(count, longest, vocabularies, ordered_tags(tags) if has_label else ())
 
 
-def _known(path: str, has_label: bool, folder: str) -> Facts:
+def _known(path: str, has_label: bool, folder: str) -> CorpusSummary:
     """Return what is known from the folder of the training sentences; raise UserError for a tag that it lacks."""
     stores = {name: RecordStore(join(folder, f"{name}.zarr")) for name in FEATURES}
     for store in stores.values():
@@ -153,7 +155,7 @@ def _known(path: str, has_label: bool, folder: str) -> Facts:
                     f"{path}:{line + at}: tag {tag!r} is none of those of {folder}{nearest(tag, classes)}; "
                     f"they are {', '.join(classes)}"
                 )
-    return Facts(count, longest, {name: store.vocabulary for name, store in stores.items()}, classes)
+    return CorpusSummary(count, longest, {name: store.vocabulary for name, store in stores.items()}, classes)
 
 
 def ordered_tags(tags: set[str]) -> tuple[str, ...]:
@@ -164,13 +166,13 @@ def ordered_tags(tags: set[str]) -> tuple[str, ...]:
     return ("O", *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
 
 
-def _part(path: str, has_label: bool, name: str, facts: Facts) -> Part:
+def _part(path: str, has_label: bool, name: str, facts: CorpusSummary) -> StoreContents:
     labelled = name == "words"
     classes = facts.classes if labelled else ()
-    return Part(_batches(path, has_label, name, facts), facts.sentences, classes, facts.vocabularies[name])
+    return StoreContents(_batches(path, has_label, name, facts), facts.sentences, classes, facts.vocabularies[name])
 
 
-def _batches(path: str, has_label: bool, name: str, facts: Facts) -> Generator[Batch]:
+def _batches(path: str, has_label: bool, name: str, facts: CorpusSummary) -> Generator[Batch]:
     codes = {one: code for code, one in enumerate(facts.vocabularies[name])}
     tag_codes = {tag: code for code, tag in enumerate(facts.classes)} if has_label else {"": 0}
     feature, unknown = FEATURES[name], codes[UNKNOWN]

@@ -9,13 +9,13 @@ import numpy as np
 
 from dsinga.data.importers.files import naming_errors
 from dsinga.data.importers.protos import decode_image
-from dsinga.data.importers.records import Part, Record, stack
+from dsinga.data.importers.records import Record, StoreContents, stack
 from dsinga.errors import UserError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff")
 
 
-def imagefolder(source: str, size: int | Sequence[int] = ()) -> dict[str, Part]:
+def imagefolder(source: str, size: int | Sequence[int] = ()) -> dict[str, StoreContents]:
     """Read images as uint8 (3, height, width): a folder with one folder of images for each class, or a list file.
 
     The classes are the names of the folders, sorted; the images are stored in an order that mixes them, always the
@@ -33,7 +33,7 @@ def imagefolder(source: str, size: int | Sequence[int] = ()) -> dict[str, Part]:
         images = _listed(source)
     if not images:
         raise UserError(f"{source} has no images; wanted: SOURCE/CLASS/IMAGE, or a list file of lines 'path label'")
-    return {"": Part(stack(_read(images, wanted)), len(images), classes)}
+    return {"": StoreContents(stack(_read(images, wanted)), len(images), classes)}
 
 
 def _size(size: int | Sequence[int]) -> tuple[int, int] | None:

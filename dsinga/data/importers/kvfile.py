@@ -11,20 +11,20 @@ from collections.abc import Iterator
 
 from dsinga.data.importers.files import naming_errors
 from dsinga.data.importers.protos import decode_record
-from dsinga.data.importers.records import Part, Record, stack
+from dsinga.data.importers.records import Record, StoreContents, stack
 from dsinga.errors import UserError
 
 _size = struct.Struct("=Q")
 
 
-def kvfile(source: str, encoded: bool = False) -> dict[str, Part]:
+def kvfile(source: str, encoded: bool = False) -> dict[str, StoreContents]:
     """Read the records of a kvfile, in its order; see :func:`decode_record` for what they become.
 
     Args:
         source: the file.
         encoded: whether the pixels of each record are an image file, such as JPEG.
     """
-    return {"": Part(stack(read_kvfile(source, encoded)), os.path.getsize(source))}
+    return {"": StoreContents(stack(read_kvfile(source, encoded)), os.path.getsize(source))}
 
 
 def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsinga.data.importers.protos import decode_datum, decode_record
-from dsinga.data.importers.records import Part, Record, stack
+from dsinga.data.importers.records import Record, StoreContents, stack
 from dsinga.errors import UserError
 
 
-def lmdb(source: str, encoded: bool = False) -> dict[str, Part]:
+def lmdb(source: str, encoded: bool = False) -> dict[str, StoreContents]:
     """Read a database whose values are CaffeDatum or RecordProto messages, in the order of its keys.
 
     Args:
@@ -20,7 +20,7 @@ def lmdb(source: str, encoded: bool = False) -> dict[str, Part]:
     """
     with _environment(source) as environment:
         total = environment.stat()["entries"]
-    return {"": Part(stack(_read(source, encoded)), total)}
+    return {"": StoreContents(stack(_read(source, encoded)), total)}
 
 
 def _read(path: str, encoded: bool) -> Iterator[Record]:

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.importers.files import naming_errors
-from dsinga.data.importers.records import Batch, Part
-from dsinga.data.layout import chunk_rows
+from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 
 Shape = tuple[int, ...]
 NUMBERS = ("logical", "single", "double", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
-def mat(source: str) -> dict[str, Part]:
+def mat(source: str) -> dict[str, StoreContents]:
     """Read a MATLAB file (version 7 or earlier), or a folder with one: a store NAME.zarr for each matrix NAME (N, ...).
 
     Matrices that belong together end alike after the last underscore: row i of ``I_tr`` and of ``T_tr`` are one pair.
@@ -46,7 +46,7 @@ def mat(source: str) -> dict[str, Part]:
         if own is not None and len(own) != shape[0]:
             raise UserError(f"{path}: {name!r} has {shape[0]} rows, but there are {len(own)} labels for them")
         own = own - 1 if own is not None and first == 1 else own
-        parts[f"{name}.zarr"] = Part(_read(path, name, own), shape[0], classes)
+        parts[f"{name}.zarr"] = StoreContents(_read(path, name, own), shape[0], classes)
     return parts
 
 

@@ -12,25 +12,25 @@ from typing import IO
 import numpy as np
 
 from dsinga.data.importers.files import find, opened
-from dsinga.data.importers.records import Batch, Part
+from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.errors import UserError
 
 IMAGES, LABELS = 2051, 2049
 ROWS = 1024
 
 
-def mnist(source: str) -> dict[str, Part]:
+def mnist(source: str) -> dict[str, StoreContents]:
     """Read a folder with the four idx files, as published or unpacked: records uint8 (28, 28), labels 0 to 9."""
     return {"train_data.zarr": _part(source, "train"), "test_data.zarr": _part(source, "t10k")}
 
 
-def _part(folder: str, prefix: str) -> Part:
+def _part(folder: str, prefix: str) -> StoreContents:
     images = find(folder, f"{prefix}-images-idx3-ubyte", f"{prefix}-images.idx3-ubyte")
     labels = find(folder, f"{prefix}-labels-idx1-ubyte", f"{prefix}-labels.idx1-ubyte")
     shape, count = _header(images, IMAGES), _header(labels, LABELS)
     if shape[:1] != count:
         raise UserError(f"{images} has {shape[0]} images but {labels} has {count[0]} labels")
-    return Part(_pairs(images, labels), shape[0])
+    return StoreContents(_pairs(images, labels), shape[0])
 
 
 def _pairs(images: str, labels: str) -> Generator[Batch]:

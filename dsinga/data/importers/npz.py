@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from dsinga.data.importers.files import naming_errors
-from dsinga.data.importers.records import Batch, Part
-from dsinga.data.layout import chunk_rows
+from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 
 DATA, LABELS = ("data", "x", "images"), ("labels", "y")
@@ -24,7 +24,7 @@ class _Header(NamedTuple):
     dtype: np.dtype
 
 
-def npz(source: str) -> dict[str, Part]:
+def npz(source: str) -> dict[str, StoreContents]:
     """Read the array ``data``, ``x`` or ``images`` (N, *shape), and ``labels`` or ``y`` (N,) where there is one.
 
     Bytes and booleans stay bytes, all other numbers become float32. The arrays are streamed, unless they are in
@@ -41,7 +41,7 @@ def npz(source: str) -> dict[str, Part]:
         if labels and _header(archive, source, labels).shape != header.shape[:1]:
             shape = _header(archive, source, labels).shape
             raise UserError(f"{source}: {labels!r} has shape {shape}, where {data!r} has shape {header.shape}")
-    return {"": Part(_read(source, data, labels, header), header.shape[0])}
+    return {"": StoreContents(_read(source, data, labels, header), header.shape[0])}
 
 
 @contextlib.contextmanager

@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.data.layout import chunk_rows
+from dsinga.data.store_format import chunk_rows
 from dsinga.errors import UserError
 
 
 class Batch(NamedTuple):
-    """Data (n, *shape), labels (n,), (n, T) or None, and how far the source is read, in the unit of Part.total."""
+    """Data (n, *shape), labels (n,), (n, T) or None, and how much of the source is read, in the unit of `total`."""
 
     data: np.ndarray
     labels: np.ndarray | None
     done: int | None = None
 
 
-class Part(NamedTuple):
+class StoreContents(NamedTuple):
     """One store to be: its batches, ``total`` (records, unless the batches say how far they are), names of codes.
 
     ``classes`` are those of labels, ``vocabulary`` those of data that are codes.

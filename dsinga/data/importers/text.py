@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, Part
+from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.vocabulary import read_vocabulary
 from dsinga.errors import UserError
 
@@ -18,7 +18,7 @@ WORDS = 1 << 16  # in a batch
 END_OF_LINE, UNKNOWN = "</s>", "<unk>"
 
 
-class Facts(NamedTuple):
+class TextSummary(NamedTuple):
     """What must be known of a text before it can be written: how many codes it has, what they stand for."""
 
     length: int
@@ -32,7 +32,7 @@ def text(
     vocabulary: str | None = None,
     skip_unseen: bool = False,
     held_out: float = 0.0,
-) -> dict[str, Part]:
+) -> dict[str, StoreContents]:
     """Read a file of text, plain, .gz or .xz: a record is the code of one character or word.
 
     Characters are bytes, whatever the encoding, as in SINGA; their codes are in the order of the bytes. Words are what
@@ -62,7 +62,7 @@ def text(
     }
 
 
-def _survey(path: str, words: bool, vocabulary: str | None, skip: bool) -> Facts:
+def _survey(path: str, words: bool, vocabulary: str | None, skip: bool) -> TextSummary:
     counts: Counter[str] = Counter()
     for block in _words(path) if words else _characters(path):
         counts.update(block)
@@ -70,14 +70,14 @@ def _survey(path: str, words: bool, vocabulary: str | None, skip: bool) -> Facts
         raise UserError(f"{path} has no {_unit(words)}s")
     if vocabulary is None:
         ordered = [symbol for symbol, _ in counts.most_common()] if words else sorted(counts)
-        return Facts(counts.total(), tuple(ordered), skip)
+        return TextSummary(counts.total(), tuple(ordered), skip)
     symbols = read_vocabulary(vocabulary, words)
     if not skip or UNKNOWN in symbols:
-        return Facts(counts.total(), symbols, skip)
+        return TextSummary(counts.total(), symbols, skip)
     length = sum(counts[symbol] for symbol in symbols)
     if not length:
         raise UserError(f"{path} has none of the {_unit(words)}s of {vocabulary}; give the vocabulary of such a text")
-    return Facts(length, symbols, skip)
+    return TextSummary(length, symbols, skip)
 
 
 def _characters(path: str) -> Iterator[str]:
@@ -97,11 +97,11 @@ def _words(path: str) -> Iterator[list[str]]:
                 raise UserError(f"{path}:{number}: not UTF-8 text ({error.reason}); import characters") from None
 
 
-def _part(path: str, words: bool, facts: Facts, start: int, stop: int) -> Part:
-    return Part(_between(path, words, facts, start, stop), stop - start, vocabulary=facts.vocabulary)
+def _part(path: str, words: bool, facts: TextSummary, start: int, stop: int) -> StoreContents:
+    return StoreContents(_between(path, words, facts, start, stop), stop - start, vocabulary=facts.vocabulary)
 
 
-def _between(path: str, words: bool, facts: Facts, start: int, stop: int) -> Generator[Batch]:
+def _between(path: str, words: bool, facts: TextSummary, start: int, stop: int) -> Generator[Batch]:
     """Yield the codes of the text from number ``start`` to ``stop``."""
     at = 0
     for codes in _word_codes(path, facts) if words else _character_codes(path, facts):
@@ -111,7 +111,7 @@ def _between(path: str, words: bool, facts: Facts, start: int, stop: int) -> Gen
             yield Batch(own, None)
 
 
-def _character_codes(path: str, facts: Facts) -> Iterator[np.ndarray]:
+def _character_codes(path: str, facts: TextSummary) -> Iterator[np.ndarray]:
     table = np.full(256, -1, np.int16)
     for code, symbol in enumerate(facts.vocabulary):
         if len(symbol) != 1 or ord(symbol) > 255:
@@ -131,7 +131,7 @@ def _character_codes(path: str, facts: Facts) -> Iterator[np.ndarray]:
         yield codes[codes >= 0].astype(np.uint8)
 
 
-def _word_codes(path: str, facts: Facts) -> Iterator[np.ndarray]:
+def _word_codes(path: str, facts: TextSummary) -> Iterator[np.ndarray]:
     codes = {symbol: code for code, symbol in enumerate(facts.vocabulary)}
     unknown = codes.get(UNKNOWN)
     held: list[int] = []

@@ -8,13 +8,13 @@ from collections.abc import Generator
 import numpy as np
 
 from dsinga.data.importers.files import opened
-from dsinga.data.importers.records import Batch, Part
+from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.errors import UserError
 
 LINES_BYTES = 1 << 20
 
 
-def textfile(source: str, separator: str = ",", has_label: bool = True) -> dict[str, Part]:
+def textfile(source: str, separator: str = ",", has_label: bool = True) -> dict[str, StoreContents]:
     """Read a file of numbers, plain, .gz or .xz: records float32 (columns,), empty lines passed over.
 
     Args:
@@ -22,7 +22,7 @@ def textfile(source: str, separator: str = ",", has_label: bool = True) -> dict[
         separator: between the numbers of a line.
         has_label: whether the first number of each line is its label, an integer.
     """
-    return {"": Part(_read(source, separator, has_label), os.path.getsize(source))}
+    return {"": StoreContents(_read(source, separator, has_label), os.path.getsize(source))}
 
 
 def _read(path: str, separator: str, has_label: bool) -> Generator[Batch]:

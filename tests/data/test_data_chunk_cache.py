@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from dsinga.data import cache as cache_module
-from dsinga.data.cache import ChunkCache
+from dsinga.data import chunk_cache as cache_module
+from dsinga.data.chunk_cache import ChunkCache
 from dsinga.errors import RunError
 
 

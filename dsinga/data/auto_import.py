@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.data.location import exists, is_url, join
+from dsinga.data.filesystem import exists, is_url, join
 from dsinga.data.paths import imported_name, resolve
 from dsinga.data.store import RecordStore, is_complete
 from dsinga.data.writer import DestinationExists

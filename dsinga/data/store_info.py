@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.layout import LABEL_ROWS
 from dsinga.data.store import RecordStore
+from dsinga.data.store_format import LABEL_ROWS
 
 SAMPLED_CHUNKS = 4
 

@@ -13,7 +13,7 @@ from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
 
 
-class Observer(contextlib.ExitStack):
+class RunMonitor(contextlib.ExitStack):
     """Hands what the driver of a run tells to the history, the metrics file and the progress line.
 
     Args:
