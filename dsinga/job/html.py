@@ -81,3 +81,6 @@ def row(cells: tuple[str, ...], tag: str) -> str:
     """Return a table row of escaped cells, aligned to the left as text should be."""
     inner = "".join(f'<{tag} style="text-align: left">{escape(cell)}</{tag}>' for cell in cells)
     return f"<tr>{inner}</tr>"
+
+
+Job._repr_html_ = job_html  # set here because the schema must not import what shows it

@@ -6,6 +6,7 @@ Field names, defaults and meanings are SINGA's (job.proto of branch v0.3) unless
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -215,6 +216,8 @@ class Job(Message):
 
     aliases: ClassVar = {"net": "neuralnet"}
 
+    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga/job/html.py
+
     name: str = "job"
     seed: int = 0
     train_steps: int = 0
@@ -249,8 +252,3 @@ class Job(Message):
     def net(self) -> NetConf:
         """The neural net, by its short name."""
         return self.neuralnet
-
-    def _repr_html_(self) -> str:
-        from dsinga.job.html import job_html
-
-        return job_html(self)

@@ -4,8 +4,9 @@ from dsinga.net.build import create_net, filter_layers, input_layers
 from dsinga.net.cut import cut_rows
 from dsinga.net.dataflow import Edge, Stage
 from dsinga.net.describe import LayerRow, PartRow, bridge_traffic, cut_reasons, describe, describe_parts
-from dsinga.net.draw import to_svg
-from dsinga.net.neuralnet import NeuralNet, Node
+from dsinga.net.drawing import net_to_svg as to_svg
+from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.node import Node
 from dsinga.net.param import Param
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import Cut, ParamPart, PartitionedNet, cut_values, join_values

@@ -19,7 +19,8 @@ from dsinga.net.carry import settle_carry
 from dsinga.net.classes import layer_class
 from dsinga.net.fold import fold, make_folded
 from dsinga.net.machines import freeze_others, insert_reconstructions, settle_chains
-from dsinga.net.neuralnet import NeuralNet, Node
+from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.node import Node
 from dsinga.net.sharing import name_params
 from dsinga.net.splits import insert_splits
 from dsinga.net.unroll import unroll, with_own_names

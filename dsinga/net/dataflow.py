@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dsinga.layers.base import Layer
 from dsinga.layers.context import Rows
-
-if TYPE_CHECKING:
-    from dsinga.net.neuralnet import NeuralNet, Node
+from dsinga.net.node import Node
 
 WHOLE = -1  # instead of the index of a part
 
@@ -46,9 +44,8 @@ class Stage(NamedTuple):
     releases: tuple[int, ...]  # nodes whose features nobody needs once this node's feature is there
 
 
-def trace(net: NeuralNet) -> tuple[Stage, ...]:
-    """Return the stage of each node of ``net``."""
-    nodes = net.nodes
+def build_stages(nodes: Sequence[Node]) -> tuple[Stage, ...]:
+    """Return the stage of each node of a net."""
     edges, parts = find_edges(nodes)
     wanting = wants_gradient(nodes)
     backward = [False] * len(nodes)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from dsinga.layers.base import Shape
 from dsinga.layers.bridge import BridgeDst
 from dsinga.layers.steps import Steps
-from dsinga.net.neuralnet import NeuralNet, Node
+from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.node import Node
 from dsinga.net.partitioned import WHOLE_LAYER, PartitionedNet
 
 FLOAT_BYTES = 4

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from dsinga.layers.activation import Activation, ReLU
 from dsinga.layers.base import Layer
 from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
 from dsinga.layers.elementwise import Add
-
-if TYPE_CHECKING:
-    from dsinga.net.neuralnet import Node
+from dsinga.net.node import Node
 
 
 def fuse(nodes: Sequence[Node]) -> tuple[Node, ...]:

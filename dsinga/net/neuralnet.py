@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, ClassVar
 
 from dsinga.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers.base import Layer
-from dsinga.layers.context import Rows
-from dsinga.net.dataflow import Stage, trace
+from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.fusion import fuse
+from dsinga.net.node import Node
 from dsinga.net.param import Param
 from dsinga.registry import nearest
-
-
-class Node(NamedTuple):
-    """A layer in its net: the positions of its sources, and the names of the params it uses.
-
-    ``params`` are in the order of ``layer.params``; of a shared param it is the owner's name. ``rows`` are those of the
-    layer's batch that it computes, None for those that the worker computes anyway. ``takes`` says which part it takes
-    of each source that hands out parts; where it is empty, destinations take them in the order of the net.
-    """
-
-    layer: Layer
-    sources: tuple[int, ...]
-    params: tuple[str, ...]
-    rows: Rows | None = None
-    takes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,10 +25,12 @@ class NeuralNet:
     params: Mapping[str, Param]
     phase: Phase
 
+    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.net.drawing
+
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """What an iteration does at each node, worked out once."""
-        return trace(self)
+        return build_stages(self.nodes)
 
     @cached_property
     def fused(self) -> NeuralNet:
@@ -79,8 +66,3 @@ class NeuralNet:
     def __repr__(self) -> str:
         size = sum(param.size for param in self.params.values())
         return f"NeuralNet({self.phase.name}: {len(self.nodes)} layers, {size:,} numbers in {len(self.params)} params)"
-
-    def _repr_html_(self) -> str:
-        from dsinga.net.draw import to_svg
-
-        return to_svg(self)

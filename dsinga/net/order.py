@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net.neuralnet import Node
+from dsinga.net.node import Node
 
 
 def communication_order(nodes: Sequence[Node]) -> list[int]:

@@ -14,9 +14,10 @@ from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net.cut import cut_rows
-from dsinga.net.dataflow import WHOLE, Edge, trace
+from dsinga.net.dataflow import WHOLE, Edge, build_stages
 from dsinga.net.labels import Labels
-from dsinga.net.neuralnet import NeuralNet, Node
+from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.node import Node
 from dsinga.net.order import communication_order
 from dsinga.net.param import Param
 from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, Cut, ParamPart, PartitionedNet, Place
@@ -53,7 +54,7 @@ def partition(
     for position in range(len(net.nodes)):
         rewriting.place(position)
     nodes, places = _sort(rewriting.graph)
-    nodes = _with_gradients(nodes, net)
+    nodes = _with_gradients(nodes)
     nets = tuple(_local(net, nodes, places, rewriting.params, location) for location in range(parts))
     return PartitionedNet(net, cuts, nodes, places, nets, _param_parts(net, nets, rewriting))
 
@@ -168,9 +169,9 @@ def _sort(graph: Graph) -> tuple[tuple[Node, ...], tuple[Place, ...]]:
     return sorted_nodes, tuple(graph.places[old] for old in order)
 
 
-def _with_gradients(nodes: tuple[Node, ...], net: NeuralNet) -> tuple[Node, ...]:
+def _with_gradients(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Tell the bridges over which a gradient comes back."""
-    stages = trace(NeuralNet(nodes, net.params, net.phase))
+    stages = build_stages(nodes)
     result = list(nodes)
     for position, (node, stage) in enumerate(zip(nodes, stages, strict=True)):
         if isinstance(node.layer, BridgeDst) and any(stage.needs):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from dsinga.layers.base import Shape
-from dsinga.net.neuralnet import NeuralNet, Node
+from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.node import Node
 
 ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut
 WHOLE_LAYER = -1  # instead of a dimension
@@ -74,14 +75,11 @@ class PartitionedNet:
     locals: tuple[NeuralNet, ...]
     parts: Mapping[str, ParamPart]
 
+    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.net.drawing
+
     def __repr__(self) -> str:
         sizes = ", ".join(str(len(local.nodes)) for local in self.locals)
         return f"PartitionedNet({self.whole.phase.name}: {len(self.locals)} workers with {sizes} layers)"
-
-    def _repr_html_(self) -> str:
-        from dsinga.net.draw_parts import to_svg
-
-        return to_svg(self)
 
 
 def cut_values(parts: Mapping[str, ParamPart], whole: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

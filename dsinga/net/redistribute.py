@@ -18,7 +18,7 @@ from dsinga.layers.connection import Concate, Slice, Split
 from dsinga.layers.context import Rows
 from dsinga.net.cut import cut_rows
 from dsinga.net.dataflow import WHOLE
-from dsinga.net.neuralnet import Node
+from dsinga.net.node import Node
 from dsinga.net.partitioned import ROWS, WHOLE_LAYER, Place
 
 

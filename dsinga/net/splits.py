@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dsinga.job import LayerConf, LayerType, SplitConf
 from dsinga.layers.base import Layer
 from dsinga.net.dataflow import wants_gradient
-from dsinga.net.neuralnet import Node
+from dsinga.net.node import Node
 from dsinga.registry import lookup
 
 

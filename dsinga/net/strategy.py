@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dsinga.layers.base import Connection, Layer
-from dsinga.net.neuralnet import NeuralNet, Node
+from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.node import Node
 from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, Cut
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import partition
-from dsinga.net.draw_parts import colours, to_svg
-from dsinga.net.lanes import find_boxes, place_boxes
+from dsinga.net.drawing.partitioned_svg import colours, partitioned_to_svg
+from dsinga.net.drawing.swimlanes import find_boxes, place_boxes
 from tests.support.net_cases import build, dense, layer
 from tests.support.partition_nets import NETS, STRATEGIES, net_of
 from tests.support.random_nets import nets
@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def drawn(cut, kind="rect"):
     """Return the classes and attributes of all elements of a kind."""
-    return [(one.get("class"), one.attrib) for one in ElementTree.fromstring(to_svg(cut)).iter(SVG + kind)]
+    return [(one.get("class"), one.attrib) for one in ElementTree.fromstring(partitioned_to_svg(cut)).iter(SVG + kind)]
 
 
 def extent(attributes):
@@ -68,14 +68,14 @@ def test_bridges_and_edges_between_workers_are_marked_and_the_way_of_gradients_t
     assert [one["stroke"] for one in between] == [colours(0)[1]] * 2
     assert sorted(one.get("marker-start", "") for one in between) == ["", "url(#back0)"]
     assert sum("stroke-dasharray" in one for _, one in paths) == 2  # labels of data and of what was received
-    texts = [text.text for text in ElementTree.fromstring(to_svg(cut)).iter(f"{SVG}text")]
+    texts = [text.text for text in ElementTree.fromstring(partitioned_to_svg(cut)).iter(f"{SVG}text")]
     assert texts.count("send to 1") == texts.count("receive from 0") == 2
     assert {"worker 0", "worker 1"} <= set(texts)
 
 
 def test_bridges_with_one_purpose_are_one_box():
     cut = partition(net_of("convnet", "hybrid", 4), 4)
-    texts = [text.text for text in ElementTree.fromstring(to_svg(cut)).iter(f"{SVG}text")]
+    texts = [text.text for text in ElementTree.fromstring(partitioned_to_svg(cut)).iter(f"{SVG}text")]
     assert texts.count("send to 1, 2, 3") == texts.count("receive from 1, 2, 3") > 0
 
 
@@ -85,7 +85,7 @@ def test_colours_of_many_workers_differ():
 
 def test_a_notebook_shows_the_picture():
     cut = partition(net_of("convnet", "hybrid", 2), 2)
-    assert cut._repr_html_() == to_svg(cut)
+    assert cut._repr_html_() == partitioned_to_svg(cut)
     assert repr(cut).startswith("PartitionedNet(kTrain: 2 workers")
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.net import to_svg
-from dsinga.net.arrange import arrange
-from dsinga.net.draw import COLOURS
+from dsinga.net.drawing.layered_layout import arrange
+from dsinga.net.drawing.net_svg import COLOURS
 from tests.support.net_cases import IMAGES, build, dense, layer
 
 SVG = "{http://www.w3.org/2000/svg}"

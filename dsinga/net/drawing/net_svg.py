@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from dsinga.layers.base import Layer
-from dsinga.net.arrange import arrange
 from dsinga.net.describe import LayerRow, describe
+from dsinga.net.drawing.layered_layout import arrange
 from dsinga.net.neuralnet import NeuralNet
 
 COLOURS = {  # category: (fill, frame), readable on white and on black
@@ -21,7 +21,7 @@ BOX_HEIGHT, GAP_Y, GAP_X, LANE, MARGIN = 44, 26, 28, 26, 12
 NAME_WIDTH, TEXT_WIDTH = 7.6, 6.4  # of a character in the bold 13 px and the plain 11 px font, on the wide side
 
 
-def to_svg(net: NeuralNet) -> str:
+def net_to_svg(net: NeuralNet) -> str:
     """Draw ``net`` as an SVG: name, type, feature shape and number of params of each layer, coloured by category.
 
     Edges that carry only labels are dashed. Hovering over a box shows the names and shapes of its params.

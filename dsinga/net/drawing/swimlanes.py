@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net.arrange import arrange
+from dsinga.net.drawing.layered_layout import arrange
 from dsinga.net.partitioned import PartitionedNet
 
 Key = tuple[object, ...]

@@ -9,8 +9,8 @@ from html import escape
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net.describe import PartRow, describe_parts, part_shape
-from dsinga.net.draw import LANE, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
-from dsinga.net.lanes import Box, Lanes, find_boxes, place_boxes
+from dsinga.net.drawing.net_svg import LANE, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
+from dsinga.net.drawing.swimlanes import Box, Lanes, find_boxes, place_boxes
 from dsinga.net.partitioned import PartitionedNet
 
 LAYER_HEIGHT, SMALL_HEIGHT, GAP_Y, WIDE_GAP_Y, GAP_X, LANE_GAP, HEAD = 44, 19, 22, 40, 18, 36, 30
@@ -19,7 +19,7 @@ EDGE = "#888888"
 GOLDEN_ANGLE = 137.508 / 360  # neighbours on the colour wheel are far apart, however many workers there are
 
 
-def to_svg(net: PartitionedNet) -> str:
+def partitioned_to_svg(net: PartitionedNet) -> str:
     """Draw ``net`` as an SVG: a lane for each worker, data at the top, parts of one layer side by side.
 
     Layers are boxes in the colour of their worker; connection layers that partitioning has put in are small, and those
