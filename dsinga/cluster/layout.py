@@ -18,7 +18,6 @@ from dsinga.cluster.placement import Placement, place, process, processes, worke
 from dsinga.cluster.processors import PRECISIONS
 from dsinga.cluster.session import new_run
 from dsinga.cluster.setup import Setup
-from dsinga.cluster.topology import Topology, topology
 from dsinga.cluster.travel import check_stores, check_travels
 from dsinga.job import (
     AlgType,
@@ -31,6 +30,7 @@ from dsinga.job import (
     check,
     training_phases,
 )
+from dsinga.job.topology import Topology, topology
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import slice_for_servers

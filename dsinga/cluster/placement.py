@@ -9,8 +9,8 @@ from urllib.parse import urlparse
 
 from distributed import Client
 
-from dsinga.cluster.topology import Topology
 from dsinga.errors import RunError, UserError
+from dsinga.job.topology import Topology
 
 # Addresses of Dask workers, one a member, group by group.
 Groups = tuple[tuple[str, ...], ...]

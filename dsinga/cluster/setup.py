@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from dsinga.cluster.feed import Feed
 from dsinga.cluster.manner import Manner
-from dsinga.cluster.topology import Topology
 from dsinga.job import Phase
+from dsinga.job.topology import Topology
 from dsinga.layers.bridge import BridgeSrc
 from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet

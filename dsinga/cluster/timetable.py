@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsinga.cluster.topology import Topology
 from dsinga.job import Job, Phase, training_phases
+from dsinga.job.topology import Topology
 
 # What a round should last, in seconds: long beside the milliseconds that a task costs, short beside what a person
 # waits for a progress line. A run of many workers has longer ones, so that the scheduler, which gets four messages for

@@ -25,8 +25,8 @@ from dsinga.cluster import connect
 from dsinga.cluster.automatic import hosts_of, machine_of
 from dsinga.cluster.measure import measure_links
 from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
-from dsinga.cluster.topology import topology
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
+from dsinga.job.topology import topology
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.net.partitioned import Cut

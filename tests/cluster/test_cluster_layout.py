@@ -15,9 +15,9 @@ from dsinga import UserError
 from dsinga.api import roots
 from dsinga.cluster import build_net, evaluate, lay_out, timetable
 from dsinga.cluster.feed import open_feed
-from dsinga.cluster.topology import topology
 from dsinga.data import open_store, write_store
 from dsinga.job import Job, JobError, Phase, loads
+from dsinga.job.topology import topology
 from dsinga.training import initial_values
 from tests.support.small_job import with_topology
 

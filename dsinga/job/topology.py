@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from dsinga.job import ClusterConf, Job, SlicingMethod, SyncTopology
+from dsinga.job.enums import SlicingMethod, SyncTopology
+from dsinga.job.schema import ClusterConf, Job
 
 Edges = tuple[tuple[int, int], ...]
 
