@@ -37,7 +37,7 @@ class Replica(Mapping[str, Array]):
     def __init__(self, params: Mapping[str, Param], updater: Updater, ops: Ops | None = None):
         self._updater = updater
         self._ops = ops or NumpyOps()
-        self._turns: list[Update] = []
+        self._updates: list[Update] = []
         self._slots = {
             name: Slot(SliceSpec(Slice(id, name, 0, 0, 0), p.trainable, p.lr_scale, p.wd_scale, ()), (), 0)
             for id, (name, p) in enumerate(params.items())
@@ -80,13 +80,13 @@ class Replica(Mapping[str, Array]):
         elif not slot.spec.trainable and not isinstance(gradient, SparseRows):
             slot.value = self._there(gradient, slot)  # itself: a copy would be a launch
         else:
-            self._turns.append(self._turn(step, slot, slot.value, self._there(gradient, slot), slot.state))
+            self._updates.append(self._create_update(step, slot, slot.value, self._there(gradient, slot), slot.state))
 
     def finish(self) -> None:
         """Apply the gradients that were pushed."""
-        turns, self._turns = self._turns, []
-        if turns:
-            self._ops.update(turns, self._updater.conf.clip_norm)
+        updates, self._updates = self._updates, []
+        if updates:
+            self._ops.update(updates, self._updater.conf.clip_norm)
 
     def update(self, step: int, name: str, start: int, gradient: Array) -> None:
         """Apply the gradient of the elements from ``start`` on; a param that is not trainable is replaced by it."""
@@ -96,10 +96,14 @@ class Replica(Mapping[str, Array]):
             slot.value[where] = gradient
             return
         state = {key: array[where] for key, array in slot.state.items()}
-        self._ops.update([self._turn(step, slot, slot.value[where], gradient, state)], self._updater.conf.clip_norm)
+        self._ops.update(
+            [self._create_update(step, slot, slot.value[where], gradient, state)], self._updater.conf.clip_norm
+        )
 
-    def _turn(self, step: int, slot: Slot, value: Array, gradient: Array, state: Mapping[str, Array]) -> Update:
-        return self._updater.turn(step, value, gradient, state, slot.spec.lr_scale, slot.spec.wd_scale)
+    def _create_update(
+        self, step: int, slot: Slot, value: Array, gradient: Array, state: Mapping[str, Array]
+    ) -> Update:
+        return self._updater.create_update(step, value, gradient, state, slot.spec.lr_scale, slot.spec.wd_scale)
 
     def copy(self, names: Iterable[str]) -> Held:
         """Return copies of the values and of the state of these params."""

@@ -28,7 +28,7 @@ BLOCK = 1 << 18
 
 
 class Update(NamedTuple):
-    """A param's turn: ``value`` and ``state`` are flat, float32, and so is ``gradient``.
+    """One update of a param by a formula: ``value``, ``gradient`` and ``state`` are flat float32 arrays.
 
     Where there are ``rows`` (n,), which rise, ``gradient`` is (n, width): that of these rows of the value, seen as
     (rows, width). The other rows do not move.

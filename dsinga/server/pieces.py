@@ -19,19 +19,19 @@ class Piece(NamedTuple):
     do: Callable[[], None]
 
 
-def cut(turn: Update, gradients: Sequence[Array]) -> list[Piece]:
-    """Return the pieces of a change by the sum of ``gradients``, which are added in their order; turn's own is unused.
+def cut(update: Update, gradients: Sequence[Array]) -> list[Piece]:
+    """Return the pieces of an update by the sum of ``gradients``, which are added in their order.
 
-    No array but the value and the state is written.
+    ``update.gradient`` is not used. No array but the value and the state is written.
     """
-    bounds = [(start, min(start + PIECE, turn.value.size)) for start in range(0, turn.value.size, PIECE)]
-    return [Piece(stop - start, functools.partial(_change, turn, gradients, start, stop)) for start, stop in bounds]
+    bounds = [(start, min(start + PIECE, update.value.size)) for start in range(0, update.value.size, PIECE)]
+    return [Piece(stop - start, functools.partial(_change, update, gradients, start, stop)) for start, stop in bounds]
 
 
-def _change(turn: Update, gradients: Sequence[Array], start: int, stop: int) -> None:
+def _change(update: Update, gradients: Sequence[Array], start: int, stop: int) -> None:
     piece = slice(start, stop)
     change, spare = buffers.empty((2, PIECE))[:, : stop - start]  # the same memory for pieces of every length
     total = gradients[0][piece]
     for other in gradients[1:]:
         total = np.add(total, other[piece], out=change)
-    turn.formula(turn.value[piece], total, [array[piece] for array in turn.state], change, spare)
+    update.formula(update.value[piece], total, [array[piece] for array in update.state], change, spare)

@@ -99,8 +99,8 @@ class Slot:
         scales = self.spec.lr_scale, self.spec.wd_scale
         gradients = contributions.parts
         if gradients and self.spec.trainable and not self.spec.slice.width and not updater.conf.clip_norm:
-            turn = updater.turn(contributions.version, self.value, gradients[0], self.state, *scales)
-            return cut(turn, gradients)
+            update = updater.create_update(contributions.version, self.value, gradients[0], self.state, *scales)
+            return cut(update, gradients)
         total = contributions.total()
         if self.spec.slice.width:
             self._note_change(contributions.version, total)

@@ -84,9 +84,9 @@ class Updater(ABC):
         Of a gradient that is rows, these rows of ``value`` and ``state`` change and the others do not move at all: a
         row that is left out has neither weight decay nor momentum in this step.
         """
-        apply(self.turn(step, value, gradient, state, lr_scale, wd_scale), self.conf.clip_norm)
+        apply(self.create_update(step, value, gradient, state, lr_scale, wd_scale), self.conf.clip_norm)
 
-    def turn(
+    def create_update(
         self,
         step: int,
         value: Array,
@@ -95,7 +95,10 @@ class Updater(ABC):
         lr_scale: float = 1.0,
         wd_scale: float = 1.0,
     ) -> Update:
-        """Return what :meth:`update` does, for a backend to do with that of other params; it wants clip_norm, too."""
+        """Return the formula of :meth:`update` with its arrays: ``Ops.update`` applies those of many params at once.
+
+        The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``.
+        """
         lr = float(self.rate(step)) * lr_scale  # a numpy float64 from a user's schedule would widen the blocks
         formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale)
         slots = [state[slot] for slot in self.slots]

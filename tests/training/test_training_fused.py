@@ -51,7 +51,7 @@ class Params:
                 gradients = [SparseRows(rows, values.reshape(2, 2), (6, 2)) for rows, values in pairs]
             self._updater.update(step, value, gradients[0], state, *scales[place])
             their_value, their_state = self.there[place]
-            updates.append(self._updater.turn(step, their_value, gradients[1], their_state, *scales[place]))
+            updates.append(self._updater.create_update(step, their_value, gradients[1], their_state, *scales[place]))
         self._ops.update(updates, self._updater.conf.clip_norm)
 
     def compare(self, check: Any) -> None:
@@ -91,7 +91,7 @@ def test_a_gradient_that_is_not_finite_is_not_made_to_look_as_if_it_were(ops: An
     updater = updater_of(UpdaterType.kSGD, clip_norm=1.0)
     value, gradient = ops.asarray(np.ones(3, np.float32)), ops.asarray(np.array([1, lost, 2], np.float32))
     state = {"history": ops.asarray(np.zeros(3, np.float32))}
-    ops.update([updater.turn(0, value, gradient, state)], 1.0)
+    ops.update([updater.create_update(0, value, gradient, state)], 1.0)
     expected = np.ones(3, np.float32)
     updater.update(0, expected, np.array([1, lost, 2], np.float32), updater.create_state(3))
     np.testing.assert_array_equal(ops.to_numpy(value), expected)
@@ -102,7 +102,7 @@ def test_tables_that_have_not_changed_do_not_go_up_again(ops: Any):
     value, gradient = (ops.asarray(np.ones(3, np.float32)) for _ in range(2))
     before = None
     for step in range(2):
-        ops.update([updater.turn(step, value, gradient, {})])
+        ops.update([updater.create_update(step, value, gradient, {})])
         tables = {name: table for name, (_, table) in ops._tables.items()}
         assert before is None or all(tables[name] is before[name] for name in before)
         before = tables
@@ -113,7 +113,7 @@ class TestFormulas:
     def test_a_program_is_the_same_whatever_the_rate(self):
         updater, program = updater_of(UpdaterType.kAdam, weight_decay=0.1), []
         for step in range(2):
-            formula = updater.turn(step, *[np.ones(1, np.float32)] * 2, updater.create_state(1)).formula
+            formula = updater.create_update(step, *[np.ones(1, np.float32)] * 2, updater.create_state(1)).formula
             program.append(trace(formula, 2))
         assert program[0].program == program[1].program
         assert program[0].constants != program[1].constants
