@@ -20,7 +20,7 @@ from dsinga.cluster.watch import Steps
 from dsinga.errors import Diverged
 from dsinga.job import Phase, to_text
 from dsinga.training import Metrics, name_metrics
-from dsinga.training.finite import REMEDY, first_not_finite
+from dsinga.training.divergence import REMEDY, first_not_finite
 
 _log = logging.getLogger(__name__)
 

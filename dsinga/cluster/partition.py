@@ -31,7 +31,7 @@ from dsinga.net.segments import Segment, segments
 from dsinga.ops import Array, Ops, buffers
 from dsinga.ownthread import OwnThread
 from dsinga.training import Metrics, checked, forward
-from dsinga.training.finite import REMEDY, all_finite, check_metrics, first_not_finite
+from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
 
 
 class Partition:

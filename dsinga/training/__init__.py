@@ -2,7 +2,8 @@
 
 from dsinga.training import updaters  # which registers SINGA's seven
 from dsinga.training.algorithms import Algorithm, algorithm, checked
-from dsinga.training.bp import Push, bp, forward
+from dsinga.training.bp import Push, bp
+from dsinga.training.forward_pass import forward
 from dsinga.training.generation import Generator, generate, generator
 from dsinga.training.initialisers import check_params, initial_values, initialise
 from dsinga.training.metrics import Metrics, name_metrics

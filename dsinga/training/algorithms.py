@@ -13,8 +13,9 @@ from dsinga.layers.base import Array
 from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import is_metric
 from dsinga.net import NeuralNet
-from dsinga.training.bp import Metrics, Push
-from dsinga.training.chosen import chosen
+from dsinga.training.bp import Push
+from dsinga.training.metrics import Metrics
+from dsinga.training.resolve import resolve
 
 Algorithm = Callable[[NeuralNet, Mapping[str, Array], Mapping[str, Records], Context, Push], Metrics]
 
@@ -25,7 +26,7 @@ def algorithm(conf: AlgConf) -> Algorithm:
     A user's own is registered as ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a
     class that is made from the AlgConf and called like it. Raises JobError for one that is not registered.
     """
-    entry = chosen("algorithm", conf, "alg", "user_alg")
+    entry = resolve("algorithm", conf, "alg", "user_alg")
     own = entry(conf) if isinstance(entry, type) else entry
     if not callable(own):
         raise conf.error(f"algorithm {conf.user_alg!r} must be a function, or a class with __call__", "user_alg")

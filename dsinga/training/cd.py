@@ -12,7 +12,8 @@ from dsinga.layers.context import Context, Records
 from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.net import NeuralNet
 from dsinga.registry import register
-from dsinga.training.bp import Push, Visit, visit_layers, whole_rows
+from dsinga.training.bp import Push, with_zero_rows
+from dsinga.training.forward_pass import TapeEntry, forward_pass
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 
 
@@ -62,18 +63,18 @@ class ContrastiveDivergence:
         Params of other layers are not pushed. Raises UserError where a machine is cut apart between workers.
         """
         metrics = []
-        hidden: dict[str, Visit] = {}
-        for visit in visit_layers(net, values, records, ctx):
-            layer = visit.stage.layer
-            metrics.append((layer.name, visit.output.metrics))
+        hidden: dict[str, TapeEntry] = {}
+        for entry in forward_pass(net, values, records, ctx):
+            layer = entry.stage.layer
+            metrics.append((layer.name, entry.output.metrics))
             if isinstance(layer, RBMHid):
-                hidden[layer.name] = visit
+                hidden[layer.name] = entry
             elif isinstance(layer, Reconstruction):
-                self.train(visit, hidden.pop(layer.hidden.name, None), push)
-            del visit  # or it would keep its features alive while the next layer computes
+                self.train(entry, hidden.pop(layer.hidden.name, None), push)
+            del entry  # or it would keep its features alive while the next layer computes
         return report_metrics(net, read_metrics(metrics, ctx.ops))
 
-    def train(self, reconstruction: Visit, hidden: Visit | None, push: Push) -> None:
+    def train(self, reconstruction: TapeEntry, hidden: TapeEntry | None, push: Push) -> None:
         """Push the gradients of one machine, and its chains if it has any."""
         layer, ctx = reconstruction.stage.layer, reconstruction.ctx
         assert isinstance(layer, Reconstruction)
@@ -84,7 +85,7 @@ class ContrastiveDivergence:
         data = Statistics(*reconstruction.sources)
         if layer.hidden.persistent:
             model, chain = follow_chain(machine, hidden.params[-1], self.steps, ctx)
-            push(machine.hidden_names[-1], whole_rows(chain, layer.hidden.params[-1], ctx))
+            push(machine.hidden_names[-1], with_zero_rows(chain, layer.hidden.params[-1], ctx))
         else:
             model = reconstruct(machine, reconstruction.output.feature, self.steps, ctx)
         push_gradients(machine, data, model, ctx, push)
@@ -93,8 +94,8 @@ class ContrastiveDivergence:
 def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> Statistics:
     """Return the statistics after so many Gibbs steps; ``visible`` are the means after the first."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
-    for turn in range(1, steps):
-        sample = hidden_side.sample(hidden_side.mean(hidden_params, visible, ctx.ops), ctx, f"/{turn}")
+    for step in range(1, steps):
+        sample = hidden_side.sample(hidden_side.mean(hidden_params, visible, ctx.ops), ctx, f"/{step}")
         visible = visible_side.mean(visible_params, sample, ctx.ops)
     return Statistics(visible, hidden_side.mean(hidden_params, visible, ctx.ops))
 
@@ -102,10 +103,10 @@ def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> S
 def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> tuple[Statistics, Array]:
     """Return the statistics so many Gibbs steps after the samples ``hidden``, and the hidden samples there."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
-    for turn in range(steps):
-        visible = visible_side.sample(visible_side.mean(visible_params, hidden, ctx.ops), ctx, f"/{turn}")
+    for step in range(steps):
+        visible = visible_side.sample(visible_side.mean(visible_params, hidden, ctx.ops), ctx, f"/{step}")
         mean = hidden_side.mean(hidden_params, visible, ctx.ops)
-        hidden = hidden_side.sample(mean, ctx, f"/chain/{turn}")
+        hidden = hidden_side.sample(mean, ctx, f"/chain/{step}")
     return Statistics(visible, mean), hidden
 
 

@@ -11,7 +11,7 @@ from dsinga.job import CharRNNConf, LayerConf, LayerType, NetConf, OnehotConf, P
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.ops import Array, Ops, get_ops
-from dsinga.training.bp import forward
+from dsinga.training.forward_pass import forward
 from dsinga.training.initialisers import check_params
 
 READERS = (LayerType.kCharRNN, LayerType.kRNNDummy)

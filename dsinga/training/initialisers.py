@@ -14,7 +14,7 @@ from dsinga.job import ParamGenConf
 from dsinga.layers.base import Shape
 from dsinga.net import NeuralNet, Param
 from dsinga.registry import register
-from dsinga.training.chosen import chosen, noting
+from dsinga.training.resolve import error_note, resolve
 
 Initialiser = Callable[[Shape, ParamGenConf, np.random.Generator], Any]
 
@@ -30,7 +30,7 @@ def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarr
         if param.conf.init is None:
             values[name] = np.full(param.shape, param.spec.initial, np.float32)
         else:
-            with noting(f"in the initialiser of param {name!r}"):
+            with error_note(f"in the initialiser of param {name!r}"):
                 values[name] = initialise(param.shape, param.conf.init, param_rng(seed, name), name)
     return values
 
@@ -49,7 +49,7 @@ def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param
     Raises JobError where the method needs rows and columns and ``shape`` has none, or a user's own returns something
     else than numbers of that shape.
     """
-    given = chosen("initialiser", conf)(shape, conf, rng)
+    given = resolve("initialiser", conf)(shape, conf, rng)
     own = f"initialiser {conf.user_type!r}" + (f" of param {param!r}" if param else "")
     if not isinstance(given, (np.ndarray, np.number, list, tuple, float, int)):
         raise conf.error(f"{own} must return an array of shape {shape}, not {given!r}", "user_type")

@@ -10,7 +10,7 @@ from typing import Any
 
 from dsinga.job import LRGenConf, Message
 from dsinga.registry import register
-from dsinga.training.chosen import chosen, noting
+from dsinga.training.resolve import error_note, resolve
 
 Schedule = Callable[[int], float]
 
@@ -22,8 +22,8 @@ def schedule(conf: LRGenConf) -> Schedule:
     returns a function (or object to call) of the step. Raises JobError where the configuration of the type is missing
     or wrong, or a user's own does not give a number for step 0.
     """
-    with noting("in the schedule of the learning rate"):
-        rate: Schedule = chosen("schedule", conf)(conf)
+    with error_note("in the schedule of the learning rate"):
+        rate: Schedule = resolve("schedule", conf)(conf)
         if not callable(rate):
             message = f"schedule {conf.user_type!r} must return a function of the step, not {rate!r}"
             raise conf.error(message, "user_type")

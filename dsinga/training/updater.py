@@ -19,7 +19,7 @@ import numpy as np
 from dsinga.job import UpdaterConf
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
-from dsinga.training.chosen import chosen, noting
+from dsinga.training.resolve import error_note, resolve
 from dsinga.training.schedules import schedule
 
 Block = Any  # an array, or what stands for one: see dsinga.ops.programs
@@ -34,13 +34,13 @@ def create_updater(conf: UpdaterConf) -> Updater:
     """
     if conf.clip_norm and conf.clip_high > conf.clip_low:
         raise conf.error("clips twice: give clip_norm, or clip_low and clip_high", "clip_norm")
-    cls = chosen("updater", conf)
+    cls = resolve("updater", conf)
     name = conf.user_type or conf.type.name
     if not (isinstance(cls, type) and issubclass(cls, Updater)):
         raise conf.error(f"updater {name!r} must be a subclass of dsinga.training.Updater, not {cls!r}", "user_type")
     if isinstance(cls.slots, str):
         raise conf.error(f"slots of updater {name!r} must be a tuple, as in ({cls.slots!r},)", "user_type")
-    with noting(f"in updater {name!r}, tried before training"):
+    with error_note(f"in updater {name!r}, tried before training"):
         updater = cls(conf)
         if not hasattr(updater, "rate"):
             raise conf.error(f"{cls.__name__}.__init__ must begin with super().__init__(conf)", "user_type")

@@ -109,7 +109,7 @@ def test_a_users_own_initialiser_is_found_by_name():
             r"job.conf:2: kGaussianSqrtFanIn fills params with rows and columns, not .*\(4,\)",
         ),
         ("type: kUniform low: 2\nhigh: 1", "job.conf:3: high 1.0 is less than low 2.0"),
-        ("type: kUserInit", "job.conf:2: type kUserInit wants user_type"),
+        ("type: kUserInit", "job.conf:2: type kUserInit needs user_type"),
         ('type: kUserInit\nuser_type: "Eyes"', "job.conf:3: no initialiser is registered as 'Eyes'"),
         (
             'type: kUserInit\nuser_type: "Short"',

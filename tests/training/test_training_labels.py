@@ -9,7 +9,7 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Records
 from dsinga.training import forward
-from dsinga.training.bp import Metrics
+from dsinga.training.metrics import Metrics
 from tests.support.training_cases import build, context, layer, records_of, values_of
 
 ROWS = 5

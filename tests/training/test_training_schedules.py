@@ -72,7 +72,7 @@ def test_a_users_own_schedule_may_be_a_function_or_a_class():
             "type: kFixedStep fixedstep_conf {\nstep: [5, 5] step_lr: [1, 2] }",
             r"job.conf:3: the steps must rise, not \[5, 5\]",
         ),
-        ("type: kUserChange", "job.conf:2: type kUserChange wants user_type"),
+        ("type: kUserChange", "job.conf:2: type kUserChange needs user_type"),
         ('type: kUserChange\nuser_type: "Hal"', "job.conf:3: no schedule is registered as 'Hal'"),
     ],
 )

@@ -1,22 +1,20 @@
-"""Losses that are no longer finite: which step, which layer, and where it began."""
+"""Checks that losses and params are finite; the errors name the step, the layer and where NaN or infinity began."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dsinga.errors import Diverged
 from dsinga.layers.context import Context
 from dsinga.net import NeuralNet
+from dsinga.training.forward_pass import TapeEntry
 from dsinga.training.metrics import Metrics, Reports
 
-if TYPE_CHECKING:
-    from dsinga.training.bp import Visit
-
-REMEDY = "lower the learning rate, or clip gradients (clip_norm)"  # where a param is lost
+REMEDY = "lower the learning rate, or clip gradients (clip_norm)"  # where a param is no longer finite
 ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such batches out (skip_bad_batches: true)"
 
 
@@ -32,29 +30,29 @@ def check_metrics(metrics: Metrics, step: int) -> None:
         raise Diverged(f"{name!r} is not finite at step {step}; {ADVICE}")
 
 
-def check_visits(net: NeuralNet, visits: Sequence[Visit], reports: Reports, ctx: Context) -> None:
+def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ctx: Context) -> None:
     """Raise Diverged, naming the step, the loss and the layer where it began, unless all metrics are finite.
 
-    ``visits`` are those of a forward pass, ``reports`` their metrics. To look for the layer takes time only where
-    there is one.
+    ``reports`` are the metrics of the forward pass on ``tape``. The arrays on the tape are read only where a metric is
+    not finite.
     """
     for loss, metrics in reports:
         if not all_finite(metrics):
             raise Diverged(
-                f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, visits)}; {ADVICE}"
+                f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, tape)}; {ADVICE}"
             )
 
 
 def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the first array with a number that is not finite, None if there is no such array."""
+    """Return the name of the first array that contains NaN or infinity, None if all arrays are finite."""
     return next((name for name in arrays if not _finite(arrays[name])), None)
 
 
-def _cause(net: NeuralNet, visits: Sequence[Visit]) -> str:
-    """Say what is the first that is not finite in a forward pass: a param, or the feature of a layer."""
-    for stage, params, sources, output, _ in visits:
+def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
+    """Name the first param or feature of a forward pass that is not finite."""
+    for stage, params, sources, output, _ in tape:
         for edge, source in zip(stage.edges, sources, strict=False):
-            if not _finite(source):  # of a layer whose own visit has been dropped: what it gave is not in question then
+            if not _finite(source):  # its own entry may be without_features, and was then passed over
                 return f"the feature of {net.stages[edge.node].layer.name!r} is the first that is not"
         for name, param in zip(stage.params, params, strict=True):
             if not _finite(param):

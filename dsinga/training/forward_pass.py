@@ -1,0 +1,109 @@
+"""The forward pass through a net: features computed layer by layer, recorded on a tape for the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.layers.base import Array, Output
+from dsinga.layers.context import Context, Records
+from dsinga.layers.contract import blame, check_labels, check_output
+from dsinga.net import Edge, NeuralNet, Stage
+from dsinga.net.dataflow import WHOLE
+from dsinga.training.metrics import Metrics, read_metrics, report_metrics
+
+
+class TapeEntry(NamedTuple):
+    """The inputs and the output of one layer in a forward pass: all that its backward pass needs."""
+
+    stage: Stage
+    params: list[Array]
+    sources: list[Any]
+    output: Output
+    ctx: Context
+
+
+def forward(
+    net: NeuralNet,
+    values: Mapping[str, Array],
+    records: Mapping[str, Records],
+    ctx: Context,
+    keep: Collection[str] = (),
+) -> tuple[dict[str, Output], Metrics]:
+    """Compute the features of ``net``; return the outputs of the layers named in ``keep``, and the metrics.
+
+    ``values[name]`` is looked up right before the first layer that uses the param, and may block. Other features are
+    freed as soon as no layer needs them. Raises UserError for a name in ``keep`` that no layer has.
+    """
+    positions = {net.position(name) for name in keep}
+    outputs: dict[str, Output] = {}
+    metrics: list[tuple[str, Mapping[str, tuple[float, float]]]] = []
+    for entry in forward_pass(net, values, records, ctx):
+        layer = entry.stage.layer
+        metrics.append((layer.name, entry.output.metrics))
+        if entry.stage.position in positions:
+            outputs[layer.name] = entry.output
+        del entry  # or it would keep its features alive while the next layer computes
+    return outputs, report_metrics(net, read_metrics(metrics, ctx.ops))
+
+
+def forward_pass(
+    net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
+) -> Iterator[TapeEntry]:
+    """Yield a tape entry for each layer of ``net``, in order, keeping a feature only while a later layer needs it."""
+    features: list[Any] = []
+    labels: list[Any] = []
+    params_by_name: dict[str, Array] = {}
+    for stage in net.stages:
+        layer, edges = stage.layer, stage.edges
+        if layer.is_input:
+            sources = [records[layer.name]]
+        elif stage.plain:
+            sources = [features[edge.node] for edge in edges]
+        else:
+            sources = [labels_of(labels, edge) if edge.labels else part_of(features, edge) for edge in edges]
+        for name in stage.params:
+            if name not in params_by_name:
+                params_by_name[name] = values[name]
+        layer_ctx = ctx.of(stage.rows)
+        params = [params_by_name[name] for name in stage.params]
+        for k in stage.by_rows:
+            params[k] = params[k][layer_ctx.rows.start : layer_ctx.rows.stop]
+        try:
+            output = layer.compute_feature(params, sources, layer_ctx)
+            check_output(layer, params, sources, output)
+            if net.bridged:
+                check_labels(layer, output)
+        except Exception as error:
+            blame(error, layer, "compute_feature")
+            raise
+        if output.labels is None:
+            source_labels = [labels_of(labels, edge) for edge in edges]
+            output = output._replace(labels=layer.hand_on_labels(source_labels, layer_ctx))
+        features.append(output.feature)
+        labels.append(output.labels)
+        for node in stage.releases:
+            features[node] = None
+        yield TapeEntry(stage, params, sources, output, layer_ctx)
+        del sources, output  # or they would live while the next layer computes
+
+
+def without_features(entry: TapeEntry) -> TapeEntry:
+    """Return the entry of a layer that no gradient reaches, without its large arrays: metrics and state remain."""
+    return entry._replace(sources=[], output=entry.output._replace(feature=None, saved=None))
+
+
+def part_of(features: list[Any], edge: Edge) -> Any:
+    """Return the feature that an edge carries: a whole one, or one part of it."""
+    feature = features[edge.node]
+    return feature if edge.part == WHOLE else feature[edge.part]
+
+
+def labels_of(labels: list[Any], edge: Edge) -> Any:
+    """Return the labels that an edge carries: those of one part, where each part has its own."""
+    node_labels = labels[edge.node]
+    if not isinstance(node_labels, tuple):
+        return node_labels
+    return np.concatenate(node_labels) if edge.part == WHOLE else node_labels[edge.part]
