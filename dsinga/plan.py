@@ -11,8 +11,7 @@ import dask.config
 from dask.system import CPU_COUNT
 
 from dsinga.api import roots
-from dsinga.cluster.feed import open_feed
-from dsinga.cluster.measure import meetings_inside
+from dsinga.cluster.link_probe import meetings_inside
 from dsinga.cluster.units import parse_bandwidth, parse_latency
 from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, JobError, LayerConf, PartitionMethod, Phase, check
@@ -31,6 +30,7 @@ from dsinga.planner.simulate import Prediction
 from dsinga.planner.store import RateStore, rates_file
 from dsinga.planner.strategies import by_features, by_layer, by_rows, hybrid, in_words
 from dsinga.training import create_updater
+from dsinga.worker.batch_reader import open_batch_reader
 
 NETWORK = Link(100e-6, 125e6)  # an ordinary switched gigabit network
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -237,7 +237,7 @@ def _with_memory(job: Job, net: NeuralNet, one: Alternative, cuts: Cuts) -> Alte
 def _net(job: Job, data_root: str | None) -> NeuralNet:
     """Return the training net; where its stores are not there, of the shapes that the job gives."""
     try:
-        infos = open_feed(job, Phase.kTrain, 1, roots(job, data_root)).infos
+        infos = open_batch_reader(job, Phase.kTrain, 1, roots(job, data_root)).infos
     except UserError as error:
         layers = input_layers(job.neuralnet, Phase.kTrain)
         if any(layer.store_conf is None or not layer.store_conf.shape for layer in layers):

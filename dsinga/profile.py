@@ -14,8 +14,6 @@ import rich.box
 import rich.console
 import rich.table
 
-from dsinga.cluster.feed import Feed, open_feed
-from dsinga.cluster.replica import Held, Replica
 from dsinga.job import AlgType, Job, Phase, check
 from dsinga.layers import Context, Rows
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output
@@ -23,6 +21,8 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.planner.cost import layer_cost
 from dsinga.training import algorithm, bp, create_updater, initial_values
+from dsinga.worker.batch_reader import BatchReader, open_batch_reader
+from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 
 WARM_UP = 5  # iterations that are not counted
 
@@ -61,7 +61,7 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     Raises UserError for what is wrong with the job or its stores.
     """
     check(job, [Phase.kTrain])
-    feed = open_feed(job, Phase.kTrain, 1, roots)
+    feed = open_batch_reader(job, Phase.kTrain, 1, roots)
     net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
     if algorithm(job.train_one_batch) is bp:
         net = net.fused  # as kBP does itself; another algorithm may ask for any layer by its name
@@ -108,13 +108,13 @@ class Clock:
         return seconds
 
 
-def _iterations(job: Job, net: NeuralNet, feed: Feed, clock: Clock, steps: int) -> Iterator[float]:
+def _iterations(job: Job, net: NeuralNet, feed: BatchReader, clock: Clock, steps: int) -> Iterator[float]:
     """Train, and yield the seconds of each iteration."""
     ops = get_ops()
     ops.set_threads(1)
     train, updater = algorithm(job.train_one_batch), create_updater(job.updater)
-    replica = Replica(net.params, updater)
-    replica.put(Held(initial_values(net.params, job.seed), None))
+    replica = ReplicatedParams(net.params, updater)
+    replica.put(ReplicaState(initial_values(net.params, job.seed), None))
     rows = Rows(0, feed.batchsize, feed.batchsize)
     wanted = {node.layer.name: node.rows or rows for node in net.nodes if node.layer.is_input}
     touched = 3 + 2 * len(updater.slots)  # the gradient is read, the value and the state are read and written

@@ -10,12 +10,12 @@ import rich.console
 import rich.table
 
 from dsinga.api import roots, with_workers
-from dsinga.cluster.feed import open_feed
 from dsinga.errors import UserError
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.planner.memory import Memory, worker_memory
 from dsinga.training import create_updater
+from dsinga.worker.batch_reader import open_batch_reader
 
 
 def print_net(net: NeuralNet) -> None:
@@ -52,7 +52,7 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
     locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
     try:
         slots = len(create_updater(job.updater).slots)
-        feed = open_feed(with_workers(job, len(locals_)), Phase.kTrain, len(locals_), roots(job, data_root))
+        feed = open_batch_reader(with_workers(job, len(locals_)), Phase.kTrain, len(locals_), roots(job, data_root))
     except UserError:
         return []
     return [worker_memory(local, slots, len(locals_), *feed.sizes(local)) for local in locals_]

@@ -10,6 +10,8 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
+from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
+
 # The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
 hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, database=None, max_examples=40)
 hypothesis.settings.load_profile("dsinga")

@@ -3,55 +3,55 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dsinga.cluster.course import Observer
     from dsinga.cluster.driver import Outcome, train
     from dsinga.cluster.embedded import connect
-    from dsinga.cluster.graph import Grain
+    from dsinga.cluster.graph_grain.graph import Grain
     from dsinga.cluster.inference import evaluate, predict, processor_here
-    from dsinga.cluster.layout import Layout, lay_out
-    from dsinga.cluster.nets import build_net, build_partitioned_net
     from dsinga.cluster.placement import workers_at_hand
-    from dsinga.cluster.slices import Arrays
+    from dsinga.cluster.prepare import PreparedRun, prepare_run
+    from dsinga.cluster.training_loop import Observer
+    from dsinga.worker.nets import build_net, build_partitioned_net
+    from dsinga.worker.param_slices import Arrays
 
 __all__ = [
     "Arrays",
     "Grain",
-    "Layout",
     "Observer",
     "Outcome",
+    "PreparedRun",
     "build_net",
     "build_partitioned_net",
     "connect",
     "evaluate",
-    "lay_out",
     "predict",
+    "prepare_run",
     "processor_here",
     "train",
     "workers_at_hand",
 ]
 
-_HOMES = {
-    "Arrays": "slices",
-    "Grain": "graph",
-    "Layout": "layout",
-    "Observer": "course",
-    "Outcome": "driver",
-    "build_net": "nets",
-    "build_partitioned_net": "nets",
-    "connect": "embedded",
-    "evaluate": "inference",
-    "lay_out": "layout",
-    "predict": "inference",
-    "processor_here": "inference",
-    "train": "driver",
-    "workers_at_hand": "placement",
+_MODULES = {
+    "Arrays": "dsinga.worker.param_slices",
+    "Grain": "dsinga.cluster.graph_grain.graph",
+    "Observer": "dsinga.cluster.training_loop",
+    "Outcome": "dsinga.cluster.driver",
+    "PreparedRun": "dsinga.cluster.prepare",
+    "build_net": "dsinga.worker.nets",
+    "build_partitioned_net": "dsinga.worker.nets",
+    "connect": "dsinga.cluster.embedded",
+    "evaluate": "dsinga.cluster.inference",
+    "predict": "dsinga.cluster.inference",
+    "prepare_run": "dsinga.cluster.prepare",
+    "processor_here": "dsinga.cluster.inference",
+    "train": "dsinga.cluster.driver",
+    "workers_at_hand": "dsinga.cluster.placement",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a face when it is first asked for: who only looks at a net does not wait for Dask."""
+    """Import a name when it is first used: a script that only builds a net does not wait for Dask."""
     import importlib
 
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dsinga.cluster' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"dsinga.cluster.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -9,10 +9,10 @@ from functools import partial
 import dask.config
 from distributed import Client
 
-from dsinga.cluster.measure import measure_links
+from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.placement import Placement, host, process
-from dsinga.cluster.travel import check_travels
-from dsinga.cluster.watch import gather
+from dsinga.cluster.preflight import check_travels
+from dsinga.cluster.supervision import gather
 from dsinga.job import NetConf, SlicingMethod
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops, get_ops
@@ -45,9 +45,9 @@ def automatic_cuts(
     folder = dask.config.get("dsinga.cache", None)
     arguments = (net, hosts, updater, links, fixed, placement, folder)
     chosen = client.submit(_choose, *arguments, workers=[workers[0]], pure=False)
-    ((wishes, words),) = gather(client, [chosen], workers)
+    ((requested_cuts, words),) = gather(client, [chosen], workers)
     _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), words)
-    return wishes
+    return requested_cuts
 
 
 def hosts_of(placement: Placement, slicing: SlicingMethod) -> Hosts:

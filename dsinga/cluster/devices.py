@@ -11,9 +11,9 @@ import dask.config
 from distributed import Client
 
 from dsinga.cluster.placement import Groups, host
-from dsinga.cluster.processors import PRECISIONS, Found, Processor, free_memory, look
 from dsinga.errors import UserError
 from dsinga.job import Job, Precision
+from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, free_memory, look
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
@@ -22,7 +22,7 @@ Devices = tuple[tuple[int | None, ...], ...]  # [group][number]: a GPU that the 
 HERE = ""  # the address of who is no Dask worker
 
 
-class Want(NamedTuple):
+class GpuRequest(NamedTuple):
     """Who is to compute on a GPU, in words, at which Dask worker, and on which GPU, None for any one."""
 
     group: int
@@ -32,12 +32,12 @@ class Want(NamedTuple):
     words: str
 
 
-def partition_at(group: int, number: int, address: str) -> str:
+def name_partition(group: int, number: int, address: str) -> str:
     """Say which partition it is."""
     return f"partition {number} of group {group} (the Dask worker {address})"
 
 
-def worker_at(group: int, number: int, address: str) -> str:
+def name_worker(group: int, number: int, address: str) -> str:
     """Say which Dask worker it is, or this process."""
     return "this process" if address == HERE else f"the Dask worker {address}"
 
@@ -47,7 +47,7 @@ def choose_devices(
     client: Client | None,
     crews: Groups,
     needs: Callable[[int], int],
-    words: Callable[[int, int, str], str] = partition_at,
+    words: Callable[[int, int, str], str] = name_partition,
 ) -> Devices:
     """Return on which GPU each of ``crews[group][number]``, addresses of Dask workers, is to compute; None for cores.
 
@@ -95,25 +95,25 @@ def check_precision(job: Job, devices: Devices) -> None:
         )
 
 
-def processors_for(
+def choose_processors(
     job: Job, client: Client | None, addresses: Sequence[str], bytes_needed: Callable[[], int]
 ) -> list[Processor]:
     """Return what each of these Dask workers computes forward passes with: one core, or a GPU in the job's precision.
 
     Cores compute in float32, which is at least as exact.
     """
-    (devices,) = choose_devices(job, client, (tuple(addresses),), lambda _: bytes_needed(), worker_at)
+    (devices,) = choose_devices(job, client, (tuple(addresses),), lambda _: bytes_needed(), name_worker)
     precision = PRECISIONS[job.precision]
     return [Processor(1) if device is None else Processor(1, device, precision) for device in devices]
 
 
-def _tell(job: Job, want: Want, device: int, found: Found) -> None:
+def _tell(job: Job, want: GpuRequest, device: int, found: ProcessGpus) -> None:
     _log.info("%s computes on GPU %d: %s", want.words, device, found.words)
     if found.lacks and any(layer.convolution_conf for layer in job.neuralnet.layer):
         _warn_once(found.lacks)
 
 
-def _wants(crews: Groups, gpus: Sequence[int] | None, words: Callable[[int, int, str], str]) -> Iterator[Want]:
+def _wants(crews: Groups, gpus: Sequence[int] | None, words: Callable[[int, int, str], str]) -> Iterator[GpuRequest]:
     """Yield those who are to have a GPU, with the one that the job says; ``gpus`` None for all of them."""
     turns: dict[str, int] = {}
     for group, crew in enumerate(crews):
@@ -121,12 +121,12 @@ def _wants(crews: Groups, gpus: Sequence[int] | None, words: Callable[[int, int,
             turn = turns.get(host(address), 0)
             turns[host(address)] = turn + 1
             if gpus is None:
-                yield Want(group, number, address, None, words(group, number, address))
+                yield GpuRequest(group, number, address, None, words(group, number, address))
             elif turn < len(gpus):
-                yield Want(group, number, address, gpus[turn], words(group, number, address))
+                yield GpuRequest(group, number, address, gpus[turn], words(group, number, address))
 
 
-def _give(wants: Sequence[Want], found: Mapping[str, Found]) -> Iterator[tuple[Want, int]]:
+def _give(wants: Sequence[GpuRequest], found: Mapping[str, ProcessGpus]) -> Iterator[tuple[GpuRequest, int]]:
     """Yield the GPU of each, by the number that its own process knows it by."""
     turns: dict[str, int] = {}
     for want in wants:
@@ -141,7 +141,7 @@ def _give(wants: Sequence[Want], found: Mapping[str, Found]) -> Iterator[tuple[W
             yield want, turn % max(1, found[want.address].gpus)
 
 
-def _asked(given: Mapping[Want, int]) -> dict[str, list[int]]:
+def _asked(given: Mapping[GpuRequest, int]) -> dict[str, list[int]]:
     asked: dict[str, list[int]] = {}
     for want, device in given.items():
         asked.setdefault(want.address, []).append(device)
@@ -149,11 +149,11 @@ def _asked(given: Mapping[Want, int]) -> dict[str, list[int]]:
 
 
 def _troubles(
-    given: Mapping[Want, int],
-    found: Mapping[str, Found],
+    given: Mapping[GpuRequest, int],
+    found: Mapping[str, ProcessGpus],
     rooms: Mapping[str, Mapping[int, int]],
     needs: Callable[[int], int],
-) -> Iterator[tuple[Want, str]]:
+) -> Iterator[tuple[GpuRequest, str]]:
     """Yield why each cannot compute on its GPU, the empty string if it can. Some may share one."""
     taken: dict[tuple[str, str, int], int] = {}
     for want, device in given.items():

@@ -10,15 +10,15 @@ from distributed import Client
 
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
 from dsinga.cluster import timetable
-from dsinga.cluster.course import Course, Observer
-from dsinga.cluster.graph import GRAPHS_AHEAD, Grain
-from dsinga.cluster.layout import Layout, lay_out
-from dsinga.cluster.session import Session
-from dsinga.cluster.slices import Arrays
+from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.graph_grain.graph import GRAPHS_AHEAD, Grain
+from dsinga.cluster.prepare import PreparedRun, prepare_run
+from dsinga.cluster.training_loop import Observer, TrainingLoop
 from dsinga.errors import Diverged, RunError, UserError
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net import NeuralNet
 from dsinga.training import initial_values
+from dsinga.worker.param_slices import Arrays
 
 
 @dataclass
@@ -57,53 +57,55 @@ def train(
         raise job.error("graph grain cannot skip batches; train by rounds", "skip_bad_batches")
     if grain is Grain.graph and job.train_one_batch.alg is not AlgType.kBP:
         raise job.train_one_batch.error("graph grain is for kBP; train by rounds, which run any algorithm", "alg")
-    layout = lay_out(job, client, roots)
-    begin = _resumed(layout, workspace) if resume else _fresh(job, layout, roots)
+    prepared = prepare_run(job, client, roots)
+    begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots)
     observer.begin(begin.step)
-    session = Session(client, layout.setup, layout.placement, grain)
-    course = Course(layout, session, observer, workspace, most=GRAPHS_AHEAD if grain is Grain.graph else None)
-    warm = timetable.all_begin(job, layout.topology, begin.step)
+    run = ClusterRun(client, prepared.config, prepared.placement, grain)
+    training_loop = TrainingLoop(
+        prepared, run, observer, workspace, most=GRAPHS_AHEAD if grain is Grain.graph else None
+    )
+    warm = timetable.all_begin(job, prepared.topology, begin.step)
     try:
-        session.start(begin.params, begin.state if resume else None, begin.step, warm)
-        params = course.run(begin.step)
+        run.start(begin.params, begin.state if resume else None, begin.step, warm)
+        params = training_loop.run(begin.step)
     except Diverged as error:
-        session.close(str(error))
+        run.close(str(error))
         raise Diverged(f"{error}; {_last_good(workspace)}") from error
     except RunError as error:
-        session.close(str(error))
-        raise RunError(f"{error}; {_way_on(workspace, course.step)}") from error
+        run.close(str(error))
+        raise RunError(f"{error}; {_way_on(workspace, training_loop.step)}") from error
     except BaseException:
-        session.close("the driver has ended the run")
+        run.close("the driver has ended the run")
         raise
-    session.close()
-    rows = layout.topology.groups * layout.setup.feeds[Phase.kTrain].batchsize
-    return Outcome(params, job.train_steps, layout.net, rows, list(course.timings))
+    run.close()
+    rows = prepared.topology.groups * prepared.config.readers[Phase.kTrain].batchsize
+    return Outcome(params, job.train_steps, prepared.net, rows, list(training_loop.timings))
 
 
-def _fresh(job: Job, layout: Layout, roots: Sequence[str]) -> Checkpoint:
-    values = initial_values(layout.net.params, job.seed)
+def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str]) -> Checkpoint:
+    values = initial_values(prepared.net.params, job.seed)
     if job.checkpoint_path:
         shapes = {name: array.shape for name, array in values.items()}
-        states = [name for name, param in layout.net.params.items() if param.spec.by_rows]  # of another run's batches
+        states = [name for name, param in prepared.net.params.items() if param.spec.by_rows]  # of another run's batches
         values.update(port(shapes, job.checkpoint_path, roots, without=states))
     return Checkpoint(0, values, {}, {})
 
 
-def _resumed(layout: Layout, workspace: Path | None) -> Checkpoint:
+def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
     if workspace is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier run has left checkpoints")
     path = latest(workspace / "checkpoint")
     if path is None:
         raise UserError(f"there is no checkpoint to resume from in {workspace}; train without --resume first")
     checkpoint = read_checkpoint(path)
-    if checkpoint.step > layout.job.train_steps:
-        wanted = layout.job.train_steps
+    if checkpoint.step > prepared.job.train_steps:
+        wanted = prepared.job.train_steps
         raise UserError(f"{path} is beyond the job's {wanted} train_steps; give train_steps: {checkpoint.step} or more")
-    if checkpoint.meta["seed"] != layout.job.seed:
+    if checkpoint.meta["seed"] != prepared.job.seed:
         raise UserError(
             f"{path} is of a run with seed: {checkpoint.meta['seed']}; resume with that seed, or start anew"
         )
-    for name, param in layout.net.params.items():
+    for name, param in prepared.net.params.items():
         if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
             raise UserError(
                 f"{path} does not fit the job: it has no param {name!r} of shape {param.shape}; resume with the job "

@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 from distributed import Client, get_worker
 
-from dsinga.cluster.devices import HERE, processors_for
-from dsinga.cluster.feed import Feed, open_feed
+from dsinga.cluster.cluster_run import add_metrics, new_run
+from dsinga.cluster.devices import HERE, choose_processors
 from dsinga.cluster.outputs import OUTPUTS, write_output
 from dsinga.cluster.placement import workers_at_hand
-from dsinga.cluster.processors import Processor
-from dsinga.cluster.session import add_metrics, new_run
-from dsinga.cluster.slices import Arrays
-from dsinga.cluster.travel import check_stores, check_travels
-from dsinga.cluster.watch import gather
+from dsinga.cluster.preflight import check_stores, check_travels
+from dsinga.cluster.supervision import gather
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, check
 from dsinga.layers import Context, Records, Rows
@@ -27,6 +24,9 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Array, Ops
 from dsinga.registry import nearest
 from dsinga.training import Metrics, check_params, forward
+from dsinga.worker.batch_reader import BatchReader, open_batch_reader
+from dsinga.worker.param_slices import Arrays
+from dsinga.worker.processor import Processor
 
 # Batches that are computed or waiting to be taken, for each Dask worker: enough to keep it busy, little enough to hold.
 AHEAD = 3
@@ -37,11 +37,11 @@ def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequ
 
     The job's output layers of that phase write their files.
     """
-    net, feed = _prepare(job, params, phase, roots)
-    parts = [metrics for _, metrics in _batches(job, client, net, feed, params, ())]
+    net, reader = _prepare(job, params, phase, roots)
+    parts = [metrics for _, metrics in _batches(job, client, net, reader, params, ())]
     for conf in (node.layer.conf for node in net.nodes):
         if conf.type in OUTPUTS:  # a pass for each: a job has one, if any, and seldom a loss beside it
-            batches = _batches(job, client, net, feed, params, (conf.name,))
+            batches = _batches(job, client, net, reader, params, (conf.name,))
             write_output(conf, (features[conf.name].data for features, _ in batches))
     return {name: total / count for name, (total, count) in add_metrics(parts).items() if count}
 
@@ -53,37 +53,37 @@ def predict(
 
     Beside it are the labels (rows,) that come with it, or None.
     """
-    net, feed = _prepare(job, params, phase, roots)
+    net, reader = _prepare(job, params, phase, roots)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
         raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, names)}")
-    for features, _ in _batches(job, client, net, feed, params, (layer,)):
+    for features, _ in _batches(job, client, net, reader, params, (layer,)):
         yield features[layer]
 
 
-def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tuple[NeuralNet, Feed]:
+def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tuple[NeuralNet, BatchReader]:
     check(job, [phase])
-    feed = open_feed(job, phase, 1, roots)
-    net = create_net(job.neuralnet, phase, feed.infos)
+    reader = open_batch_reader(job, phase, 1, roots)
+    net = create_net(job.neuralnet, phase, reader.infos)
     check_params(net, params)
-    return net, feed
+    return net, reader
 
 
 def processor_here(job: Job, net: NeuralNet) -> Processor:
     """Return what this process computes forward passes with, without Dask: a GPU if the job, or the user, wants one."""
-    (chosen,) = processors_for(job, None, (HERE,), lambda: _bytes_needed(net, 1))
+    (chosen,) = choose_processors(job, None, (HERE,), lambda: _bytes_needed(net, 1))
     return chosen
 
 
 @dataclass(eq=False)
-class Shared:
+class ForwardPass:
     """What the tasks of a pass have in common, and, in each process, kernels and params of each thread that runs some.
 
     ``processors`` are those of the Dask workers, by address; one that comes later computes on a core.
     """
 
     net: NeuralNet
-    feed: Feed
+    reader: BatchReader
     params: Mapping[str, np.ndarray]
     seed: int
     processors: Mapping[str, Processor]
@@ -115,27 +115,27 @@ def _bytes_needed(net: NeuralNet, threads: int) -> int:
 
 
 def _batches(
-    job: Job, client: Client, net: NeuralNet, feed: Feed, params: Arrays, keep: Sequence[str]
+    job: Job, client: Client, net: NeuralNet, reader: BatchReader, params: Arrays, keep: Sequence[str]
 ) -> Iterator[tuple[dict[str, Records], Metrics]]:
     """Yield (kept features, metrics) of each batch in order, never more than a few ahead."""
     workers = workers_at_hand(client)
     if not workers:
         raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
     check_travels(client, workers, [net])
-    check_stores(client, workers, [feed])
+    check_stores(client, workers, [reader])
     run = new_run()
     most = max(worker["nthreads"] for worker in workers.values())
-    chosen = processors_for(job, client, tuple(workers), lambda: _bytes_needed(net, most))
+    chosen = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, most))
     needed = {name: params[name] for name in net.params}
-    work = Shared(net, feed, needed, job.seed, dict(zip(workers, chosen, strict=True)))
+    work = ForwardPass(net, reader, needed, job.seed, dict(zip(workers, chosen, strict=True)))
     shared = client.scatter(work, broadcast=True, hash=False)
     flights: collections.deque[Any] = collections.deque()
-    starts = iter(range(0, len(feed), feed.batchsize))
+    starts = iter(range(0, len(reader), reader.batchsize))
     while True:
         for start in starts:
             flights.append(
                 client.submit(
-                    _forward_range, shared, start, start + feed.batchsize, tuple(keep),
+                    _forward_range, shared, start, start + reader.batchsize, tuple(keep),
                     pure=False, key=f"forward-rows-{start}-{run}",
                 )
             )  # fmt: skip
@@ -146,11 +146,13 @@ def _batches(
         yield gather(client, [flights.popleft()], ())[0]
 
 
-def _forward_range(shared: Shared, start: int, stop: int, keep: Sequence[str]) -> tuple[dict[str, Records], Metrics]:
+def _forward_range(
+    shared: ForwardPass, start: int, stop: int, keep: Sequence[str]
+) -> tuple[dict[str, Records], Metrics]:
     """Task: one forward pass over the records ``start`` to ``stop`` - 1."""
     ops, values = shared.own()
-    records = shared.feed.read_range(start, stop)
-    rows = min(stop, len(shared.feed)) - start
+    records = shared.reader.read_range(start, stop)
+    rows = min(stop, len(shared.reader)) - start
     ctx = Context(ops, shared.net.phase, Rows(0, rows, rows), shared.seed)
     outputs, metrics = forward(shared.net, values, records, ctx, keep)
     return {name: _records(ops.to_numpy(outputs[name].feature), outputs[name].labels) for name in keep}, metrics

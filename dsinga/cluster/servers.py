@@ -8,38 +8,39 @@ from typing import Any
 
 from distributed import Client, Future
 
-from dsinga.cluster.neighbours import meet
 from dsinga.cluster.placement import Placement, process
-from dsinga.cluster.roads import Answer, wait_for
-from dsinga.cluster.server import ServerActor, ServerKey
-from dsinga.cluster.setup import Setup
-from dsinga.cluster.slices import Arrays, slice_specs, sliced_values
-from dsinga.cluster.watch import check_there, gather
+from dsinga.cluster.server_actor import ServerActor
+from dsinga.cluster.server_links import meet
+from dsinga.cluster.supervision import check_workers, gather
 from dsinga.errors import RunError
 from dsinga.server import routes
+from dsinga.transport.roads import Reply, wait_for
+from dsinga.worker.config import WorkerConfig
+from dsinga.worker.local_servers import ServerKey
+from dsinga.worker.param_slices import Arrays, slice_specs, sliced_values
 
 
 class Servers:
     """The servers of all server groups."""
 
-    def __init__(self, client: Client, setup: Setup, placement: Placement):
+    def __init__(self, client: Client, config: WorkerConfig, placement: Placement):
         self._client = client
-        self._setup = setup
+        self._config = config
         self._placement = placement
         self._actors: dict[ServerKey, Any] = {}
         self.futures: list[Future] = []
 
     def make(self, step: int) -> None:
         """Make them, for worker groups that begin with ``step``."""
-        shape, specs, made = self._setup.topology, slice_specs(self._setup), []
+        shape, specs, made = self._config.topology, slice_specs(self._config), []
         for group, addresses in enumerate(self._placement.servers):
             for server in range(len(addresses)):
-                key = ServerKey(self._setup.run, self._setup.generation, group, server)
+                key = ServerKey(self._config.run, self._config.generation, group, server)
                 mine = [spec for spec in specs if spec.slice.server == server]
                 visited = self._visited(group, addresses[server])
                 arguments = (
-                    key, mine, self._setup.updater, shape.served(group), step, shape.staleness, self._setup.timeout,
-                    self._setup.manner.codec(), visited, shape.groups == shape.server_groups == 1,
+                    key, mine, self._config.updater, shape.served(group), step, shape.staleness, self._config.timeout,
+                    self._config.options.codec(), visited, shape.groups == shape.server_groups == 1,
                 )  # fmt: skip
                 self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
                 made.append(key)
@@ -47,25 +48,25 @@ class Servers:
 
     def _visited(self, group: int, address: str) -> bool:
         """Whether partitions of other processes come to a server of this group at that address."""
-        crews = (self._placement.partitions[served] for served in self._setup.topology.served(group))
+        crews = (self._placement.partitions[served] for served in self._config.topology.served(group))
         return any(process(other) != process(address) for crew in crews for other in crew)
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give server groups the first values, of whole params, and the updater's state where a run is resumed."""
-        pieces, history = sliced_values(self._setup, values, state)
+        pieces, history = sliced_values(self._config, values, state)
 
         def of(key: ServerKey) -> tuple[Any, ...]:
-            ids = [piece.id for piece in self._setup.slices if piece.server == key.server]
+            ids = [piece.id for piece in self._config.slices if piece.server == key.server]
             mine = {id: pieces[id] for id in ids}, None if history is None else {id: history[id] for id in ids}
             # Servers take what they are given for their own, and what goes to one in this process is not copied.
-            return mine if self._setup.topology.server_groups == 1 else copy.deepcopy(mine)
+            return mine if self._config.topology.server_groups == 1 else copy.deepcopy(mine)
 
         for group in groups:
             self._ask([key for key in self._actors if key.group == group], "put", of)
 
     def keep_in_step(self) -> None:
         """Let neighbouring server groups tell each other of their updates from now on; all have the same values."""
-        shape, meetings = self._setup.topology, []
+        shape, meetings = self._config.topology, []
         if shape.edges:
             ways = routes(shape.edges, shape.server_groups)
             for key in self._actors:
@@ -77,7 +78,7 @@ class Servers:
     def flush(self) -> None:
         """Let the server groups, whose worker groups stand still, pass on what they have to, until they agree."""
         before: list[int] | None = None
-        while self._setup.topology.edges:
+        while self._config.topology.edges:
             sent = self._ask(self._actors, "flush", lambda key: ())
             if sent == before:
                 break
@@ -90,13 +91,13 @@ class Servers:
 
     def of(self, group: int) -> dict[ServerKey, Any]:
         """Return the actors of the servers of a worker group."""
-        server_group = self._setup.topology.server_group(group)
+        server_group = self._config.topology.server_group(group)
         return {key: actor for key, actor in self._actors.items() if key.group == server_group}
 
     def _ask(
         self, keys: Iterable[ServerKey], method: str, arguments: Callable[[ServerKey], Sequence[Any]]
     ) -> list[Any]:
-        answers: dict[ServerKey, Answer] = {}
+        answers: dict[ServerKey, Reply] = {}
         with self._client.as_current():  # an Actor outside a task finds its way by the current client
             for key in keys:
                 try:
@@ -106,17 +107,17 @@ class Servers:
         found = []
         for key, answer in answers.items():
             what = f"{method} by server {key.server} on {self._address(key)}"
-            found.append(wait_for(answer, self._setup.timeout, what, self._look))
+            found.append(wait_for(answer, self._config.timeout, what, self._look))
         return found
 
     def _look(self) -> None:
         """Raise RunError if a Dask worker is lost: a server may wait for what was to come from there."""
-        check_there(self._client, self._placement.addresses)
+        check_workers(self._client, self._placement.addresses)
 
     def _submit(
         self, task: Callable[..., Any], key: ServerKey, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
-        of_group = f"-of-group-{key.group}" if self._setup.topology.server_groups > 1 else ""
+        of_group = f"-of-group-{key.group}" if self._config.topology.server_groups > 1 else ""
         return self._client.submit(
             task,
             *arguments,
@@ -124,7 +125,7 @@ class Servers:
             workers=[self._address(key)],
             allow_other_workers=False,
             pure=False,
-            key=f"{what}-{key.server}{of_group}-{self._setup.run}",
+            key=f"{what}-{key.server}{of_group}-{self._config.run}",
         )
 
     def _address(self, key: ServerKey) -> str:

@@ -11,27 +11,27 @@ from typing import Any
 
 from distributed import get_worker
 
-from dsinga.cluster.graph import letters_of, packed
-from dsinga.cluster.hostcalls import connect
-from dsinga.cluster.mail import Correspondent, Courier, Neighbour, Peer, unpack
-from dsinga.cluster.partition import Partition
+from dsinga.cluster.graph_grain.graph import letters_of, packed
+from dsinga.cluster.graph_grain.stepper import Halt
 from dsinga.cluster.placement import process
-from dsinga.cluster.processors import Processor
-from dsinga.cluster.replica import Held
-from dsinga.cluster.server import ServerKey, close_shards
-from dsinga.cluster.setup import PartitionKey, RoundReport, Setup
-from dsinga.cluster.stepper import Halt
 from dsinga.errors import RunError, UserError
 from dsinga.job import Phase
 from dsinga.ops import Array
 from dsinga.training import Metrics
+from dsinga.transport.hostcalls import connect
+from dsinga.worker.config import PartitionKey, RoundReport, WorkerConfig
+from dsinga.worker.group_worker import GroupWorker
+from dsinga.worker.local_servers import ServerKey, close_shards
+from dsinga.worker.mailbox import Correspondent, Courier, Neighbour, Peer, unpack
+from dsinga.worker.processor import Processor
+from dsinga.worker.replicated_params import ReplicaState
 
 # The partitions that live in this process.
-_partitions: dict[PartitionKey, Partition] = {}
+_partitions: dict[PartitionKey, GroupWorker] = {}
 _arriving = threading.Lock()
 
 
-class Tenant:
+class PartitionActor:
     """Actor: a partition's stay on its Dask worker. It ends when Dask lets go of the actor, at the latest.
 
     So nothing stays of a run whose driver was killed: Dask frees what belongs to a client that is gone. Only the other
@@ -40,14 +40,14 @@ class Tenant:
     """
 
     def __init__(
-        self, key: PartitionKey, setup: Setup, servers: Mapping[ServerKey, Any], processor: Processor, step: int
+        self, key: PartitionKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
     ):
         _at(key.address)
         with _arriving:
             _check_room(key)
-            _partitions[key] = Partition(key, setup, servers, processor, step)
+            _partitions[key] = GroupWorker(key, config, servers, processor, step)
         self._box = _partitions[key].mail.box
-        if setup.bridged and process(key.address) != "inproc":
+        if config.bridged and process(key.address) != "inproc":
             _partitions[key].mail.listen(_mail_name(key))
         weakref.finalize(self, _abandon, lambda other: other[:2] == key[:2], "the driver of the run is gone")
 
@@ -60,17 +60,17 @@ class Tenant:
 
 
 def introduce(key: PartitionKey, peers: Mapping[PartitionKey, Any]) -> None:
-    """Task: tell a partition the Tenant actors of its group, by their keys in the order of their numbers."""
+    """Task: tell a partition the PartitionActor actors of its group, by their keys in the order of their numbers."""
     loop = get_worker().loop.asyncio_loop  # type: ignore[attr-defined]
     _find(key).mail.introduce([_peer(other, actor, loop) for other, actor in peers.items()])
 
 
-def hold(key: PartitionKey, held: Held) -> None:
+def hold(key: PartitionKey, held: ReplicaState) -> None:
     """Task: give a partition the first values and the state of params that it keeps itself; others are left alone."""
     _find(key).hold(held)
 
 
-def held(key: PartitionKey, token: Any) -> Held:
+def held(key: PartitionKey, token: Any) -> ReplicaState:
     """Task: return what a partition keeps itself and is the first to use. ``token`` is what it must come after."""
     return _find(key).held()
 
@@ -142,7 +142,7 @@ def _mail_name(key: PartitionKey) -> str:
     return f"{key.run}-{key.generation}-{key.group}-partition-{key.partition}"
 
 
-def _find(key: PartitionKey) -> Partition:
+def _find(key: PartitionKey) -> GroupWorker:
     _at(key.address)
     try:
         return _partitions[key]

@@ -66,7 +66,7 @@ def all_begin(job: Job, topology: Topology, step: int) -> int:
     return max(step, min(topology.warmup, job.train_steps)) if topology.groups > 1 else step
 
 
-class Pace:
+class RoundLength:
     """How many steps make a round of about a second, ``most`` at the most, learnt from the rounds before.
 
     ``workers`` are all of the run; above 32 a round lasts a second for each 32 of them.

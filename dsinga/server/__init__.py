@@ -3,21 +3,21 @@
 from dsinga.server.buckets import Bucket, fill_buckets
 from dsinga.server.compression import Codec, create_codec
 from dsinga.server.messages import Push, Snapshot
-from dsinga.server.revision import AsideRevisions, Revisions, SharedRevisions
 from dsinga.server.routes import Route, Routes, routes
+from dsinga.server.served_slice import SliceSpec
 from dsinga.server.shard import Shard
 from dsinga.server.slicing import Slice, slice_for_servers
-from dsinga.server.slot import SliceSpec
+from dsinga.server.update_executors import BackgroundExecutor, CooperativeExecutor, InlineExecutor
 
 __all__ = [
-    "AsideRevisions",
+    "BackgroundExecutor",
     "Bucket",
+    "CooperativeExecutor",
+    "InlineExecutor",
     "Push",
-    "Revisions",
     "Route",
     "Routes",
     "Shard",
-    "SharedRevisions",
     "Slice",
     "SliceSpec",
     "Snapshot",

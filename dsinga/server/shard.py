@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import RunError
+from dsinga.server.collectives import Collectives, add_up, join_rows
 from dsinga.server.messages import Push, Snapshot
-from dsinga.server.pace import Pace
-from dsinga.server.revision import Revision, Revisions
+from dsinga.server.pending_pulls import PendingPulls, Pull
 from dsinga.server.routes import Routes
-from dsinga.server.slot import SliceSpec, Slot
+from dsinga.server.served_slice import ServedSlice, SliceSpec
+from dsinga.server.staleness import StalenessBound
 from dsinga.server.synchronisation import Send, Synchronisation
-from dsinga.server.totals import Totals, add_up, join_rows
-from dsinga.server.waits import Wait, Waits
+from dsinga.server.update_executors import InlineExecutor, SliceUpdate
 from dsinga.training import Updater
 
 
@@ -36,13 +36,13 @@ class Shard:
 
     Each slice is pushed, in each step of each worker group, by the partitions that its spec names, beginning with step
     ``start``. For each group each slice has a version of its own, the number of the group's step that comes next for
-    it, so that gradients may come layer by layer and in any grouping. Contributions are added in the order of the
+    it, so that gradients may come layer by layer and in any grouping. GradientAccumulator are added in the order of the
     partitions, not of arrival: the same bits every time. With ``staleness``, no group gets values for a step that is
     more than so many steps ahead of the slowest group's. A shard lives for one generation of a run; after a loss, new
     ones are made.
 
-    ``revisions`` says who updates a slice when all contributions have come: see :mod:`dsinga.server.revision`. What is
-    summed beforehand, as for ``clip_norm``, the last to push still sums itself.
+    ``revisions`` is the kind of executor that updates slices (:mod:`dsinga.server.update_executors`). Sums that have to
+    be complete beforehand, as for ``clip_norm``, are computed by the last worker to push.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class Shard:
         generation: int = 0,
         start: int = 0,
         staleness: int | None = None,
-        revisions: type[Revisions] = Revisions,
+        revisions: type[InlineExecutor] = InlineExecutor,
     ):
-        self._slots = {spec.slice.id: Slot(spec, groups, start) for spec in slices}
+        self._slots = {spec.slice.id: ServedSlice(spec, groups, start) for spec in slices}
         self._updater = updater
         self._groups = groups
         self._shared = len(groups) > 1  # whether a value may change while a group computes with it
         self._generation = generation
         self._lock = threading.Lock()
-        self._pace = Pace(groups, staleness)
-        self._waits = Waits(self._slots, self._pace)
-        self._totals = {group: Totals() for group in groups}
+        self._pace = StalenessBound(groups, staleness)
+        self._waits = PendingPulls(self._slots, self._pace)
+        self._totals = {group: Collectives() for group in groups}
         self._synchronisation: Synchronisation | None = None
         assert not (revisions.one_group and self._shared), groups
         self._revisions = revisions()
@@ -121,15 +121,15 @@ class Shard:
         if self._synchronisation is not None:
             self._synchronisation.updated(complete)
 
-    def _revise(self, slot: Slot, group: int) -> Revision:
+    def _revise(self, slot: ServedSlice, group: int) -> SliceUpdate:
         end, fail = partial(self._advance, slot, group), partial(self._fail, slot, group)
         try:
-            return Revision(slot, slot.pieces(group, self._updater), end, fail)
+            return SliceUpdate(slot, slot.pieces(group, self._updater), end, fail)
         except BaseException as error:
             fail(error)
             raise
 
-    def _advance(self, slot: Slot, group: int) -> None:
+    def _advance(self, slot: ServedSlice, group: int) -> None:
         """Go on to the next version, and wake whoever waits for it."""
         with self._lock:
             slot.contributions[group].advance()
@@ -137,7 +137,7 @@ class Shard:
         for wait in woken:
             wait.resolve()
 
-    def _fail(self, slot: Slot, group: int, error: BaseException) -> None:
+    def _fail(self, slot: ServedSlice, group: int, error: BaseException) -> None:
         """Close the shard, for a slice cannot be updated."""
         step = slot.contributions[group].version
         error.add_note(f"in the update of {slot.spec.slice} at step {step}")
@@ -152,8 +152,8 @@ class Shard:
         pushed: the shard's own where there is one group, else copies, the same for all partitions of a group.
         """
         if self._shared:
-            return self._wait(Wait(group, version, lambda slot: slot.copy_for(group), late=True), ids)
-        return self._wait(Wait(group, version, Slot.read), ids)
+            return self._wait(Pull(group, version, lambda slot: slot.copy_for(group), late=True), ids)
+        return self._wait(Pull(group, version, ServedSlice.read), ids)
 
     def wait(self, future: Future[Any], timeout: float | None = None) -> Any:
         """Return the outcome of a future of this shard; TimeoutError after ``timeout`` seconds.
@@ -242,13 +242,13 @@ class Shard:
         next update of it can begin. Raises RunError if a slice is past that version, or has not reached it in time.
         With None it is of how things stand, each slice between two updates.
         """
-        take = Slot.copy if state else Slot.copy_value
+        take = ServedSlice.copy if state else ServedSlice.copy_value
         if version is None:
             assert not self._revisions.one_group
-            wait = Wait(None, 0, take, late=True)
+            wait = Pull(None, 0, take, late=True)
         else:
             (group,) = self._groups
-            wait = Wait(group, version, take, exact=True)
+            wait = Pull(group, version, take, exact=True)
         try:
             copies = self.wait(self._wait(wait, self._slots), timeout)
         except TimeoutError:
@@ -287,7 +287,7 @@ class Shard:
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"
 
-    def _wait(self, wait: Wait, ids: Iterable[int]) -> Future[dict[int, Any]]:
+    def _wait(self, wait: Pull, ids: Iterable[int]) -> Future[dict[int, Any]]:
         """Enlist a wait for these slices; return its future."""
         with self._lock:
             if self._error is not None:

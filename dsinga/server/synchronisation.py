@@ -16,7 +16,7 @@ import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.server.routes import Routes
-from dsinga.server.slot import Slot
+from dsinga.server.served_slice import ServedSlice
 
 # Send changes, by slice id, to the shard of a neighbouring group, which shall ``receive`` them with the route's number.
 Send = Callable[[int, int, Sequence[int], Sequence[np.ndarray]], Future]
@@ -49,12 +49,12 @@ class Synchronisation:
         self._flushes: list[Future[int]] = []
         self._error: BaseException | None = None
 
-    def begin(self, slot: Slot) -> None:
+    def begin(self, slot: ServedSlice) -> None:
         """Take note of a slice's first value; a repeated call changes nothing."""
         self._last.setdefault(slot.spec.slice.id, slot.value.copy())
         self._updates.setdefault(slot.spec.slice.id, 0)
 
-    def updated(self, slots: Iterable[Slot]) -> None:
+    def updated(self, slots: Iterable[ServedSlice]) -> None:
         """Count an update of these slices, and send the changes of those for which it is time."""
         changes = {}
         for slot in slots:
@@ -65,7 +65,7 @@ class Synchronisation:
                     changes[id] = self._change(slot)
         self._owe(self._own, changes)
 
-    def receive(self, slots: Mapping[int, Slot], route: int, changes: Mapping[int, np.ndarray]) -> None:
+    def receive(self, slots: Mapping[int, ServedSlice], route: int, changes: Mapping[int, np.ndarray]) -> None:
         """Add changes that have come on a route, by slice id, float32 (size,), and pass them on."""
         for id, change in changes.items():
             with slots[id].lock:
@@ -73,7 +73,7 @@ class Synchronisation:
                 self._last[id] += change
         self._owe(self._routes[route].onward, changes)
 
-    def flush(self, slots: Iterable[Slot]) -> Future[int]:
+    def flush(self, slots: Iterable[ServedSlice]) -> Future[int]:
         """Send the changes that are left; see :meth:`dsinga.server.Shard.flush`."""
         changes = {}
         for slot in slots:
@@ -100,7 +100,7 @@ class Synchronisation:
             groups = sorted({self._routes[number].group for number in self._under_way})
         return [f"server group {group} has not taken the changes sent to it" for group in groups]
 
-    def _change(self, slot: Slot) -> np.ndarray:
+    def _change(self, slot: ServedSlice) -> np.ndarray:
         """Return by how much a slice has changed, and begin anew from here; needs the slot's lock."""
         id = slot.spec.slice.id
         change = slot.value - self._last[id]

@@ -23,7 +23,7 @@ from dsinga.api import with_workers
 from dsinga.bench import measure
 from dsinga.cluster import connect
 from dsinga.cluster.automatic import hosts_of, machine_of
-from dsinga.cluster.measure import measure_links
+from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
 from dsinga.job.topology import topology

@@ -136,7 +136,7 @@ def main(names: tuple[str, ...], turns: int, steps: int, file: Path | None) -> N
             manner: {key: statistics.median(one[key] for one in of) for key in of[0]} for manner, of in found.items()
         }
         for manner, own in medians.items():
-            row = {"case": name, "manner": manner, **own, "efficiency": medians[APART]["ms"] / own["ms"]}
+            row = {"case": name, "options": manner, **own, "efficiency": medians[APART]["ms"] / own["ms"]}
             row["of_ddp"] = own["ms"] / medians[DDP]["ms"] if DDP in medians else None
             rows.append(row)
             print(line(row), flush=True)

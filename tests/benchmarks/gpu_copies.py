@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from dsinga.cluster.replica import Held, Replica
 from dsinga.ops import Array, Ops, get_ops
+from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.gpu_loop import WARM_UP, Loop
 from tests.benchmarks.ours import job as job_of
@@ -32,8 +32,8 @@ class Server:
 
     def __init__(self, loop: Loop):
         self._loop, self._shapes = loop, {name: p.shape for name, p in loop.net.params.items()}
-        self._replica = Replica(loop.net.params, loop.updater)
-        self._replica.put(Held(loop.first, None))
+        self._replica = ReplicatedParams(loop.net.params, loop.updater)
+        self._replica.put(ReplicaState(loop.first, None))
 
     def update(self, name: str, gradient: Any) -> Array:
         """Apply a gradient in host memory; return the new value, of the shape of the param."""

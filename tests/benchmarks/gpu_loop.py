@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from dsinga.bench import _with_synthetic_records
-from dsinga.cluster.feed import open_feed
-from dsinga.cluster.replica import Held, Replica
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import Array, Ops, get_ops
 from dsinga.training import algorithm, create_updater, initial_values
+from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.ours import job as job_of
 
@@ -39,7 +39,7 @@ class Loop:
     def __init__(self, job: Job, ops: Ops):
         with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
             job = _with_synthetic_records(job, Path(folder))
-            feed = open_feed(job, Phase.kTrain, 1, ())
+            feed = open_batch_reader(job, Phase.kTrain, 1, ())
             self.net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
             self.rows = Rows(0, feed.batchsize, feed.batchsize)
             inputs = [node for node in self.net.nodes if node.layer.is_input]
@@ -49,8 +49,8 @@ class Loop:
         self.records: dict[str, Records] = {name: on_device(own, ops) for name, own in read.items()}
         self.train, self.updater = algorithm(job.train_one_batch), create_updater(job.updater)
         self.first = initial_values(self.net.params, job.seed)
-        self.params = Replica(self.net.params, self.updater, ops)
-        self.params.put(Held(self.first, None))
+        self.params = ReplicatedParams(self.net.params, self.updater, ops)
+        self.params.put(ReplicaState(self.first, None))
         self.step = 0
 
     def iterate(

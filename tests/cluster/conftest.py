@@ -1,76 +1,8 @@
-"""The small job with its stores, and the clusters to train it on."""
+"""Tests of the cluster fork their worker processes from one that has imported everything."""
 
-from __future__ import annotations
-
-import multiprocessing
-from collections.abc import Iterator
-from pathlib import Path
-
-import dask.config
-import numpy as np
 import pytest
-from distributed import Client
-from distributed.utils import get_mp_context
-
-from dsinga.cluster import connect
-from dsinga.data import write_store
-from dsinga.job import Job, loads
-from tests.support.small_job import JOB
-
-# What Dask looks at many times a second, in each of a dozen workers: a tenth of the time of tests that train by graphs.
-QUIET = {
-    "distributed.worker.profile.enabled": False,
-    "distributed.admin.tick.interval": "1s",
-    "distributed.admin.system-monitor.interval": "5s",
-}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def forked() -> Iterator[None]:
-    """Fork worker processes from one that has imported what they need: each alone takes three seconds of CPU for that.
-
-    How users' workers start, tests/test_cli.py has: ``dask worker`` knows nothing of dsinga before the first task.
-    """
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver", **QUIET}):
-        get_mp_context()  # names modules of its own, the first time
-        multiprocessing.set_forkserver_preload(["dsinga.cluster.driver", "distributed.nanny", "hypothesis", "pytest"])
-        yield
-
-
-@pytest.fixture(scope="session")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with train.zarr (1,000 records) and test.zarr (150): ten blurred prototypes with noise."""
-    folder = tmp_path_factory.mktemp("stores")
-    rng = np.random.default_rng(7)
-    prototypes = rng.uniform(0, 16, (10, 1, 8, 8))
-    for name, count in (("train", 1000), ("test", 150)):
-        labels = rng.integers(0, 10, count)
-        images = np.clip(prototypes[labels] + rng.normal(0, 3, (count, 1, 8, 8)), 0, 16)
-        write_store(folder / f"{name}.zarr", [(images.astype(np.uint8), labels)])
-    return folder
-
-
-@pytest.fixture
-def job(stores: Path) -> Job:
-    """The small job, as if its file lay beside the stores."""
-    return loads(JOB, str(stores / "small.conf"))
-
-
-@pytest.fixture(scope="session")
-def threads() -> Iterator[Client]:
-    """An in-process cluster of three Dask workers."""
-    with connect(workers=3) as client:
-        yield client
-
-
-@pytest.fixture(scope="session")
-def processes() -> Iterator[Client]:
-    """A cluster of three worker processes."""
-    with connect(workers=3, separate_processes=True) as client:
-        yield client
-
-
-@pytest.fixture(params=["threads", "processes"])
-def client(request: pytest.FixtureRequest) -> Client:
-    """Each of the two, in turn: the exchange takes another road."""
-    return request.getfixturevalue(request.param)
+def fork_workers(forked: None) -> None:
+    """Use the fork server in every test of this folder."""

@@ -11,9 +11,9 @@ import pytest
 from distributed import Client
 
 from dsinga.api import train, with_workers
-from dsinga.cluster.layout import lay_out
-from dsinga.cluster.measure import CALLS, LARGE, SMALL, link_of, measure_links
+from dsinga.cluster.link_probe import CALLS, LARGE, SMALL, link_of, measure_links
 from dsinga.cluster.placement import workers_at_hand
+from dsinga.cluster.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Links
 from dsinga.planner.meetings import Lateness
@@ -76,7 +76,7 @@ def test_the_same_rates_choose_the_same(
     links = measure_links(threads, list(workers_at_hand(threads)))  # anew they would be others, on a busy machine
     monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: links)
     job = automatic(stores)
-    one, two = (lay_out(job, threads, [str(stores)]).setup.nets[Phase.kTrain].cuts for _ in range(2))
+    one, two = (prepare_run(job, threads, [str(stores)]).config.nets[Phase.kTrain].cuts for _ in range(2))
     assert one == two
     assert [file.suffix for file in rates.iterdir()] == [".json"]
 
@@ -85,12 +85,12 @@ def test_layers_that_say_their_own_keep_it(stores: Path, threads: Client) -> Non
     text = AUTO.replace('name: "ip" type', 'name: "ip" partition_dim: 1 type').replace(
         'name: "drop" type', 'name: "drop" location: 1 type'
     )
-    cuts = lay_out(automatic(stores, text), threads, [str(stores)]).setup.nets[Phase.kTrain].cuts
+    cuts = prepare_run(automatic(stores, text), threads, [str(stores)]).config.nets[Phase.kTrain].cuts
     assert cuts["ip"].dim == 1
     assert (cuts["drop"].dim, cuts["drop"].location) == (-1, 1)
 
 
 def test_manual_partitioning_is_left_alone(stores: Path, threads: Client) -> None:
     text = AUTO.replace("partition: auto", "partition: manual")
-    cuts = lay_out(automatic(stores, text), threads, [str(stores)]).setup.nets[Phase.kTrain].cuts
+    cuts = prepare_run(automatic(stores, text), threads, [str(stores)]).config.nets[Phase.kTrain].cuts
     assert {cut.dim for cut in cuts.values()} == {0}

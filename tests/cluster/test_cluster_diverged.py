@@ -13,7 +13,7 @@ from distributed import Client
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
-from dsinga.cluster.graph import Grain
+from dsinga.cluster.graph_grain.graph import Grain
 from dsinga.errors import Diverged
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
 from dsinga.layers import Connection, Layer, Output

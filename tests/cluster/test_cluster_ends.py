@@ -13,10 +13,11 @@ from distributed import Client, LocalCluster
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import course, embedded, server, tasks
+from dsinga.cluster import embedded, tasks, training_loop
 from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp
+from dsinga.worker import local_servers
 from tests.support.small_job import with_topology
 
 
@@ -57,7 +58,7 @@ def wait_until_nothing_is_left() -> None:
     deadline = time.monotonic() + 10
     while True:
         threads = [thread for thread in threading.enumerate() if thread.name.startswith("dsinga")]
-        left = [*tasks._partitions, *server._shards, *threads]
+        left = [*tasks._partitions, *local_servers.SHARDS, *threads]
         if not left:
             return
         assert time.monotonic() < deadline, left
@@ -111,7 +112,7 @@ def test_a_scheduler_file_that_never_comes_is_refused(tmp_path: Path, monkeypatc
 
 
 def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client, monkeypatch) -> None:
-    monkeypatch.setattr(course, "TIMINGS_KEPT", 20)
+    monkeypatch.setattr(training_loop, "TIMINGS_KEPT", 20)
     outcome = cluster.train(with_topology(job, 1), client, AtStep(0, lambda: None), roots=roots(job, None))
     assert len(outcome.timings) == 20
 

@@ -36,10 +36,10 @@ DIVERGED = 100  # params that have grown to this, from about 1
 STEPS, ALL_STEPS = 10, 20  # of the default tests, and of the product of everything with everything
 
 Clients = dict[str, Client]
-Manner = tuple[str, str]  # road, and grain
+ExchangeOptions = tuple[str, str]  # road, and grain
 
-PLAIN: Manner = ("threads", "round")
-OTHERS: list[Manner] = [("threads", "graph"), ("processes", "round"), ("processes", "graph")]
+PLAIN: ExchangeOptions = ("threads", "round")
+OTHERS: list[ExchangeOptions] = [("threads", "graph"), ("processes", "round"), ("processes", "graph")]
 
 
 class Trained(NamedTuple):
@@ -71,7 +71,7 @@ def alone(clients: Clients, folder: Path) -> Alone:
     return functools.cache(lambda name, steps: run(net_of(name), clients, folder, 0, steps))
 
 
-def params(job: Job, clients: Clients, manner: Manner = PLAIN) -> Values:
+def params(job: Job, clients: Clients, manner: ExchangeOptions = PLAIN) -> Values:
     """Return the params after training."""
     road, grain = manner
     return train(job, clients[road], grain=grain, progress=False).params
@@ -84,7 +84,13 @@ def run(net: NeuralNet, clients: Clients, folder: Path, workers: int, steps: int
 
 
 def check(
-    net: NeuralNet, workers: int, others: list[Manner], alone: Trained, clients: Clients, folder: Path, steps: int
+    net: NeuralNet,
+    workers: int,
+    others: list[ExchangeOptions],
+    alone: Trained,
+    clients: Clients,
+    folder: Path,
+    steps: int,
 ) -> None:
     """Assert that a net that is cut trains as ``alone``, and in other manners to the same bits."""
     cut = run(net, clients, folder, workers, steps)
@@ -109,7 +115,7 @@ def check(
     ],
 )
 def test_a_cut_net_trains_as_a_whole_one(
-    alone: Alone, clients: Clients, folder: Path, name: str, strategy: str, workers: int, other: Manner
+    alone: Alone, clients: Clients, folder: Path, name: str, strategy: str, workers: int, other: ExchangeOptions
 ) -> None:
     check(net_of(name, strategy, workers), workers, [other], alone(name, STEPS), clients, folder, STEPS)
 
@@ -125,7 +131,7 @@ def test_every_strategy_on_every_number_of_workers_in_every_manner(
     check(net_of(name, strategy, workers), workers, OTHERS, alone(name, ALL_STEPS), clients, folder, ALL_STEPS)
 
 
-def check_random(data: st.DataObject, clients: Clients, folder: Path, manners: list[Manner]) -> None:
+def check_random(data: st.DataObject, clients: Clients, folder: Path, manners: list[ExchangeOptions]) -> None:
     """Draw a net, cut and placed at random, and assert that it trains as by one worker, in one of these manners.
 
     A random net may diverge without our doing, and in one that does any rounding grows to any difference.

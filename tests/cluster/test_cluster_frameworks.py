@@ -15,10 +15,10 @@ from distributed import Client
 
 from dsinga import cluster
 from dsinga.api import evaluate, roots, train
-from dsinga.cluster import server
 from dsinga.job import AlgConf, ClusterConf, Job, SyncEdgeConf
 from dsinga.registry import register
 from dsinga.training import bp
+from dsinga.worker import local_servers
 from tests.support.small_job import assert_close, assert_same
 
 # Worker groups, server groups, workers and servers of a group.
@@ -87,7 +87,7 @@ class AtEnd:
 def server_values() -> dict[int, dict[str, np.ndarray]]:
     """Return server group -> slice -> value, of the servers in this process."""
     found: dict[int, dict[str, np.ndarray]] = defaultdict(dict)
-    for key, shard in list(server._shards.items()):
+    for key, shard in list(local_servers.SHARDS.items()):
         found[key.group].update({str(id): value for id, value in shard.snapshot(None, 10).values.items()})
     return dict(found)
 
@@ -124,7 +124,7 @@ def test_the_last_test_and_checkpoint_are_of_the_params_that_a_run_returns(
     assert_same(resumed.params, result.params)
 
 
-class Course:
+class TrainingLoop:
     """What the algorithms below see of a run; theirs and the test's own, for all live in one process."""
 
     begun: dict[int, list[int]] = defaultdict(list)  # steps by worker group
@@ -133,11 +133,11 @@ class Course:
 
 
 @pytest.fixture
-def course() -> type[Course]:
-    Course.begun.clear()
-    Course.apart.clear()
-    Course.signal.clear()
-    return Course
+def course() -> type[TrainingLoop]:
+    TrainingLoop.begun.clear()
+    TrainingLoop.apart.clear()
+    TrainingLoop.signal.clear()
+    return TrainingLoop
 
 
 def group_of(ctx: Any) -> int:
@@ -150,16 +150,18 @@ def held_up(net, values, records, ctx, push):
     """Of two groups, let the second one hold its first step up until the first one would be too far ahead."""
     group = group_of(ctx)
     dict(values)  # all values of this step have come
-    Course.apart.append(ctx.step - len(Course.begun[1 - group]))
+    TrainingLoop.apart.append(ctx.step - len(TrainingLoop.begun[1 - group]))
     if group == 0 and ctx.step > 2:
-        Course.signal.set()
+        TrainingLoop.signal.set()
     if group == 1 and ctx.step == 0:
-        assert not Course.signal.wait(timeout=0.5)
-    Course.begun[group].append(ctx.step)
+        assert not TrainingLoop.signal.wait(timeout=0.5)
+    TrainingLoop.begun[group].append(ctx.step)
     return bp(net, values, records, ctx, push)
 
 
-def test_groups_are_no_further_apart_than_the_staleness(job: Job, four_threads: Client, course: type[Course]) -> None:
+def test_groups_are_no_further_apart_than_the_staleness(
+    job: Job, four_threads: Client, course: type[TrainingLoop]
+) -> None:
     job = with_groups(job, (2, 1, 1, 1), staleness=2).replace(train_one_batch=AlgConf(user_alg="HeldUp"))
     train(job, four_threads, progress=False)
     assert max(course.apart) == 2
@@ -168,15 +170,15 @@ def test_groups_are_no_further_apart_than_the_staleness(job: Job, four_threads: 
 @register("algorithm", "Warm")
 def warm(net, values, records, ctx, push):
     """Note the steps of each group, and that no other group begins before group 0 is at step 19."""
-    Course.begun[group_of(ctx)].append(ctx.step)
+    TrainingLoop.begun[group_of(ctx)].append(ctx.step)
     if ctx.step == 19:
-        Course.signal.set()
-    assert Course.signal.is_set() == (ctx.step >= 19)
+        TrainingLoop.signal.set()
+    assert TrainingLoop.signal.is_set() == (ctx.step >= 19)
     return bp(net, values, records, ctx, push)
 
 
 @pytest.mark.parametrize("figures", [(3, 1, 1, 1), (3, 3, 1, 1)], ids=["Downpour", "Hogwild"])
-def test_group_0_warms_up_alone(job: Job, four_threads: Client, course: type[Course], figures: Figures) -> None:
+def test_group_0_warms_up_alone(job: Job, four_threads: Client, course: type[TrainingLoop], figures: Figures) -> None:
     job = with_groups(job, figures, staleness=5 if figures[1] == 1 else None)
     job = job.replace(warmup_steps=20, train_one_batch=AlgConf(user_alg="Warm"))
     result = train(job, four_threads, progress=False)

@@ -14,7 +14,7 @@ import pytest
 
 from dsinga import RunError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import connect, lay_out
+from dsinga.cluster import connect, prepare_run
 from dsinga.cluster.servers import Servers
 from dsinga.job import ClusterConf, Job
 from tests.support.small_job import assert_same, with_topology
@@ -102,8 +102,8 @@ def test_what_was_cut_by_a_kill_resumes_to_the_same_bits(job: Job, tmp_path: Pat
 
 def test_a_server_that_is_lost_is_named_to_its_driver(job: Job) -> None:
     with connect(workers=2, separate_processes=True) as client:
-        layout = lay_out(with_topology(job, 2), client, roots(job, None))
-        servers = Servers(client, layout.setup, layout.placement)
+        layout = prepare_run(with_topology(job, 2), client, roots(job, None))
+        servers = Servers(client, layout.config, layout.placement)
         servers.make(0)
         victim = layout.placement.servers[0][0]
         os.kill(client.run(os.getpid)[victim], signal.SIGKILL)

@@ -46,7 +46,7 @@ def test_a_round_costs_the_scheduler_four_messages_a_worker_whatever_its_steps(j
 
 def test_rounds_of_many_workers_last_longer() -> None:
     def settled(workers: int) -> int:
-        pace = timetable.Pace(workers=workers)
+        pace = timetable.RoundLength(workers=workers)
         for _ in range(8):
             pace.learn([0.01] * pace.steps)
         return pace.steps

@@ -11,7 +11,7 @@ from distributed import Client
 
 from dsinga import cluster
 from dsinga.api import roots, train
-from dsinga.cluster.graph import Grain
+from dsinga.cluster.graph_grain.graph import Grain
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, loads
 from dsinga.layers.embedding import Embedding

@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from dsinga.cluster.stepper import Stepper
+from dsinga.cluster.graph_grain.stepper import Stepper
 from dsinga.errors import RunError
-from dsinga.ownthread import OwnThread
+from dsinga.serial_executor import SerialExecutor
 
 
 @pytest.fixture
 def stepper():
     """A stepper whose thread has ended by the end of the test."""
-    thread = OwnThread("test")
+    thread = SerialExecutor("test")
     stepper = Stepper(thread)
     yield stepper
     stepper.close("the test is over")

@@ -9,10 +9,10 @@ import pytest
 from distributed import Client
 
 from dsinga.api import build_net, evaluate, train
-from dsinga.cluster.feed import open_feed
 from dsinga.data import import_records, write_store
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
+from dsinga.worker.batch_reader import open_batch_reader
 from tests.support.small_job import assert_close, assert_same, with_topology
 
 STATE = "gru1_state"
@@ -120,12 +120,12 @@ def test_it_learns_and_is_judged_on_what_was_held_out(job: Job, threads: Client,
 
 
 def test_records_beside_a_text_are_read_in_its_order(job: Job, folder: Path) -> None:
-    length = len(open_feed(job, Phase.kTrain, 1, [str(folder)]))
+    length = len(open_batch_reader(job, Phase.kTrain, 1, [str(folder)]))
     write_store(folder / "marks.zarr", [(np.arange(length, dtype=np.float32)[:, None], None)])
     settings = {"path": "marks.zarr", "batchsize": 8}
     marks = LayerConf(name="marks", type="kRecordInput", unroll_len=1, store_conf=settings)
     net = job.neuralnet.replace(layer=[marks, *job.neuralnet.layer])
-    feed = open_feed(job.replace(neuralnet=net), Phase.kTrain, 1, [str(folder)])
+    feed = open_batch_reader(job.replace(neuralnet=net), Phase.kTrain, 1, [str(folder)])
     read = feed.read(1, {"marks": feed.parts[0]})["marks"].data
     np.testing.assert_array_equal(read[:, 0], np.arange(8, 16))
 

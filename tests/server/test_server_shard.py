@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dsinga.errors import RunError, UserError
 from dsinga.job import SlicingMethod, UpdaterConf
 from dsinga.server import Push, Shard, SliceSpec, slice_for_servers
-from dsinga.server.slot import Slot
+from dsinga.server.served_slice import ServedSlice
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
@@ -183,7 +183,7 @@ def test_a_slice_that_is_not_trainable_is_replaced_by_the_sum():
         shard.push(Push(0, 0, 0, partition), {0: gradient("b1", 0, partition)})
     found = shard.pull([0], 1).result(WAIT)[0]
     np.testing.assert_array_equal(found, gradient("b1", 0, 0) + gradient("b1", 0, 1))
-    assert np.shares_memory(found, given_away)  # which may be a part of the whole param, see Slot.put
+    assert np.shares_memory(found, given_away)  # which may be a part of the whole param, see ServedSlice.put
     assert shard.snapshot(1, WAIT).state == {0: {}}
 
 
@@ -322,7 +322,7 @@ def test_a_copy_for_which_there_is_no_memory_fails_whoever_asked_and_nobody_else
     def fail(slot):
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(Slot, "copy", fail)
+    monkeypatch.setattr(ServedSlice, "copy", fail)
     all_specs = specs()
     shard = make_shard(all_specs)
     with ThreadPoolExecutor(1) as pool:

@@ -1,0 +1,241 @@
+"""A run laid out on a Dask cluster: its servers, its partitions, and how to ask them for something."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dask
+import numpy as np
+from distributed import Client, Future
+from distributed.client import ClosedClientError
+
+from dsinga.cluster import tasks
+from dsinga.cluster.graph_grain.graph import Grain, send_iterations
+from dsinga.cluster.placement import Placement, workers_at_hand
+from dsinga.cluster.servers import Servers
+from dsinga.cluster.supervision import TaskChain, gather, run_chains
+from dsinga.errors import RunError
+from dsinga.job import Phase
+from dsinga.net.segments import Segment, segments
+from dsinga.training import Metrics
+from dsinga.worker.config import PartitionKey, WorkerConfig
+from dsinga.worker.param_slices import Arrays, replica_values, whole_values
+from dsinga.worker.processor import Processor
+
+# That of all tasks: ahead of whatever else the user's cluster has to do.
+PRIORITY = 10
+# Seconds in which Dask workers must hear that a run has ended.
+FAREWELL = 3
+
+
+def new_run() -> str:
+    """Return a name for a run that no other run has."""
+    return uuid.uuid4().hex[:8]
+
+
+def add_metrics(parts: Sequence[Metrics]) -> Metrics:
+    """Return the sums and counts of several parts, added in their order."""
+    sums: Metrics = {}
+    for name, (total, count) in itertools.chain.from_iterable(part.items() for part in parts):
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + total, before[1] + count)
+    return sums
+
+
+class ClusterRun:
+    """Servers and partitions on their Dask workers.
+
+    Everything a partition does is a task that depends on the one before it, so that no queue can bring two partitions
+    that wait for each other into the wrong order. The tasks of one worker group do not depend on those of another.
+    """
+
+    def __init__(self, client: Client, config: WorkerConfig, placement: Placement, grain: Grain = Grain.round):
+        self._client = client
+        self._config = config
+        self._placement = placement
+        self._grain = grain
+        self._run = config.run
+        self._several = config.topology.groups > 1
+        self._servers = Servers(client, config, placement)
+        self._tenants: list[Future] = []
+        self._tokens: list[list[Future | None]] = [[None] * len(group) for group in placement.partitions]
+
+    def start(self, values: Arrays, state: Mapping[str, Arrays] | None, step: int, warm: int) -> None:
+        """Make the servers with these whole params, then the partitions, ready for ``step``.
+
+        ``state`` is the updater's, by param and slot; None where it begins anew. If ``warm`` is a later step, group 0
+        begins alone, and the others are ready for that step, once :meth:`join` says that it has come.
+        """
+        shape, alone = self._config.topology, warm > step
+        self._servers.make(step)
+        self._servers.put(range(1 if alone else shape.server_groups), values, state)
+        if not alone:
+            self._servers.keep_in_step()
+        for group in range(1, shape.groups) if alone else ():
+            self._servers.ask(group, "leave", group)
+        self._tenants = [
+            self._submit(
+                tasks.PartitionActor, group, p, "here", self._config, self._servers.of(group),
+                Processor(threads, self._placement.device(group, p), self._config.precision), warm if group else step,
+                actor=True,
+            )
+            for group, crew in enumerate(self._placement.threads)
+            for p, threads in enumerate(crew)
+        ]  # fmt: skip
+        tenants = self._gather(self._tenants)
+        self._acquaint(tenants)
+        if self._config.kept:
+            self._hold(values, state)
+
+    def join(self, step: int) -> None:
+        """End the warm-up: give the values to the other server groups and let the other worker groups begin."""
+        shape = self._config.topology
+        # Its last pushes may be on their way, and what it has may be the very arrays that others change from now on.
+        self._renew([0], "warm")
+        self._servers.put(range(1, shape.server_groups), *self.snapshot(step))
+        self._servers.keep_in_step()
+        for group in range(1, shape.groups):
+            self._servers.ask(group, "join", group, step)
+
+    def leave(self, group: int) -> None:
+        """Say that a worker group has ended, so that no other waits for it."""
+        if self._several:
+            self._servers.ask(group, "leave", group)
+
+    def round(self, group: int, start: int, stop: int) -> list[Future]:
+        """Send off the iterations ``start`` to ``stop`` - 1 of a worker group; return the tasks, one a partition."""
+        if self._grain is Grain.graph:
+            return self._graph(group, start, stop)
+        return self._chain(tasks.train_round, group, f"steps-{start}-{stop}", start, stop)
+
+    def evaluate(self, phase: Phase, batches: int, step: int) -> list[Future]:
+        """Send off the first ``batches`` batches of ``phase`` to group 0, with its params after ``step`` steps."""
+        return self._chain(tasks.evaluate, 0, f"{phase.name}-at-{step}", phase, batches, step)
+
+    def run_chains(self, chains: Sequence[TaskChain]) -> None:
+        """Run chains of the tasks that this run has sent off, until all have ended."""
+        run_chains(self._client, chains, self._placement.addresses)
+
+    def settle(self) -> None:
+        """Let all server groups agree, and group 0 have their values, when all worker groups have ended."""
+        if self._several:
+            self._renew(range(self._config.topology.groups), "ended")  # their last pushes may be on their way
+            self._servers.flush()
+            self._renew([0], "settled")
+
+    def snapshot(self, step: int, state: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return whole params and the updater's state, as server group 0 has them; without ``state`` none of servers'.
+
+        With one worker group they are those after exactly ``step`` steps, with several as they stand.
+        """
+        pieces: dict[int, np.ndarray] = {}
+        history: dict[int, Arrays] = {}
+        version = None if self._several else step
+        for values, slots in self._servers.ask(0, "snapshot", version, state):
+            pieces.update(values)
+            history.update(slots)
+        kept = self._gather(self._chain(tasks.held, 0, f"at-{step}")) if self._config.kept else ()
+        return whole_values(self._config, pieces, history, kept)
+
+    def close(self, message: str | None = None) -> None:
+        """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
+        # A worker that has just died may still be listed; nobody should wait while Dask tries to reach it. Where the
+        # scheduler is gone, or the client, the run ends with its tenants.
+        with contextlib.suppress(RunError, OSError):
+            addresses = sorted(self._placement.addresses & workers_at_hand(self._client).keys())
+            self._client.run(
+                tasks.abandon,
+                self._config.run,
+                message,
+                workers=addresses,
+                on_error="ignore",
+                callback_timeout=FAREWELL,
+            )
+        # Dropping futures is not enough: where an error ends the run, its traceback holds them.
+        with contextlib.suppress(ClosedClientError, OSError):
+            tokens = [token for group in self._tokens for token in group if token]
+            self._client.cancel([*tokens, *self._tenants, *self._servers.futures], force=True)
+        self._tokens, self._tenants = [], []
+
+    def _renew(self, groups: Sequence[int], when: str) -> None:
+        """Wait for the last updates of worker groups that stand still, and let them have the values as they then are.
+
+        Once for each ``when``.
+        """
+        self._gather([future for group in groups for future in self._chain(tasks.renew, group, when)])
+        for group in groups:
+            self._servers.ask(group, "renew", group)
+
+    def _acquaint(self, tenants: Sequence[Any]) -> None:
+        """Make the partitions of each worker group known to each other, where they have mail for each other."""
+        if not self._config.bridged:
+            return
+        known = iter(tenants)
+        waiting = []
+        for group, crew in enumerate(self._placement.partitions):
+            peers = {self._key(group, p): next(known) for p in range(len(crew))}
+            waiting += [self._submit(tasks.introduce, group, p, "peers", peers) for p in range(len(crew))]
+        self._gather(waiting)
+
+    def _hold(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
+        """Give every partition what it keeps itself. There is one worker group then."""
+        (shared,) = self._client.scatter(
+            [replica_values(self._config, values, state)], workers=list(self._placement.partitions[0]), broadcast=True,
+            hash=False,
+        )  # fmt: skip
+        crew = range(len(self._placement.partitions[0]))
+        self._gather([self._submit(tasks.hold, 0, p, "values", shared) for p in crew])
+
+    def _key(self, group: int, partition: int) -> PartitionKey:
+        address = self._placement.partitions[group][partition]
+        return PartitionKey(self._config.run, self._config.generation, group, partition, address)
+
+    @functools.cached_property
+    def _plans(self) -> list[tuple[Segment, ...]]:
+        """The segments of each partition, the same in every iteration."""
+        return [segments(local) for local in self._config.nets[Phase.kTrain].locals]
+
+    def _graph(self, group: int, start: int, stop: int) -> list[Future]:
+        """Send off iterations as one task graph."""
+        keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
+        with dask.annotate(priority=PRIORITY):
+            futures = send_iterations(
+                self._client, keys, self._plans, range(start, stop), self._tokens[group], tasks.run_segment,
+                f"{self._of(group)}-{self._run}",
+            )  # fmt: skip
+        self._tokens[group] = [*futures]
+        return futures
+
+    def _chain(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
+        """Send off a task of every partition of a group, each after the one that was sent to it before."""
+        futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
+        self._tokens[group] = [*futures]
+        return futures
+
+    def _submit(
+        self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
+    ) -> Future:
+        name = f"{task.__name__}-{what}-partition-{partition}{self._of(group)}-{self._run}"
+        key = self._key(group, partition)
+        with dask.annotate(priority=PRIORITY):
+            return self._client.submit(
+                task,
+                key,
+                *arguments,
+                actor=actor,
+                workers=[key.address],
+                allow_other_workers=False,
+                pure=False,
+                key=name,
+            )
+
+    def _of(self, group: int) -> str:
+        return f"-of-group-{group}" if self._several else ""
+
+    def _gather(self, futures: Sequence[Future]) -> list[Any]:
+        return gather(self._client, futures, self._placement.addresses)

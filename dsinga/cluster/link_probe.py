@@ -1,0 +1,146 @@
+"""What a message between two workers of a running cluster takes, on the way that exchange and bridges would go."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from dsinga.cluster.placement import host, process
+from dsinga.cluster.supervision import gather
+from dsinga.errors import RunError
+from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
+from dsinga.planner.meetings import Lateness, lateness, time_meetings
+from dsinga.transport.hostcalls import Guest, Listener, connect
+from dsinga.worker.mailbox import Courier, GroupPeers, Neighbour, Peer
+from dsinga.worker.meter import Meter
+
+SMALL, LARGE = 1 << 16, 1 << 24  # bytes
+CALLS = {0: 40, SMALL: 20, LARGE: 5}
+PATIENCE = 30.0  # seconds within which two processes meet
+
+
+class EchoActor:
+    """Actor: takes arrays and forgets them, from its own host through shared memory, as a server does."""
+
+    def __init__(self, name: str):
+        with contextlib.suppress(OSError, AttributeError):
+            weakref.finalize(self, Listener(name, _acknowledge).close)
+
+    async def take(self, array: Any) -> None:
+        """Take an array."""
+
+
+def _acknowledge(guest: Guest, number: int | None, array: Any) -> None:
+    guest.answer(number)
+
+
+def measure_links(client: Client, addresses: Sequence[str]) -> Links:
+    """Return the ways between the Dask workers at ``addresses``, the first two processes standing for all.
+
+    Figures are rounded to a quarter of a power of two: what is chosen by them must not change with the noise of the
+    next measurement. Raises RunError where a worker is lost meanwhile.
+    """
+    homes = list({process(address): address for address in reversed(addresses)}.values())[::-1]
+    here = client.submit(meetings_inside, workers=[homes[0]], pure=False)
+    (inside,) = gather(client, [here], homes[:1])
+    if len(homes) < 2:
+        return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
+    one, other = homes[:2]
+    name = uuid.uuid4().hex
+    taker = client.submit(EchoActor, name, workers=[other], actor=True, pure=False)  # it lives as long as this future
+    timed = client.submit(_time_calls, taker, name, workers=[one], pure=False)
+    seconds, mapped = gather(client, [timed], homes[:2])[0]
+    found = link_of(seconds)
+    if host(one) != host(other):
+        wire = found._replace(latency=max(found.latency - ENDS.latency, 0.0))
+        return Links(INSIDE, ENDS, wire, False, inside, inside)
+    late = _meet_across(client, one, other, found) if mapped else inside
+    return Links(INSIDE, found, LOOPBACK, mapped, inside, late)
+
+
+def _meet_across(client: Client, one: str, other: str, link: Link) -> Lateness:
+    """Return what meetings of the Dask workers ``one`` and ``other`` cost besides the messages, one to each."""
+    names = uuid.uuid4().hex, uuid.uuid4().hex
+    both = [
+        client.submit(_meet, names[0], names[1], workers=[one], pure=False),
+        client.submit(_meet, names[1], names[0], workers=[other], pure=False),
+    ]
+    return _rounded(lateness(gather(client, both, [one, other]), 2 * link.latency))
+
+
+def link_of(seconds: dict[int, float]) -> Link:
+    """Return the link that takes so many seconds for calls, there and back, with so many bytes."""
+    rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
+    return Link(_near(seconds[0] / 2), _near(rate))
+
+
+def _time_calls(taker: Any, name: str) -> tuple[dict[int, float], bool]:
+    """Task: return the median seconds of a call, by the bytes that it carries, and whether memory is mapped for it."""
+    found = connect(name)
+    take: Callable[[Any], Any] = taker.take if found is None else found[0].call
+    medians = {}
+    for size, calls in CALLS.items():
+        array = np.zeros(size, np.uint8)
+        take(array).result()
+        times = []
+        for _ in range(calls):
+            started = time.perf_counter()
+            take(array).result()
+            times.append(time.perf_counter() - started)
+        medians[size] = statistics.median(times)
+    return medians, found is not None
+
+
+def meetings_inside() -> Lateness:
+    """Return what meetings of two threads of this process cost besides the messages."""
+    mails = [GroupPeers(PATIENCE, Meter()) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(_time_meetings, mails, [Neighbour(mail.box) for mail in mails[::-1]]))
+    return _rounded(lateness(found, INSIDE.latency))
+
+
+def _meet(own: str, other: str) -> list[tuple[float, float]]:
+    """Task: return what this process takes for computing and for meeting the one that listens under ``other``."""
+    mail = GroupPeers(PATIENCE, Meter())
+    mail.listen(own)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while (found := connect(other)) is None:
+            if time.monotonic() > deadline:
+                raise RunError(f"waited {PATIENCE:g} s for another process of this host")
+            time.sleep(0.01)  # Dask begins the other's task when it comes to it
+        return _time_meetings(mail, Courier(found[0]))
+    finally:
+        mail.close()
+
+
+def _time_meetings(mail: GroupPeers, peer: Peer) -> list[tuple[float, float]]:
+    mail.introduce([peer])
+    token = np.zeros(1, np.float32)
+
+    def meet() -> None:
+        mail.begin("a measurement")
+        mail.send(0, "here", token)
+        mail.receive("here")
+        mail.finish()
+
+    return time_meetings(meet)
+
+
+def _rounded(late: Lateness) -> Lateness:
+    return Lateness(*map(_near, late))
+
+
+def _near(figure: float) -> float:
+    """Return the figure within 9 percent, so that a choice that rests on it seldom changes from run to run."""
+    return 2.0 ** (round(4 * math.log2(max(figure, 1e-9))) / 4)

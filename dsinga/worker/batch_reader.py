@@ -1,0 +1,171 @@
+"""Which records a partition reads at which step: stores, the global order of their rows, and the cut of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsinga.data import RecordStore, Sampler, Windows, open_store, open_text, read_mean
+from dsinga.job import Job, LayerConf, LayerType, Phase
+from dsinga.layers import RecordInfo, Records, Rows
+from dsinga.net import NeuralNet, cut_rows, input_layers
+from dsinga.net.classes import layer_class
+
+
+@dataclass(frozen=True)
+class BatchReader:
+    """The records of one phase: what every partition needs to read its own rows, and nothing else.
+
+    All input layers of a phase read the same row numbers, so that records that belong together (an image and its
+    text) stay together. Of ``groups`` worker groups, which go through their steps each by itself, every one has batches
+    of its own.
+    """
+
+    stores: Mapping[str, RecordStore | Windows]
+    infos: Mapping[str, RecordInfo]
+    sampler: Sampler
+    parts: tuple[Rows, ...]
+    groups: int = 1
+
+    @property
+    def batchsize(self) -> int:
+        """Rows of the global batch."""
+        return self.parts[-1].total
+
+    def __len__(self) -> int:
+        """Records in the stores."""
+        return min(len(store) for store in self.stores.values())
+
+    def read(self, step: int, wanted: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
+        """Return records of a group's batch of ``step`` by input layer: of each layer that is wanted those rows."""
+        numbers = self.sampler.rows(step * self.groups + group)
+        return {
+            name: Records(*self.stores[name].read(numbers[rows.start : rows.stop])) for name, rows in wanted.items()
+        }
+
+    def read_range(self, start: int, stop: int) -> dict[str, Records]:
+        """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
+        numbers = range(start, min(stop, len(self)))
+        return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
+
+    def sizes(self, net: NeuralNet) -> tuple[int, int]:
+        """Return bytes, as stored, of what a worker with this net reads for a batch, and of all records of its stores.
+
+        Labels are not counted.
+        """
+        batch = every = 0
+        for stage in net.stages:
+            if stage.layer.is_input and stage.layer.name in self.stores:
+                store = self.stores[stage.layer.name]
+                rows = stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
+                batch += rows * store.record_bytes
+                every += len(store) * store.record_bytes
+        return batch, every
+
+
+def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups: int = 1) -> BatchReader:
+    """Open the stores of a phase and lay out who reads what: ``groups`` worker groups, or one of them, of ``workers``.
+
+    Raises UserError (from the store, or naming the layer) where a store is missing or unlike the others.
+    """
+    layers = [_with_store(layer) for layer in input_layers(job.neuralnet, phase)]
+    if not layers:
+        raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
+    stores: dict[str, RecordStore | Windows] = {}
+    infos: dict[str, RecordInfo] = {}
+    for layer in layers:
+        text = layer.type is LayerType.kCharRNN
+        stores[layer.name], infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
+    first = layers[0]
+    for layer in layers[1:]:
+        _alike(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
+        _alike(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
+    store = stores[first.name]
+    conf = first.store_conf or first.lmdbdata_conf or first.sharddata_conf
+    sampler = Sampler(
+        len(store),
+        infos[first.name].batchsize,
+        seed=job.seed,
+        chunk=store.block,
+        shuffle=bool(phase & Phase.kTrain) and not any(isinstance(one, Windows) for one in stores.values()),
+        skip=conf.random_skip if conf else 0,
+    )
+    return BatchReader(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
+
+
+def _with_store(layer: LayerConf) -> LayerConf:
+    """Return the layer with the store_conf that its class makes of its configuration."""
+    conf = layer_class(layer).reads(layer)
+    return layer if conf is layer.store_conf else layer.replace(store_conf=conf)
+
+
+def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordInfo]:
+    conf = layer.store_conf
+    if conf is None:
+        legacy = layer.lmdbdata_conf or layer.sharddata_conf
+        if legacy is None:
+            raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
+        store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
+        return store, _info(store, legacy.batchsize)
+    if not conf.path:
+        raise conf.error(f"layer {layer.name!r}: store_conf needs a path")
+    if not conf.batchsize:
+        raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
+    store = open_store(
+        conf.path,
+        backend=conf.backend,
+        roots=roots,
+        separator=conf.separator,
+        has_label=conf.has_label,
+        shape=conf.shape,
+        encoded=conf.encoded,
+    )
+    mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
+    std = read_mean(conf.std_file, roots) if conf.std_file else None
+    return store, _info(store, sum(conf.batchsize), mean, std)
+
+
+def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Windows, RecordInfo]:
+    """Open the text of a kCharRNN layer. Of several worker groups none reads on where it has ended: they take turns."""
+    groups = job.cluster.nworker_groups if job.cluster else 1
+    conf = layer.char_rnn_conf
+    if conf is None or not conf.path:
+        raise (conf or layer).error(f"layer {layer.name!r}: char_rnn_conf needs the path of a text")
+    text = Windows(open_text(conf.path, conf.vocab_path, roots), conf.batchsize, conf.unroll_len)
+    info = RecordInfo(text.shape, conf.batchsize, has_labels=False, codes=len(text.vocabulary), continues=groups == 1)
+    return text, info
+
+
+def _info(store: RecordStore, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
+    facts = (store.has_labels, store.label_range(), mean, std, store.label_shape)
+    return RecordInfo(store.shape, batchsize, *facts, codes=len(store.vocabulary))
+
+
+def _alike(first: LayerConf, other: LayerConf, what: str, one: int, two: int) -> None:
+    if one != two:
+        raise other.error(
+            f"layer {other.name!r} has a {what} of {two}, layer {first.name!r} of {one}; input layers of one phase "
+            "read record by record together"
+        )
+
+
+def _cut(layer: LayerConf, batchsize: int, workers: int) -> tuple[Rows, ...]:
+    """Cut the batch evenly, or as SINGA's repeated ``batchsize`` says, one size a partition."""
+    sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
+    where = layer.store_conf or layer
+    if len(sizes) == 1:
+        if batchsize < workers:
+            raise where.error(
+                f"layer {layer.name!r}: a batch of {batchsize} cannot be cut over {workers} workers; "
+                f"use at most {batchsize} workers or a larger batchsize",
+                "batchsize",
+            )
+        return tuple(cut_rows(batchsize, workers))
+    if len(sizes) != workers:
+        raise where.error(
+            f"layer {layer.name!r} gives {len(sizes)} batch sizes for {workers} workers; give one, or one a worker",
+            "batchsize",
+        )
+    starts = [sum(sizes[:part]) for part in range(workers)]
+    return tuple(Rows(start, start + size, batchsize) for start, size in zip(starts, sizes, strict=True))

@@ -1,0 +1,274 @@
+"""One partition of a worker group on its Dask worker: its part of each batch, its net, its way to the servers."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dsinga.cluster.graph_grain.stepper import Halt, Stepper
+from dsinga.data import Prefetch
+from dsinga.errors import Diverged, RunError
+from dsinga.job import Compression, Phase, PullTime
+from dsinga.layers import Context, Layer, Records, Rows
+from dsinga.layers.context import Peers
+from dsinga.net import NeuralNet
+from dsinga.net.segments import Segment, segments
+from dsinga.ops import Array, Ops, buffers
+from dsinga.serial_executor import SerialExecutor
+from dsinga.training import Metrics, checked, forward
+from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
+from dsinga.transport.roads import ActorRoad, DirectRoad, Road
+from dsinga.transport.sharedroad import open_road, open_send_buffer
+from dsinga.worker.config import PartitionKey, RoundReport, Timing, WorkerConfig
+from dsinga.worker.device_params import DeviceParams
+from dsinga.worker.exchange import Exchange
+from dsinga.worker.local_servers import ServerKey, local_shard
+from dsinga.worker.mailbox import GroupPeers
+from dsinga.worker.meter import Meter
+from dsinga.worker.processor import Processor
+from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+
+
+class GroupWorker:
+    """The state of one partition between rounds. Used by one thread at a time: its rounds form a chain.
+
+    What computes (train, evaluate) is to be called in ``thread``; a segment goes there by itself.
+    """
+
+    def __init__(
+        self, key: PartitionKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
+    ):
+        self._key = key
+        self._config = config
+        self._processor = processor
+        self._step = step
+        self._ops = processor.ops()
+        self._on_device = self._ops.device_count() > 0
+        self._ops.enter()
+        self._prefetch: Prefetch | None = None
+        self._meter = Meter()
+        self.thread = SerialExecutor(f"dsinga {key.words}")
+        self._stepper = Stepper(self.thread)
+        self.mail = GroupPeers(config.timeout, self._meter)
+        nets = [net.locals[key.partition] for net in config.nets.values()]
+        shapes = {name: param.shape for net in nets for name, param in net.params.items()}
+        kept = {name: config.params[name] for name in shapes if name in config.kept}
+        self._replicated = ReplicatedParams(kept, config.updater, self._ops) if kept else None
+        sliced = {piece.param for piece in config.slices}
+        inner = Meter() if self._on_device else self._meter
+        slices = [piece for piece in config.slices if piece.param in shapes]
+        roads = [self._road(server, actor) for server, actor in servers.items()]
+        plain = not self._on_device and config.options.compression is Compression.kNone
+        send_buffer = open_send_buffer(roads, slices, shapes) if plain else None
+        self._lent = {} if send_buffer is None else send_buffer.bases
+        exchange = Exchange(
+            shapes,
+            slices,
+            roads,
+            (config.generation, key.group, key.partition),
+            config.topology.workers,
+            config.timeout,
+            lasting=self._shares(name for name in shapes if not config.params[name].trainable),
+            replica=self._replicated,
+            options=config.options,
+            meter=inner,
+        )
+        self.exchange: Exchange | DeviceParams = exchange
+        if self._on_device:
+            ahead = config.options.pull is PullTime.kAtOnce
+            self.exchange = DeviceParams(exchange, shapes.keys() - sliced, self._ops, self._meter, inner, ahead)
+        self._exchange = exchange
+
+    def _road(self, key: ServerKey, actor: Any) -> Road:
+        shard = local_shard(key)
+        if shard is not None:
+            return DirectRoad(shard, self._key.group)
+        there = [piece for piece in self._config.slices if piece.server == key.server]
+        widths = {piece.id: piece.width for piece in there if piece.width}
+        sizes = {piece.id: piece.size for piece in there}
+        return open_road(key.name, sizes, self._key.group, widths) or ActorRoad(actor, sizes, self._key.group, widths)
+
+    def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
+        """Return which share of a lasting param is this partition's, by its share of the rows: all add up to 1."""
+        shares = dict.fromkeys(lasting, 0.0)
+        for node in self._local(Phase.kTrain).nodes:
+            start, stop, total = node.rows or self._rows(Phase.kTrain)
+            shares.update((name, (stop - start) / total) for name in node.params if name in shares)
+        return shares
+
+    def train(self, start: int, stop: int) -> RoundReport:
+        """Run the iterations ``start`` to ``stop`` - 1."""
+        metrics: list[Metrics] = []
+        timings: list[Timing] = []
+        skipped: list[int] = []
+        for step in range(start, stop):
+            found, timing = self._iterate(step, self.mail)
+            metrics.append(found or {})
+            timings.append(timing)
+            if found is None:
+                skipped.append(step)
+        return RoundReport(metrics, timings, stop, skipped)
+
+    def segment(self, step: int, number: int, letters: Mapping[str, Array]) -> Halt:
+        """Run one segment of iteration ``step`` with the mail that it receives (graph grain)."""
+        if number == 0:
+            self._stepper.begin(functools.partial(self._iterate, step))
+        plan = self.plan
+        return self._stepper.advance(letters, len(plan[number].sends), last=number == len(plan) - 1)
+
+    @functools.cached_property
+    def plan(self) -> tuple[Segment, ...]:
+        """The segments of an iteration."""
+        return segments(self._local(Phase.kTrain))
+
+    def _iterate(self, step: int, peers: Peers) -> tuple[Metrics | None, Timing]:
+        """Run iteration ``step``; return its metrics, None if its batch was left out, and its timing."""
+        started = time.perf_counter()
+        if step != self._step:
+            raise RunError(f"{self._key.words} stands at step {self._step} and was asked to go on from {step}")
+        self._ops.set_threads(self._processor.threads)
+        self._ops.enter()
+        if self._prefetch is None:
+            self._prefetch = Prefetch(self._reader(Phase.kTrain), step)
+        records = next(self._prefetch)
+        data = time.perf_counter() - started
+        self._meter.start()
+        self.mail.begin(f"step {step}")
+        self.exchange.begin(step)
+        ctx = self._context(Phase.kTrain, step, f"step {step}", peers)
+        with buffers.lent(self._lent):
+            metrics = self._choose(records, ctx) if self._config.skips else self._train_one_batch(records, ctx)
+        self.mail.finish()
+        self._step = step + 1
+        meter = self._meter
+        return metrics, Timing(time.perf_counter() - started, data, meter.waited, meter.crossing, meter.within)
+
+    def _train_one_batch(self, records: Mapping[str, Records], ctx: Context) -> Metrics:
+        """Run the algorithm, its gradients going out as they come; raise Diverged where its metrics are not finite."""
+        push, net = self.exchange.push, self._local(Phase.kTrain)
+        metrics = checked(self._config.algorithm(net, self.exchange, records, ctx, push))
+        check_metrics(metrics, ctx.step)
+        self.exchange.finish()
+        return metrics
+
+    def _choose(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+        """Run the algorithm; send its gradients if the metrics of all partitions are finite, else return None.
+
+        All partitions of the group decide alike, by the sum of those that are against. Raises Diverged where a param is
+        not finite, so that no other batch would do.
+        """
+        gradients: list[tuple[str, Array]] = []
+        net, ctx = self._local(Phase.kTrain), replace(ctx, skips=True)
+
+        def hold(name: str, gradient: Array) -> None:
+            gradients.append((name, gradient))
+
+        metrics = checked(self._config.algorithm(net, self.exchange, records, ctx, hold))
+        against = ctx.all_reduce("against", np.array([not all_finite(metrics)], np.float32))
+        if against[0]:
+            lost = first_not_finite(self.exchange)
+            if lost is not None:
+                why = f"param {lost!r} is not finite at step {ctx.step}, so that no batch can have a finite loss"
+                raise Diverged(f"{why}; {REMEDY}")
+            self.exchange.skip()
+            return None
+        for name, gradient in gradients:
+            self.exchange.push(name, gradient)
+        self.exchange.finish()
+        return metrics
+
+    def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
+        """Return the metrics of each of the first ``batches`` batches of ``phase``, this partition's part only."""
+        self._ops.set_threads(self._processor.threads)
+        self._ops.enter()
+        self.exchange.begin(version)
+        found = []
+        with Prefetch(self._reader(phase), 0, batches) as prefetch:
+            for batch, records in enumerate(prefetch):
+                iteration = f"batch {batch} of {phase.name} at step {version}"
+                self.mail.begin(iteration)
+                ctx = self._context(phase, batch, iteration, self.mail)
+                _, metrics = forward(self._local(phase), self.exchange, records, ctx)
+                self.mail.finish()
+                found.append(metrics)
+        return found
+
+    def hold(self, held: ReplicaState) -> None:
+        """Take the first values of the params that this partition keeps itself, and the updater's state."""
+        if self._replicated is not None:
+            self._ops.enter()
+            self._replicated.put(held)
+
+    def held(self) -> ReplicaState:
+        """Return those of the params that this partition keeps itself of which it is the first user."""
+        if self._replicated is None:
+            return ReplicaState({}, {})
+        self._ops.enter()
+        self.exchange.settle()
+        users = {name: self._config.parts[name].users for name in self._replicated}
+        return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.partition])
+
+    def _local(self, phase: Phase) -> NeuralNet:
+        return self._config.nets[phase].locals[self._key.partition]
+
+    def _rows(self, phase: Phase) -> Rows:
+        return self._config.readers[phase].parts[self._key.partition]
+
+    def _reader(self, phase: Phase) -> Callable[[int], dict[str, Records]]:
+        """Return what reads the records of a step; it does not refer to this object, whose end stops the thread."""
+        inputs = [node for node in self._local(phase).nodes if node.layer.is_input]
+        wanted = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
+        if not wanted:
+            return _no_records
+        read = functools.partial(self._config.readers[phase].read, wanted=wanted, group=self._key.group)
+        if not self._on_device:
+            return read
+        return functools.partial(_send_ahead, read, {node.layer.name: node.layer for node in inputs}, self._ops)
+
+    def _context(self, phase: Phase, step: int, iteration: str, peers: Peers) -> Context:
+        """Return the circumstances of an iteration, which is called ``iteration``, a name of its own in the run."""
+        seed = group_seed(self._config.seed, self._key.group)
+        ctx = Context(self._ops, phase, self._rows(phase), seed, step)
+        if self._config.topology.workers == 1:
+            return ctx
+        return replace(
+            ctx,
+            all_reduce=lambda key, array: self.exchange.total(f"{iteration}/{key}", array),
+            all_gather=lambda key, array: self.exchange.gather(f"{iteration}/{key}", array),
+            peers=peers,
+        )
+
+    def abort(self, message: str) -> None:
+        """End every wait, now and later, with ``message``."""
+        self._exchange.aborted = message
+        self.mail.box.close(RunError(message))
+        self._stepper.close(message)
+        self.thread.close(message)
+
+    def close(self) -> None:
+        """Stop reading ahead, and copying beside the kernels."""
+        if self._prefetch is not None:
+            self._prefetch.close()
+        if isinstance(self.exchange, DeviceParams):
+            self.exchange.close()
+
+
+def _send_ahead(
+    read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
+) -> dict[str, Records]:
+    """Return the records of a step, on their way to the device."""
+    return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}
+
+
+def _no_records(step: int) -> dict[str, Records]:
+    return {}
+
+
+def group_seed(seed: int, group: int) -> int:
+    """Return the key of a worker group's random numbers: the job's own for group 0, and far from it for the others."""
+    return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

@@ -1,0 +1,78 @@
+"""The nets of a job, phase by phase: whole, or cut for the workers of a group. Nothing here asks for a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.net import NeuralNet, choose_cuts, create_net
+from dsinga.net.partition import partition
+from dsinga.net.partitioned import PartitionedNet
+from dsinga.worker.batch_reader import BatchReader, open_batch_reader
+
+
+def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
+    """Return the net of a phase as one worker has it. Raises UserError for what is wrong with the job or its stores."""
+    check(job, [phase])
+    return create_net(job.neuralnet, phase, open_batch_reader(job, phase, 1, roots).infos)
+
+
+def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:
+    """Return the net of a phase, cut for the workers of a group as in training. Raises UserError as :func:`build_net`.
+
+    The params of the net of another phase are cut as training cuts them.
+    """
+    phases = list(dict.fromkeys([Phase.kTrain, phase]))
+    check(job, phases)
+    readers = {one: open_batch_reader(job, one, workers, roots) for one in phases}
+    nets = {one: create_net(job.neuralnet, one, reader.infos) for one, reader in readers.items()}
+    check_same_params(nets)
+    return cut_nets(nets, readers, (job.cluster or ClusterConf()).fullc_gather)[phase]
+
+
+def cut_nets(
+    nets: Mapping[Phase, NeuralNet],
+    readers: Mapping[Phase, BatchReader],
+    gather: bool = False,
+    requested_cuts: Mapping[str, int] | None = None,
+) -> dict[Phase, PartitionedNet]:
+    """Return the nets, cut for the workers of a group: those of other phases have the training net's param parts.
+
+    ``requested_cuts`` are dimensions by layer that take the place of the job's. Raises JobError, naming layer and
+    field, where a layer cannot be cut as the job wants it.
+    """
+    rows = {phase: readers[phase].parts for phase in nets}
+
+    def cut(phase: Phase, axes: Mapping[str, int | None] | None = None, gather: bool = False) -> PartitionedNet:
+        parts = len(rows[phase])
+        cuts = choose_cuts(nets[phase], parts, requested_cuts, axes)
+        return partition(nets[phase], parts, rows[phase], cuts, axes, gather)
+
+    train = cut(Phase.kTrain, gather=gather)
+    axes = {part.param: part.axis for part in train.parts.values()}
+    return {phase: train if phase is Phase.kTrain else cut(phase, axes) for phase in nets}
+
+
+def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
+    """Refuse nets of which one has a param that the training net lacks, or has in another shape."""
+    train = nets[Phase.kTrain].params
+    for phase, net in nets.items():
+        for name, param in net.params.items():
+            if name not in train or train[name].shape != param.shape:
+                raise UserError(
+                    f"param {name!r} of the {phase.name} net has no counterpart of shape {param.shape} in the "
+                    "training net; nets of all phases share their params by name"
+                )
+
+
+def check_same_vocabularies(readers: Mapping[Phase, BatchReader]) -> None:
+    """Refuse texts whose codes mean something else than in training."""
+    for phase, reader in readers.items():
+        for name, store in reader.stores.items():
+            train = readers[Phase.kTrain].stores.get(name)
+            if train is not None and store.vocabulary != train.vocabulary:
+                raise UserError(
+                    f"{store.location}, which phase {phase.name} reads, has another vocabulary than {train.location}; "
+                    "import all parts of a text at once (--held-out), or the later ones with --vocabulary"
+                )

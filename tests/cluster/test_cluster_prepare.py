@@ -1,0 +1,136 @@
+"""How a job is laid out before it runs: the workers at hand, the timetable, the cut of the batch."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga import UserError
+from dsinga.api import roots
+from dsinga.cluster import build_net, evaluate, prepare_run, timetable
+from dsinga.data import open_store, write_store
+from dsinga.job import Job, JobError, Phase, loads
+from dsinga.job.topology import topology
+from dsinga.training import initial_values
+from dsinga.worker.batch_reader import open_batch_reader
+from tests.support.small_job import with_topology
+
+
+def test_only_a_client_that_waits_is_taken(job: Job, threads: Client) -> None:
+    async def with_asynchronous_client() -> None:
+        assert threads.scheduler is not None
+        async with Client(threads.scheduler.address, asynchronous=True, set_as_default=False) as client:
+            prepare_run(job, client)
+
+    with pytest.raises(UserError, match="not an asynchronous Client"):
+        asyncio.run(asyncio.wait_for(with_asynchronous_client(), 30))
+    with pytest.raises(UserError, match="client must be a distributed.Client with asynchronous=False, not a str"):
+        prepare_run(job, "tcp://127.0.0.1:8786")  # type: ignore[arg-type]
+
+
+def test_a_job_without_cluster_takes_the_workers_at_hand(job: Job) -> None:
+    assert topology(job, 3, 3)[:2] == (3, 3)
+    assert topology(job, 3, 1)[:2] == (3, 1)
+    assert topology(job, 1000, 1)[:2] == (64, 1), "never more workers than the smallest batch has rows"
+
+
+@pytest.mark.parametrize("conf", ["lmdbdata_conf", "sharddata_conf"])
+def test_the_old_input_layers_take_the_workers_at_hand_too(conf: str) -> None:
+    job = loads(f'neuralnet {{ layer {{ name: "data" {conf} {{ path: "x" batchsize: 64 }} }} }}')
+    assert topology(job, 3, 1).workers == 3
+
+
+def test_more_workers_than_rows_are_refused(job: Job, stores: Path) -> None:
+    with pytest.raises(JobError, match=r"small.conf:9: layer 'data': a batch of 100 cannot be cut over 101 workers"):
+        open_batch_reader(job, Phase.kTrain, 101, [str(stores)])
+
+
+def test_batch_sizes_must_be_one_or_one_a_worker(job: Job, stores: Path) -> None:
+    job.neuralnet.layer[0].store_conf.batchsize = [50, 50]  # type: ignore[union-attr]
+    with pytest.raises(JobError, match="gives 2 batch sizes for 3 workers"):
+        open_batch_reader(job, Phase.kTrain, 3, [str(stores)])
+
+
+def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
+    whole = open_batch_reader(job, Phase.kTrain, 1, [str(stores)])
+    parts = open_batch_reader(job, Phase.kTrain, 3, [str(stores)])
+    assert [rows.stop - rows.start for rows in parts.parts] == [34, 33, 33]
+    for step in (0, 7, 9, 10):
+        read = [parts.read(step, {"data": rows})["data"] for rows in parts.parts]
+        batch = whole.read(step, {"data": whole.parts[0]})["data"]
+        np.testing.assert_array_equal(np.concatenate([part.data for part in read]), batch.data)
+        np.testing.assert_array_equal(np.concatenate([part.labels for part in read]), batch.labels)
+
+
+def test_groups_read_disjoint_batches_and_together_what_one_reads(job: Job, stores: Path) -> None:
+    alone = open_batch_reader(job, Phase.kTrain, 1, [str(stores)])
+    groups = open_batch_reader(job, Phase.kTrain, 1, [str(stores)], groups=3)
+    (rows,) = groups.parts
+    for step in range(4):
+        for group in range(3):
+            read = groups.read(step, {"data": rows}, group)["data"]
+            np.testing.assert_array_equal(read.data, alone.read(3 * step + group, {"data": rows})["data"].data)
+
+
+def test_a_store_that_workers_do_not_find_is_refused(job: Job, processes: Client, stores: Path) -> None:
+    """A store in the memory of this process stands for one on a disk that the workers do not have."""
+    here = "memory://layout/train.zarr"
+    write_store(here, [open_store(str(stores / "train.zarr")).read(range(100))])
+    for layer in job.neuralnet.layer[:2]:
+        layer.store_conf.path = here  # type: ignore[union-attr]
+    unreadable = f"the Dask worker tcp://.* cannot read {here}: .*; put the records where every worker finds them"
+    with pytest.raises(UserError, match=unreadable):
+        prepare_run(with_topology(job, 2), processes, roots(job, None))
+    params = initial_values(build_net(job, Phase.kTest).params, seed=0)
+    with pytest.raises(UserError, match=unreadable):
+        evaluate(job, processes, params, Phase.kTest)
+
+
+def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) -> None:
+    job.test_freq, job.test_steps = 10, 1
+    test_only = job.neuralnet.layer[-2].replace(name="ip", include=[Phase.kTest], param=[])
+    job.neuralnet.layer[-2].include = [Phase.kTrain]
+    job.neuralnet.layer.insert(-1, test_only)
+    with pytest.raises(UserError, match="param 'ip_weight' of the kTest net has no counterpart"):
+        prepare_run(with_topology(job, 1), threads, roots(job, None))
+
+
+@given(st.integers(1, 40), st.integers(0, 10), st.integers(0, 30))
+def test_every_stop_of_a_run_is_made(steps: int, freq: int, after: int) -> None:
+    job = Job(train_steps=steps, test_freq=freq, test_steps=1, test_after=after, checkpoint_freq=7)
+    job = job.replace(validate_freq=5, validate_steps=1, validate_after=3)
+    stops, step = [], 0
+    while step < steps:
+        step = timetable.next_stop(job, step)
+        stops.append(step)
+    kinds = timetable.validate_due, timetable.test_due, timetable.checkpoint_due
+    due = {s for s in range(1, steps + 1) if any(is_due(job, s) for is_due in kinds)}
+    assert stops == sorted(due | {steps})
+
+
+def test_the_now_rule_of_singa() -> None:
+    assert [step for step in range(12) if timetable.due(step, 4, 2)] == [2, 6, 10]
+    assert not timetable.due(4, 0, 0)
+    job = Job(train_steps=10, test_freq=4)
+    assert not timetable.test_due(job, 4), "a test of no steps is no test"
+
+
+def test_the_next_stop_of_a_long_run_is_found_at_once() -> None:
+    assert timetable.next_stop(Job(train_steps=10**15), 0) == 10**15
+
+
+def test_rounds_grow_to_a_second() -> None:
+    pace = timetable.RoundLength()
+    sizes = []
+    for _ in range(5):
+        sizes.append(pace.steps)
+        pace.learn([0.004] * pace.steps)
+    assert sizes == [1, 8, 64, 250, 250]
+    pace.learn([3.0])
+    assert pace.steps == 1

@@ -1,0 +1,151 @@
+"""Updates that threads do together: the same bits as alone, nothing left undone, nobody waits for ever."""
+
+import gc
+import random
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dsinga.errors import RunError
+from dsinga.job import UpdaterConf
+from dsinga.server import (
+    BackgroundExecutor,
+    CooperativeExecutor,
+    InlineExecutor,
+    Push,
+    Shard,
+    Slice,
+    SliceSpec,
+    update_blocks,
+)
+from dsinga.training import create_updater
+from dsinga.training.updaters import SGD
+
+WAIT = 10.0  # seconds; only a test that fails waits so long
+SIZES = {0: 2500, 1: 7, 2: 300}
+STEPS = 4
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Cut slices into many update_blocks."""
+    monkeypatch.setattr(update_blocks, "BLOCK", 64)
+
+
+def make_shard(partitions, revisions=CooperativeExecutor, updater=None):
+    conf = UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01)
+    specs = [SliceSpec(Slice(id, f"w{id}", 0, n, 0), contributors=range(partitions)) for id, n in SIZES.items()]
+    shard = Shard(specs, updater or create_updater(conf), revisions=revisions)
+    rng = np.random.default_rng(1)
+    shard.put({id: rng.standard_normal(size, np.float32) for id, size in SIZES.items()})
+    return shard
+
+
+def gradient(id, step, partition):
+    rng = np.random.default_rng([id, step, partition])
+    return rng.standard_normal(SIZES[id], np.float32) * rng.choice(np.float32([1e-3, 1, 1e3]), SIZES[id])
+
+
+def push(shard, step, partition, ids=SIZES):
+    shard.push(Push(0, 0, step, partition), {id: gradient(id, step, partition) for id in ids})
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 5])
+def test_the_bits_are_those_of_whoever_updates_alone(partitions, restless_threads):
+    shard, alone = make_shard(partitions), make_shard(partitions, revisions=InlineExecutor)
+
+    def work(partition):
+        shuffle = random.Random(partition).shuffle
+        for step in range(STEPS):
+            order = list(SIZES)
+            shuffle(order)
+            for id in order:
+                shard.wait(shard.pull([id], step), WAIT)
+                push(shard, step, partition, [id])
+
+    with ThreadPoolExecutor(partitions) as pool:
+        list(pool.map(work, range(partitions)))
+    for step in range(STEPS):
+        for partition in range(partitions):
+            push(alone, step, partition)
+    found, wanted = shard.snapshot(STEPS, WAIT), alone.snapshot(STEPS, WAIT)
+    for id in SIZES:
+        np.testing.assert_array_equal(found.values[id].view(np.int32), wanted.values[id].view(np.int32))
+        np.testing.assert_array_equal(found.state[id]["history"], wanted.state[id]["history"])
+
+
+def test_the_last_to_push_does_its_share_and_who_waits_the_rest():
+    shard = make_shard(2)
+    push(shard, 0, 0)
+    pulled = shard.pull(SIZES, 1)
+    push(shard, 0, 1)
+    assert not pulled.done()
+    assert shard.wait(pulled, WAIT).keys() == SIZES.keys()
+
+
+def test_a_snapshot_does_what_nobody_has_done_yet():
+    shard, alone = make_shard(2), make_shard(2, revisions=InlineExecutor)
+    for one in (shard, alone):
+        push(one, 0, 0)
+        push(one, 0, 1)
+    found, wanted = shard.snapshot(1, WAIT), alone.snapshot(1, WAIT)
+    assert all((found.values[id] == wanted.values[id]).all() for id in SIZES)
+
+
+def test_a_sole_pusher_leaves_nothing_undone():
+    shard = make_shard(1)
+    push(shard, 0, 0)
+    assert shard.pull(SIZES, 1).done()
+
+
+def test_a_skipped_step_changes_nothing():
+    shard = make_shard(2)
+    before = shard.snapshot(0, WAIT).values
+    for partition in range(2):
+        shard.push(Push(0, 0, 0, partition, skip=True), dict.fromkeys(SIZES, np.empty(0, np.float32)))
+    after = shard.wait(shard.pull(SIZES, 1), WAIT)
+    assert all((after[id] == before[id]).all() for id in SIZES)
+
+
+def test_a_wait_ends_when_its_time_is_up():
+    shard = make_shard(2)
+    push(shard, 0, 0)
+    with pytest.raises(TimeoutError):
+        shard.wait(shard.pull([0], 1), 0.01)
+
+
+@pytest.mark.parametrize("broken", ["change", "rate"])
+def test_an_updater_that_fails_fails_who_does_its_piece_and_who_waits(broken):
+    class Failing(SGD):
+        pass
+
+    def fail(*arguments):
+        raise ZeroDivisionError("a user's updater")
+
+    updater = Failing(UpdaterConf(type="kSGD"))
+    setattr(updater, broken, fail)
+    shard = make_shard(2, updater=updater)
+    waiting = shard.pull([0], 1)
+    push(shard, 0, 0)
+    with pytest.raises(ZeroDivisionError):
+        push(shard, 0, 1)
+    with pytest.raises(RunError, match="updating slice w.* at step 0 failed: ZeroDivisionError"):
+        shard.wait(waiting, WAIT)
+
+
+@pytest.mark.parametrize("revisions", [InlineExecutor, BackgroundExecutor, CooperativeExecutor])
+def test_a_server_that_is_closed_goes_at_once(revisions):
+    """Its values and the updater's state are large, and no collector of cycles may come by for long."""
+    gc.disable()
+    try:
+        shard = make_shard(1, revisions)
+        push(shard, 0, 0)
+        shard.wait(shard.pull(SIZES, 1), WAIT)
+        gone = weakref.ref(shard)
+        shard.close(RunError("the run has ended"))
+        del shard
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,247 @@
+"""However a net is cut for the workers of a group, and whatever way they exchange, it trains as one worker does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client
+
+from dsinga import RunError, UserError, cluster
+from dsinga.api import Result, roots, train
+from dsinga.cluster import connect
+from dsinga.cluster.prepare import prepare_run
+from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, loads
+from dsinga.layers.bridge import BridgeSrc
+from dsinga.registry import register
+from dsinga.training import bp
+from tests.support.small_job import JOB, assert_close, assert_same, with_topology
+
+
+class Silent:
+    """An observer that nobody reads."""
+
+    def begin(self, step: int) -> None: ...
+
+    def record(self, row: dict[str, Any]) -> None: ...
+
+    def progress(self, row: dict[str, Any]) -> None: ...
+
+
+STEPS = 20
+BELOW_LOSS = ("conv", "relu", "norm", "pool", "drop", "ip")
+
+# Layer to partition_dim, or to "at 1" for location 1.
+STRATEGIES: dict[str, dict[str, int | str]] = {
+    "batch": {},
+    "feature": dict.fromkeys(BELOW_LOSS, 1),
+    "none": dict.fromkeys(("data", *BELOW_LOSS, "loss"), -1),
+    "by layer": {"conv": "at 0", "relu": "at 0", "ip": "at 1", "loss": "at 1"},
+    "hybrid": {"ip": 1},
+    "mixture": {"conv": 1, "norm": "at 1", "ip": 1, "loss": -1},
+}
+
+
+def small(stores: Path, strategy: str = "hybrid", workers: int = 1, servers: int = 1, **cluster: Any) -> Job:
+    """Return the small job, cut so, with tests on the way."""
+    job = loads(JOB, str(stores / "small.conf")).replace(train_steps=STEPS, test_freq=10, test_steps=2)
+    for layer in job.neuralnet.layer:
+        how = STRATEGIES[strategy].get(layer.name)
+        if isinstance(how, str):
+            layer.location = int(how.removeprefix("at "))
+        elif how is not None:
+            layer.partition_dim = how
+    job = with_topology(job, workers, servers)
+    assert job.cluster is not None
+    return job.replace(cluster=job.cluster.replace(**cluster))
+
+
+@pytest.fixture(scope="module")
+def single(stores: Path, threads: Client) -> Result:
+    """The small job trained by one worker."""
+    return train(small(stores, "batch"), threads, progress=False)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("workers", "servers", "client"), [(2, 1, "processes"), (3, 2, "threads")], indirect=["client"]
+)
+def test_a_cut_net_trains_and_tests_as_a_whole_one(
+    stores: Path, client: Client, single: Result, strategy: str, workers: int, servers: int
+) -> None:
+    result = train(small(stores, strategy, workers, servers), client, progress=False)
+    assert_close(result.params, single.params, 1e-5)
+    for phase in ("train", "test"):
+        found, expected = result.history.phase(phase), single.history.phase(phase)
+        for metric in ("loss", "accuracy"):
+            np.testing.assert_allclose(found[:, metric], expected[:, metric], rtol=1e-5)
+
+
+def test_a_cut_net_is_the_same_bits_by_either_road(stores: Path, threads: Client, processes: Client) -> None:
+    job = small(stores, "mixture", 3, 2)
+    assert_same(train(job, threads, progress=False).params, train(job, processes, progress=False).params)
+
+
+def test_a_cut_run_is_resumed_cut_in_another_way(stores: Path, threads: Client, single: Result, tmp_path: Path) -> None:
+    """Checkpoints are of whole params, whoever had them."""
+    train(small(stores, "feature", 3).replace(train_steps=10), threads, workspace=tmp_path, progress=False)
+    resumed = train(small(stores, "hybrid", 2, 2), threads, workspace=tmp_path, resume=True, progress=False)
+    assert_close(resumed.params, single.params, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def expected(stores: Path, threads: Client) -> Result:
+    """The small job, hybrid on two workers with two servers, exchanged as by default."""
+    return train(small(stores, "hybrid", 2, 2), threads, progress=False)
+
+
+class TestExchange:
+    """The choices of ClusterConf: the same bits, but for compression."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"pull": PullTime.kDeferred}, {"update": UpdatePlace.kWorker}, {"fullc_gather": True}],
+        ids=["deferred pull", "update on the worker", "nothing to gather"],
+    )
+    def test_where_and_when_changes_nothing(
+        self, stores: Path, client: Client, expected: Result, options: dict[str, Any]
+    ) -> None:
+        assert_same(train(small(stores, "hybrid", 2, 2, **options), client, progress=False).params, expected.params)
+
+    def test_without_overlap_nothing_changes(self, stores: Path, client: Client, expected: Result) -> None:
+        with dask.config.set({"dsinga.overlap": False}):
+            assert not prepare_run(small(stores, "hybrid", 2, 2), client, [str(stores)]).config.options.overlap
+            assert_same(train(small(stores, "hybrid", 2, 2), client, progress=False).params, expected.params)
+
+    def test_workers_that_update_resume_with_their_state(
+        self, stores: Path, client: Client, expected: Result, tmp_path: Path
+    ) -> None:
+        job = small(stores, "hybrid", 2, 2, update=UpdatePlace.kWorker)
+        train(job.replace(train_steps=10), client, workspace=tmp_path, progress=False)
+        resumed = train(job, client, workspace=tmp_path, resume=True, progress=False)
+        assert_same(resumed.params, expected.params)
+
+    @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
+    def test_compressed_gradients_train_to_the_same_bits_by_either_road(
+        self, stores: Path, threads: Client, processes: Client, compression: Compression
+    ) -> None:
+        job = small(stores, "batch", 2, 2, compression=compression, topk_share=0.1).replace(train_steps=60)
+        one = train(job, threads, progress=False)
+        assert_same(one.params, train(job, processes, progress=False).params)
+        losses = one.history.phase("train")[:, "loss"]
+        assert losses[-1] < 0.5 * losses[0]
+
+
+def wide(stores: Path, workers: int, gather: bool) -> Job:
+    """Return the small job with a fully connected layer whose weight is larger than its activations, cut by rows."""
+    job = small(stores, "batch", workers, workers, fullc_gather=gather)
+    added = """neuralnet {
+      layer { name: "fc" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 800 } }
+      layer { name: "sharp" type: kReLU srclayers: "fc" }
+    }"""
+    position = [layer.name for layer in job.neuralnet.layer].index("ip")
+    job.neuralnet.layer[position:position] = loads(added).neuralnet.layer
+    job.neuralnet.layer[position + 2].srclayers = ["sharp"]
+    return job
+
+
+def test_gathered_activations_train_as_gradients_do(stores: Path, client: Client) -> None:
+    layout = prepare_run(wide(stores, 2, gather=True), client, [str(stores)])
+    assert {name for name, part in layout.config.parts.items() if part.gathered} == {"fc_weight", "fc_bias"}
+    found = train(wide(stores, 2, gather=True), client, progress=False)
+    assert_close(found.params, train(wide(stores, 1, gather=False), client, progress=False).params, 1e-5)
+
+
+def test_gathered_params_are_in_checkpoints(stores: Path, threads: Client, tmp_path: Path) -> None:
+    job = wide(stores, 2, gather=True)
+    whole = train(job, threads, progress=False)
+    train(job.replace(train_steps=10), threads, workspace=tmp_path, progress=False)
+    assert_same(train(job, threads, workspace=tmp_path, resume=True, progress=False).params, whole.params)
+
+
+def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: Client) -> None:
+    layout = prepare_run(small(stores, "hybrid", 3, 3), processes, [str(stores)])
+    keeper = {piece.param: layout.placement.servers[0][piece.server] for piece in layout.config.slices}
+    for part in range(3):
+        assert layout.config.parts[f"w2@{part}"].users == (part,)
+        assert keeper[f"w2@{part}"] == layout.placement.partitions[0][part]
+
+
+def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, threads: Client) -> None:
+    job = small(stores, "hybrid", 2)
+    job.neuralnet.layer = [layer for layer in job.neuralnet.layer if layer.name != "loss"]
+    with pytest.raises(UserError, match="no loss layer in phase kTrain: kBP has no gradient to follow"):
+        train(job, threads, progress=False)
+
+
+def test_bytes_are_reported_for_every_step(stores: Path, client: Client) -> None:
+    """Mail of the hybrid: each worker's rows of ``drop`` and labels to the other, and gradients back."""
+    layout = prepare_run(small(stores, "hybrid", 2, 1), client, [str(stores)])
+    sources = [node.layer for node in layout.config.nets[Phase.kTrain].nodes if isinstance(node.layer, BridgeSrc)]
+    assert sources
+    outcome = cluster.train(small(stores, "hybrid", 2, 1), client, Silent(), roots=[str(stores)])
+    inproc = all(address.startswith("inproc") for address in layout.placement.addresses)
+    for row in outcome.timings[-5:]:
+        assert (row["within"] > 50_000) if inproc else (row["crossing"] > 50_000)
+        assert (row["crossing"] == 0) if inproc else (row["within"] > 0)
+
+
+class KillInBridge(Silent):
+    """Kills a process a moment after a number of steps, in the middle of whatever it does then."""
+
+    def __init__(self, pid: int, step: int):
+        self._pid, self._step = pid, step
+        self.killed = 0.0
+
+    def progress(self, row: dict[str, Any]) -> None:
+        if row["step"] >= self._step and not self.killed:
+            self.killed = time.monotonic()
+            threading.Timer(0.05, os.kill, [self._pid, signal.SIGKILL]).start()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("strategy", ["hybrid", "by layer"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_worker_that_dies_between_bridges_ends_the_run(stores: Path, strategy: str, victim: int) -> None:
+    job = small(stores, strategy, 2).replace(train_steps=1_000_000, test_freq=0)
+    with connect(workers=2, separate_processes=True) as client:
+        address = list(cluster.workers_at_hand(client))[victim]
+        observer = KillInBridge(client.run(os.getpid)[address], 20)
+        with pytest.raises(RunError, match=re.escape(address)):
+            cluster.train(job, client, observer, roots=roots(job, None))
+        assert time.monotonic() - observer.killed < 10
+
+
+def test_a_fault_of_one_partition_ends_those_that_wait_for_its_mail(stores: Path, client: Client) -> None:
+    @register("algorithm", "FailsBetweenBridges")
+    def fails(net, values, records, ctx, push):
+        if ctx.step == 5 and ctx.rows.start > 0:
+            raise ZeroDivisionError("a fault of the second partition")
+        return bp(net, values, records, ctx, push)
+
+    job = small(stores, "hybrid", 2).replace(train_one_batch=AlgConf(user_alg="FailsBetweenBridges"))
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError, match="a fault of the second partition"):
+        train(job, client, progress=False)
+    assert time.monotonic() - began < 10
+
+
+def test_a_wait_for_mail_ends_and_says_what_it_waited_for(stores: Path, threads: Client) -> None:
+    @register("algorithm", "SendsNothing")
+    def sends_nothing(net, values, records, ctx, push):
+        return {} if ctx.rows.start > 0 else bp(net, values, records, ctx, push)
+
+    job = small(stores, "by layer", 2).replace(train_one_batch=AlgConf(user_alg="SendsNothing"))
+    with (
+        dask.config.set({"dsinga.timeout": "1s"}),
+        pytest.raises(RunError, match=r"waited 1 s for '.*data.*' in step 0"),
+    ):
+        train(job, threads, progress=False)
