@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import rich.box
@@ -16,11 +14,11 @@ import rich.table
 
 from dsinga.job import AlgType, Job, Phase, check
 from dsinga.layers import Context, Rows
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output
+from dsinga.layers.base import Array, Layer
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.planner.cost import layer_cost
-from dsinga.training import algorithm, bp, create_updater, initial_values
+from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 
@@ -49,10 +47,9 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
 
     One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params itself:
     nothing is exchanged, and records are read while no clock runs. ``rows`` are in the order in which the passes run:
-    all layers forward, those that a gradient reaches backward, then "update" and "rest": what walking the net takes,
-    and what an algorithm (kCD) computes outside of layers' passes. Layers that kBP computes as one
-    (:mod:`dsinga.net.fusion`) have one row for each pass, by the name of the first; under a user's algorithm each layer
-    is computed alone.
+    all layers forward, those that a gradient reaches backward, then "update" and "rest": the time between passes, and
+    what an algorithm (kCD) computes outside of layers' passes. Layers that kBP computes as one
+    (:mod:`dsinga.net.fusion`) have one row for each pass, by the name of the first.
 
     Operations are those of :func:`dsinga.planner.cost.layer_cost`, without the sources' gradient where nobody wants
     it. Bytes are those of the arrays that a pass takes and makes, each moved once, the least that there can be; of a
@@ -63,11 +60,9 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     check(job, [Phase.kTrain])
     feed = open_batch_reader(job, Phase.kTrain, 1, roots)
     net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
-    if algorithm(job.train_one_batch) is bp:
-        net = net.fused  # as kBP does itself; another algorithm may ask for any layer by its name
     clock = Clock()
     totals, passes = [], []
-    for total in _iterations(job, _timed_net(net, clock), feed, clock, WARM_UP + steps):
+    for total in _iterations(job, net, feed, clock, WARM_UP + steps):
         row = clock.take()
         totals.append(total)
         passes.append(row | {REST: total - sum(row.values())})
@@ -85,12 +80,18 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
 
 
 class Clock:
-    """Seconds of the passes of one iteration, and the work that they do in each."""
+    """Observer that adds up the seconds of the passes of one iteration, and the work that they do."""
 
     def __init__(self) -> None:
         self.work: dict[Pass, Work] = {}
         self._seconds: dict[Pass, float] = {}
         self._counting = True  # in the first iteration only: it takes time too
+
+    def __call__(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+        """Compute a pass of a layer, and time it."""
+        return self.time(
+            Pass(layer.name, name), lambda: compute(*arguments), lambda computed: _work(layer, arguments, computed)
+        )
 
     def time(self, key: Pass, call: Callable[[], Any], work: Callable[[Any], Work]) -> Any:
         """Return what ``call`` returns, having added its seconds, and its ``work``, to those of ``key``."""
@@ -122,7 +123,7 @@ def _iterations(job: Job, net: NeuralNet, feed: BatchReader, clock: Clock, steps
     for step in range(steps):
         values: Mapping[str, Array] = {name: replica[name].reshape(p.shape) for name, p in net.params.items()}
         records = feed.read(step, wanted)
-        ctx = Context(ops, Phase.kTrain, rows, job.seed, step)
+        ctx = Context(ops, Phase.kTrain, rows, job.seed, step, observer=clock)
 
         def push(name: str, gradient: Array, step: int = step) -> None:
             flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient  # rows alone stay rows
@@ -134,43 +135,17 @@ def _iterations(job: Job, net: NeuralNet, feed: BatchReader, clock: Clock, steps
         yield time.perf_counter() - started
 
 
-def _timed_net(net: NeuralNet, clock: Clock) -> NeuralNet:
-    return replace(net, nodes=tuple(node._replace(layer=_timed(node.layer, clock)) for node in net.nodes))
-
-
-def _timed(layer: Layer, clock: Clock) -> Layer:
-    """Return a copy of the layer whose passes are timed. Its class stays what it is, so that nobody sees a difference.
-
-    The passes of the original are called, so that what it calls of itself is not counted twice.
-    """
-    timed, cost = copy.copy(layer), layer_cost(layer)
-    forward, backward = Pass(layer.name, "forward"), Pass(layer.name, "backward")
-    sparse = any(spec.sparse for spec in layer.params)
-    numbers = math.prod(layer.shape)
-
-    def compute_feature(params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return clock.time(
-            forward,
-            lambda: layer.compute_feature(params, sources, ctx),
-            lambda made: Work(
-                numbers if sparse else cost.forward,
-                _bytes((() if sparse else params, sources, made.feature)),
-            ),
-        )
-
-    def compute_gradient(
-        params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        both = any(needs) or layer.is_recurrent  # through time a gradient goes in any case
-        operations = numbers if sparse else cost.backward if both else cost.forward
-        return clock.time(
-            backward,
-            lambda: layer.compute_gradient(params, sources, output, grad, needs, ctx),
-            lambda made: Work(operations, _bytes((() if sparse else params, sources, grad, made))),
-        )
-
-    vars(timed).update(compute_feature=compute_feature, compute_gradient=compute_gradient)
-    return timed
+def _work(layer: Layer, arguments: Sequence[Any], computed: Any) -> Work:
+    """Return the work of a pass of a layer, from its arguments and what it has computed."""
+    params, sources, *rest = arguments
+    cost, sparse = layer_cost(layer), any(spec.sparse for spec in layer.params)
+    numbers, read = math.prod(layer.shape), (() if sparse else params, sources)
+    if len(rest) == 1:  # forward: ctx alone
+        return Work(numbers if sparse else cost.forward, _bytes((*read, computed.feature)))
+    _, grad, needs, _ = rest
+    both = any(needs) or layer.is_recurrent  # through time a gradient goes in any case
+    operations = numbers if sparse else cost.backward if both else cost.forward
+    return Work(operations, _bytes((*read, grad, computed)))
 
 
 def _bytes(arrays: Any) -> int:

@@ -42,6 +42,17 @@ class Peers(Protocol):
         """Wait for the array that another worker sends under ``key`` in this step, and return it."""
 
 
+class Observer(Protocol):
+    """Called in place of each forward and backward pass of a layer: times them, or reads their arrays."""
+
+    def __call__(self, layer: Any, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+        """Return ``compute(*arguments)``.
+
+        ``layer`` is the :class:`dsinga.layers.Layer`, ``name`` "forward" or "backward", ``compute`` its
+        ``compute_feature`` or ``compute_gradient``. Layers that back-propagation fuses are one layer here.
+        """
+
+
 class Records(NamedTuple):
     """One batch as it comes from a store: data (B, ...), in the store's dtype, and labels int64 or None.
 
@@ -84,6 +95,7 @@ class Context:
     order of their rows, so that the sum does not depend on which message comes first; ``all_gather(key, array)`` joins
     arrays along axis 0 in the same order. On a single worker both return the array itself. ``peers`` sends and receives
     the arrays of bridges. ``skips`` is True where a batch whose loss is not finite is left out, not an error.
+    ``observer`` calls every pass of a layer, None for plain calls.
     """
 
     ops: Ops
@@ -95,6 +107,7 @@ class Context:
     all_gather: Callable[[str, Array], Array] = field(default=single_worker)
     peers: Peers | None = None
     skips: bool = False
+    observer: Observer | None = None
 
     def of(self, rows: Rows | None) -> Context:
         """Return the circumstances of a layer that computes ``rows`` of its batch; None for those at hand."""

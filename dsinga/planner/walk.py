@@ -6,13 +6,11 @@ it leave them. Above all that holds for the layers that partitioning puts in, wh
 
 from __future__ import annotations
 
-import copy
 import itertools
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,7 @@ from dsinga.layers.label import FeatureAsLabels
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops, SparseRows
 from dsinga.planner.measure import PATIENCE, LayerTime, Sums, in_crowd, random_numbers, random_records, rows_of
-from dsinga.training import bp
+from dsinga.training.bp import back_propagate
 
 WARM = 2  # walks that are not counted
 WALKS, SECONDS = 6, 0.1  # that are, at least, and how long they last, at least: a small net's are soon over
@@ -77,8 +75,8 @@ class _Walker:
         rng = np.random.default_rng(0)
         self._times = [LayerTime(0.0, 0.0)] * len(net.nodes)
         self._sums = Sums()
-        nodes = tuple(node._replace(layer=self._timed(k, node.layer)) for k, node in enumerate(net.nodes))
-        self._net = replace(net, nodes=nodes)
+        self._net = net
+        self._positions = {node.layer: k for k, node in enumerate(net.nodes) if not node.layer.is_output}
         self._values = {
             name: random_numbers(rng, param.shape, ops) * np.float32(0.01) for name, param in net.params.items()
         }
@@ -91,14 +89,17 @@ class _Walker:
         self._updating = 0.0
         batch = net.nodes[0].layer.shape[0] if net.nodes else 1
         rows = Rows(0, batch, batch)
-        self._ctx = Context(ops, Phase.kTrain, rows, all_reduce=self._sums, peers=_Letters(net, rng, ops), skips=True)
+        self._ctx = Context(
+            ops, Phase.kTrain, rows, all_reduce=self._sums, peers=_Letters(net, rng, ops), skips=True,
+            observer=self._time,
+        )  # fmt: skip
 
     def walk(self) -> tuple[list[LayerTime], float]:
         """Return the times of the stages, and of all."""
         self._times, self._updating = [LayerTime(0.0, 0.0)] * len(self._times), 0.0
         started = time.perf_counter()
         if self._net.nodes:
-            bp(self._net, self._values, self._records, self._ctx, self._push)
+            back_propagate(self._net, self._values, self._records, self._ctx, self._push)
         return self._times, time.perf_counter() - started - self._updating
 
     def _push(self, name: str, gradient: Array) -> None:
@@ -108,25 +109,16 @@ class _Walker:
             np.add(self._values[name], gradient, out=self._states[name])
         self._updating += time.perf_counter() - started
 
-    def _timed(self, position: int, layer: Layer) -> Layer:
-        """Return a copy of the layer whose passes are timed; its class stays what it is."""
-        if layer.is_output:  # it may write a store
-            return layer
-        timed = copy.copy(layer)
-
-        def keeping(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*arguments: Any) -> Any:
-                started = time.perf_counter()
-                made = compute(*arguments)
-                found: dict[str, Any] = {name: time.perf_counter() - started, f"sums_{name}": self._sums.taken()}
-                self._times[position] = self._times[position]._replace(**found)
-                return made
-
-            return run
-
-        forward, backward = keeping("forward", layer.compute_feature), keeping("backward", layer.compute_gradient)
-        vars(timed).update(compute_feature=forward, compute_gradient=backward)
-        return timed
+    def _time(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+        """Compute a pass of a layer, and record its seconds and how many sums it asked for."""
+        if layer not in self._positions:  # an output layer, which may write a store
+            return compute(*arguments)
+        started = time.perf_counter()
+        computed = compute(*arguments)
+        figures: dict[str, Any] = {name: time.perf_counter() - started, f"sums_{name}": self._sums.taken()}
+        position = self._positions[layer]
+        self._times[position] = self._times[position]._replace(**figures)
+        return computed
 
 
 class _Letters:

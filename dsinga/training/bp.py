@@ -60,12 +60,19 @@ def back_propagate(
         check_losses(net, tape, reports, ctx)
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
+    observe = ctx.observer
     while tape:
         stage, params, sources, output, layer_ctx = tape.pop()
         gradient = gradients.pop()
         if stage.backward and (gradient is not None or stage.starts or stage.layer.wants_gradient):
             try:
-                computed = stage.layer.compute_gradient(params, sources, output, gradient, stage.needs, layer_ctx)
+                compute, needs = stage.layer.compute_gradient, stage.needs
+                if observe is None:
+                    computed = compute(params, sources, output, gradient, needs, layer_ctx)
+                else:
+                    computed = observe(
+                        stage.layer, "backward", compute, params, sources, output, gradient, needs, layer_ctx
+                    )
                 check_gradients(stage.layer, params, sources, computed)
                 collect(net, stage, computed, gradients, sums, ctx.ops.add)
                 del computed  # or it would live while the next layer computes

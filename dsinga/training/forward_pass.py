@@ -56,6 +56,7 @@ def forward_pass(
     features: list[Any] = []
     labels: list[Any] = []
     params_by_name: dict[str, Array] = {}
+    observe = ctx.observer
     for stage in net.stages:
         layer, edges = stage.layer, stage.edges
         if layer.is_input:
@@ -72,7 +73,10 @@ def forward_pass(
         for k in stage.by_rows:
             params[k] = params[k][layer_ctx.rows.start : layer_ctx.rows.stop]
         try:
-            output = layer.compute_feature(params, sources, layer_ctx)
+            if observe is None:
+                output = layer.compute_feature(params, sources, layer_ctx)
+            else:
+                output = observe(layer, "forward", layer.compute_feature, params, sources, layer_ctx)
             check_output(layer, params, sources, output)
             if net.bridged:
                 check_labels(layer, output)

@@ -12,7 +12,7 @@ from dsinga.layers import Context, Layer, Output, ParamSpec, RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.registry import register
-from dsinga.training import bp
+from dsinga.training import Algorithm, bp
 
 NUMPY = get_ops("numpy")
 
@@ -84,14 +84,18 @@ def context(net: NeuralNet, rows: Rows | None = None, ops: Any = NUMPY) -> Conte
 
 
 def gradients(
-    net: NeuralNet, values: Mapping[str, Any], records: Mapping[str, Records], ctx: Context | None = None
+    net: NeuralNet,
+    values: Mapping[str, Any],
+    records: Mapping[str, Records],
+    ctx: Context | None = None,
+    algorithm: Algorithm = bp,
 ) -> tuple[dict[str, np.ndarray], dict]:
-    """Run one iteration of kBP; return what it pushed, in order, and the metrics."""
+    """Run one iteration of ``algorithm``; return the gradients that it pushed, in order, and the metrics."""
     pushed: dict[str, np.ndarray] = {}
 
     def push(name: str, gradient: np.ndarray) -> None:
         assert name not in pushed, f"{name} is pushed twice"
         pushed[name] = gradient
 
-    metrics = bp(net, values, records, ctx or context(net), push)
+    metrics = algorithm(net, values, records, ctx or context(net), push)
     return pushed, metrics

@@ -14,6 +14,7 @@ from dsinga.job import ParamConf
 from dsinga.layers import Layer, Output, Records, Rows
 from dsinga.registry import register
 from dsinga.training import bp, forward
+from dsinga.training.bp import back_propagate
 from tests.support.training_cases import build, context, conv, dense, gradients, layer, records_of, values_of
 
 LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
@@ -103,15 +104,29 @@ def test_gradients_of_fused_layers_are_the_slopes_of_the_loss_and_those_of_each_
     )
     values, records = values_of(net), records_of(net)
     found, metrics = gradients(net, values, records)
-    alone = replace(net)
-    vars(alone)["fused"] = alone
     assert len(net.fused.nodes) == len(net.nodes) - 3
-    expected, others = gradients(alone, values, records)
+    expected, others = gradients(net, values, records, algorithm=back_propagate)
     assert metrics == {name: pytest.approx(metric, rel=1e-12) for name, metric in others.items()}
     assert_same_gradients(found, expected, atol=1e-14)
     slopes = numerical_gradients(net, values, records, context(net))
     trained = [name for name, param in net.params.items() if param.trainable]
     assert_same_gradients({name: found[name] for name in trained}, {name: slopes[name] for name in trained})
+
+
+def test_an_observer_is_called_for_each_pass_and_changes_no_number():
+    net = convnet()
+    values, records = values_of(net), records_of(net)
+    passes = []
+
+    def observe(layer, name, compute, *arguments):
+        passes.append((layer.name, name))
+        return compute(*arguments)
+
+    observed, _ = gradients(net, values, records, replace(context(net), observer=observe))
+    names = [node.layer.name for node in net.nodes]
+    assert passes == [(name, "forward") for name in names] + [(name, "backward") for name in names[:0:-1]]
+    for name, gradient in gradients(net, values, records)[0].items():
+        np.testing.assert_array_equal(observed[name], gradient)
 
 
 @st.composite
