@@ -1,0 +1,37 @@
+"""Two versions are told apart by the bits of one param, by one metric, and by a job that only one of them has."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+
+from tests.benchmarks.bits import compare, digest, train, with_earlier
+from tests.benchmarks.bits_jobs import RUNS
+from tests.benchmarks.bits_stores import write_stores
+
+
+def test_a_run_is_compared_by_its_params_and_metrics(tmp_path: Path) -> None:
+    write_stores(tmp_path)
+    before = {name: train(name, RUNS["words"], None, tmp_path) for name in ("words", "again")}
+    assert before["words"] == before["again"]
+    assert [row[2:] for row in compare(before, before)] == [(3, 0, 0.0)] * 2
+    after = copy.deepcopy(before)
+    after["words"]["params"]["ip_weight"] = digest(np.zeros(3, np.float32))
+    after["again"]["metrics"][-1]["loss"] += 0.5
+    after["new"] = after["again"]
+    assert compare(before, after) == [
+        ("words", "ip_weight", 2, 1, 0.0),
+        ("again", "", 3, 0, 0.5),
+        ("new", "only in the second", 0, 1, 0.0),
+    ]
+
+
+def test_a_digest_tells_zeros_of_both_signs_and_shapes_apart() -> None:
+    arrays = [np.zeros(4), -np.zeros(4), np.zeros((2, 2)), np.zeros(4, np.float32)]
+    assert len({digest(array) for array in arrays}) == 4
+
+
+def test_a_run_comes_after_those_whose_checkpoints_it_starts_from() -> None:
+    assert with_earlier(("autoencoder",)) == ["rbm1", "rbm2", "autoencoder"]
