@@ -4,8 +4,8 @@
     python -m tests.benchmarks.bits --compare BEFORE AFTER
 
 The first command trains the jobs of ``bits_jobs`` and writes digests of their params, and their metrics, to a JSON
-file; it exits with 1 where a job fails. The second one prints a table of two such files and exits with 1 where they differ. To run an older version that
-lacks this file, start in its root with both roots on the path, its own first:
+file; it exits with 1 where a job fails. The second one prints a table of two such files and exits with 1 where they
+differ. To run an older version that lacks this file, start in its root with both roots on the path, its own first:
 
     cd OLD && PYTHONPATH=OLD:NEW OLD/.venv/bin/python -m tests.benchmarks.bits --out before.json
 """
