@@ -92,7 +92,13 @@ def train(
         client = client or stack.enter_context(cluster.connect(workers=wanted_workers(job), dashboard=watched))
         observer = stack.enter_context(RunMonitor(job.name, job.train_steps, folder, resume, progress))
         outcome = cluster.train(
-            job, client, observer, workspace=folder, roots=roots(job, data_root), resume=resume, grain=_grain(grain)
+            job,
+            client,
+            observer,
+            workspace=folder,
+            roots=roots(job, data_root),
+            resume=resume,
+            grain=cluster.find_grain(grain),
         )
     return Result(job, outcome.params, observer.history, outcome.net, outcome.step, folder)
 
@@ -263,12 +269,6 @@ def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:
 
 def _params(params: Arrays | str | os.PathLike[str]) -> Arrays:
     return params if isinstance(params, dict) else read_params(params)
-
-
-def _grain(name: str) -> cluster.Grain:
-    if name not in cluster.Grain.__members__:
-        raise UserError(f"grain must be one of {', '.join(cluster.Grain.__members__)}, not {name!r}")
-    return cluster.Grain[name]
 
 
 def _phase(name: str) -> Phase:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsinga.cluster.driver import Outcome, train
     from dsinga.cluster.embedded import connect
-    from dsinga.cluster.graph_grain.graph import Grain
+    from dsinga.cluster.grain import Grain, find_grain
     from dsinga.cluster.inference import evaluate, predict, processor_here
     from dsinga.cluster.placement import workers_at_hand
     from dsinga.cluster.prepare import PreparedRun, prepare_run
@@ -23,6 +23,7 @@ __all__ = [
     "build_partitioned_net",
     "connect",
     "evaluate",
+    "find_grain",
     "predict",
     "prepare_run",
     "processor_here",
@@ -32,7 +33,7 @@ __all__ = [
 
 _MODULES = {
     "Arrays": "dsinga.worker.param_slices",
-    "Grain": "dsinga.cluster.graph_grain.graph",
+    "Grain": "dsinga.cluster.grain",
     "Observer": "dsinga.cluster.training_loop",
     "Outcome": "dsinga.cluster.driver",
     "PreparedRun": "dsinga.cluster.prepare",
@@ -40,6 +41,7 @@ _MODULES = {
     "build_partitioned_net": "dsinga.worker.nets",
     "connect": "dsinga.cluster.embedded",
     "evaluate": "dsinga.cluster.inference",
+    "find_grain": "dsinga.cluster.grain",
     "predict": "dsinga.cluster.inference",
     "prepare_run": "dsinga.cluster.prepare",
     "processor_here": "dsinga.cluster.inference",

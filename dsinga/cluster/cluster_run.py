@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +14,11 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from dsinga.cluster import tasks
-from dsinga.cluster.graph_grain.graph import Grain, send_iterations
 from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import TaskChain, gather, run_chains
 from dsinga.errors import RunError
 from dsinga.job import Phase
-from dsinga.net.segments import Segment, segments
 from dsinga.training import Metrics
 from dsinga.worker.config import PartitionKey, WorkerConfig
 from dsinga.worker.param_slices import Arrays, replica_values, whole_values
@@ -47,6 +44,10 @@ def add_metrics(parts: Sequence[Metrics]) -> Metrics:
     return sums
 
 
+# Submits a task graph: (client, keys of the partitions, tasks that it must come after, end of the tasks' names).
+Submit = Callable[[Client, Sequence[PartitionKey], Sequence[Future | None], str], list[Future]]
+
+
 class ClusterRun:
     """Servers and partitions on their Dask workers.
 
@@ -54,11 +55,10 @@ class ClusterRun:
     that wait for each other into the wrong order. The tasks of one worker group do not depend on those of another.
     """
 
-    def __init__(self, client: Client, config: WorkerConfig, placement: Placement, grain: Grain = Grain.round):
+    def __init__(self, client: Client, config: WorkerConfig, placement: Placement):
         self._client = client
-        self._config = config
+        self.config = config
         self._placement = placement
-        self._grain = grain
         self._run = config.run
         self._several = config.topology.groups > 1
         self._servers = Servers(client, config, placement)
@@ -71,7 +71,7 @@ class ClusterRun:
         ``state`` is the updater's, by param and slot; None where it begins anew. If ``warm`` is a later step, group 0
         begins alone, and the others are ready for that step, once :meth:`join` says that it has come.
         """
-        shape, alone = self._config.topology, warm > step
+        shape, alone = self.config.topology, warm > step
         self._servers.make(step)
         self._servers.put(range(1 if alone else shape.server_groups), values, state)
         if not alone:
@@ -80,8 +80,8 @@ class ClusterRun:
             self._servers.ask(group, "leave", group)
         self._tenants = [
             self._submit(
-                tasks.PartitionActor, group, p, "here", self._config, self._servers.of(group),
-                Processor(threads, self._placement.device(group, p), self._config.precision), warm if group else step,
+                tasks.PartitionActor, group, p, "here", self.config, self._servers.of(group),
+                Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
                 actor=True,
             )
             for group, crew in enumerate(self._placement.threads)
@@ -89,12 +89,12 @@ class ClusterRun:
         ]  # fmt: skip
         tenants = self._gather(self._tenants)
         self._acquaint(tenants)
-        if self._config.kept:
+        if self.config.kept:
             self._hold(values, state)
 
     def join(self, step: int) -> None:
         """End the warm-up: give the values to the other server groups and let the other worker groups begin."""
-        shape = self._config.topology
+        shape = self.config.topology
         # Its last pushes may be on their way, and what it has may be the very arrays that others change from now on.
         self._renew([0], "warm")
         self._servers.put(range(1, shape.server_groups), *self.snapshot(step))
@@ -107,15 +107,23 @@ class ClusterRun:
         if self._several:
             self._servers.ask(group, "leave", group)
 
-    def round(self, group: int, start: int, stop: int) -> list[Future]:
-        """Send off the iterations ``start`` to ``stop`` - 1 of a worker group; return the tasks, one a partition."""
-        if self._grain is Grain.graph:
-            return self._graph(group, start, stop)
-        return self._chain(tasks.train_round, group, f"steps-{start}-{stop}", start, stop)
+    def send(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
+        """Send off a task of every partition of a group, each after the one that was sent to it before."""
+        futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
+        self._tokens[group] = [*futures]
+        return futures
+
+    def send_graph(self, group: int, submit: Submit) -> list[Future]:
+        """Submit a task graph for a worker group, which runs after the tasks that were sent to the group before."""
+        keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
+        with dask.annotate(priority=PRIORITY):
+            futures = submit(self._client, keys, self._tokens[group], f"{self._suffix(group)}-{self._run}")
+        self._tokens[group] = [*futures]
+        return futures
 
     def evaluate(self, phase: Phase, batches: int, step: int) -> list[Future]:
         """Send off the first ``batches`` batches of ``phase`` to group 0, with its params after ``step`` steps."""
-        return self._chain(tasks.evaluate, 0, f"{phase.name}-at-{step}", phase, batches, step)
+        return self.send(tasks.evaluate, 0, f"{phase.name}-at-{step}", phase, batches, step)
 
     def run_chains(self, chains: Sequence[TaskChain]) -> None:
         """Run chains of the tasks that this run has sent off, until all have ended."""
@@ -124,7 +132,7 @@ class ClusterRun:
     def settle(self) -> None:
         """Let all server groups agree, and group 0 have their values, when all worker groups have ended."""
         if self._several:
-            self._renew(range(self._config.topology.groups), "ended")  # their last pushes may be on their way
+            self._renew(range(self.config.topology.groups), "ended")  # their last pushes may be on their way
             self._servers.flush()
             self._renew([0], "settled")
 
@@ -139,8 +147,8 @@ class ClusterRun:
         for values, slots in self._servers.ask(0, "snapshot", version, state):
             pieces.update(values)
             history.update(slots)
-        kept = self._gather(self._chain(tasks.held, 0, f"at-{step}")) if self._config.kept else ()
-        return whole_values(self._config, pieces, history, kept)
+        kept = self._gather(self.send(tasks.held, 0, f"at-{step}")) if self.config.kept else ()
+        return whole_values(self.config, pieces, history, kept)
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
@@ -150,7 +158,7 @@ class ClusterRun:
             addresses = sorted(self._placement.addresses & workers_at_hand(self._client).keys())
             self._client.run(
                 tasks.abandon,
-                self._config.run,
+                self.config.run,
                 message,
                 workers=addresses,
                 on_error="ignore",
@@ -167,13 +175,13 @@ class ClusterRun:
 
         Once for each ``when``.
         """
-        self._gather([future for group in groups for future in self._chain(tasks.renew, group, when)])
+        self._gather([future for group in groups for future in self.send(tasks.renew, group, when)])
         for group in groups:
             self._servers.ask(group, "renew", group)
 
     def _acquaint(self, tenants: Sequence[Any]) -> None:
         """Make the partitions of each worker group known to each other, where they have mail for each other."""
-        if not self._config.bridged:
+        if not self.config.bridged:
             return
         known = iter(tenants)
         waiting = []
@@ -185,7 +193,7 @@ class ClusterRun:
     def _hold(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every partition what it keeps itself. There is one worker group then."""
         (shared,) = self._client.scatter(
-            [replica_values(self._config, values, state)], workers=list(self._placement.partitions[0]), broadcast=True,
+            [replica_values(self.config, values, state)], workers=list(self._placement.partitions[0]), broadcast=True,
             hash=False,
         )  # fmt: skip
         crew = range(len(self._placement.partitions[0]))
@@ -193,34 +201,12 @@ class ClusterRun:
 
     def _key(self, group: int, partition: int) -> PartitionKey:
         address = self._placement.partitions[group][partition]
-        return PartitionKey(self._config.run, self._config.generation, group, partition, address)
-
-    @functools.cached_property
-    def _plans(self) -> list[tuple[Segment, ...]]:
-        """The segments of each partition, the same in every iteration."""
-        return [segments(local) for local in self._config.nets[Phase.kTrain].locals]
-
-    def _graph(self, group: int, start: int, stop: int) -> list[Future]:
-        """Send off iterations as one task graph."""
-        keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
-        with dask.annotate(priority=PRIORITY):
-            futures = send_iterations(
-                self._client, keys, self._plans, range(start, stop), self._tokens[group], tasks.run_segment,
-                f"{self._of(group)}-{self._run}",
-            )  # fmt: skip
-        self._tokens[group] = [*futures]
-        return futures
-
-    def _chain(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
-        """Send off a task of every partition of a group, each after the one that was sent to it before."""
-        futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
-        self._tokens[group] = [*futures]
-        return futures
+        return PartitionKey(self.config.run, self.config.generation, group, partition, address)
 
     def _submit(
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
-        name = f"{task.__name__}-{what}-partition-{partition}{self._of(group)}-{self._run}"
+        name = f"{task.__name__}-{what}-partition-{partition}{self._suffix(group)}-{self._run}"
         key = self._key(group, partition)
         with dask.annotate(priority=PRIORITY):
             return self._client.submit(
@@ -234,7 +220,7 @@ class ClusterRun:
                 key=name,
             )
 
-    def _of(self, group: int) -> str:
+    def _suffix(self, group: int) -> str:
         return f"-of-group-{group}" if self._several else ""
 
     def _gather(self, futures: Sequence[Future]) -> list[Any]:

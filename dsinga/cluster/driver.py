@@ -11,11 +11,11 @@ from distributed import Client
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
 from dsinga.cluster import timetable
 from dsinga.cluster.cluster_run import ClusterRun
-from dsinga.cluster.graph_grain.graph import GRAPHS_AHEAD, Grain
+from dsinga.cluster.grain import ROUNDS, Grain
 from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.training_loop import Observer, TrainingLoop
 from dsinga.errors import Diverged, RunError, UserError
-from dsinga.job import AlgType, Job, Phase
+from dsinga.job import Job, Phase
 from dsinga.net import NeuralNet
 from dsinga.training import initial_values
 from dsinga.worker.param_slices import Arrays
@@ -43,7 +43,7 @@ def train(
     workspace: Path | None = None,
     roots: Sequence[str] = (),
     resume: bool = False,
-    grain: Grain = Grain.round,
+    grain: Grain = ROUNDS,
 ) -> Outcome:
     """Train ``job`` on the cluster of ``client`` from its first step, or from the last checkpoint if ``resume``.
 
@@ -53,17 +53,12 @@ def train(
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
     a loss is no longer finite.
     """
-    if grain is Grain.graph and job.skip_bad_batches:
-        raise job.error("graph grain cannot skip batches; train by rounds", "skip_bad_batches")
-    if grain is Grain.graph and job.train_one_batch.alg is not AlgType.kBP:
-        raise job.train_one_batch.error("graph grain is for kBP; train by rounds, which run any algorithm", "alg")
+    grain.check(job)
     prepared = prepare_run(job, client, roots)
     begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots)
     observer.begin(begin.step)
-    run = ClusterRun(client, prepared.config, prepared.placement, grain)
-    training_loop = TrainingLoop(
-        prepared, run, observer, workspace, most=GRAPHS_AHEAD if grain is Grain.graph else None
-    )
+    run = ClusterRun(client, prepared.config, prepared.placement)
+    training_loop = TrainingLoop(prepared, run, observer, workspace, grain)
     warm = timetable.all_begin(job, prepared.topology, begin.step)
     try:
         run.start(begin.params, begin.state if resume else None, begin.step, warm)

@@ -6,13 +6,11 @@ import asyncio
 import json
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from distributed import get_worker
 
-from dsinga.cluster.graph_grain.graph import letters_of, packed
-from dsinga.cluster.graph_grain.stepper import Halt
 from dsinga.cluster.placement import process
 from dsinga.errors import RunError, UserError
 from dsinga.job import Phase
@@ -62,43 +60,34 @@ class PartitionActor:
 def introduce(key: PartitionKey, peers: Mapping[PartitionKey, Any]) -> None:
     """Task: tell a partition the PartitionActor actors of its group, by their keys in the order of their numbers."""
     loop = get_worker().loop.asyncio_loop  # type: ignore[attr-defined]
-    _find(key).mail.introduce([_peer(other, actor, loop) for other, actor in peers.items()])
+    find_worker(key).mail.introduce([_peer(other, actor, loop) for other, actor in peers.items()])
 
 
 def hold(key: PartitionKey, held: ReplicaState) -> None:
     """Task: give a partition the first values and the state of params that it keeps itself; others are left alone."""
-    _find(key).hold(held)
+    find_worker(key).hold(held)
 
 
 def held(key: PartitionKey, token: Any) -> ReplicaState:
     """Task: return what a partition keeps itself and is the first to use. ``token`` is what it must come after."""
-    return _find(key).held()
+    return find_worker(key).held()
 
 
 def train_round(key: PartitionKey, start: int, stop: int, token: Any) -> RoundReport:
     """Task: one round of a partition. ``token`` is what it must come after."""
-    partition = _find(key)
+    partition = find_worker(key)
     return partition.thread.run(partition.train, start, stop)
-
-
-def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
-    """Task: one segment of an iteration of a partition, which receives what those that ended so have sent it.
-
-    ``token`` is what it must come after.
-    """
-    partition = _find(key)
-    return packed(partition.segment(step, number, letters_of(halts, partition.plan[number].receives)))
 
 
 def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
     """Task: one evaluation by a partition. ``token`` is what it must come after."""
-    partition = _find(key)
+    partition = find_worker(key)
     return partition.thread.run(partition.evaluate, phase, batches, version)
 
 
 def renew(key: PartitionKey, token: Any) -> None:
     """Task: wait for a partition's values, then forget them, so that it has them anew. It comes after ``token``."""
-    _find(key).exchange.renew()
+    find_worker(key).exchange.renew()
 
 
 def abandon(run: str, message: str | None = None) -> None:
@@ -142,7 +131,7 @@ def _mail_name(key: PartitionKey) -> str:
     return f"{key.run}-{key.generation}-{key.group}-partition-{key.partition}"
 
 
-def _find(key: PartitionKey) -> GroupWorker:
+def find_worker(key: PartitionKey) -> GroupWorker:
     _at(key.address)
     try:
         return _partitions[key]

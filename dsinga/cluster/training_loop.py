@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from dsinga.checkpoint import write_checkpoint
 from dsinga.cluster import timetable
 from dsinga.cluster.cluster_run import ClusterRun, add_metrics
+from dsinga.cluster.grain import Grain
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.supervision import TaskChain
 from dsinga.errors import Diverged
@@ -59,15 +60,16 @@ class TrainingLoop:
         run: ClusterRun,
         observer: Observer,
         workspace: Path | None,
-        most: int | None = None,
+        grain: Grain,
     ):
         self._prepared = prepared
         self._job = prepared.job
         self._cluster_run = run
         self._observer = observer
         self._workspace = workspace
+        self._grain = grain
         everybody = prepared.topology.groups * prepared.topology.workers
-        self._paces = [timetable.RoundLength(most, everybody) for _ in range(prepared.topology.groups)]
+        self._paces = [timetable.RoundLength(grain.most_steps, everybody) for _ in range(prepared.topology.groups)]
         self._speeds = [0.0] * prepared.topology.groups  # steps a second of those that are on their way
         self._since_display: list[Metrics] = []
         self._started = time.perf_counter()
@@ -106,7 +108,7 @@ class TrainingLoop:
         while sent < stop or flights:
             while sent < stop and len(flights) < ROUNDS_AHEAD:
                 end = min(stop, sent + pace.steps)
-                flights.append(self._cluster_run.round(group, sent, end))
+                flights.append(self._grain.send_round(self._cluster_run, group, sent, end))
                 sent = end
             reports = yield flights.popleft()
             for step in reports[0].skipped:

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.cluster.graph_grain.stepper import Halt, Stepper
 from dsinga.data import Prefetch
 from dsinga.errors import Diverged, RunError
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.context import Peers
 from dsinga.net import NeuralNet
-from dsinga.net.segments import Segment, segments
 from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
 from dsinga.training import Metrics, checked, forward
@@ -53,7 +51,7 @@ class GroupWorker:
         self._prefetch: Prefetch | None = None
         self._meter = Meter()
         self.thread = SerialExecutor(f"dsinga {key.words}")
-        self._stepper = Stepper(self.thread)
+        self.on_abort: list[Callable[[str], None]] = []  # called with the reason when the run ends
         self.mail = GroupPeers(config.timeout, self._meter)
         nets = [net.locals[key.partition] for net in config.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
@@ -96,7 +94,7 @@ class GroupWorker:
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return which share of a lasting param is this partition's, by its share of the rows: all add up to 1."""
         shares = dict.fromkeys(lasting, 0.0)
-        for node in self._local(Phase.kTrain).nodes:
+        for node in self.net(Phase.kTrain).nodes:
             start, stop, total = node.rows or self._rows(Phase.kTrain)
             shares.update((name, (stop - start) / total) for name in node.params if name in shares)
         return shares
@@ -107,26 +105,14 @@ class GroupWorker:
         timings: list[Timing] = []
         skipped: list[int] = []
         for step in range(start, stop):
-            found, timing = self._iterate(step, self.mail)
+            found, timing = self.iterate(step, self.mail)
             metrics.append(found or {})
             timings.append(timing)
             if found is None:
                 skipped.append(step)
         return RoundReport(metrics, timings, stop, skipped)
 
-    def segment(self, step: int, number: int, letters: Mapping[str, Array]) -> Halt:
-        """Run one segment of iteration ``step`` with the mail that it receives (graph grain)."""
-        if number == 0:
-            self._stepper.begin(functools.partial(self._iterate, step))
-        plan = self.plan
-        return self._stepper.advance(letters, len(plan[number].sends), last=number == len(plan) - 1)
-
-    @functools.cached_property
-    def plan(self) -> tuple[Segment, ...]:
-        """The segments of an iteration."""
-        return segments(self._local(Phase.kTrain))
-
-    def _iterate(self, step: int, peers: Peers) -> tuple[Metrics | None, Timing]:
+    def iterate(self, step: int, peers: Peers) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics, None if its batch was left out, and its timing."""
         started = time.perf_counter()
         if step != self._step:
@@ -150,7 +136,7 @@ class GroupWorker:
 
     def _train_one_batch(self, records: Mapping[str, Records], ctx: Context) -> Metrics:
         """Run the algorithm, its gradients going out as they come; raise Diverged where its metrics are not finite."""
-        push, net = self.exchange.push, self._local(Phase.kTrain)
+        push, net = self.exchange.push, self.net(Phase.kTrain)
         metrics = checked(self._config.algorithm(net, self.exchange, records, ctx, push))
         check_metrics(metrics, ctx.step)
         self.exchange.finish()
@@ -163,7 +149,7 @@ class GroupWorker:
         not finite, so that no other batch would do.
         """
         gradients: list[tuple[str, Array]] = []
-        net, ctx = self._local(Phase.kTrain), replace(ctx, skips=True)
+        net, ctx = self.net(Phase.kTrain), replace(ctx, skips=True)
 
         def hold(name: str, gradient: Array) -> None:
             gradients.append((name, gradient))
@@ -193,7 +179,7 @@ class GroupWorker:
                 iteration = f"batch {batch} of {phase.name} at step {version}"
                 self.mail.begin(iteration)
                 ctx = self._context(phase, batch, iteration, self.mail)
-                _, metrics = forward(self._local(phase), self.exchange, records, ctx)
+                _, metrics = forward(self.net(phase), self.exchange, records, ctx)
                 self.mail.finish()
                 found.append(metrics)
         return found
@@ -213,7 +199,7 @@ class GroupWorker:
         users = {name: self._config.parts[name].users for name in self._replicated}
         return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.partition])
 
-    def _local(self, phase: Phase) -> NeuralNet:
+    def net(self, phase: Phase) -> NeuralNet:
         return self._config.nets[phase].locals[self._key.partition]
 
     def _rows(self, phase: Phase) -> Rows:
@@ -221,7 +207,7 @@ class GroupWorker:
 
     def _reader(self, phase: Phase) -> Callable[[int], dict[str, Records]]:
         """Return what reads the records of a step; it does not refer to this object, whose end stops the thread."""
-        inputs = [node for node in self._local(phase).nodes if node.layer.is_input]
+        inputs = [node for node in self.net(phase).nodes if node.layer.is_input]
         wanted = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
         if not wanted:
             return _no_records
@@ -247,7 +233,8 @@ class GroupWorker:
         """End every wait, now and later, with ``message``."""
         self._exchange.aborted = message
         self.mail.box.close(RunError(message))
-        self._stepper.close(message)
+        for end in self.on_abort:
+            end(message)
         self.thread.close(message)
 
     def close(self) -> None:

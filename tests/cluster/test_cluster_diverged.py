@@ -13,7 +13,7 @@ from distributed import Client
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
-from dsinga.cluster.graph_grain.graph import Grain
+from dsinga.cluster.grain import find_grain
 from dsinga.errors import Diverged
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
 from dsinga.layers import Connection, Layer, Output
@@ -179,4 +179,4 @@ class TestSkipping:
     def test_graph_grain_is_refused(self, job: Job, threads: Client) -> None:
         job = with_topology(job, 2).replace(skip_bad_batches=True)
         with pytest.raises(UserError, match="graph grain cannot skip batches; train by rounds"):
-            cluster.train(job, threads, None, roots=roots(job, None), grain=Grain.graph)
+            cluster.train(job, threads, None, roots=roots(job, None), grain=find_grain("graph"))

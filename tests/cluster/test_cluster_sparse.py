@@ -11,7 +11,7 @@ from distributed import Client
 
 from dsinga import cluster
 from dsinga.api import roots, train
-from dsinga.cluster.graph_grain.graph import Grain
+from dsinga.cluster.grain import find_grain
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, loads
 from dsinga.layers.embedding import Embedding
@@ -119,7 +119,7 @@ class TestMomentum:
 
     def test_both_grains_give_the_same_bits(self, words: Job, threads: Client, expected) -> None:
         words = on(words, 3, 2)
-        found = cluster.train(words, threads, Silent(), roots=roots(words, None), grain=Grain.graph)
+        found = cluster.train(words, threads, Silent(), roots=roots(words, None), grain=find_grain("graph"))
         assert_same(found.params, expected)
 
     def test_a_resumed_run_gives_the_same_bits(self, words: Job, threads: Client, tmp_path: Path, expected) -> None:

@@ -1,1 +1,37 @@
-"""Graph grain: each iteration as a Dask task graph, with a task for each segment of a worker's iteration."""
+"""Graph grain: each iteration as a Dask task graph, with a task for each segment of a worker's iteration.
+
+The dashboard then shows which layers run where, and which arrays go from worker to worker. A task costs milliseconds,
+so rounds are the default; the numbers are the same. The graph is made in the driver's process, its tasks run in the
+processes of Dask workers. No other room of the package names this one; :func:`dsinga.cluster.grain.find_grain` finds it.
+"""
+
+from __future__ import annotations
+
+from distributed import Future
+
+from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.grain import Grain
+from dsinga.cluster.graph_grain.graph import send_iterations
+from dsinga.job import AlgType, Job, Phase
+from dsinga.net.segments import segments
+
+# Iterations that are sent as one graph.
+MOST_STEPS = 16
+
+
+def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
+    plans = [segments(local) for local in run.config.nets[Phase.kTrain].locals]
+    return run.send_graph(
+        group,
+        lambda client, keys, tokens, suffix: send_iterations(client, keys, plans, range(start, stop), tokens, suffix),
+    )
+
+
+def _check(job: Job) -> None:
+    if job.skip_bad_batches:
+        raise job.error("graph grain cannot skip batches; train by rounds", "skip_bad_batches")
+    if job.train_one_batch.alg is not AlgType.kBP:
+        raise job.train_one_batch.error("graph grain is for kBP; train by rounds, which run any algorithm", "alg")
+
+
+GRAPHS = Grain(_send_round, _check, MOST_STEPS)
