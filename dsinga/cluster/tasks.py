@@ -132,6 +132,7 @@ def _mail_name(key: PartitionKey) -> str:
 
 
 def find_worker(key: PartitionKey) -> GroupWorker:
+    """Return a worker that lives in this process; raise RunError if it does not."""
     _at(key.address)
     try:
         return _partitions[key]

@@ -200,6 +200,7 @@ class GroupWorker:
         return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.partition])
 
     def net(self, phase: Phase) -> NeuralNet:
+        """Return the partition of the net of a phase that this worker computes."""
         return self._config.nets[phase].locals[self._key.partition]
 
     def _rows(self, phase: Phase) -> Rows:

@@ -22,8 +22,8 @@ _STEPPERS: weakref.WeakKeyDictionary[GroupWorker, tuple[Stepper, tuple[Segment, 
 def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
     """Task: run segment ``number`` of a worker's iteration ``step``; return the arrays that it sends.
 
-    It receives arrays from the segments that ended with ``halts``, and runs after the task ``token``. Arrays travel with
-    their memory layout (:func:`dsinga.worker.mailbox.pack`).
+    It receives arrays from the segments that ended with ``halts``, and runs after the task ``token``. Arrays travel
+    with their memory layout (:func:`dsinga.worker.mailbox.pack`).
     """
     worker = find_worker(key)
     stepper, plan = _stepper(worker)
