@@ -17,7 +17,7 @@ from dsinga.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, JobError, LayerConf, PartitionMethod, Phase, check
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, choose_cuts, create_net, input_layers, partition
-from dsinga.net.partitioned import Cut
+from dsinga.net.cut import LayerCut
 from dsinga.ops import get_ops
 from dsinga.planner.forecast import EXACT_WORKERS, Forecast
 from dsinga.planner.hosts import Hosts, hosts
@@ -35,7 +35,7 @@ from dsinga.worker.batch_reader import open_batch_reader
 NETWORK = Link(100e-6, 125e6)  # an ordinary switched gigabit network
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)
 
-Cuts = Mapping[str, Cut]
+Cuts = Mapping[str, LayerCut]
 
 
 class Alternative(NamedTuple):

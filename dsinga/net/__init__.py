@@ -1,7 +1,7 @@
 """The net: params, the graph of layers of one phase, how it is built, drawn and described."""
 
 from dsinga.net.build import create_net, filter_layers, input_layers
-from dsinga.net.cut import cut_rows
+from dsinga.net.cut import LayerCut, cut_rows
 from dsinga.net.dataflow import Edge, Stage
 from dsinga.net.describe import LayerRow, PartRow, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.drawing import net_to_svg as to_svg
@@ -9,12 +9,12 @@ from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 from dsinga.net.param import Param
 from dsinga.net.partition import partition
-from dsinga.net.partitioned import Cut, ParamPart, PartitionedNet, cut_values, join_values
+from dsinga.net.partitioned import ParamPart, PartitionedNet, join_params, split_params
 from dsinga.net.strategy import choose_cuts
 
 __all__ = [
-    "Cut",
     "Edge",
+    "LayerCut",
     "LayerRow",
     "NeuralNet",
     "Node",
@@ -28,12 +28,12 @@ __all__ = [
     "create_net",
     "cut_reasons",
     "cut_rows",
-    "cut_values",
     "describe",
     "describe_parts",
     "filter_layers",
     "input_layers",
-    "join_values",
+    "join_params",
     "partition",
+    "split_params",
     "to_svg",
 ]

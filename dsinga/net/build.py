@@ -1,4 +1,4 @@
-"""From the job's net to the NeuralNet of one phase: filter, order, set the layers up, join them."""
+"""Builds the NeuralNet of one phase from a job: selects the layers, sorts them, creates them and joins them."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ from dsinga.layers.codes import Codes
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.label import class_labels
 from dsinga.layers.steps import NotByStep
-from dsinga.net.carry import settle_carry
-from dsinga.net.classes import layer_class
-from dsinga.net.fold import fold, make_folded
-from dsinga.net.machines import freeze_others, insert_reconstructions, settle_chains
+from dsinga.net.layer_classes import layer_class
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
+from dsinga.net.rbm import drop_persistent_chains, freeze_other_params, insert_reconstructions
+from dsinga.net.recurrent_carry import resolve_carry
+from dsinga.net.sequences import make_sequence_layer, merge_copies
 from dsinga.net.sharing import name_params
 from dsinga.net.splits import insert_splits
 from dsinga.net.unroll import unroll, with_own_names
 
 
-def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], folded: bool = True) -> NeuralNet:
-    """Build the net of ``phase``; ``records`` tells each layer that reads a store what it will read.
+def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool = True) -> NeuralNet:
+    """Build the net of ``phase``; ``records`` describes the records of each layer that reads a store.
 
-    The order of the nodes is topological and otherwise the job's. Where gradients meet, a kSplit layer is put between
-    (see :func:`insert_splits`), and behind each restricted Boltzmann machine what it reconstructs (see
-    :func:`insert_reconstructions`). Params without a name are called ``<layer>_<role>``. Layers that the job unrolls
-    over time steps are folded, each chain of copies into one layer over sequences, where that computes the same
-    (see :func:`fold`) and ``folded`` wants it so; else the net has the copies.
+    The order of the nodes is topological and otherwise the job's. A kSplit layer is added where several gradients for
+    one feature are added (:func:`insert_splits`), and a reconstruction layer for each restricted Boltzmann machine
+    (:func:`insert_reconstructions`). Params without a name are called ``<layer>_<role>``. If the job unrolls layers
+    over time steps, ``merged`` computes each chain of copies as one layer over sequences, where that gives the same
+    numbers (:func:`merge_copies`); else the net has the copies.
 
-    Raises UserError, with file and line, for whatever cannot be built: an unknown type or source, a cycle, a name
-    used twice, sources a layer cannot take, a param shared from nowhere or from another shape.
+    Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a name
+    used twice, sources that a layer cannot take, a shared param that does not exist or has another shape.
     """
     check_net(conf, [phase])
-    own = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
-    copies, why = unroll(own), ""  # which refuses what cannot be unrolled
-    if copies is own or folded:
+    selected = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
+    copies, reason = unroll(selected), ""  # raises JobError for a net that cannot be unrolled, merged or not
+    if copies is selected or merged:
         try:
-            return _build(conf, settle_carry(fold(own).layer, phase, records), phase, records)
+            return _build(conf, resolve_carry(merge_copies(selected).layer, phase, records), phase, records)
         except NotByStep as error:
-            why = f"; its net is computed copy by copy, for {error}"
+            reason = f"; the net is computed copy by copy, because {error}"
     try:
-        copies = with_own_names(copies, own)
-        return _build(conf, settle_carry(copies.layer, phase, records, unrolled=True), phase, records)
+        copies = with_own_names(copies, selected)
+        return _build(conf, resolve_carry(copies.layer, phase, records, unrolled=True), phase, records)
     except JobError as error:
-        raise JobError(f"{error}{why}") from None
+        raise JobError(f"{error}{reason}") from None
 
 
-def _build(conf: NetConf, own: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo]) -> NeuralNet:
-    """Build the net of the layers ``own``, which are those of ``conf`` in ``phase``, folded or unrolled."""
-    confs = sort_layers([settle_chains(layer, phase) for layer in own])
+def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo]) -> NeuralNet:
+    """Build the net of the layers ``selected``, which are the layers of ``phase``, merged or unrolled."""
+    confs = sort_layers([drop_persistent_chains(layer, phase) for layer in selected])
     position = {layer.name: k for k, layer in enumerate(confs)}
     named = {layer.name: layer for layer in confs}
     layers: list[Layer] = []
-    handed = [0] * len(confs)  # parts already taken from layers that hand them out
+    handed = [0] * len(confs)  # how many parts of each layer are already taken
     for layer in confs:
         cls = layer_class(layer)
         check_records(layer, cls, records)
-        into = [position[source] for source in sources(layer, named)]
+        source_positions = [position[source] for source in sources(layer, named)]
         shapes = [
             layers[source].shape if k == cls.label_source else handed_shape(layers[source], handed, source)
-            for k, source in enumerate(into)
+            for k, source in enumerate(source_positions)
         ]
-        layers.append(make_folded(cls, layer, shapes, records.get(layer.name), named))
-        check_ends(layers[-1], [layers[source] for source in into])
+        layers.append(make_sequence_layer(cls, layer, shapes, records.get(layer.name), named))
+        check_ends(layers[-1], [layers[source] for source in source_positions])
         check_labels(layers[-1], records)
         check_codes(layers[-1], records)
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
     joined = [tuple(position[source] for source in sources(layer, named)) for layer in confs]
     nodes = [Node(*node) for node in zip(layers, joined, names, strict=True)]
-    return NeuralNet(insert_reconstructions(insert_splits(nodes)), freeze_others(nodes, params), phase)
+    return NeuralNet(insert_reconstructions(insert_splits(nodes)), freeze_other_params(nodes, params), phase)
 
 
 def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
-    """Return the layer's configuration with the partition_dim that holds for it: its own, or the net's."""
+    """Return the layer's configuration with its own partition_dim, or else the net's."""
     return layer if layer.partition_dim is not None else layer.replace(partition_dim=conf.partition_dim)
 
 
 def filter_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
-    """Return the layers of ``phase``, by their ``include`` or ``exclude``."""
+    """Return the layers that belong to ``phase`` by their ``include`` and ``exclude``."""
     return [layer for layer in conf.layer if layer.in_phase(phase)]
 
 
@@ -95,9 +95,9 @@ def input_layers(conf: NetConf, phase: Phase) -> list[LayerConf]:
 
 
 def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, RecordInfo]) -> None:
-    """Raise JobError where a layer reads a store of which nothing is told, or takes labels that no store has."""
+    """Raise JobError where ``records`` lacks the store of a layer, or a layer takes labels that its store lacks."""
     if cls.is_input and layer.name not in records:
-        raise layer.error(f"layer {layer.name!r} reads a store, but nothing is known of its records")
+        raise layer.error(f"layer {layer.name!r} reads a store, but its records are not described")
     if cls.label_source is None or cls.label_source >= len(layer.srclayers):
         return
     labelled = layer.srclayers[cls.label_source]
@@ -106,7 +106,7 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
 
 
 def check_labels(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
-    """Raise UserError where a layer takes labels straight from a store that has some beyond the layer's classes."""
+    """Raise UserError where a layer takes labels directly from a store that has labels beyond the layer's classes."""
     classes = getattr(layer, "classes", None)
     if layer.label_source is None or classes is None:
         return
@@ -116,7 +116,7 @@ def check_labels(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
 
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
-    """Raise JobError where a layer takes codes straight from a store that has more of them than the layer knows."""
+    """Raise JobError where a layer takes codes directly from a store that has more codes than its vocab_size."""
     if not isinstance(layer, Codes):
         return
     for name in layer.conf.srclayers:
@@ -126,15 +126,17 @@ def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
 
 
 def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
-    """Raise JobError where a layer that is no output layer follows one."""
+    """Raise JobError where a layer that is not an output layer has an output layer as its source."""
     for source in sources:
         if source.is_output and not layer.is_output:
-            message = f"cannot follow {source.name!r}, an output layer ({source.conf.type_name}); take what that takes"
+            message = (
+                f"cannot follow {source.name!r}, an output layer ({source.conf.type_name}); take its source instead"
+            )
             raise layer.fail(message, field="srclayers")
 
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
-    """Return the shape that the next destination of ``source`` takes: its feature's, or that of the next part."""
+    """Return the shape that the next destination of ``source`` takes: its feature's, or its next part's."""
     if not source.hands_parts:
         return source.shape
     part = handed[position]
@@ -150,7 +152,7 @@ def check_parts(layers: Sequence[Layer], handed: Sequence[int]) -> None:
 
 
 def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
-    """Return the layers so that sources come first, in the job's order where that leaves a choice."""
+    """Return the layers in topological order, and in the job's order where that leaves a choice."""
     named = {layer.name: layer for layer in confs}
     position = {layer.name: k for k, layer in enumerate(confs)}
     sorter = TopologicalSorter({position[name]: [position[s] for s in sources(named[name], named)] for name in named})

@@ -1,8 +1,25 @@
-"""Cutting rows into parts, uneven ones included."""
+"""How a layer is cut for the workers of a group: by rows, by features, or not at all."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dsinga.layers.context import Rows
+
+ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut
+WHOLE_LAYER = -1  # in place of a dimension: one worker computes the layer
+
+
+class LayerCut(NamedTuple):
+    """How one layer is cut: a part for each worker along ``dim`` (0 rows, 1 features), or all of it at one worker.
+
+    ``dim`` is WHOLE_LAYER for a layer that the worker ``location`` computes alone. ``reason`` says why the cut is not
+    the one that the job asks for; it is empty where it is.
+    """
+
+    dim: int
+    location: int = 0
+    reason: str = ""
 
 
 def cut_rows(total: int, parts: int) -> list[Rows]:

@@ -1,4 +1,4 @@
-"""What an iteration must know of a net's graph, worked out once: who wants gradients, who still needs a feature."""
+"""Analyses a net's graph once for all iterations: which nodes get a gradient, and when a feature can be released."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from dsinga.layers.base import Layer
 from dsinga.layers.context import Rows
 from dsinga.net.node import Node
 
-WHOLE = -1  # instead of the index of a part
+WHOLE_FEATURE = -1  # in place of the index of a part
 
 
 class Edge(NamedTuple):
-    """One source of a layer: where it stands in the net, and which part of its feature the layer takes.
+    """One source of a layer: its position in the net, and which part of its feature the layer takes.
 
-    ``part`` is WHOLE but for sources that hand out parts (``hands_parts``: kSlice, kSplit): their destinations take
-    them in the order of the net's nodes.
+    ``part`` is WHOLE_FEATURE except for sources that hand out parts (``hands_parts``: kSlice, kSplit): their
+    destinations take the parts in the order of the net's nodes.
     """
 
     node: int
-    part: int = WHOLE
+    part: int = WHOLE_FEATURE
     labels: bool = False
 
 
 class Stage(NamedTuple):
-    """What an iteration does at one node, worked out beforehand."""
+    """What an iteration does at one node."""
 
     position: int
     layer: Layer
     edges: tuple[Edge, ...]
-    plain: bool  # every source is a whole feature: no edge needs a second look
+    plain: bool  # every source is a whole feature
     params: tuple[str, ...]
-    rows: Rows | None  # of the batch, that it computes; None for those of the worker
-    needs: tuple[bool, ...]  # for each source, whether it wants a gradient
-    feeds: tuple[tuple[int, Edge], ...]  # those that do, as (index, edge)
+    rows: Rows | None  # the rows of the batch that it computes; None for all rows of the worker
+    needs: tuple[bool, ...]  # for each source, whether it gets a gradient
+    feeds: tuple[tuple[int, Edge], ...]  # the sources that get a gradient, as (index, edge)
     parts: int  # how many parts the layer hands out, 0 if its feature is one array
-    starts: bool  # a gradient comes from here: of a loss, or over a bridge
-    backward: bool  # the gradient of a loss arrives here and is of use
+    starts: bool  # a gradient begins here: the layer is a loss or the end of a bridge
+    backward: bool  # the gradient of a loss arrives here and is needed
     completes: tuple[str, ...]  # params whose gradient is complete after this node's backward
     state: tuple[tuple[int, str, str], ...]  # params that are not trainable, as (index, role, name)
-    by_rows: tuple[int, ...]  # params of which the layer takes the rows that it computes
-    releases: tuple[int, ...]  # nodes whose features nobody needs once this node's feature is there
+    by_rows: tuple[int, ...]  # params of which the layer takes only the rows that it computes
+    releases: tuple[int, ...]  # nodes whose features no later node reads once this node has its feature
 
 
 def build_stages(nodes: Sequence[Node]) -> tuple[Stage, ...]:
     """Return the stage of each node of a net."""
     edges, parts = find_edges(nodes)
-    wanting = wants_gradient(nodes)
+    needed = needs_gradient(nodes)
     backward = [False] * len(nodes)
     needs: list[tuple[bool, ...]] = [()] * len(nodes)
     for position in reversed(range(len(nodes))):
         layer = nodes[position].layer
         starts = layer.is_loss or layer.starts_gradient
-        backward[position] = (starts or backward[position]) and can_use(nodes[position], wanting)
+        backward[position] = (starts or backward[position]) and needs_backward(nodes[position], needed)
         needs[position] = tuple(
-            backward[position] and wanting[edge.node] and not edge.labels for edge in edges[position]
+            backward[position] and needed[edge.node] and not edge.labels for edge in edges[position]
         )
         for edge, need in zip(edges[position], needs[position], strict=True):
             backward[edge.node] |= need
@@ -65,9 +65,9 @@ def build_stages(nodes: Sequence[Node]) -> tuple[Stage, ...]:
             position,
             node.layer,
             edges[position],
-            all(edge.part == WHOLE and not edge.labels for edge in edges[position]),
+            all(edge.part == WHOLE_FEATURE and not edge.labels for edge in edges[position]),
             node.params,
-            node.rows or own_batch(node.layer, nodes[0].layer),
+            node.rows or other_batch_rows(node.layer, nodes[0].layer),
             needs[position],
             tuple((i, edges[position][i]) for i, need in enumerate(needs[position]) if need),
             parts[position],
@@ -82,8 +82,8 @@ def build_stages(nodes: Sequence[Node]) -> tuple[Stage, ...]:
     )
 
 
-def own_batch(layer: Layer, first: Layer) -> Rows | None:
-    """Return the rows of a layer whose batch is not the net's, as after a kSlice or kConcate of rows; else None."""
+def other_batch_rows(layer: Layer, first: Layer) -> Rows | None:
+    """Return all rows of a layer whose batch size is not the net's, as after a kSlice of rows; else None."""
     rows = layer.shape[0]
     return None if rows == first.shape[0] else Rows(0, rows, rows)
 
@@ -95,7 +95,7 @@ def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]
     def edge(node: Node, index: int) -> Edge:
         source, labels = node.sources[index], index == node.layer.label_source
         if labels or not nodes[source].layer.hands_parts:
-            return Edge(source, WHOLE, labels)
+            return Edge(source, WHOLE_FEATURE, labels)
         handed[source] += 1
         return Edge(source, node.takes[index] if node.takes else handed[source] - 1)
 
@@ -104,23 +104,23 @@ def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]
     return edges, parts
 
 
-def wants_gradient(nodes: Sequence[Node]) -> list[bool]:
-    """Return for each node whether a gradient for its feature is of use. None passes through a loss layer."""
-    wanting: list[bool] = []
+def needs_gradient(nodes: Sequence[Node]) -> list[bool]:
+    """Return for each node whether a gradient for its feature is needed; no gradient passes through a loss layer."""
+    needed: list[bool] = []
     for node in nodes:
-        wanting.append(not node.layer.is_input and not node.layer.is_loss and can_use(node, wanting))
-    return wanting
+        needed.append(not node.layer.is_input and not node.layer.is_loss and needs_backward(node, needed))
+    return needed
 
 
-def can_use(node: Node, wanting: Sequence[bool]) -> bool:
-    """Whether backward at ``node`` is of use: it has params to train, or a source wants a gradient."""
+def needs_backward(node: Node, needed: Sequence[bool]) -> bool:
+    """Whether the backward pass is needed at ``node``: it has params to train, or a source needs a gradient."""
     trained = any(spec.trainable for spec in node.layer.params)
     features = (source for k, source in enumerate(node.sources) if k != node.layer.label_source)
-    return trained or node.layer.wants_gradient or any(wanting[source] for source in features)
+    return trained or node.layer.wants_gradient or any(needed[source] for source in features)
 
 
 def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
-    """Return for each node the params that no earlier node uses: backward meets these here for the last time."""
+    """Return for each node the params that no earlier node uses: their gradient is complete after its backward."""
     seen: set[str] = set()
     uses = []
     for node in nodes:
@@ -130,7 +130,7 @@ def first_uses(nodes: Sequence[Node]) -> list[tuple[str, ...]]:
 
 
 def last_uses(edges: list[tuple[Edge, ...]]) -> list[tuple[int, ...]]:
-    """Return for each node the nodes that no later node reads, itself included if nobody does."""
+    """Return for each node the nodes that no later node reads; a node that no other reads is in its own entry."""
     last = list(range(len(edges)))
     for position, into in enumerate(edges):
         for edge in into:

@@ -1,4 +1,4 @@
-"""A net as a table: a row for each layer, or for each part of one."""
+"""Describes a net as a table with a row for each layer, or for each part of a layer."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from dsinga.layers.base import Shape
 from dsinga.layers.bridge import BridgeDst
 from dsinga.layers.steps import Steps
+from dsinga.net.cut import WHOLE_LAYER
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
-from dsinga.net.partitioned import WHOLE_LAYER, PartitionedNet
+from dsinga.net.partitioned import PartitionedNet
 
 FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer: its type, sources, feature shape, the params that it uses, and the size of those that it owns.
+    """A layer: its type, sources, feature shape, the params that it uses, and the size of the params that it owns.
 
-    ``shared`` are those of its ``params`` that an earlier layer uses too: a param counts once, at the first layer that
-    uses it, so counts add up to the net's. ``steps`` is how many time steps the layer computes together, 1 if the job
-    does not unroll it.
+    ``shared`` are those of its ``params`` that an earlier layer uses too. ``count`` leaves these out, so the counts of
+    all layers add up to the net's. ``steps`` is how many time steps the layer computes together, 1 if the job does not
+    unroll it.
     """
 
     layer: str
@@ -63,10 +64,10 @@ def describe(net: NeuralNet) -> list[LayerRow]:
 
 @dataclass(frozen=True)
 class PartRow:
-    """A part of a layer: where it is computed and what of it, its shape, and the params that it uses.
+    """A part of a layer: the worker that computes it, its rows or features, its shape, and the params that it uses.
 
-    ``count`` are the numbers of its params that no earlier layer of that worker uses. ``because`` says why the layer is
-    not cut as the job asks.
+    ``count`` is the size of its params, without those that an earlier layer of the same worker uses. ``reason`` says
+    why the layer is not cut as the job asks.
     """
 
     layer: str
@@ -76,11 +77,11 @@ class PartRow:
     shape: Shape
     params: tuple[str, ...]
     count: int
-    because: str
+    reason: str
 
 
 def describe_parts(net: PartitionedNet) -> list[PartRow]:
-    """Return a row for each part of each layer of the whole net, layer by layer; connection layers are left out."""
+    """Return a row for each part of each layer of the uncut net; connection layers from partitioning are left out."""
     rows: dict[str, list[PartRow]] = {name: [] for name in net.cuts}
     for location, local in enumerate(net.locals):
         for node, stage in zip(local.nodes, local.stages, strict=True):
@@ -94,14 +95,14 @@ def describe_parts(net: PartitionedNet) -> list[PartRow]:
                         shape=part_shape(node),
                         params=node.params,
                         count=sum(local.params[name].size for name in stage.completes),
-                        because=net.cuts[node.layer.name].because,
+                        reason=net.cuts[node.layer.name].reason,
                     )
                 )
     return [row for parts in rows.values() for row in parts]
 
 
 def bridge_traffic(net: PartitionedNet) -> tuple[int, int]:
-    """Return how many numbers an iteration sends over bridges: features and labels forward, gradients back."""
+    """Return how many numbers an iteration sends over bridges: (features and labels forward, gradients back)."""
     bridges = [node.layer for node in net.nodes if isinstance(node.layer, BridgeDst)]
     sizes = [math.prod(bridge.shape) for bridge in bridges]
     back = [size for size, bridge in zip(sizes, bridges, strict=True) if bridge.wants_gradient]
@@ -109,17 +110,17 @@ def bridge_traffic(net: PartitionedNet) -> tuple[int, int]:
 
 
 def cut_reasons(net: PartitionedNet) -> list[str]:
-    """Return a line for each layer that is not cut as the job asks: how it is, and why."""
+    """Return a line for each layer that is not cut as the job asks: how it is cut instead, and why."""
     lines = []
     for name, cut in net.cuts.items():
         how = "whole" if cut.dim == WHOLE_LAYER else ("by rows", "by features")[cut.dim]
-        if cut.because:
-            lines.append(f"{name} is computed {how}: {cut.because}")
+        if cut.reason:
+            lines.append(f"{name} is computed {how}: {cut.reason}")
     return lines
 
 
 def part_text(node: Node) -> str:
-    """Return which part of its layer a node of a partitioned net computes, in words."""
+    """Return the part of its layer that a node of a partitioned net computes, as "rows 0-31"."""
     if node.layer.columns is not None:
         return f"features {node.layer.columns.start}-{node.layer.columns.stop - 1}"
     if node.rows is not None and node.rows.stop - node.rows.start < node.rows.total:
@@ -128,6 +129,6 @@ def part_text(node: Node) -> str:
 
 
 def part_shape(node: Node) -> Shape:
-    """Return the shape of what a node of a partitioned net computes."""
+    """Return the shape of the feature that a node of a partitioned net computes."""
     shape = node.layer.shape
     return shape if node.rows is None else (node.rows.stop - node.rows.start, *shape[1:])

@@ -1,9 +1,9 @@
-"""Layers that back-propagation computes as one, for each of them alone would go through memory once more.
+"""Fuses layers that back-propagation computes as one, which saves a pass over memory for each of them.
 
-They are a kBM and the kReLU after it, with or without a kAdd of two sources between them, where nobody else takes what
-the first ones make: same numbers, but for the last digits, without two features out of three. The user's net keeps its
-layers wherever these are asked for by name: in ``forward``, in pictures, in nets that are cut. Layers are fused after
-that, on each worker, and only those that follow each other in its order, so that what workers wait for keeps its order.
+Fused are a kBM and the kReLU after it, with or without a kAdd of two sources between them, where no other layer takes
+the features in between. The numbers are the same except for the last digits, and two features of three need no memory.
+The user's net keeps its layers wherever they are asked for by name: in ``forward``, in pictures, in partitioned nets.
+Layers are fused after partitioning, on each worker, and only neighbours in its order, so that messages keep theirs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dsinga.net.node import Node
 
 
 def fuse(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the nodes of a net, those that can be fused having become one."""
+    """Return the nodes of a net in which each run of nodes that can be fused is one node."""
     uses = Counter(source for node in nodes for source in node.sources)
     fused: list[Node] = []
-    moved: list[int] = []  # where the feature of each node is found
+    moved: list[int] = []  # the new position of the feature of each node
     while len(moved) < len(nodes):
         first = len(moved)
         node, length = nodes[first], _length(first, nodes, uses)
@@ -34,7 +34,7 @@ def fuse(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _length(first: int, nodes: Sequence[Node], uses: Counter[int]) -> int:
-    """Return how many nodes from ``first`` on can be fused, 1 if it stays alone."""
+    """Return how many nodes from ``first`` on can be fused, 1 if ``first`` is not fused."""
     if not _is_a(BatchNorm, nodes[first].layer):
         return 1
     for last in range(first + 1, min(first + 3, len(nodes))):
@@ -49,16 +49,16 @@ def _length(first: int, nodes: Sequence[Node], uses: Counter[int]) -> int:
 
 
 def _fused(first: int, nodes: Sequence[Node]) -> Node:
-    """Return what ``nodes``, which begin at the position ``first``, become."""
+    """Return the node that replaces ``nodes``, which begin at the position ``first``."""
     node, *between, _ = nodes
     assert isinstance(node.layer, BatchNorm)
     layer = RectifiedBatchNorm.of(node.layer, len(between))
     if not between:
         return node._replace(layer=layer)
     (add,) = between
-    other = 1 - add.sources.index(first)
-    takes = *node.takes, *add.takes[other : other + 1]
-    return node._replace(layer=layer, sources=(*node.sources, add.sources[other]), takes=takes)
+    second = 1 - add.sources.index(first)  # the index of the source that the kBM does not compute
+    takes = *node.takes, *add.takes[second : second + 1]
+    return node._replace(layer=layer, sources=(*node.sources, add.sources[second]), takes=takes)
 
 
 def _rectifies(layer: Layer) -> bool:
@@ -68,5 +68,5 @@ def _rectifies(layer: Layer) -> bool:
 
 
 def _is_a(cls: type[Layer], layer: Layer) -> bool:
-    """Whether the layer is of this very class, not of one that a user derived."""
+    """Whether the layer is of exactly this class, not of one that a user derived."""
     return type(layer) is cls

@@ -1,4 +1,4 @@
-"""The net of one phase: layers in an order in which they can run, joined by indices, and their params."""
+"""The net of one phase: its layers in topological order, and their params."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.registry import nearest
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NeuralNet:
-    """A net, ready to run and never changed: ``nodes`` in topological order, ``params`` (owners) by first use."""
+    """An immutable net that can run: ``nodes`` in topological order, ``params`` in the order of their first use."""
 
     nodes: tuple[Node, ...]
     params: Mapping[str, Param]
@@ -29,12 +29,12 @@ class NeuralNet:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """What an iteration does at each node, worked out once."""
+        """What an iteration does at each node; computed once."""
         return build_stages(self.nodes)
 
     @cached_property
     def fused(self) -> NeuralNet:
-        """The net as back-propagation computes it, some layers being one: see :mod:`dsinga.net.fusion`."""
+        """The net as back-propagation computes it, with some layers fused (:mod:`dsinga.net.fusion`)."""
         nodes = fuse(self.nodes)
         return self if len(nodes) == len(self.nodes) else replace(self, nodes=nodes)
 
@@ -45,7 +45,7 @@ class NeuralNet:
 
     @cached_property
     def bridged(self) -> bool:
-        """Whether this is the net of one worker of several, whose losses may lie with another one."""
+        """Whether this is the net of one of several workers; its losses may then be computed by another worker."""
         return any(node.rows is not None for node in self.nodes) or not self.nodes
 
     @cached_property
@@ -54,11 +54,11 @@ class NeuralNet:
         return tuple(node.layer.name for node in self.nodes if node.layer.is_loss)
 
     def layer(self, name: str) -> Layer:
-        """Return the layer of this name; raise UserError, naming the nearest one, where there is none."""
+        """Return the layer of this name; raise UserError, with the nearest name, if there is none."""
         return self.nodes[self.position(name)].layer
 
     def position(self, name: str) -> int:
-        """Return the position of the layer of this name; raise UserError, naming the nearest one, otherwise."""
+        """Return the position of the layer of this name; raise UserError, with the nearest name, if there is none."""
         if name not in self.positions:
             raise UserError(f"the net has no layer {name!r} in phase {self.phase.name}{nearest(name, self.positions)}")
         return self.positions[name]

@@ -1,4 +1,4 @@
-"""A param of a net: a name that is unique in the job, what the layer wants, what the job says of it."""
+"""A param of a net: its name, which is unique in the job, its shape, and what the job says about it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dsinga.layers.base import ParamSpec, Shape
 
 @dataclass(frozen=True)
 class Param:
-    """A param as its owner has it; params that share from it have no entry of their own.
+    """A param of the layer that owns it; params that share from it have no entry of their own.
 
-    ``spec`` comes from the layer, ``conf`` from the job (a ``ParamConf()`` where the job is silent).
+    ``spec`` comes from the layer, ``conf`` from the job (``ParamConf()`` where the job has none).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Partitioning: a net is rewritten into one net a worker, joined by connection layers (5.3 of the paper)."""
+"""Partitioning: rewrites a net into one net for each worker, joined by connection layers (5.3 of the paper)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
 from dsinga.layers.innerproduct import InnerProduct
-from dsinga.net.cut import cut_rows
-from dsinga.net.dataflow import WHOLE, Edge, build_stages
-from dsinga.net.labels import Labels
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_rows
+from dsinga.net.dataflow import WHOLE_FEATURE, Edge, build_stages
+from dsinga.net.execution_order import communication_order
+from dsinga.net.label_redistribution import LabelRedistribution
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
-from dsinga.net.order import communication_order
 from dsinga.net.param import Param
-from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, Cut, ParamPart, PartitionedNet, Place
-from dsinga.net.redistribute import Feature, Graph, Held, Wanted, bring
+from dsinga.net.partitioned import ParamPart, PartitionedNet, Place
+from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding, redistribute
 from dsinga.net.strategy import choose_cuts
 
 
@@ -29,98 +29,103 @@ def partition(
     net: NeuralNet,
     parts: int,
     rows: Sequence[Rows] | None = None,
-    cuts: Mapping[str, Cut] | None = None,
+    cuts: Mapping[str, LayerCut] | None = None,
     axes: Mapping[str, int | None] | None = None,
     gather: bool = False,
 ) -> PartitionedNet:
     """Cut ``net`` for ``parts`` workers.
 
     Args:
-        net: the whole net of one phase.
+        net: the uncut net of one phase.
         parts: the number of workers of a group; 1 leaves the net as it is.
         rows: the rows of the batch that each worker computes of layers cut on dimension 0; even ones by default.
         cuts: how each layer is cut, by name; by default as the job says (:func:`choose_cuts`).
-        axes: how the params are cut already by the net of another phase: param to axis, None for whole ones.
+        axes: how the net of another phase cuts the params: param to axis, None for params that are not cut.
         gather: whether fully connected layers cut by rows send activations in place of gradients where that is less.
 
-    Raises JobError, naming layer and field, where a layer cannot be cut as the job wants it.
+    Raises JobError, naming layer and field, where a layer cannot be cut as the job asks.
     """
     cuts = cuts or choose_cuts(net, parts, axes=axes)
     if parts == 1:
         places = tuple(Place(0, node.layer.name) for node in net.nodes)
-        whole = {name: ParamPart(name, name, param.shape, (0,)) for name, param in net.params.items()}
-        return PartitionedNet(net, cuts, net.nodes, places, (net,), whole)
-    rewriting = _Rewriting(net, parts, rows, cuts, gather)
+        params = {name: ParamPart(name, name, param.shape, (0,)) for name, param in net.params.items()}
+        return PartitionedNet(net, cuts, net.nodes, places, (net,), params)
+    partitioner = _Partitioner(net, parts, rows, cuts, gather)
     for position in range(len(net.nodes)):
-        rewriting.place(position)
-    nodes, places = _sort(rewriting.graph)
-    nodes = _with_gradients(nodes)
-    nets = tuple(_local(net, nodes, places, rewriting.params, location) for location in range(parts))
-    return PartitionedNet(net, cuts, nodes, places, nets, _param_parts(net, nets, rewriting))
+        partitioner.add_layer(position)
+    nodes, places = _in_execution_order(partitioner.graph)
+    nodes = _mark_gradient_bridges(nodes)
+    nets = tuple(_local_net(net, nodes, places, partitioner.params, location) for location in range(parts))
+    return PartitionedNet(net, cuts, nodes, places, nets, _param_parts(net, nets, partitioner))
 
 
-class _Part(NamedTuple):
-    """A param as a part of a layer has it; of one that is cut, along which axis, and to which columns it belongs."""
+class _CutParam(NamedTuple):
+    """A param of a part of a layer; ``axis`` and ``columns`` say which elements of the uncut param, None for all."""
 
     param: Param
     axis: int | None = None
     columns: Columns | None = None
 
 
-class _Rewriting:
-    """The graph of all workers, built layer by layer."""
+class _Partitioner:
+    """Builds the graph of all workers layer by layer."""
 
-    def __init__(self, net: NeuralNet, parts: int, rows: Sequence[Rows] | None, cuts: Mapping[str, Cut], gather: bool):
-        def of(total: int) -> Sequence[Rows]:
+    def __init__(
+        self, net: NeuralNet, parts: int, rows: Sequence[Rows] | None, cuts: Mapping[str, LayerCut], gather: bool
+    ):
+        def worker_rows(total: int) -> Sequence[Rows]:
             return rows if rows and rows[-1].total == total else cut_rows(total, parts)
 
         self.net, self.parts, self.cuts, self.gather = net, parts, cuts, gather
-        self.graph = Graph(of, parts)
-        self.params: dict[str, _Part] = {}
+        self.graph = GraphBuilder(worker_rows, parts)
+        self.params: dict[str, _CutParam] = {}
         self.gathered: set[str] = set()
-        self._features: dict[Edge, Feature] = {}
-        self._labels = Labels(net, self.graph, self._features, cuts)
-        self._brought: dict[tuple[Edge, Wanted], Mapping[int, Held]] = {}
+        self._features: dict[Edge, ShardedFeature] = {}
+        self._labels = LabelRedistribution(net, self.graph, self._features, cuts)
+        self._redistributed: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}
 
-    def place(self, position: int) -> None:
-        """Add a layer of the whole net on each worker that computes it, and what brings its sources there."""
+    def add_layer(self, position: int) -> None:
+        """Add a layer of the uncut net at each worker that computes it, and the layers that bring its sources there."""
         node, edges = self.net.nodes[position], self.net.stages[position].edges
         layer, cut = node.layer, self.cuts[node.layer.name]
         locations = (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(self.parts))
         if cut.dim == FEATURES and layer.connection is Connection.kOneToAll:
-            wanted = Wanted(WHOLE_LAYER, locations)
+            target = Sharding(WHOLE_LAYER, locations)
         else:
-            wanted = Wanted(cut.dim, locations)
-        sources = [self._labels.bring(edge, wanted) if edge.labels else self._bring(edge, wanted) for edge in edges]
-        held = {}
+            target = Sharding(cut.dim, locations)
+        sources = [
+            self._labels.redistribute(edge, target) if edge.labels else self._redistribute(edge, target)
+            for edge in edges
+        ]
+        positions = {}
         for part, location in enumerate(locations):
-            own = self._layer(node, cut, part)
-            names = self._name_params(node, own, part)
+            part_layer = self._part_layer(node, cut, part)
+            names = self._name_params(node, part_layer, part)
             total = layer.shape[0]
             rows = self.graph.rows(total)[part] if cut.dim == ROWS else Rows(0, total, total)
-            into = [source[location] for source in sources]
-            held[location] = self.graph.add(own, Place(location, layer.name), into, names, rows=rows)
-        for part, shape in enumerate(layer.part_shapes) if layer.hands_parts else [(WHOLE, layer.shape)]:
+            outputs = [source[location] for source in sources]
+            positions[location] = self.graph.add(part_layer, Place(location, layer.name), outputs, names, rows=rows)
+        for part, shape in enumerate(layer.part_shapes) if layer.hands_parts else [(WHOLE_FEATURE, layer.shape)]:
             name = f"{layer.name}.{part}" if layer.hands_parts else layer.name
-            while part != WHOLE and name in self.net.positions:  # a layer is called so: mail must not be mistaken
+            while part != WHOLE_FEATURE and name in self.net.positions:  # keys of bridges must be unique
                 name += "'"
-            spots = {location: Held(number, part) for location, number in held.items()}
-            self._features[Edge(position, part)] = Feature(name, shape, cut.dim, spots)
+            part_outputs = {location: NodeOutput(number, part) for location, number in positions.items()}
+            self._features[Edge(position, part)] = ShardedFeature(name, shape, cut.dim, part_outputs)
 
-    def _bring(self, edge: Edge, wanted: Wanted) -> Mapping[int, Held]:
-        """Return where the workers find what ``edge`` carries; it is brought once for all layers that want it so."""
-        if self._features[edge].serves(wanted):
-            return self._features[edge].held
+    def _redistribute(self, edge: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
+        """Return the node output that gives each worker the feature of ``edge``; layers with one target share it."""
+        if self._features[edge].satisfies(target):
+            return self._features[edge].outputs
         if self.net.nodes[edge.node].layer.conf.type is LayerType.kSplit:
             edge = Edge(edge.node, 0)  # its parts are all the same feature
-        if (edge, wanted) not in self._brought:
-            self._brought[edge, wanted] = bring(self.graph, self._features[edge], wanted)
-        return self._brought[edge, wanted]
+        if (edge, target) not in self._redistributed:
+            self._redistributed[edge, target] = redistribute(self.graph, self._features[edge], target)
+        return self._redistributed[edge, target]
 
-    def _layer(self, node: Node, cut: Cut, part: int) -> Layer:
+    def _part_layer(self, node: Node, cut: LayerCut, part: int) -> Layer:
         """Return the layer that computes this part of the layer of ``node``."""
         layer = node.layer
-        if cut.dim == ROWS and self.gather and type(layer) is InnerProduct and self._pays(node):
+        if cut.dim == ROWS and self.gather and type(layer) is InnerProduct and self._gather_sends_less(node):
             layer = copy.copy(layer)
             layer.gathers = True
             self.gathered.update(node.params)
@@ -139,28 +144,32 @@ class _Rewriting:
         start, stop = self.graph.bounds(layer.shape, FEATURES)[part : part + 2]
         return Columns(start, stop, layer.shape[1])
 
-    def _pays(self, node: Node) -> bool:
+    def _gather_sends_less(self, node: Node) -> bool:
         """Whether the activations and deltas of a fully connected layer are fewer numbers than its weight.
 
-        Not of one whose params other layers use too: these have gradients to send anyway.
+        False for a layer whose params other layers use too, because these send gradients anyway.
         """
-        uses = sum(name in other.params for other in self.net.nodes for name in node.params)
+        uses = sum(name in user.params for user in self.net.nodes for name in node.params)
         inputs, outputs = math.prod(node.layer.source_shapes[0][1:]), node.layer.shape[1]
         return uses == len(node.params) and node.layer.shape[0] * (inputs + outputs) < inputs * outputs
 
-    def _name_params(self, node: Node, own: Layer, number: int) -> tuple[str, ...]:
-        """Return the names of the params of a part of a layer, noting those that are seen for the first time."""
+    def _name_params(self, node: Node, part_layer: Layer, part: int) -> tuple[str, ...]:
+        """Return the names of the params of a part of a layer, and record the params that are new."""
         names = []
-        for spec, name in zip(own.params, node.params, strict=True):
-            cut = own.columns is not None and spec.cut_axis is not None
-            names.append(f"{name}@{number}" if cut else name)
-            whole = self.net.params[name]
-            part = _Part(Param(names[-1], spec, whole.conf), spec.cut_axis, own.columns) if cut else _Part(whole)
-            self.params.setdefault(names[-1], part)
+        for spec, name in zip(part_layer.params, node.params, strict=True):
+            is_cut = part_layer.columns is not None and spec.cut_axis is not None
+            names.append(f"{name}@{part}" if is_cut else name)
+            uncut = self.net.params[name]
+            self.params.setdefault(
+                names[-1],
+                _CutParam(Param(names[-1], spec, uncut.conf), spec.cut_axis, part_layer.columns)
+                if is_cut
+                else _CutParam(uncut),
+            )
         return tuple(names)
 
 
-def _sort(graph: Graph) -> tuple[tuple[Node, ...], tuple[Place, ...]]:
+def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Place, ...]]:
     """Return the nodes in the order in which they run, with their places."""
     order = communication_order(graph.nodes)
     moved = {old: new for new, old in enumerate(order)}
@@ -169,8 +178,8 @@ def _sort(graph: Graph) -> tuple[tuple[Node, ...], tuple[Place, ...]]:
     return sorted_nodes, tuple(graph.places[old] for old in order)
 
 
-def _with_gradients(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Tell the bridges over which a gradient comes back."""
+def _mark_gradient_bridges(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the nodes with each bridge marked over which a gradient comes back."""
     stages = build_stages(nodes)
     result = list(nodes)
     for position, (node, stage) in enumerate(zip(nodes, stages, strict=True)):
@@ -183,34 +192,34 @@ def _with_gradients(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(result)
 
 
-def _local(
+def _local_net(
     net: NeuralNet,
     nodes: Sequence[Node],
     places: Sequence[Place],
-    params: Mapping[str, _Part],
+    params: Mapping[str, _CutParam],
     location: int,
 ) -> NeuralNet:
-    """Return the net of one worker: its nodes, in the common order."""
-    own = [position for position, place in enumerate(places) if place.location == location]
-    moved = {old: new for new, old in enumerate(own)}
-    local = []
-    for position in own:
+    """Return the net of one worker: its nodes, in the order of ``nodes``."""
+    local_positions = [position for position, place in enumerate(places) if place.location == location]
+    moved = {old: new for new, old in enumerate(local_positions)}
+    local_nodes = []
+    for position in local_positions:
         node = nodes[position]
         sources = () if isinstance(node.layer, BridgeDst) else tuple(moved[source] for source in node.sources)
-        local.append(node._replace(sources=sources, takes=node.takes if sources else ()))
-    used = dict.fromkeys(name for node in local for name in node.params)
-    return NeuralNet(tuple(local), {name: params[name].param for name in used}, net.phase)
+        local_nodes.append(node._replace(sources=sources, takes=node.takes if sources else ()))
+    used = dict.fromkeys(name for node in local_nodes for name in node.params)
+    return NeuralNet(tuple(local_nodes), {name: params[name].param for name in used}, net.phase)
 
 
-def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], rewriting: _Rewriting) -> dict[str, ParamPart]:
-    """Return the parts of the params, in the order of the whole net's params."""
-    found = {}
-    for name, (param, axis, columns) in rewriting.params.items():
+def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partitioner) -> dict[str, ParamPart]:
+    """Return the parts of the params, in the order of the params of the uncut net."""
+    parts = {}
+    for name, (param, axis, columns) in partitioner.params.items():
         users = tuple(location for location, local in enumerate(nets) if name in local.params)
-        whole = name if axis is None else name.rpartition("@")[0]
+        uncut = name if axis is None else name.rpartition("@")[0]
         start = stop = 0
         if columns and axis is not None:
-            start, stop = (net.params[whole].shape[axis] * bound // columns.total for bound in columns[:2])
-        found[name] = ParamPart(name, whole, param.shape, users, axis, start, stop, name in rewriting.gathered)
+            start, stop = (net.params[uncut].shape[axis] * bound // columns.total for bound in columns[:2])
+        parts[name] = ParamPart(name, uncut, param.shape, users, axis, start, stop, name in partitioner.gathered)
     order = {name: number for number, name in enumerate(net.params)}
-    return dict(sorted(found.items(), key=lambda item: order[item[1].param]))
+    return dict(sorted(parts.items(), key=lambda item: order[item[1].param]))

@@ -1,4 +1,4 @@
-"""A net that was cut for the workers of a group: the net of each worker, and the parts into which its params fall."""
+"""A partitioned net: the net of each worker of a group, and the parts of its params."""
 
 from __future__ import annotations
 
@@ -9,30 +9,17 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.layers.base import Shape
+from dsinga.net.cut import LayerCut
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 
-ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut
-WHOLE_LAYER = -1  # instead of a dimension
-
-
-class Cut(NamedTuple):
-    """How a layer is cut: one part a worker along ``dim`` (0 rows, 1 features), or WHOLE_LAYER, at ``location``.
-
-    ``because`` says why that is not what the job asks for, empty where it is.
-    """
-
-    dim: int
-    location: int = 0
-    because: str = ""
-
 
 class ParamPart(NamedTuple):
-    """What one or more workers use of a param, and servers keep as a param of its own.
+    """A part of a param, or a whole param, that one or more workers use and servers keep under a name of its own.
 
-    ``name`` is the param's own where it is whole (``axis`` None), else ``<param>@<part>``: the elements ``start`` to
-    ``stop`` along ``axis``. ``users`` are the locations that compute a gradient for it, in rising order; of a
-    ``gathered`` one each computes the whole gradient (``InnerProduct.gathers``), so that none need be sent.
+    A whole param (``axis`` None) keeps its name. A part is called ``<param>@<number>`` and has the elements ``start``
+    to ``stop`` along ``axis``. ``users`` are the locations of the workers that compute a gradient for it, in rising
+    order. Of a ``gathered`` param each user computes the whole gradient (``InnerProduct.gathers``) and sends none.
     """
 
     name: str
@@ -44,15 +31,15 @@ class ParamPart(NamedTuple):
     stop: int = 0
     gathered: bool = False
 
-    def of(self, whole: np.ndarray) -> np.ndarray:
-        """Return this part of an array of the whole param's shape, as a view."""
-        return whole if self.axis is None else whole[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """Return this part of an array that has the shape of the whole param, as a view."""
+        return array if self.axis is None else array[(slice(None),) * self.axis + (slice(self.start, self.stop),)]
 
 
 class Place(NamedTuple):
-    """Where a node of the partitioned net runs, and what it is a part of: the name of a layer of the whole net.
+    """The worker on which a node of a partitioned net runs, and the layer of the uncut net of which it is a part.
 
-    For a connection layer that partitioning has put in, ``layer`` is the source whose feature it carries.
+    For a connection layer that partitioning has added, ``layer`` is the source whose feature it carries.
     """
 
     location: int
@@ -63,13 +50,14 @@ class Place(NamedTuple):
 class PartitionedNet:
     """A net, cut for ``len(locals)`` workers.
 
-    ``nodes`` are those of all workers in the one order that every worker follows as far as they are its own, so that
-    no two wait for each other; ``places`` goes with them. A BridgeDst has its BridgeSrc as its source here.
-    ``locals`` has the net of each worker, in which a BridgeDst has no source. ``parts`` are the param parts by name.
+    ``whole`` is the uncut net and ``cuts`` how each of its layers is cut. ``nodes`` are the nodes of all workers, with
+    their ``places``, in one order; each worker runs its own nodes in this order, so that no two workers wait for each
+    other. In ``nodes`` the source of a BridgeDst is its BridgeSrc. ``locals`` has the net of each worker, in which a
+    BridgeDst has no source. ``parts`` are the param parts by name.
     """
 
     whole: NeuralNet
-    cuts: Mapping[str, Cut]
+    cuts: Mapping[str, LayerCut]
     nodes: tuple[Node, ...]
     places: tuple[Place, ...]
     locals: tuple[NeuralNet, ...]
@@ -82,22 +70,22 @@ class PartitionedNet:
         return f"PartitionedNet({self.whole.phase.name}: {len(self.locals)} workers with {sizes} layers)"
 
 
-def cut_values(parts: Mapping[str, ParamPart], whole: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the value of each param part, C-contiguous, from those of whole params."""
-    return {name: np.ascontiguousarray(part.of(whole[part.param])) for name, part in parts.items()}
+def split_params(parts: Mapping[str, ParamPart], params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the value of each param part, C-contiguous, from the values of the whole params."""
+    return {name: np.ascontiguousarray(part.of(params[part.param])) for name, part in parts.items()}
 
 
-def join_values(
+def join_params(
     parts: Mapping[str, ParamPart], values: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]
 ) -> dict[str, np.ndarray]:
-    """Return whole params of the given shapes from the values of their parts; of an only part it is that itself."""
-    whole: dict[str, np.ndarray] = {}
+    """Return whole params of the given shapes from the values of their parts; a param in one part is not copied."""
+    params: dict[str, np.ndarray] = {}
     for name, value in values.items():
         part, shape = parts[name], shapes[parts[name].param]
         if part.shape == shape:
-            whole[part.param] = value.reshape(shape)
+            params[part.param] = value.reshape(shape)
             continue
-        if part.param not in whole:
-            whole[part.param] = np.zeros(shape, np.float32)
-        part.of(whole[part.param])[...] = value.reshape(part.shape)
-    return whole
+        if part.param not in params:
+            params[part.param] = np.zeros(shape, np.float32)
+        part.of(params[part.param])[...] = value.reshape(part.shape)
+    return params

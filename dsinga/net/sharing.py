@@ -1,4 +1,4 @@
-"""Which param each layer uses: names made for those that have none, share_from followed to the owner."""
+"""Names the params of layers and resolves share_from to the param that is shared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dsinga.net.param import Param
 from dsinga.registry import nearest
 
 
-class Wish(NamedTuple):
-    """A param that a layer wants, under the name that it has before sharing."""
+class RequestedParam(NamedTuple):
+    """A param that a layer asks for, under the name that it has before sharing."""
 
     name: str
     layer: Layer
@@ -21,7 +21,7 @@ class Wish(NamedTuple):
     conf: ParamConf
 
     def error(self, message: str, field: str | None = None) -> JobError:
-        """Return the JobError that says ``message`` of this param, at its place or else at its layer's."""
+        """Return a JobError about this param, with the place of the param in the job, or else of its layer."""
         conf = self.conf if self.conf.where() else self.layer.conf
         text = f"param {self.name!r} of layer {self.layer.name!r}: {message}"
         return conf.error(text, field if conf is self.conf else "param")
@@ -30,27 +30,29 @@ class Wish(NamedTuple):
 def name_params(conf: NetConf, layers: Sequence[Layer]) -> tuple[list[tuple[str, ...]], dict[str, Param]]:
     """Return, for each layer, the names of the params that it uses, and the params themselves by first use.
 
-    The k-th ``param`` of a layer in the job belongs to its k-th param; one without a name is ``<layer>_<role>``. A
-    param with ``share_from`` is the param of that name, whose init and scales hold. The owner may be in a layer that
-    this phase leaves out: the name is known all the same.
+    The k-th ``param`` of a layer in the job belongs to its k-th param; a param without a name is called
+    ``<layer>_<role>``. A param with ``share_from`` is the param of that name, with the init and scales of the owner.
+    The owner may be in a layer that this phase leaves out.
     """
-    wishes = [list_wishes(layer) for layer in layers]
-    named = index_wishes([wish for own in wishes for wish in own])
-    others = [param for layer in conf.layer for param in layer.param if own_name(param)]
-    elsewhere = {param.name: param for param in others if param.name not in named}
+    by_layer = [list_params(layer) for layer in layers]
+    requests = [request for params_of_layer in by_layer for request in params_of_layer]
+    named = index_params(requests)
+    all_confs = [param for layer in conf.layer for param in layer.param if own_name(param)]
+    elsewhere = {param.name: param for param in all_confs if param.name not in named}
     params: dict[str, Param] = {}
-    for wish in (wish for own in wishes for wish in own):
-        owner = find_owner(wish, named, elsewhere)
+    for request in requests:
+        owner = find_owner(request, named, elsewhere)
         if owner in named:
-            check_shape(wish, named[owner])
+            check_shape(request, named[owner])
             params.setdefault(owner, Param(owner, named[owner].spec, named[owner].conf))
         else:
-            params.setdefault(owner, Param(owner, wish.spec, elsewhere[owner]))
-    return [tuple(find_owner(wish, named, elsewhere) for wish in own) for own in wishes], params
+            params.setdefault(owner, Param(owner, request.spec, elsewhere[owner]))
+    names = [tuple(find_owner(request, named, elsewhere) for request in of_layer) for of_layer in by_layer]
+    return names, params
 
 
-def list_wishes(layer: Layer) -> list[Wish]:
-    """Return the params of one layer; raise JobError where the job gives it more than it has."""
+def list_params(layer: Layer) -> list[RequestedParam]:
+    """Return the params that one layer asks for; raise JobError where the job gives it more than it has."""
     given = layer.conf.param
     if len(given) > len(layer.params):
         roles = ", ".join(spec.role for spec in layer.params)
@@ -60,66 +62,69 @@ def list_wishes(layer: Layer) -> list[Wish]:
         raise place.error(f"layer {layer.name!r} ({layer.conf.type_name}) has {has}, but the job gives it {len(given)}")
     confs = [*given, *(ParamConf() for _ in range(len(layer.params) - len(given)))]
     return [
-        Wish(own_name(conf), layer, spec, conf) if own_name(conf) else name_wish(layer, spec, conf)
+        RequestedParam(own_name(conf), layer, spec, conf) if own_name(conf) else name_param(layer, spec, conf)
         for spec, conf in zip(layer.params, confs, strict=True)
     ]
 
 
-def name_wish(layer: Layer, spec: ParamSpec, conf: ParamConf) -> Wish:
-    """Return a param that the job does not name; that of a copy of an unrolled layer is shared with its copy 0."""
+def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam:
+    """Name a param that has no name in the job; copies of an unrolled layer share the params of copy 0."""
     step = layer.conf.unroll_index
     if step is None:
-        return Wish(f"{layer.name}_{spec.role}", layer, spec, conf)
+        return RequestedParam(f"{layer.name}_{spec.role}", layer, spec, conf)
     name = f"{layer.name.removeprefix(copy_name(step, ''))}_{spec.role}"
     if step == 0:
-        return Wish(name, layer, spec, conf)
-    return Wish(copy_name(step, name), layer, spec, conf.replace(share_from=conf.share_from or name))
+        return RequestedParam(name, layer, spec, conf)
+    return RequestedParam(copy_name(step, name), layer, spec, conf.replace(share_from=conf.share_from or name))
 
 
 def own_name(conf: ParamConf) -> str:
-    """Return the name of this param itself: none if the job only repeats the name that it shares."""
+    """Return the name that the job gives a param, "" if it only repeats the name of ``share_from``."""
     return "" if conf.name == conf.share_from else conf.name
 
 
-def index_wishes(wishes: Sequence[Wish]) -> dict[str, Wish]:
-    """Return the params by name; raise JobError where two have the same."""
-    named: dict[str, Wish] = {}
-    for wish in wishes:
-        if wish.name in named:
-            other = named[wish.name].layer.name
-            raise wish.error(
-                f"layer {other!r} has a param of this name; rename one, or write share_from: {wish.name!r} without a "
-                "name to use the same param in both",
+def index_params(requests: Sequence[RequestedParam]) -> dict[str, RequestedParam]:
+    """Return the params by name; raise JobError where two have the same name."""
+    named: dict[str, RequestedParam] = {}
+    for request in requests:
+        if request.name in named:
+            first = named[request.name].layer.name
+            raise request.error(
+                f"layer {first!r} has a param of this name; rename one, or write share_from: {request.name!r} without "
+                "a name to use the same param in both",
                 "name",
             )
-        named[wish.name] = wish
+        named[request.name] = request
     return named
 
 
-def find_owner(wish: Wish, named: Mapping[str, Wish], elsewhere: Mapping[str, ParamConf]) -> str:
-    """Follow share_from to the param that shares from none; raise JobError where it leads nowhere or back."""
-    name, conf, path = wish.name, wish.conf, [wish.name]
+def find_owner(request: RequestedParam, named: Mapping[str, RequestedParam], elsewhere: Mapping[str, ParamConf]) -> str:
+    """Follow share_from to the param that owns the values; raise JobError for an unknown name or a circle."""
+    name, conf, path = request.name, request.conf, [request.name]
     while conf.share_from:
         name = conf.share_from
         if name in path:
-            raise wish.error(f"share_from goes in a circle: {' -> '.join([*path, name])}", "share_from")
+            raise request.error(f"share_from goes in a circle: {' -> '.join([*path, name])}", "share_from")
         if name not in named and name not in elsewhere:
             hint = nearest(name, [*named, *elsewhere])
-            raise wish.error(f"share_from names {name!r}, but there is no such param{hint}", "share_from")
+            raise request.error(f"share_from names {name!r}, but there is no such param{hint}", "share_from")
         path.append(name)
         conf = named[name].conf if name in named else elsewhere[name]
     return name
 
 
-def check_shape(wish: Wish, owner: Wish) -> None:
-    """Raise JobError where a param cannot be its owner: another shape, or state here and not there."""
-    if wish.spec.shape != owner.spec.shape:
-        turned = wish.spec.shape == owner.spec.shape[::-1] and wish.layer.conf.innerproduct_conf is not None
-        remedy = "; set transpose in its innerproduct_conf to use the matrix turned" if turned else ""
-        raise wish.error(
-            f"its shape is {wish.spec.shape}, but {owner.name!r} of layer {owner.layer.name!r}, which it shares, "
+def check_shape(request: RequestedParam, owner: RequestedParam) -> None:
+    """Raise JobError where a param cannot share its owner's values: another shape, or only one of them is trained."""
+    if request.spec.shape != owner.spec.shape:
+        transposed = request.spec.shape == owner.spec.shape[::-1] and request.layer.conf.innerproduct_conf is not None
+        remedy = "; set transpose in its innerproduct_conf to use the matrix transposed" if transposed else ""
+        raise request.error(
+            f"its shape is {request.spec.shape}, but {owner.name!r} of layer {owner.layer.name!r}, which it shares, "
             f"has {owner.spec.shape}{remedy}",
             "share_from",
         )
-    if wish.spec.trainable != owner.spec.trainable:
-        raise wish.error(f"one of it and {owner.name!r} is trained and the other is not", "share_from")
+    if request.spec.trainable != owner.spec.trainable:
+        trained, fixed = (request.name, owner.name) if request.spec.trainable else (owner.name, request.name)
+        raise request.error(
+            f"it cannot share {owner.name!r}: {trained!r} is trained and {fixed!r} is state of its layer", "share_from"
+        )

@@ -1,87 +1,95 @@
-"""How each layer of a net is cut: as the job says, unless the layer cannot be; then with the reason."""
+"""Chooses how each layer of a net is cut: as the job asks, or otherwise where the layer cannot, with the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from dsinga.layers.base import Connection, Layer
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
-from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, Cut
 
 
 def choose_cuts(
     net: NeuralNet,
     parts: int,
-    wishes: Mapping[str, int] | None = None,
+    requested: Mapping[str, int] | None = None,
     axes: Mapping[str, int | None] | None = None,
-) -> dict[str, Cut]:
-    """Return how each layer of ``net`` is cut for ``parts`` workers, by name, with the reason where not as wished.
+) -> dict[str, LayerCut]:
+    """Return the cut of each layer of ``net`` for ``parts`` workers, by name.
 
-    ``wishes`` are dimensions by layer; by default those of the job: a layer's ``location``, else its
-    ``partition_dim``. Features of layers that need whole rows are gathered: they are cut by rows instead. ``axes`` says
-    how another phase has cut the params: param to axis, None for whole ones; layers that use them follow.
+    A layer that needs whole rows cannot be cut by features and is cut by rows instead; its cut has the reason.
+
+    Args:
+        net: the uncut net of one phase.
+        parts: the number of workers of a group.
+        requested: dimensions by layer; by default the job's: a layer's ``location``, else its ``partition_dim``.
+        axes: how the net of another phase cuts the params: param to axis, None for params that are not cut. Layers that
+            use these params are cut to match.
 
     Raises JobError, naming layer and field, for a location beyond the group and for more workers than rows or features.
     """
-    cuts: dict[str, Cut] = {}
+    cuts: dict[str, LayerCut] = {}
     for node in net.nodes:
         if not is_inserted_split(node.layer):
-            wish = (wishes or {}).get(node.layer.name)
-            cuts[node.layer.name] = _follow(node, parts, axes or {}) or _cut(node.layer, parts, wish)
+            dim = (requested or {}).get(node.layer.name)
+            cuts[node.layer.name] = _match_params(node, parts, axes or {}) or _cut(node.layer, parts, dim)
     while _agree_on_params(net, parts, cuts, axes or {}):
         pass
     while _agree_on_state(net, cuts):
         pass
     for node in net.nodes:
         if is_inserted_split(node.layer):
-            cuts[node.layer.name] = cuts[node.layer.conf.srclayers[0]]._replace(because="")
+            cuts[node.layer.name] = cuts[node.layer.conf.srclayers[0]]._replace(reason="")
     return cuts
 
 
-def param_axis(node: Node, index: int, cut: Cut) -> int | None:
-    """Return the axis along which a layer that is cut so wants its param of this index cut, None for whole."""
+def param_axis(node: Node, index: int, cut: LayerCut) -> int | None:
+    """Return the axis on which ``cut`` cuts the param of this index of a layer, None if it leaves it whole."""
     return node.layer.params[index].cut_axis if cut.dim == FEATURES else None
 
 
 def is_inserted_split(layer: Layer) -> bool:
-    """Whether this is a kSplit layer that :func:`insert_splits` has put in."""
+    """Whether this is a kSplit layer that :func:`insert_splits` has added."""
     return layer.hands_parts and [layer.name] == [f"split({source})" for source in layer.conf.srclayers]
 
 
-def _follow(node: Node, parts: int, axes: Mapping[str, int | None]) -> Cut | None:
-    """Return the cut on features where the params of a layer are cut already."""
+def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> LayerCut | None:
+    """Return the cut by features of a layer whose params are cut already, None if they are not."""
     if not any(axes.get(name) is not None for name in node.params):
         return None
     cut = _cut(node.layer, parts, FEATURES)
-    wrong = cut.dim != FEATURES or any(axes.get(name) != param_axis(node, k, cut) for k, name in enumerate(node.params))
-    if wrong:
+    differs = cut.dim != FEATURES or any(
+        axes.get(name) != param_axis(node, k, cut) for k, name in enumerate(node.params)
+    )
+    if differs:
         names = ", ".join(map(repr, node.params))
         raise node.layer.fail(
-            f"training cuts its params ({names}) otherwise; give it the partition_dim that it has in training",
+            f"training cuts its params ({names}) in another way; give it the partition_dim that it has in training",
             field="partition_dim",
         )
-    return cut._replace(because="" if node.layer.conf.partition_dim == FEATURES else "training cuts its params so")
+    return cut._replace(reason="" if node.layer.conf.partition_dim == FEATURES else "training cuts its params so")
 
 
-def _cut(layer: Layer, parts: int, wish: int | None) -> Cut:
+def _cut(layer: Layer, parts: int, requested: int | None) -> LayerCut:
+    """Return the cut of a layer on its own, without regard to the layers that share its params."""
     location, dim = layer.conf.location, layer.conf.partition_dim or ROWS
-    if wish is not None:
-        dim = wish
+    if requested is not None:
+        dim = requested
     elif location is not None:
         if location >= parts:
             raise layer.fail(f"location {location} is beyond the group's {parts} workers", field="location")
-        return Cut(WHOLE_LAYER, location)
+        return LayerCut(WHOLE_LAYER, location)
     if dim == WHOLE_LAYER:
-        return Cut(WHOLE_LAYER)
-    because = _gathered_because(layer) if dim == FEATURES else ""
-    if dim == FEATURES and not because:
+        return LayerCut(WHOLE_LAYER)
+    reason = _gathered_because(layer) if dim == FEATURES else ""
+    if dim == FEATURES and not reason:
         _check_length(layer, layer.shape[1], parts, "features")
-        return Cut(FEATURES)
+        return LayerCut(FEATURES)
     if layer.whole_because:
-        return Cut(WHOLE_LAYER, because=layer.whole_because)
+        return LayerCut(WHOLE_LAYER, reason=layer.whole_because)
     _check_length(layer, layer.shape[0], parts, "rows")
-    return Cut(ROWS, because=because)
+    return LayerCut(ROWS, reason=reason)
 
 
 def _gathered_because(layer: Layer) -> str:
@@ -98,37 +106,37 @@ def _gathered_because(layer: Layer) -> str:
     return ""
 
 
-def _check_length(layer: Layer, length: int, parts: int, what: str) -> None:
+def _check_length(layer: Layer, length: int, parts: int, noun: str) -> None:
     if length < parts:
         raise layer.fail(
-            f"has {length} {what}, which cannot be cut over {parts} workers; use fewer workers, or partition_dim: -1 "
+            f"has {length} {noun}, which cannot be cut over {parts} workers; use fewer workers, or partition_dim: -1 "
             "to compute it on one of them",
             field="partition_dim",
         )
 
 
-def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, Cut], axes: Mapping[str, int | None]) -> bool:
-    """Gather the layers whose params another layer, or training, wants cut otherwise; return whether there were any."""
-    wanted = {name: {axis} for name, axis in axes.items()}
+def _agree_on_params(net: NeuralNet, parts: int, cuts: dict[str, LayerCut], axes: Mapping[str, int | None]) -> bool:
+    """Cut layers by rows whose params another layer, or training, cuts in another way; return whether any changed."""
+    param_axes = {name: {axis} for name, axis in axes.items()}
     for node in net.nodes:
         for k, name in enumerate(node.params):
-            wanted.setdefault(name, set()).add(param_axis(node, k, cuts[node.layer.name]))
+            param_axes.setdefault(name, set()).add(param_axis(node, k, cuts[node.layer.name]))
     changed = False
     for node in net.nodes:
         layer = node.layer
-        torn = [name for name in node.params if len(wanted[name]) > 1]
-        if torn and cuts[layer.name].dim == FEATURES:
+        conflicts = [name for name in node.params if len(param_axes[name]) > 1]
+        if conflicts and cuts[layer.name].dim == FEATURES:
             cuts[layer.name] = _cut(layer, parts, ROWS)._replace(
-                because=f"training leaves its param {torn[0]!r} whole"
-                if torn[0] in axes
-                else f"shares its param {torn[0]!r} with a layer that is not cut alike"
+                reason=f"training leaves its param {conflicts[0]!r} whole"
+                if conflicts[0] in axes
+                else f"shares its param {conflicts[0]!r} with a layer that is not cut alike"
             )
             changed = True
     return changed
 
 
-def _agree_on_state(net: NeuralNet, cuts: dict[str, Cut]) -> bool:
-    """Put layers that share a lasting param and are not cut alike where the first whole one is; return if there were.
+def _agree_on_state(net: NeuralNet, cuts: dict[str, LayerCut]) -> bool:
+    """Move layers that share a lasting param but not a cut to the first whole one's worker; return if any moved.
 
     Workers push their shares of the new state, by their rows: if one had all rows and another some, or all as well,
     the shares would add up to more than one state.
@@ -142,9 +150,9 @@ def _agree_on_state(net: NeuralNet, cuts: dict[str, Cut]) -> bool:
     for name, layers in users.items():
         if len({(cuts[layer].dim, cuts[layer].location) for layer in layers}) > 1:
             location = next(cuts[layer].location for layer in layers if cuts[layer].dim == WHOLE_LAYER)
-            because = f"shares its state {name!r} with a layer that is not cut alike"
+            reason = f"shares its state {name!r} with a layer that is not cut alike"
             for layer in layers:
                 if cuts[layer][:2] != (WHOLE_LAYER, location):
-                    cuts[layer] = Cut(WHOLE_LAYER, location, because)
+                    cuts[layer] = LayerCut(WHOLE_LAYER, location, reason)
             changed = True
     return changed

@@ -1,4 +1,4 @@
-"""Unrolling over time steps: each layer becomes a chain of copies, joined by SINGA's rules (its RNN page, 0.3)."""
+"""Unrolls a net over time steps: each layer becomes a chain of copies, joined by SINGA's rules (RNN page of 0.3)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, UnrollConnType
 from dsinga.layers.steps import copy_name
-from dsinga.net.classes import layer_class
+from dsinga.net.layer_classes import layer_class
 
 
 def unroll(conf: NetConf) -> NetConf:
-    """Return the net, whose layers are those of one phase, with ``unroll_len`` copies of each layer.
+    """Return the net with ``unroll_len`` copies of each layer; ``conf`` has the layers of one phase.
 
-    Copy i of layer x is called ``i#x`` and has ``unroll_index`` i; a layer that is not unrolled becomes ``0#x``. A copy
-    takes of each source, by ``unroll_conn_type``: kUnrollOneToOne (the default) copy i - ``shift``, and nothing where
-    there is none so early; kUnrollOneToAll all copies; kUnrollFirstToLast, copy 0 only, the last copy. A recurrent
-    layer takes its own previous copy, too. Copies share the params of copy 0, which keep the names that the job gives
-    them: SINGA 0.3 puts ``0#`` before these, and so loses params that another layer shares. A net in which nothing is
+    Copy i of layer x is called ``i#x`` and has ``unroll_index`` i; a layer that is not unrolled becomes ``0#x``. Which
+    copies of a source copy i takes depends on ``unroll_conn_type``: kUnrollOneToOne (the default) copy i - ``shift``,
+    none if i < ``shift``; kUnrollOneToAll all copies; kUnrollFirstToLast the last copy, for copy 0 only. A recurrent
+    layer takes its own previous copy, too. Copies share the params of copy 0, which keep their names in the job. (SINGA
+    0.3 puts ``0#`` before these names, and so loses params that another layer shares.) A net in which nothing is
     unrolled is returned as it is.
 
     Raises JobError, naming layer and field, where a copy would take a step that its source does not have.
@@ -33,10 +33,12 @@ def unroll(conf: NetConf) -> NetConf:
 
 
 def with_own_names(copies: NetConf, conf: NetConf) -> NetConf:
-    """Return an unrolled net in which layers of ``conf`` that are not unrolled have their own names, not ``0#name``."""
-    own = {copy_name(0, name): name for name, steps in step_counts(conf).items() if steps == 1}
+    """Return an unrolled net in which layers that ``conf`` does not unroll are called ``name``, not ``0#name``."""
+    names = {copy_name(0, name): name for name, steps in step_counts(conf).items() if steps == 1}
     layers = [
-        layer.replace(name=own.get(layer.name, layer.name), srclayers=[own.get(name, name) for name in layer.srclayers])
+        layer.replace(
+            name=names.get(layer.name, layer.name), srclayers=[names.get(name, name) for name in layer.srclayers]
+        )
         for layer in copies.layer
     ]
     return copies.replace(layer=layers)
@@ -60,7 +62,7 @@ def step_counts(conf: NetConf) -> dict[str, int]:
         for text in (texts[source] for source in layer.srclayers if texts.get(source)):
             if text and lengths[layer.name] not in (1, text.unroll_len):
                 raise text.error(
-                    f"the text is read in pieces of {text.unroll_len} characters, but layer {layer.name!r} has "
+                    f"the text is read {text.unroll_len} characters at a time, but layer {layer.name!r} has "
                     f"{lengths[layer.name]} steps; give char_rnn_conf and the net the same unroll_len",
                     "unroll_len",
                 )
@@ -86,31 +88,35 @@ def connection(layer: LayerConf, source: int) -> tuple[UnrollConnType, int]:
 
 def _sources(layer: LayerConf, step: int, lengths: dict[str, int]) -> list[str]:
     """Return the sources of one copy."""
-    found: list[str] = []
+    names: list[str] = []
     for k, source in enumerate(layer.srclayers):
         kind, shift = connection(layer, k)
         if kind is UnrollConnType.kUnrollOneToAll:
-            found += [copy_name(other, source) for other in range(lengths[source])]
+            names += [copy_name(source_step, source) for source_step in range(lengths[source])]
         elif kind is UnrollConnType.kUnrollFirstToLast:
-            found += [copy_name(lengths[source] - 1, source)] if step == 0 else []
+            names += [copy_name(lengths[source] - 1, source)] if step == 0 else []
         else:
             _check_steps(layer, k, shift, lengths)
-            found += [copy_name(step - shift, source)] if step >= shift else []
+            names += [copy_name(step - shift, source)] if step >= shift else []
     if step and layer_class(layer).is_recurrent:
-        found.append(copy_name(step - 1, layer.name))
-    return found
+        names.append(copy_name(step - 1, layer.name))
+    return names
 
 
 def _check_steps(layer: LayerConf, source: int, shift: int, lengths: dict[str, int]) -> None:
-    """Refuse to join copies one to one where the source has too few, or none is joined."""
-    name, own = layer.srclayers[source], lengths[layer.name]
-    there = lengths[name]
-    if shift >= own:
-        steps = f"{own} steps" if own > 1 else "1 step"
-        raise _fault(layer, f"shift: {shift} is beyond its {steps}: it would never take {name!r}", "shift", source)
-    if own - shift > there:
-        remedy = "unroll_conn_type: kUnrollOneToAll gives it to each step" if there == 1 else "give both one unroll_len"
-        raise _fault(layer, f"has {own} steps, but its source {name!r} has {there}; {remedy}", "srclayers", source)
+    """Raise JobError where kUnrollOneToOne joins no copy, or asks for a copy that the source does not have."""
+    name, steps = layer.srclayers[source], lengths[layer.name]
+    source_steps = lengths[name]
+    if shift >= steps:
+        count = f"{steps} steps" if steps > 1 else "1 step"
+        raise _fault(
+            layer, f"shift: {shift} must be less than its {count}; else it never takes {name!r}", "shift", source
+        )
+    if steps - shift > source_steps:
+        one_step = source_steps == 1
+        remedy = "unroll_conn_type: kUnrollOneToAll gives it to each step" if one_step else "give both one unroll_len"
+        text = f"has {steps} steps, but its source {name!r} has {source_steps}; {remedy}"
+        raise _fault(layer, text, "srclayers", source)
 
 
 def _copy(layer: LayerConf, step: int, steps: int, srclayers: Sequence[str]) -> LayerConf:
@@ -127,7 +133,7 @@ def _copy(layer: LayerConf, step: int, steps: int, srclayers: Sequence[str]) -> 
 
 
 def _copy_param(param: ParamConf, step: int) -> ParamConf:
-    """Return the param of a copy, which shares that of copy 0; one without a name is named when its layer is made."""
+    """Return the param of a copy, which shares the param of copy 0; params without a name get one later."""
     if step == 0 or not param.name or param.name == param.share_from:
         return param
     return param.replace(name=copy_name(step, param.name), share_from=param.share_from or param.name)

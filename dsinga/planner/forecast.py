@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from dsinga.net import NeuralNet, partition
-from dsinga.net.partitioned import Cut
+from dsinga.net.cut import LayerCut
 from dsinga.planner.hosts import Hosts
 from dsinga.planner.link import Links
 from dsinga.planner.machine import Machine
@@ -32,7 +32,7 @@ class Forecast:
     def _machines(self) -> Callable[[int], Machine]:
         return cache(self.machine)
 
-    def predict(self, cuts: Mapping[str, Cut], workers: int, overlap: bool = True) -> Prediction:
+    def predict(self, cuts: Mapping[str, LayerCut], workers: int, overlap: bool = True) -> Prediction:
         """Return what an iteration costs."""
         if workers <= EXACT_WORKERS:
             group = translate(partition(self.net, workers, cuts=cuts), self.hosts(workers), self._machines(workers))
@@ -40,7 +40,7 @@ class Forecast:
             group = sketch(self.net, cuts, self.hosts(workers), self._machines(workers))
         return simulate(group, self.links, overlap)
 
-    def price(self, cuts: Mapping[str, Cut], workers: int) -> float:
+    def price(self, cuts: Mapping[str, LayerCut], workers: int) -> float:
         """Return the seconds of an iteration, sketched: quick, for a search."""
         return simulate(sketch(self.net, cuts, self.hosts(workers), self._walked(workers)), self.links).seconds
 

@@ -1,4 +1,4 @@
-"""Which features move between workers where a net is cut, as :mod:`dsinga.net.redistribute` moves them."""
+"""Which features move between workers where a net is cut, as :mod:`dsinga.net.redistribution` moves them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dsinga.job import LayerType
 from dsinga.layers.base import Connection
 from dsinga.net import NeuralNet
-from dsinga.net.partitioned import WHOLE_LAYER, Cut
+from dsinga.net.cut import WHOLE_LAYER, LayerCut
 
 
 class Move(NamedTuple):
@@ -35,12 +35,12 @@ class Move(NamedTuple):
         return len(self.holders) > 1 and len(self.targets) > 1
 
 
-def locations(cut: Cut, workers: int) -> tuple[int, ...]:
+def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
     """Return the workers that compute a layer that is cut so."""
     return (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(workers))
 
 
-def find_moves(net: NeuralNet, cuts: Mapping[str, Cut], workers: int) -> list[Move]:
+def find_moves(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[Move]:
     """Return the moves of a net: one for all layers that want a feature alike. Labels, a number a row, are left out."""
     found: dict[tuple, Move] = {}
     for position, (node, stage) in enumerate(zip(net.nodes, net.stages, strict=True)):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from dsinga.job import NetConf
 from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.partitioned import WHOLE_LAYER, Cut
+from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.net.strategy import is_inserted_split
 
 ROWS, FEATURES = 0, 1
@@ -20,7 +20,7 @@ WORTH = 0.98  # what is not cheaper than so is not worth a change: prices are no
 SEARCHED = 8
 
 Pattern = tuple[int, ...]
-Price = Callable[[Mapping[str, Cut], int], float]
+Price = Callable[[Mapping[str, LayerCut], int], float]
 
 
 class Search:
@@ -35,7 +35,7 @@ class Search:
         self._inputs, self._segments = segments(net, fixed)
         self._prices: dict[tuple[Pattern, int], float] = {}
 
-    def cuts(self, workers: int) -> dict[str, Cut]:
+    def cuts(self, workers: int) -> dict[str, LayerCut]:
         """Return the cheapest cuts. Raises JobError where layers in ``fixed`` cannot be cut as the job says."""
         return self._cut(self._best(workers), workers)
 
@@ -61,7 +61,7 @@ class Search:
             self._prices[pattern, workers] = self._price(self._cut(pattern, workers), workers)
         return self._prices[pattern, workers]
 
-    def _cut(self, pattern: Pattern, workers: int) -> dict[str, Cut]:
+    def _cut(self, pattern: Pattern, workers: int) -> dict[str, LayerCut]:
         wishes = {name: dim for names, dim in zip(self._segments, pattern, strict=True) for name in names}
         # Every worker reads its own rows, unless one worker does everything.
         alone = bool(pattern) and set(pattern) == {WHOLE_LAYER}
@@ -99,7 +99,7 @@ def changes(pattern: Pattern) -> Iterator[Pattern]:
         yield from ((*pattern[:k], other, *pattern[k + 1 :]) for other in WAYS if other != way)
 
 
-def cut_as(net: NeuralNet, workers: int, wishes: Mapping[str, int]) -> dict[str, Cut]:
+def cut_as(net: NeuralNet, workers: int, wishes: Mapping[str, int]) -> dict[str, LayerCut]:
     """Return the cuts that come nearest to the wishes: by rows where features are too few, whole where rows are."""
     feasible = dict(wishes)
     for node in net.nodes:

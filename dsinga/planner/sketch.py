@@ -13,7 +13,7 @@ from dsinga.layers.base import Connection, Layer
 from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
 from dsinga.net import NeuralNet, cut_rows
-from dsinga.net.partitioned import Cut
+from dsinga.net.cut import LayerCut
 from dsinga.planner.builder import Builder, by_param, update_pieces
 from dsinga.planner.cost import FLOAT_BYTES
 from dsinga.planner.hosts import Hosts, Part
@@ -25,7 +25,7 @@ from dsinga.planner.program import Compute, Exchange, Group, Receive, Send
 ROWS, FEATURES = 0, 1
 
 
-def sketch(net: NeuralNet, cuts: Mapping[str, Cut], hosts: Hosts, machine: Machine) -> Group:
+def sketch(net: NeuralNet, cuts: Mapping[str, LayerCut], hosts: Hosts, machine: Machine) -> Group:
     """Return what each worker does in an iteration of kBP, the net being cut so for the workers of ``hosts``."""
     workers = len(hosts.workers)
     known = _Known(net, workers)
@@ -48,7 +48,7 @@ def sketch(net: NeuralNet, cuts: Mapping[str, Cut], hosts: Hosts, machine: Machi
 class Share:
     """What one worker computes: its work at each position of the net, and the param parts that it uses there."""
 
-    def __init__(self, known: _Known, cuts: Mapping[str, Cut], worker: int):
+    def __init__(self, known: _Known, cuts: Mapping[str, LayerCut], worker: int):
         self.worker = worker
         self.works: dict[int, Work] = {}
         self.params: dict[int, tuple[str, ...]] = {}

@@ -12,7 +12,7 @@ from dsinga.layers.base import Array, ParamSpec
 from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import blame, check_gradients
 from dsinga.net import NeuralNet, Stage
-from dsinga.net.dataflow import WHOLE
+from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, no_rows
 from dsinga.registry import register
@@ -101,7 +101,7 @@ def collect(
         gradient, node = for_sources[i], edge.node
         if gradient is None:
             continue
-        if edge.part != WHOLE:
+        if edge.part != WHOLE_FEATURE:
             if gradients[node] is None:
                 gradients[node] = [None] * net.stages[node].parts
             before = gradients[node][edge.part]

@@ -49,7 +49,7 @@ class ContrastiveDivergence:
     the model. They start from hidden units that are all 0.
 
     Layers below a machine are computed, not trained: the net's params outside of machines have no learning rate
-    (``dsinga.net.machines``). Of several machines in a net each is trained on what those below it make of the data.
+    (``dsinga.net.rbm``). Of several machines in a net each is trained on what those below it make of the data.
     """
 
     def __init__(self, conf: AlgConf):

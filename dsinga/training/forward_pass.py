@@ -11,7 +11,7 @@ from dsinga.layers.base import Array, Output
 from dsinga.layers.context import Context, Records
 from dsinga.layers.contract import blame, check_labels, check_output
 from dsinga.net import Edge, NeuralNet, Stage
-from dsinga.net.dataflow import WHOLE
+from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 
 
@@ -102,7 +102,7 @@ def without_features(entry: TapeEntry) -> TapeEntry:
 def part_of(features: list[Any], edge: Edge) -> Any:
     """Return the feature that an edge carries: a whole one, or one part of it."""
     feature = features[edge.node]
-    return feature if edge.part == WHOLE else feature[edge.part]
+    return feature if edge.part == WHOLE_FEATURE else feature[edge.part]
 
 
 def labels_of(labels: list[Any], edge: Edge) -> Any:
@@ -110,4 +110,4 @@ def labels_of(labels: list[Any], edge: Edge) -> Any:
     node_labels = labels[edge.node]
     if not isinstance(node_labels, tuple):
         return node_labels
-    return np.concatenate(node_labels) if edge.part == WHOLE else node_labels[edge.part]
+    return np.concatenate(node_labels) if edge.part == WHOLE_FEATURE else node_labels[edge.part]

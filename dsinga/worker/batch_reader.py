@@ -10,7 +10,7 @@ from dsinga.data import RecordStore, Sampler, Windows, open_store, open_text, re
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, cut_rows, input_layers
-from dsinga.net.classes import layer_class
+from dsinga.net.layer_classes import layer_class
 
 
 @dataclass(frozen=True)

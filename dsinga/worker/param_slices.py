@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dsinga.net.partitioned import cut_values, join_values
+from dsinga.net.partitioned import join_params, split_params
 from dsinga.server import Slice, SliceSpec
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.replicated_params import ReplicaState
@@ -40,14 +40,14 @@ def sliced_values(
     Returns flat values by slice id, and the state by slice id and slot. They may be views of one array, for whoever
     gets them has them to itself.
     """
-    parts = cut_values(config.parts, values)
+    parts = split_params(config.parts, values)
     pieces = {piece.id: _piece(parts[piece.param], piece) for piece in config.slices}
     if state is None:
         return pieces, None
     history: dict[int, Arrays] = {piece.id: {} for piece in config.slices}
     for slot, wholes in _by_slot(state).items():
         mine = {name: part for name, part in config.parts.items() if part.param in wholes}
-        parts = cut_values(mine, wholes)
+        parts = split_params(mine, wholes)
         for piece in config.slices:
             if piece.param in parts:
                 history[piece.id][slot] = _piece(parts[piece.param], piece)
@@ -57,7 +57,7 @@ def sliced_values(
 def replica_values(config: WorkerConfig, values: Arrays, state: Mapping[str, Arrays] | None) -> ReplicaState:
     """Cut whole params, and the updater's state, into the parts that partitions keep themselves."""
     kept = {name: part for name, part in config.parts.items() if name in config.kept}
-    parts = cut_values(kept, values)
+    parts = split_params(kept, values)
     if state is None:
         return ReplicaState(parts, None)
     return ReplicaState(
@@ -101,7 +101,7 @@ def _joined(config: WorkerConfig, pieces: Mapping[int, np.ndarray], kept: Mappin
             parts[piece.param].reshape(-1)[piece.start : piece.stop] = pieces[piece.id]
     parts.update(kept)
     shapes = {config.parts[name].param: config.params[name].shape for name in parts}
-    return join_values(config.parts, parts, shapes)
+    return join_params(config.parts, parts, shapes)
 
 
 def _by_slot(state: Mapping[str, Arrays]) -> dict[str, Arrays]:

@@ -29,7 +29,7 @@ from dsinga.job import Job, Phase, SlicingMethod, load, loads
 from dsinga.job.topology import topology
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers
-from dsinga.net.partitioned import Cut
+from dsinga.net.cut import LayerCut
 from dsinga.ops import get_ops
 from dsinga.planner.forecast import Forecast
 from dsinga.planner.link import Links
@@ -104,7 +104,7 @@ def with_batch(job: Job, batch: int) -> Job:
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
-def with_cuts(job: Job, cuts: Mapping[str, Cut]) -> Job:
+def with_cuts(job: Job, cuts: Mapping[str, LayerCut]) -> Job:
     """Return the job with the dimension of each layer written down."""
     layers = [
         layer.replace(partition_dim=cuts[layer.name].dim) if layer.name in cuts else layer
@@ -122,15 +122,15 @@ def build(job: Job) -> NeuralNet:
 
 
 def foresee(
-    job: Job, client: Client, strategy: str, cuts: dict[str, Cut] | None = None
-) -> tuple[float, dict[str, Cut]]:
+    job: Job, client: Client, strategy: str, cuts: dict[str, LayerCut] | None = None
+) -> tuple[float, dict[str, LayerCut]]:
     """Return the predicted milliseconds, and the cuts of a strategy, or those that are given, by rates of now."""
     at_hand = workers_at_hand(client)
     wanted = topology(job, len(at_hand), processes(at_hand))
     placement = place(wanted, at_hand)
     links = measure_links(client, placement.partitions[0])
     arguments = (build(job), create_updater(job.updater), placement, wanted.slicing, links, strategy, cuts)
-    told: tuple[float, dict[str, Cut]] = client.submit(
+    told: tuple[float, dict[str, LayerCut]] = client.submit(
         predict, *arguments, workers=[placement.partitions[0][0]], pure=False
     ).result()
     return told
@@ -143,8 +143,8 @@ def predict(
     slicing: SlicingMethod,
     links: Links,
     strategy: str,
-    cuts: dict[str, Cut] | None,
-) -> tuple[float, dict[str, Cut]]:
+    cuts: dict[str, LayerCut] | None,
+) -> tuple[float, dict[str, LayerCut]]:
     """Task: return what :func:`foresee` returns."""
     machine = partial(machine_of, net, updater, get_ops(), placement, RateStore())
     hosts = hosts_of(placement, slicing)

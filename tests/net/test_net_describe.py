@@ -43,7 +43,7 @@ def test_parts_tell_what_show_prints():
     assert (second.part, second.shape, second.count) == ("features 4-6", (4, 3), 21)
     assert (rows["data", 1].part, rows["data", 1].shape, rows["b", 1].part) == ("rows 2-3", (2, 6), "all")
     (reason,) = cut_reasons(cut)
-    assert reason == f"soft is computed by rows: {rows['soft', 0].because}"
+    assert reason == f"soft is computed by rows: {rows['soft', 0].reason}"
     # Forward: rows of data both ways (2 x 2 x 6), columns of a (2 x 4 + 2 x 3), rows of soft (2 x 7), labels (2);
     # of these, gradients come back for a and soft.
     assert bridge_traffic(cut) == (24 + 14 + 14 + 2, 14 + 14)

@@ -10,7 +10,7 @@ from dsinga.layers import RecordInfo
 from dsinga.layers.bridge import BridgeSrc
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
-from dsinga.net.partitioned import PartitionedNet, cut_values, join_values
+from dsinga.net.partitioned import PartitionedNet, join_params, split_params
 from tests.support.net_cases import IMAGES, build, dense, layer
 from tests.support.partition_nets import net_of
 
@@ -114,8 +114,8 @@ def test_params_are_cut_with_the_layer():
     assert all(part.users == (int(name[-1]),) for name, part in cut.parts.items() if "@" in name)
     rng = np.random.default_rng(0)
     whole = {name: rng.normal(size=param.shape).astype(np.float32) for name, param in net.params.items()}
-    parts = cut_values(cut.parts, whole)
-    joined = join_values(cut.parts, parts, {name: array.shape for name, array in whole.items()})
+    parts = split_params(cut.parts, whole)
+    joined = join_params(cut.parts, parts, {name: array.shape for name, array in whole.items()})
     assert all(np.array_equal(joined[name], array) for name, array in whole.items())
     assert all(array.flags.c_contiguous and array.shape == shapes[name] for name, array in parts.items())
 
@@ -126,17 +126,17 @@ def test_a_param_that_two_layers_want_cut_otherwise_stays_whole_and_the_reason_i
     )
     cut = partition(net, 2)
     assert cut.cuts["a"].dim == ROWS
-    assert cut.cuts["a"].because == "shares its param 'a_weight' with a layer that is not cut alike"
+    assert cut.cuts["a"].reason == "shares its param 'a_weight' with a layer that is not cut alike"
     assert "a_weight" in cut.parts
 
 
 def test_what_cannot_be_cut_by_features_says_why():
     cut = partition(net_of("convnet", "features"), 2)
-    reasons = {name: cut.because for name, cut in cut.cuts.items() if cut.because}
+    reasons = {name: cut.reason for name, cut in cut.cuts.items() if cut.reason}
     assert reasons.keys() == {"data", "norm1", "loss"}
     assert all(cut.cuts[name].dim == ROWS for name in reasons)
     assert "channels" in reasons["norm1"]
-    assert not any(one.because for one in partition(net_of("convnet", "rows"), 2).cuts.values())
+    assert not any(one.reason for one in partition(net_of("convnet", "rows"), 2).cuts.values())
 
 
 def test_one_worker_gets_the_net_as_it_is():

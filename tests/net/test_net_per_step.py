@@ -52,8 +52,8 @@ def test_it_is_what_unrolling_computes():
         np.testing.assert_array_equal(gradient, other_gradients[name])
 
 
-@pytest.mark.parametrize("folded", [True, False])
-def test_it_changes_nothing_where_layers_are_unrolled(folded: bool):
+@pytest.mark.parametrize("merged", [True, False])
+def test_it_changes_nothing_where_layers_are_unrolled(merged: bool):
     """Of two sources one has no steps, which only unrolling can tell."""
     text = """
     unroll_len: 5
@@ -64,7 +64,7 @@ def test_it_changes_nothing_where_layers_are_unrolled(folded: bool):
       unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollOneToAll }
     """
     confs = [loads(f"neuralnet {{ {WORDS} {text % more} }}").neuralnet for more in ("", "per_step: true")]
-    plain, said = (create_net(conf, Phase.kTrain, {"words": INFO}, folded=folded) for conf in confs)
+    plain, said = (create_net(conf, Phase.kTrain, {"words": INFO}, merged=merged) for conf in confs)
     assert [node.layer.shape for node in said.nodes] == [node.layer.shape for node in plain.nodes]
 
 

@@ -114,7 +114,9 @@ def test_params_for_a_layer_that_has_none_are_refused():
 
 
 def test_state_cannot_be_shared_with_something_trained():
-    with pytest.raises(UserError, match="one of it and 'bn_scale' is trained and the other is not"):
+    with pytest.raises(
+        UserError, match="it cannot share 'bn_scale': 'bn_scale' is trained and 'mean' is state of its layer"
+    ):
         build(
             layer("data", "kCSVInput"),
             layer("bn", "kBM", "data", param=[{}, {}, {"name": "mean", "share_from": "bn_scale"}, {}]),

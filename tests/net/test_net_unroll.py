@@ -87,7 +87,7 @@ def test_a_param_that_shares_anothers_does_so_in_every_copy():
         ),
         (
             'layer { name: "a" type: kReLU }\nlayer { name: "x" type: kReLU srclayers: "a"\nshift: 3 }',
-            r"job.conf:5: layer 'x': shift: 3 is beyond its 3 steps: it would never take 'a'",
+            r"job.conf:5: layer 'x': shift: 3 must be less than its 3 steps; else it never takes 'a'",
         ),
         (
             'layer { name: "x" type: kReLU srclayers: "data"\nunroll_conn_type: kUnrollOneToAll\nshift: 1 }',
@@ -101,7 +101,7 @@ def test_a_param_that_shares_anothers_does_so_in_every_copy():
         (
             'layer { name: "t" type: kCharRNN unroll_len: 1 char_rnn_conf {\nunroll_len: 5 } }\n'
             'layer { name: "x" type: kOneHot srclayers: "t" unroll_conn_type: kUnrollOneToAll }',
-            r"job.conf:4: the text is read in pieces of 5 characters, but layer 'x' has 3 steps",
+            r"job.conf:4: the text is read 5 characters at a time, but layer 'x' has 3 steps",
         ),
     ],
 )

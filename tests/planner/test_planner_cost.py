@@ -6,7 +6,7 @@ import pytest
 
 from dsinga.layers.base import Connection
 from dsinga.net import choose_cuts
-from dsinga.net.partitioned import Cut
+from dsinga.net.cut import LayerCut
 from dsinga.planner.cost import Cost, layer_cost
 from dsinga.planner.hosts import Hosts, hosts
 from dsinga.planner.simulate import simulate
@@ -14,7 +14,7 @@ from dsinga.planner.sketch import sketch
 from tests.support.paper_formulas import feature_traffic, net_traffic, param_traffic
 from tests.support.planner_nets import GIGABIT, MACHINE, alexnet, conv, dense, layer, mlp, net_of, size_of_params
 
-ROWS, FEATURES, WHOLE = Cut(0), Cut(1), Cut(-1)
+ROWS, FEATURES, WHOLE = LayerCut(0), LayerCut(1), LayerCut(-1)
 
 
 def test_a_fully_connected_layer() -> None:
@@ -120,8 +120,10 @@ def test_params_that_are_cut_stay_where_they_are() -> None:
         (ROWS, WHOLE, Connection.kOneToAll, 750),
         (WHOLE, FEATURES, Connection.kOneToAll, 3000),
         (WHOLE, WHOLE, Connection.kOneToAll, 0),
-        (WHOLE, Cut(-1, 2), Connection.kOneToAll, 1000),
+        (WHOLE, LayerCut(-1, 2), Connection.kOneToAll, 1000),
     ],
 )
-def test_a_thousand_bytes_between_four_workers(source: Cut, cut: Cut, connection: Connection, bytes_: float) -> None:
+def test_a_thousand_bytes_between_four_workers(
+    source: LayerCut, cut: LayerCut, connection: Connection, bytes_: float
+) -> None:
     assert feature_traffic(1000, source, cut, connection, 4) == bytes_

@@ -6,7 +6,7 @@ import pytest
 
 from dsinga.job import loads
 from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.partitioned import WHOLE_LAYER
+from dsinga.net.cut import WHOLE_LAYER
 from dsinga.planner.forecast import Forecast
 from dsinga.planner.hosts import hosts
 from dsinga.planner.link import Link, Links

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dsinga.layers.base import Connection
 from dsinga.net import NeuralNet
-from dsinga.net.partitioned import WHOLE_LAYER, Cut
+from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.planner.cost import FLOAT_BYTES, layer_cost
 
 
-def param_traffic(size: int, cut: Cut, workers: int) -> float:
+def param_traffic(size: int, cut: LayerCut, workers: int) -> float:
     """Return the bytes that a worker sends, and as many that it receives, for params of ``size`` bytes.
 
     Cut on dimension 0, every worker sends the whole gradient and gets the whole value: 2p of 5.4.1. Otherwise each
@@ -17,7 +17,7 @@ def param_traffic(size: int, cut: Cut, workers: int) -> float:
     return size if cut.dim == 0 and workers > 1 else 0
 
 
-def feature_traffic(size: int, source: Cut, cut: Cut, connection: Connection | None, workers: int) -> float:
+def feature_traffic(size: int, source: LayerCut, cut: LayerCut, connection: Connection | None, workers: int) -> float:
     """Return the bytes that the busiest worker sends of a feature of ``size`` bytes, in the forward pass.
 
     The gradient goes the same way back. With b rows of d numbers over K workers (5.4.1):
@@ -40,7 +40,7 @@ def feature_traffic(size: int, source: Cut, cut: Cut, connection: Connection | N
     return 0
 
 
-def net_traffic(net: NeuralNet, cuts: dict[str, Cut], workers: int) -> float:
+def net_traffic(net: NeuralNet, cuts: dict[str, LayerCut], workers: int) -> float:
     """Return the bytes that a worker sends in an iteration by the formulas above, and as many that it receives."""
     total = 0.0
     for node, stage in zip(net.nodes, net.stages, strict=True):

@@ -111,7 +111,9 @@ def test_labels_of_rows_of_which_some_have_none_are_refused():
         shape=(3,),
         rows=6,
     )
-    with pytest.raises(UserError, match="layer 'both': labels are wanted of its rows, of which some have none"):
+    with pytest.raises(
+        UserError, match="layer 'both': a later layer takes its labels, but not all of its sources have labels"
+    ):
         partition(net, 2)
 
 

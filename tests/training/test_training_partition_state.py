@@ -9,7 +9,8 @@ from dsinga.job import Phase
 from dsinga.layers import Connection, Layer, Output, ParamSpec
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.net import NeuralNet, partition
-from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, PartitionedNet
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER
+from dsinga.net.partitioned import PartitionedNet
 from dsinga.registry import register
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
 from tests.support.random_nets import CLASSES

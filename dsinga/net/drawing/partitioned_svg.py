@@ -164,7 +164,7 @@ class _Picture:
         row = self.rows.get((node.layer.name, box.location))
         if row:
             params = [f"{name} {format_shape(self.net.parts[name].shape)}" for name in row.params]
-            why = [f"gathered: {row.because}"] if row.because else []
+            why = [f"gathered: {row.reason}"] if row.reason else []
             return "\n".join([f"{row.layer}: {row.type}", f"{row.part}, on worker {row.location}", *params, *why])
         shown = [self.net.nodes[position] for position in box.nodes]
         return "\n".join(f"{one.layer.name} {format_shape(part_shape(one))}" for one in shown)

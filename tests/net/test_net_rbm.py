@@ -70,7 +70,7 @@ def test_workers_have_rows_of_both_sides(dim: int):
     cut = partition(net(VIS=f"partition_dim: {dim}", HID=f"partition_dim: {dim}"), 2)
     for name in ("vis", "hid", "reconstruction(vis)"):
         assert cut.cuts[name].dim == 0
-        assert cut.cuts[name].because == ("samples whole rows" if dim else "")
+        assert cut.cuts[name].reason == ("samples whole rows" if dim else "")
     for local in cut.locals:
         assert [node.layer.name for node in local.nodes] == ["data", "ip", "vis", "hid", "reconstruction(vis)"]
 
@@ -82,14 +82,14 @@ def test_workers_have_rows_of_both_sides(dim: int):
         ({'"w_" share_from: "w"': '"w_"'}, "'hid': has a weight of its own, not that of 'vis'; .* share_from: 'w'"),
         (
             {'srclayers: "ip" srclayers: "hid"': 'srclayers: "ip"', 'srclayers: "vis"': 'srclayers: "ip"'},
-            "'hid': takes a kRBMVis layer of its own; 'ip' is none",
+            "'hid': needs a kRBMVis layer as its source, but 'ip' is none",
         ),
-        ({"HID": "location: 1"}, "'hid': must have the location of 'vis', the other side"),
-        ({"HID": "partition_dim: -1"}, "'hid': must have the partition_dim of 'vis', the other side"),
+        ({"HID": "location: 1"}, "'hid': must have the same location as 'vis', the other side"),
+        ({"HID": "partition_dim: -1"}, "'hid': must have the same partition_dim as 'vis', the other side"),
         ({"hdim: 4 }\n    param { name: \"w_\"": "hdim: 3 }\n    param { name: \"w_\""}, "its shape is .*, but 'w' of"),
         (
             {"hdim: 4 }\n    param { name: \"w\" }": "hdim: 4 persistent: true }\n    param { name: \"w\" }"},
-            "'vis': persistent is a matter of the hidden layer",
+            "'vis': persistent belongs to the hidden layer; set it there",
         ),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Folding: where the copies of unrolled layers form one chain each, they are computed as one layer over sequences."""
+"""Merges the copies of unrolled layers: a chain of copies becomes one layer that computes whole sequences."""
 
 from __future__ import annotations
 
@@ -9,55 +9,57 @@ from dsinga.layers.base import Layer, Shape, times
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.contract import make_layer
 from dsinga.layers.steps import NotByStep, Steps
-from dsinga.net.classes import layer_class
+from dsinga.net.layer_classes import layer_class
 from dsinga.net.unroll import connection, step_counts
 
 
-def fold(conf: NetConf) -> NetConf:
-    """Return the net, whose layers are those of one phase, with each chain of copies as one layer of ``unroll_len`` T.
+def merge_copies(conf: NetConf) -> NetConf:
+    """Return the net with each chain of copies as one layer of ``unroll_len`` T; ``conf`` has the layers of one phase.
 
     Layers that are not unrolled get ``unroll_len`` None. Every copy must take the same step of its sources
-    (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll); a layer that is not unrolled
-    can take a chain only if it computes whole sequences. Raises NotByStep, saying why, where that is not so.
+    (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). A layer that is not unrolled
+    can take a chain only if it computes whole sequences. Raises NotByStep, with the reason, for any other net.
     """
     lengths = step_counts(conf)
     for layer in conf.layer:
         for k, source in enumerate(layer.srclayers):
             _check_edge(layer, k, lengths[layer.name], lengths[source])
-    folded = [
+    merged = [
         layer.replace(
             unroll_len=lengths[layer.name] if lengths[layer.name] > 1 else None, unroll_conn_type=[], shift=[]
         )
         for layer in conf.layer
     ]
-    return conf.replace(layer=folded, unroll_len=1)
+    return conf.replace(layer=merged, unroll_len=1)
 
 
-def _check_edge(layer: LayerConf, index: int, steps: int, there: int) -> None:
+def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> None:
+    """Raise NotByStep where a source, which has ``source_steps`` steps, is not taken step by step."""
     kind, shift = connection(layer, index)
-    whole = f"layer {layer.name!r} takes {layer.srclayers[index]!r} by {kind.name}"
-    if steps == there == 1:
+    edge = f"layer {layer.name!r} takes {layer.srclayers[index]!r} by {kind.name}"
+    if steps == source_steps == 1:
         return
     if steps == 1:
         if not (kind is UnrollConnType.kUnrollOneToAll and layer_class(layer).over_steps):
-            raise NotByStep(f"{whole}, and computes no sequences")
-    elif there == 1:
+            raise NotByStep(f"{edge}, and computes no sequences")
+    elif source_steps == 1:
         if kind is not UnrollConnType.kUnrollOneToAll:
-            raise NotByStep(whole)
-    elif steps != there or kind is not UnrollConnType.kUnrollOneToOne or shift:
-        raise NotByStep(f"{whole}, shift {shift}, over {there} steps")
+            raise NotByStep(edge)
+    elif steps != source_steps or kind is not UnrollConnType.kUnrollOneToOne or shift:
+        raise NotByStep(f"{edge}, shift {shift}, over {source_steps} steps")
 
 
-def make_folded(
+def make_sequence_layer(
     cls: type[Layer],
     layer: LayerConf,
     shapes: Sequence[Shape],
     info: RecordInfo | None,
     named: Mapping[str, LayerConf],
 ) -> Layer:
-    """Return the layer that computes all steps of a chain, or of sequences if ``per_step``: itself or :class:`Steps`.
+    """Return the layer that computes all steps of a chain, or of whole sequences if the job says ``per_step``.
 
-    ``named`` are the layers of the net by name. Raises NotByStep where the steps cannot be computed together.
+    It is of class ``cls`` if this computes whole sequences or there are none, else :class:`Steps`. ``named`` are the
+    layers of the net by name. Raises NotByStep where the steps cannot be computed together.
     """
     if cls.over_steps or (layer.unroll_len is None and not layer.per_step):
         return make_layer(cls, layer, shapes, info)
@@ -67,12 +69,12 @@ def make_folded(
 
 
 def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
-    """Return the layer that computes each step of its sources; raise JobError where it cannot."""
+    """Return the layer that computes each step of whole sequences; raise JobError where it cannot."""
     if not shapes or len(shapes[0]) < 3:
         gives = f"takes {times(shapes[0])}" if shapes else "has no source"
         raise layer.error(
-            f"layer {layer.name!r} is to compute each step of sequences (batch, steps, ...), but {gives}; leave "
-            "per_step out",
+            f"layer {layer.name!r}: per_step needs a source of sequences (batch, steps, ...), but the layer {gives}; "
+            "leave per_step out",
             "per_step",
         )
     try:

@@ -54,14 +54,14 @@ def texts(rows: int = BATCH) -> dict[str, Records]:
 
 def both(text: str, info: dict[str, RecordInfo]) -> tuple[NeuralNet, NeuralNet]:
     conf = conf_of(text)
-    return create_net(conf, Phase.kTrain, info), create_net(conf, Phase.kTrain, info, folded=False)
+    return create_net(conf, Phase.kTrain, info), create_net(conf, Phase.kTrain, info, merged=False)
 
 
-def assert_same_training(folded: NeuralNet, unrolled: NeuralNet, records: dict[str, Records]) -> None:
-    assert {name: param.shape for name, param in folded.params.items()} == {
+def assert_same_training(merged: NeuralNet, unrolled: NeuralNet, records: dict[str, Records]) -> None:
+    assert {name: param.shape for name, param in merged.params.items()} == {
         name: param.shape for name, param in unrolled.params.items()
     }
-    (one, gradients), (other, expected) = run(folded, records), run(unrolled, records)
+    (one, gradients), (other, expected) = run(merged, records), run(unrolled, records)
     assert one.keys() == other.keys()
     for name, (total, count) in other.items():
         assert one[name] == (pytest.approx(total, rel=1e-5), count), name
@@ -71,18 +71,18 @@ def assert_same_training(folded: NeuralNet, unrolled: NeuralNet, records: dict[s
 
 
 def test_the_folded_language_model_trains_like_its_copies():
-    folded, unrolled = both(LANGUAGE_MODEL, INFO)
-    assert names(folded) == ["data", "onehot", "label", "gru", "drop", "ip", "loss"]
-    assert [node.layer.shape for node in folded.nodes] == [
+    merged, unrolled = both(LANGUAGE_MODEL, INFO)
+    assert names(merged) == ["data", "onehot", "label", "gru", "drop", "ip", "loss"]
+    assert [node.layer.shape for node in merged.nodes] == [
         (5, 5), (5, 4, 6), (5, 4), (5, 4, 7), (5, 4, 7), (5, 4, 6), (5, 4, 6)
     ]  # fmt: skip
     assert len([name for name in names(unrolled) if "#" in name]) >= 6 * STEPS
     assert "data" in names(unrolled)
-    assert list(folded.params) == [
+    assert list(merged.params) == [
         "z", "r", "gru_c_hx", "gru_z_hh", "gru_r_hh", "gru_c_hh", "gru_z_b", "gru_r_b", "gru_c_b",
         "ip_weight", "ip_bias",
     ]  # fmt: skip
-    assert_same_training(folded, unrolled, texts())
+    assert_same_training(merged, unrolled, texts())
 
 
 def test_parts_of_a_folded_batch_add_up():
@@ -136,10 +136,10 @@ def test_a_source_without_steps_goes_to_every_step():
     """
     rng = np.random.default_rng(2)
     records = {"data": Records(rng.normal(size=(3, 8)).astype(np.float32), np.array([1, 5, 0]))}
-    folded, unrolled = both(text, {"data": RecordInfo((8,), 3)})
-    assert len(folded.nodes) == 5
-    assert sources(folded, "steps") == ["ip"]
-    assert_same_training(folded, unrolled, records)
+    merged, unrolled = both(text, {"data": RecordInfo((8,), 3)})
+    assert len(merged.nodes) == 5
+    assert sources(merged, "steps") == ["ip"]
+    assert_same_training(merged, unrolled, records)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_what_does_not_fold_is_unrolled(what, more):
 
 def test_a_layer_that_wants_whole_sequences_says_why_it_gets_none():
     text = LANGUAGE_MODEL.replace("kGRU", "kLSTM").replace("gru_conf", "lstm_conf")
-    with pytest.raises(UserError, match=r"'0#gru': takes whole sequences.*copy by copy, for layer 'top' keeps a"):
+    with pytest.raises(UserError, match=r"'0#gru': takes whole sequences.*copy by copy, because layer 'top' keeps a"):
         create_net(conf_of(text + 'layer { name: "top" type: kBM srclayers: "gru" }'), Phase.kTrain, INFO)
 
 
@@ -176,10 +176,10 @@ def test_singas_numbers_of_a_gru():
     """
     ops = get_ops("numpy")
     features = []
-    for folded in (True, False):
-        net = create_net(conf_of(text), Phase.kTest, {"data": RecordInfo((3,), 1, has_labels=False)}, folded)
+    for merged in (True, False):
+        net = create_net(conf_of(text), Phase.kTest, {"data": RecordInfo((3,), 1, has_labels=False)}, merged)
         values = {name: np.full(param.shape, 0.5, np.float32) for name, param in net.params.items()}
-        wanted = ["gru"] if folded else ["0#gru", "1#gru"]
+        wanted = ["gru"] if merged else ["0#gru", "1#gru"]
         records = {"data": Records(np.array([[0, 1, 2]], np.uint8))}
         outputs, _ = forward(net, values, records, Context(ops, Phase.kTest, Rows(0, 1, 1)), wanted)
         features.append(np.concatenate([outputs[name].feature.reshape(-1) for name in wanted]))
@@ -188,7 +188,7 @@ def test_singas_numbers_of_a_gru():
 
 
 def test_params_of_a_folded_net_are_filled_like_those_of_its_copies():
-    folded, unrolled = both(LANGUAGE_MODEL, INFO)
-    one, other = initial_values(folded.params, 3), initial_values(unrolled.params, 3)
+    merged, unrolled = both(LANGUAGE_MODEL, INFO)
+    one, other = initial_values(merged.params, 3), initial_values(unrolled.params, 3)
     assert one.keys() == other.keys()
     assert all((one[name] == other[name]).all() for name in one)

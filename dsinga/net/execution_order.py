@@ -1,4 +1,4 @@
-"""The order in which partitioned layers run: topological, then by how much other workers wait for them (5.4.2)."""
+"""Orders the nodes of a partitioned net so that workers wait little for each other (5.4.2 of the paper)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dsinga.net.node import Node
 def communication_order(nodes: Sequence[Node]) -> list[int]:
     """Return the positions of ``nodes`` in an order in which they can run.
 
-    What is to be sent is sent at once; what another worker is nearer to needing comes first; what is received is
-    waited for when there is nothing else to do. The backward pass goes the other way round and so keeps all three.
-    The parts of a layer that is cut by rows follow each other, for they may wait for each other's sums
-    (``Context.total``). The workers' own orders are taken from this one, so no two of them can wait for each other.
+    Bridges send as soon as they can; layers closer to a sending bridge run first; bridges receive when nothing else
+    can run. The backward pass runs in reverse order, which keeps all three rules. The parts of a layer that is cut by
+    rows follow each other, because they may wait for each other's sums (``Context.all_reduce``). Every worker follows
+    this order, so no two workers can wait for each other.
     """
     groups = _groups(nodes)
     group_of = {position: group for group in groups for position in group}
@@ -30,7 +30,7 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
     def rank(group: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
         layer = nodes[group[0]].layer
         kind = 0 if isinstance(layer, BridgeSrc) else 2 if isinstance(layer, BridgeDst) else 1
-        # Two that are received come in the order of the net: the nearer to sending may itself wait for the other.
+        # Receiving bridges keep the order of the net: one closer to a sending bridge may itself wait for another.
         return kind, 0.0 if kind == 2 else min(urgency[position] for position in group), group
 
     ready = [rank(group) for group, count in missing.items() if not count]
@@ -49,7 +49,7 @@ def communication_order(nodes: Sequence[Node]) -> list[int]:
 
 
 def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
-    """Return the positions that must follow each other: the parts of each layer cut by rows, all others alone."""
+    """Return groups of positions that must follow each other: the parts of a layer cut by rows; others are alone."""
     parts: dict[int | str, list[int]] = {}
     for position, (layer, _, _, rows, *_) in enumerate(nodes):
         alone = rows is None or rows.stop - rows.start == rows.total or isinstance(layer, (BridgeSrc, BridgeDst))
@@ -58,7 +58,7 @@ def _groups(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
 
 
 def _steps_to_sending(nodes: Sequence[Node], followers: Sequence[Sequence[int]]) -> list[float]:
-    """Return for each node how many layers it is away from the next one that sends, inf where none follows."""
+    """Return for each node the number of layers to the next sending bridge, inf where none follows."""
     steps = [math.inf] * len(nodes)
     for position in reversed(range(len(nodes))):
         if isinstance(nodes[position].layer, BridgeSrc):

@@ -1,0 +1,132 @@
+"""Moves labels to the workers that need them: along with a feature, or over bridges as a feature of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dsinga.job import LayerConf, LayerType
+from dsinga.layers.base import Layer
+from dsinga.layers.connection import Concate, Slice
+from dsinga.layers.context import Rows
+from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
+from dsinga.net.dataflow import WHOLE_FEATURE, Edge
+from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.partitioned import Place
+from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding, redistribute
+
+
+class LabelRedistribution:
+    """The labels of a net that is being partitioned; ``features`` has the features that are placed so far.
+
+    Labels come from a producer: an input layer, a layer that makes labels or passes them on by a method of its own, or
+    a kSlice or kConcate layer of rows. All other layers pass on the labels of their first source that has some.
+    """
+
+    def __init__(
+        self,
+        net: NeuralNet,
+        graph: GraphBuilder,
+        features: Mapping[Edge, ShardedFeature],
+        cuts: Mapping[str, LayerCut],
+    ):
+        self._net, self._graph, self._features, self._cuts = net, graph, features, cuts
+        self._as_feature: dict[Edge, ShardedFeature] = {}  # labels as features, by producer
+        self._moved: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}  # the same, at their destinations
+        self._as_labels: dict[tuple[Edge, Sharding], Mapping[int, NodeOutput]] = {}  # the same, as labels again
+
+    def redistribute(self, edge: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
+        """Return the node output that gives each worker the labels of ``edge``; add layers where they must move."""
+        producer = self._producer(edge) or Edge(edge.node)
+        layer = self._net.nodes[producer.node].layer
+        if target.dim == FEATURES:
+            target = Sharding(WHOLE_LAYER, target.locations)
+        if not moves_rows(layer):
+            feature = self._features.get(producer) or self._features[Edge(producer.node, 0)]
+            if feature.satisfies(target):
+                return {location: NodeOutput(output.node) for location, output in feature.outputs.items()}
+        if (producer, target) not in self._as_labels:
+            outputs, feature = self._move(producer, target), self._as_feature[producer]
+            conf = label_conf(f"{feature.name}:{target}", feature.name)
+            self._as_labels[producer, target] = self._add(FeatureAsLabels(conf, [feature.shape]), layer, outputs)
+        return self._as_labels[producer, target]
+
+    def _producer(self, edge: Edge) -> Edge | None:
+        """Return the layer that produces the labels of ``edge``, None where the graph does not tell."""
+        node = self._net.nodes[edge.node]
+        if moves_rows(node.layer) and not (node.layer.hands_parts and edge.part == WHOLE_FEATURE):
+            return edge._replace(labels=False)
+        if makes_labels(node.layer):
+            return Edge(edge.node)
+        producers = map(self._producer, self._net.stages[edge.node].edges)
+        return next((producer for producer in producers if producer is not None), None)
+
+    def _move(self, producer: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
+        """Return the node output that gives each worker the labels of ``producer`` as a feature."""
+        if producer not in self._as_feature:
+            layer = self._net.nodes[producer.node].layer
+            self._as_feature[producer] = (
+                self._slice_or_join(producer, layer) if moves_rows(layer) else self._extract(producer, layer)
+            )
+        if (producer, target) not in self._moved:
+            self._moved[producer, target] = redistribute(self._graph, self._as_feature[producer], target)
+        return self._moved[producer, target]
+
+    def _extract(self, producer: Edge, layer: Layer) -> ShardedFeature:
+        """Add layers that turn the labels of ``layer`` into a feature."""
+        feature = self._features.get(producer) or self._features[Edge(producer.node, 0)]
+        conf = label_conf(f"labels({layer.name})", layer.name)
+        labels_layer = LabelsAsFeature(conf, [(layer.shape[0], *layer.label_shape)])
+        outputs = self._add(labels_layer, layer, feature.outputs)
+        return ShardedFeature(conf.name, labels_layer.shape, feature.dim, outputs)
+
+    def _slice_or_join(self, producer: Edge, layer: Layer) -> ShardedFeature:
+        """Add a layer that slices or joins labels as ``layer`` does with their rows, on the same worker."""
+        location = self._cuts[layer.name].location
+        sources = [self._producer(edge) for edge in self._net.stages[producer.node].edges]
+        if None in sources:
+            raise layer.fail(
+                "a later layer takes its labels, but not all of its sources have labels", field="srclayers"
+            )
+        target = Sharding(WHOLE_LAYER, (location,))
+        outputs = [self._move(source, target)[location] for source in sources if source is not None]
+        shapes = [self._as_feature[source].shape for source in sources if source is not None]
+        conf, shape = label_conf(f"labels({layer.name})", layer.name), (layer.shape[0], *shapes[0][1:])
+        label_layer: Layer
+        if isinstance(layer, Slice):
+            conf.name = f"labels({layer.name}.{producer.part})"
+            label_layer = Slice.of(conf, shapes[0], ROWS, layer.bounds)
+            shape = (layer.part_shapes[producer.part][0], *shape[1:])
+        else:
+            label_layer = Concate(conf, shapes)
+        rows = Rows(0, layer.shape[0], layer.shape[0])
+        node = self._graph.add(label_layer, Place(location, layer.name), outputs, rows=rows)
+        return ShardedFeature(conf.name, shape, WHOLE_LAYER, {location: NodeOutput(node, producer.part)})
+
+    def _add(self, connection: Layer, layer: Layer, outputs: Mapping[int, NodeOutput]) -> Mapping[int, NodeOutput]:
+        """Add ``connection`` at each worker that has one of ``outputs``; the cut stays the same."""
+        added = {}
+        for location, source in outputs.items():
+            rows = self._graph.nodes[source.node].rows
+            assert rows is not None
+            node = self._graph.add(connection, Place(location, layer.name), [source], rows=rows)
+            added[location] = NodeOutput(node)
+        return added
+
+
+def makes_labels(layer: Layer) -> bool:
+    """Whether the layer gives other labels than its first source that has some, for the same rows."""
+    if layer.is_input:
+        return getattr(layer, "has_labels", True)
+    overridden = type(layer).hand_on_labels is not Layer.hand_on_labels and not isinstance(layer, (Slice, Concate))
+    return layer.makes_labels or overridden
+
+
+def moves_rows(layer: Layer) -> bool:
+    """Whether the layer has other rows than its sources, because it slices or joins them."""
+    return isinstance(layer, (Slice, Concate)) and layer.axis == ROWS
+
+
+def label_conf(name: str, source: str) -> LayerConf:
+    """Return the configuration of a layer that carries labels."""
+    return LayerConf(name=name, type=LayerType.kLabel, srclayers=[source])

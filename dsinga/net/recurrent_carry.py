@@ -1,0 +1,48 @@
+"""Decides which recurrent layers carry their hidden state over to the next batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsinga.job import LayerConf, Phase, RecurrentConf
+from dsinga.layers.context import RecordInfo
+
+
+def resolve_carry(
+    confs: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
+) -> list[LayerConf]:
+    """Return the layers with ``carry`` set to true or false in each recurrent one.
+
+    Where a job leaves ``carry`` out, the state is carried if each batch continues the texts of the batch before
+    (``RecordInfo.continues``). Only training carries a state; other phases begin each batch with zeros. Raises JobError
+    where a job sets ``carry`` but batches do not continue, or copies of the layer are computed one by one.
+    """
+    named = {layer.name: layer for layer in confs}
+    return [_set_carry(layer, phase, _continues(layer, named, records, set()), unrolled) for layer in confs]
+
+
+def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) -> LayerConf:
+    recurrent = [(field, value) for field, value in vars(layer).items() if isinstance(value, RecurrentConf)]
+    for field, conf in recurrent:
+        training = bool(phase & Phase.kTrain)
+        if conf.carry and training and (unrolled or not continues):
+            reason = (
+                "its net must be unrolled step by step"
+                if unrolled
+                else "only batches of kCharRNN continue the batch before, in a job with one worker group"
+            )
+            raise conf.error(f"layer {layer.name!r} cannot carry its state over: {reason}; leave carry out", "carry")
+        possible = training and continues and not unrolled and not conf.bidirectional
+        carry = possible if conf.carry is None else conf.carry and training
+        layer = layer.replace(**{field: conf.replace(carry=carry)})
+    return layer
+
+
+def _continues(
+    layer: LayerConf, named: Mapping[str, LayerConf], records: Mapping[str, RecordInfo], seen: set[str]
+) -> bool:
+    """Whether a layer reads, directly or through other layers, records that continue from batch to batch."""
+    seen.add(layer.name)
+    if layer.name in records:
+        return records[layer.name].continues
+    return any(_continues(named[name], named, records, seen) for name in layer.srclayers if name not in seen)

@@ -1,0 +1,169 @@
+"""Moves a feature from the workers that have it to those that need it: slice, split, bridge and concate layers.
+
+SINGA's rule, for parts of any size: where source and destination are cut alike, the edge stays as it is. Where the
+destination needs the whole feature, a split layer hands it to each worker; else a slice layer cuts it on the dimension
+of the destination. What arrives from several workers is concatenated on the dimension of the source. An edge from one
+worker to another becomes a pair of bridge layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dsinga.job import ConcateConf, LayerConf, LayerType, SliceConf, SplitConf
+from dsinga.layers.base import Layer, Shape
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connection import Concate, Slice, Split
+from dsinga.layers.context import Rows
+from dsinga.net.cut import ROWS, WHOLE_LAYER, cut_rows
+from dsinga.net.dataflow import WHOLE_FEATURE
+from dsinga.net.node import Node
+from dsinga.net.partitioned import Place
+
+
+class NodeOutput(NamedTuple):
+    """The feature of a node, or one part of it if the node's layer hands out parts."""
+
+    node: int
+    part: int = WHOLE_FEATURE
+
+
+class Sharding(NamedTuple):
+    """How a feature lies over the workers ``locations``: cut by rows, by features, or (WHOLE_LAYER) whole at each."""
+
+    dim: int
+    locations: tuple[int, ...]
+
+    def __str__(self) -> str:
+        if self.dim == WHOLE_LAYER:
+            return "all" if len(self.locations) > 1 else f"all@{self.locations[0]}"
+        return ("rows", "features")[self.dim]
+
+
+class ShardedFeature(NamedTuple):
+    """A feature of the uncut net, cut along ``dim`` or whole: ``outputs`` has the node output of each worker."""
+
+    name: str
+    shape: Shape
+    dim: int
+    outputs: Mapping[int, NodeOutput]
+
+    def satisfies(self, target: Sharding) -> bool:
+        """Whether every worker of ``target`` already has what it needs of the feature."""
+        return self.dim == target.dim and (self.dim != WHOLE_LAYER or set(target.locations) <= self.outputs.keys())
+
+
+class GraphBuilder:
+    """The nodes of a partitioned net while it is built, sources always before their destinations."""
+
+    def __init__(self, rows: Callable[[int], Sequence[Rows]], parts: int):
+        self.nodes: list[Node] = []
+        self.places: list[Place] = []
+        self.rows = rows  # the row range of each worker in a batch of the given size
+        self.parts = parts
+
+    def add(
+        self, layer: Layer, place: Place, sources: Sequence[NodeOutput], params: tuple[str, ...] = (), *, rows: Rows
+    ) -> int:
+        """Append a node; return its position."""
+        positions, takes = tuple(source.node for source in sources), tuple(source.part for source in sources)
+        self.nodes.append(Node(layer, positions, params, rows, takes))
+        self.places.append(place)
+        return len(self.nodes) - 1
+
+    def bounds(self, shape: Shape, dim: int) -> list[int]:
+        """Return where the parts of a feature that is cut along ``dim`` begin, and where the last one ends."""
+        ranges = self.rows(shape[0]) if dim == ROWS else cut_rows(shape[1], self.parts)
+        return [0, *(range_.stop for range_ in ranges)]
+
+    def part_shape(self, shape: Shape, dim: int, part: int) -> Shape:
+        """Return the shape of one part of a feature of ``shape`` that is cut along ``dim``."""
+        if dim == WHOLE_LAYER:
+            return shape
+        start, stop = self.bounds(shape, dim)[part : part + 2]
+        return (*shape[:dim], stop - start, *shape[dim + 1 :])
+
+
+def redistribute(graph: GraphBuilder, feature: ShardedFeature, target: Sharding) -> Mapping[int, NodeOutput]:
+    """Add the layers that bring ``feature`` into the sharding ``target``; return the node output for each worker."""
+    if feature.satisfies(target):
+        return feature.outputs
+    arriving: dict[int, list[tuple[NodeOutput, Shape]]] = {destination: [] for destination in target.locations}
+    for part, (location, output) in enumerate(feature.outputs.items()):
+        shape = graph.part_shape(feature.shape, feature.dim, part)
+        sent = _cut_for_destinations(graph, feature, target, location, output, shape)
+        for destination, (sent_output, sent_shape) in sent.items():
+            arrived = sent_output
+            if destination != location:
+                arrived = _bridge(graph, feature, target, sent_output, sent_shape, location, destination)
+            arriving[destination].append((arrived, sent_shape))
+    return {destination: _join(graph, feature, target, destination, parts) for destination, parts in arriving.items()}
+
+
+def _cut_for_destinations(
+    graph: GraphBuilder, feature: ShardedFeature, target: Sharding, location: int, output: NodeOutput, shape: Shape
+) -> dict[int, tuple[NodeOutput, Shape]]:
+    """Return what one worker sends to each destination: a slice, or all that it has, handed out by a kSplit layer."""
+    destinations = target.locations
+    if target.dim == WHOLE_LAYER and len(destinations) == 1:
+        return {destinations[0]: (output, shape)}
+    layer: Layer
+    if target.dim == WHOLE_LAYER:
+        settings = SplitConf(num_splits=len(destinations))
+        layer = Split(_conf(LayerType.kSplit, feature, target, split_conf=settings), [shape])
+    else:
+        slice_conf = SliceConf(slice_dim=target.dim, num_slices=len(destinations))
+        conf = _conf(LayerType.kSlice, feature, target, slice_conf=slice_conf)
+        layer = Slice.of(conf, shape, target.dim, graph.bounds(feature.shape, target.dim))
+    node = graph.add(layer, Place(location, feature.name), [output], rows=_rows(graph, feature, feature.dim, location))
+    return {destination: (NodeOutput(node, k), layer.part_shapes[k]) for k, destination in enumerate(destinations)}
+
+
+def _bridge(
+    graph: GraphBuilder,
+    feature: ShardedFeature,
+    target: Sharding,
+    output: NodeOutput,
+    shape: Shape,
+    location: int,
+    destination: int,
+) -> NodeOutput:
+    """Add a pair of bridge layers between two workers; whether a gradient comes back is decided later."""
+    key = f"{feature.name}:{target}@{location}-{destination}"
+    src = BridgeSrc(_conf(LayerType.kBridgeSrc, feature, key), shape, destination, key, backward=False)
+    dst = BridgeDst(_conf(LayerType.kBridgeDst, feature, key), shape, location, key, backward=False)
+    rows = Rows(0, feature.shape[0], feature.shape[0])
+    sent = graph.add(src, Place(location, feature.name), [output], rows=rows)
+    return NodeOutput(graph.add(dst, Place(destination, feature.name), [NodeOutput(sent)], rows=rows))
+
+
+def _join(
+    graph: GraphBuilder,
+    feature: ShardedFeature,
+    target: Sharding,
+    destination: int,
+    parts: list[tuple[NodeOutput, Shape]],
+) -> NodeOutput:
+    """Return the part that arrived at a worker, after a kConcate layer if there are several."""
+    if len(parts) == 1:
+        return parts[0][0]
+    settings = ConcateConf(concate_dim=feature.dim, num_concates=len(parts))
+    conf = _conf(LayerType.kConcate, feature, target, concate_conf=settings)
+    layer = Concate(conf, [shape for _, shape in parts])
+    rows = _rows(graph, feature, target.dim, destination)
+    outputs = [output for output, _ in parts]
+    return NodeOutput(graph.add(layer, Place(destination, feature.name), outputs, rows=rows))
+
+
+def _rows(graph: GraphBuilder, feature: ShardedFeature, dim: int, location: int) -> Rows:
+    """Return the rows of the feature that a worker has if it is cut along ``dim``."""
+    total = feature.shape[0]
+    return graph.rows(total)[location] if dim == ROWS else Rows(0, total, total)
+
+
+def _conf(type: LayerType, feature: ShardedFeature, purpose: Sharding | str, **settings: Any) -> LayerConf:
+    """Return the configuration of a connection layer, named after its kind, the feature and its purpose."""
+    kind = {"kSplit": "split", "kSlice": "slice", "kConcate": "concate", "kBridgeSrc": "send", "kBridgeDst": "receive"}
+    name = purpose if isinstance(purpose, str) else f"{feature.name}:{purpose}"
+    return LayerConf(name=f"{kind[type.name]}({name})", type=type, srclayers=[feature.name], **settings)
