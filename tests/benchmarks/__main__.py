@@ -28,12 +28,17 @@ PACKAGES = {"dsinga": "numpy", "pytorch": "torch", "tensorflow": "tensorflow"}
 PATIENCE = 600  # seconds for a turn
 
 
-def take_turn(who: str, python: str, name: str, case: Case, steps: int) -> dict[str, float]:
-    """Run one turn in a process of its own; raise RuntimeError with its last line where it fails."""
+def take_turn(who: str, python: str, name: str, case: Case, steps: int, root: Path | None = None) -> dict[str, float]:
+    """Run one turn in a process of its own, of the checkout ``root`` (by default of the working directory).
+
+    Raises RuntimeError with the last line that the process has printed, where it fails.
+    """
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: case.workers]))
     command = ["taskset", "-c", cores, python, "-m", f"tests.benchmarks.{MODULES[who]}", name, str(steps)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, check=False)
+    if root:
+        env["PYTHONPATH"] = str(root)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, cwd=root, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "ended without a word")
     return json.loads(done.stdout.splitlines()[-1])
