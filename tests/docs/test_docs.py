@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dask.config
 import pytest
@@ -97,6 +97,17 @@ def test_the_job_in_the_readme_is_a_job():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (job,) = [block.text for block in blocks(text) if block.text.startswith('name: "')]
     dsinga.job.check(dsinga.job.loads(job, "README.md"))
+
+
+def test_the_python_in_the_readme_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (block,) = [
+        block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == "python"
+    ]
+    names: dict[str, Any] = {}
+    exec(block.text, names)
+    assert names["result"].history[-1, "accuracy"] > 0.9
+    assert names["scores"].shape == (360, 10)
 
 
 def test_the_commands_in_the_readme_have_these_options():
