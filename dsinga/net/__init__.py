@@ -1,4 +1,4 @@
-"""The net: params, the graph of layers of one phase, how it is built, drawn and described."""
+"""The net of one phase: its layers and params; building, partitioning, describing and drawing it."""
 
 from dsinga.net.build import create_net, filter_layers, input_layers
 from dsinga.net.cut import LayerCut, cut_rows

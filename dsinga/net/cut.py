@@ -1,4 +1,4 @@
-"""How a layer is cut for the workers of a group: by rows, by features, or not at all."""
+"""The ways to cut a layer for the workers of a group: by rows, by features, or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WHOLE_LAYER = -1  # in place of a dimension: one worker computes the layer
 
 
 class LayerCut(NamedTuple):
-    """How one layer is cut: a part for each worker along ``dim`` (0 rows, 1 features), or all of it at one worker.
+    """The cut of one layer: a part for each worker along ``dim`` (0 rows, 1 features), or all of it at one worker.
 
     ``dim`` is WHOLE_LAYER for a layer that the worker ``location`` computes alone. ``reason`` says why the cut is not
     the one that the job asks for; it is empty where it is.

@@ -25,7 +25,7 @@ class Edge(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What an iteration does at one node."""
+    """One node as an iteration computes it: its edges, params and gradients."""
 
     position: int
     layer: Layer

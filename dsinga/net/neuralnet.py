@@ -29,7 +29,7 @@ class NeuralNet:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """What an iteration does at each node; computed once."""
+        """The stage of each node, computed once."""
         return build_stages(self.nodes)
 
     @cached_property

@@ -30,7 +30,7 @@ class NodeOutput(NamedTuple):
 
 
 class Sharding(NamedTuple):
-    """How a feature lies over the workers ``locations``: cut by rows, by features, or (WHOLE_LAYER) whole at each."""
+    """The distribution of a feature over workers: cut by rows, by features, or (WHOLE_LAYER) whole at each."""
 
     dim: int
     locations: tuple[int, ...]

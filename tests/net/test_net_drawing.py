@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.net import to_svg
-from dsinga.net.drawing.layered_layout import arrange
+from dsinga.net.drawing.layered_layout import layered_layout
 from dsinga.net.drawing.net_svg import COLOURS
 from tests.support.net_cases import IMAGES, build, dense, layer
 
@@ -70,7 +70,7 @@ def test_a_notebook_shows_the_picture():
 
 
 def test_a_chain_is_straight_even_beside_a_passing_edge():
-    grid = arrange([[], [0], [1], [2], [3, 0]])
+    grid = layered_layout([[], [0], [1], [2], [3, 0]])
     assert len({round(x, 6) for x in grid.x}) == 1
     assert len(set(grid.routes[0, 4])) == 1
     assert abs(grid.routes[0, 4][0] - grid.x[0]) >= 0.65 - 1e-9
@@ -80,7 +80,7 @@ def test_a_chain_is_straight_even_beside_a_passing_edge():
 def test_random_graphs_are_arranged_in_ranks_without_overlap(data):
     count = data.draw(st.integers(1, 25))
     sources = [data.draw(st.lists(st.integers(0, k - 1), unique=True, max_size=3)) if k else [] for k in range(count)]
-    grid = arrange(sources, 1.0, 0.3)
+    grid = layered_layout(sources, 1.0, 0.3)
     for node, into in enumerate(sources):
         assert grid.rank[node] == max((grid.rank[source] + 1 for source in into), default=0)
         for source in into:

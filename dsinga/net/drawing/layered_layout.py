@@ -1,7 +1,7 @@
-"""Where the boxes of a layered graph go: ranks from sources downwards, few crossings, edges as straight as they can be.
+"""Lays out a directed graph in rows: sources above their destinations, few crossings, straight edges.
 
 The method of Sugiyama, Tagawa and Toda (1981): rank by longest path, a chain of invisible points for every edge that
-passes ranks, orders by barycentres, then positions that lie as near to their neighbours as the order allows.
+passes ranks, order within a row by barycentres, then positions as near to the neighbours as the order allows.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SWEEPS = 24
-SETTLING = 3  # rounds of straightening: what is straight makes room for its neighbours
-PASSING_PULL = 0.1  # of an edge that passes ranks on a box, against 1 of an edge to the next rank
+STRAIGHTENING_ROUNDS = 3  # a line that became straight makes room for others
+PASSING_PULL = 0.1  # how strongly an edge that passes ranks pulls a box; an edge to the next rank pulls with 1
 
 
 @dataclass(frozen=True)
-class Arrangement:
-    """``x`` and ``rank`` of each node, in box widths and rows; ``routes[a, b]`` holds the x at each rank between."""
+class LayeredLayout:
+    """The ``x`` and ``rank`` (row) of each node; ``routes[a, b]`` has the x of an edge at each rank between."""
 
     x: list[float]
     rank: list[int]
@@ -24,21 +24,25 @@ class Arrangement:
     width: float
 
 
-def arrange(
+def layered_layout(
     sources: Sequence[Sequence[int]],
-    box: float | Sequence[float] = 1.0,
-    lane: float = 0.3,
+    box_width: float | Sequence[float] = 1.0,
+    edge_width: float = 0.3,
     rank: Sequence[int] | None = None,
-) -> Arrangement:
-    """Place the nodes of a graph, given each one's sources (all earlier), in boxes ``box`` wide, each or all.
+) -> LayeredLayout:
+    """Place the nodes of a graph.
 
-    ``lane`` is the room that a passing edge takes. ``rank`` is given where nodes must stand beside others elsewhere.
+    Args:
+        sources: the sources of each node, all of them earlier nodes.
+        box_width: the width of each node's box, or one width for all.
+        edge_width: the width that an edge takes in each row that it passes.
+        rank: the row of each node; by default the length of the longest path to it.
     """
     rank = longest_paths(sources) if rank is None else list(rank)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
     for node, row in enumerate(rank):
         rows[row].append(node)
-    chains = {(a, b): [a] for b, into in enumerate(sources) for a in into}
+    chains = {(a, b): [a] for b, node_sources in enumerate(sources) for a in node_sources}
     points = len(sources)
     for (a, b), chain in chains.items():
         for row in range(rank[a] + 1, rank[b]):
@@ -52,12 +56,12 @@ def arrange(
         for upper, lower in zip(chain, chain[1:], strict=False):
             below[upper].append(lower)
             above[lower].append(upper)
-    boxes = [box] * len(sources) if isinstance(box, (int, float)) else list(box)
-    size = boxes + [lane] * (points - len(sources))
+    boxes = [box_width] * len(sources) if isinstance(box_width, (int, float)) else list(box_width)
+    size = boxes + [edge_width] * (points - len(sources))
     order_rows(rows, above, below)
     x = place_rows(rows, above, below, size)
     lines = straight_lines(len(sources), above, below)
-    for _ in range(SETTLING):
+    for _ in range(STRAIGHTENING_ROUNDS):
         for line in lines:
             straighten(rows, line, size, x)
         for first, *line, last in chains.values():
@@ -66,14 +70,14 @@ def arrange(
     right = max((x[k] + size[k] / 2 for k in range(points)), default=0.0)
     x = [value - left for value in x]
     routes = {edge: [x[point] for point in chain[1:-1]] for edge, chain in chains.items()}
-    return Arrangement(x[: len(sources)], rank, routes, right - left)
+    return LayeredLayout(x[: len(sources)], rank, routes, right - left)
 
 
 def longest_paths(sources: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each node how many edges the longest path to it has."""
+    """Return for each node the number of edges of the longest path to it."""
     rank: list[int] = []
-    for into in sources:
-        rank.append(max((rank[source] + 1 for source in into), default=0))
+    for node_sources in sources:
+        rank.append(max((rank[source] + 1 for source in node_sources), default=0))
     return rank
 
 
@@ -86,7 +90,7 @@ def order_rows(rows: list[list[int]], above: Sequence[Sequence[int]], below: Seq
         place = {node: float(k) for row in rows for k, node in enumerate(row)}
         for row in rows if down else reversed(rows):
             mean = {
-                node: sum(place[other] for other in neighbours[node]) / len(neighbours[node])
+                node: sum(place[neighbour] for neighbour in neighbours[node]) / len(neighbours[node])
                 if neighbours[node]
                 else place[node]
                 for node in row
@@ -104,7 +108,7 @@ def count_crossings(rows: Sequence[Sequence[int]], below: Sequence[Sequence[int]
     place = {node: k for row in rows for k, node in enumerate(row)}
     crossings = 0
     for row in rows:
-        ends = [end for node in row for end in sorted(place[other] for other in below[node])]
+        ends = [end for node in row for end in sorted(place[lower] for lower in below[node])]
         crossings += sum(first > second for k, first in enumerate(ends) for second in ends[k + 1 :])
     return crossings
 
@@ -112,7 +116,7 @@ def count_crossings(rows: Sequence[Sequence[int]], below: Sequence[Sequence[int]
 def place_rows(
     rows: Sequence[Sequence[int]], above: Sequence[Sequence[int]], below: Sequence[Sequence[int]], size: Sequence[float]
 ) -> list[float]:
-    """Return the x of each point: near to the mean of its neighbours, in the order of its row, never overlapping."""
+    """Return the x of each point: near the mean of its neighbours, in the order of its row, without overlap."""
     x = [0.0] * len(size)
     for row in rows:
         spread(row, [0.0] * len(row), [1.0] * len(row), size, x)
@@ -120,25 +124,25 @@ def place_rows(
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         for row in rows if down else reversed(rows):
-            wanted, weights = [], []
+            targets, weights = [], []
             for node in row:
                 near = [*above[node], *below[node]] if sweep > SWEEPS // 2 else (above if down else below)[node]
-                pull = [PASSING_PULL if size[other] < size[node] else 1.0 for other in near]
+                pull = [PASSING_PULL if size[neighbour] < size[node] else 1.0 for neighbour in near]
                 total = sum(pull)
-                wanted.append(sum(w * x[k] for w, k in zip(pull, near, strict=True)) / total if near else x[node])
+                targets.append(sum(w * x[k] for w, k in zip(pull, near, strict=True)) / total if near else x[node])
                 weights.append(total * size[node] / largest or PASSING_PULL)
-            spread(row, wanted, weights, size, x)
+            spread(row, targets, weights, size, x)
     return x
 
 
 def straight_lines(boxes: int, above: Sequence[Sequence[int]], below: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the chains of boxes that follow each other without a branch, passing edges apart."""
+    """Return the chains of boxes that follow each other without a branch, not counting edges that pass a row."""
     lines: list[list[int]] = []
     line_of: dict[int, list[int]] = {}
     for box in range(boxes):
-        over = [other for other in above[box] if other < boxes]
-        if len(over) == 1 and [other for other in below[over[0]] if other < boxes] == [box]:
-            line_of[box] = line_of[over[0]]
+        upper = [point for point in above[box] if point < boxes]
+        if len(upper) == 1 and [point for point in below[upper[0]] if point < boxes] == [box]:
+            line_of[box] = line_of[upper[0]]
         else:
             line_of[box] = []
             lines.append(line_of[box])
@@ -151,26 +155,26 @@ def straighten(
     line: Sequence[int],
     size: Sequence[float],
     x: list[float],
-    wanted: float | None = None,
+    target: float | None = None,
 ) -> None:
-    """Move the points of a line, one to a row, within the room that their rows leave, to as few places as can be.
+    """Move the points of a line, one in each row, to as few different x as the free space of the rows allows.
 
-    These are as near to ``wanted`` as can be, by default to where the points are.
+    These are as near to ``target`` as possible, by default to the mean of the points.
     """
-    spaces = [room(next(row for row in rows if point in row), point, size, x) for point in line]
+    spaces = [free_space(next(row for row in rows if point in row), point, size, x) for point in line]
     start = 0
     while start < len(line):
         (low, high), stop = spaces[start], start + 1
         while stop < len(line) and max(low, spaces[stop][0]) <= min(high, spaces[stop][1]):
             low, high, stop = max(low, spaces[stop][0]), min(high, spaces[stop][1]), stop + 1
-        near = sum(x[point] for point in line[start:stop]) / (stop - start) if wanted is None else wanted
+        near = sum(x[point] for point in line[start:stop]) / (stop - start) if target is None else target
         for point in line[start:stop]:
             x[point] = min(max(near, low), high)
         start = stop
 
 
-def room(row: Sequence[int], point: int, size: Sequence[float], x: Sequence[float]) -> tuple[float, float]:
-    """Return between which places ``point`` can move without touching its neighbours in the row."""
+def free_space(row: Sequence[int], point: int, size: Sequence[float], x: Sequence[float]) -> tuple[float, float]:
+    """Return the least and the largest x that ``point`` can have without touching its neighbours in the row."""
     k = row.index(point)
     left = x[row[k - 1]] + (size[row[k - 1]] + size[point]) / 2 if k else float("-inf")
     right = x[row[k + 1]] - (size[row[k + 1]] + size[point]) / 2 if k + 1 < len(row) else float("inf")
@@ -178,18 +182,19 @@ def room(row: Sequence[int], point: int, size: Sequence[float], x: Sequence[floa
 
 
 def spread(
-    row: Sequence[int], wanted: Sequence[float], weights: Sequence[float], size: Sequence[float], x: list[float]
+    row: Sequence[int], targets: Sequence[float], weights: Sequence[float], size: Sequence[float], x: list[float]
 ) -> None:
-    """Set ``x`` of a row to the places nearest to ``wanted`` (weighted least squares) that keep order and distance.
+    """Set ``x`` of a row to the values nearest to ``targets`` (weighted least squares) that keep order and distance.
 
-    With the room that earlier points need taken off, the order asks for a rising sequence: pool adjacent violators.
+    With the widths of earlier points subtracted, the values must not fall: isotonic regression by pooling adjacent
+    violators.
     """
     offset, offsets = 0.0, []
     for k, node in enumerate(row):
         offset += (size[row[k - 1]] + size[node]) / 2 if k else 0.0
         offsets.append(offset)
     blocks: list[tuple[float, float, int]] = []  # (mean, weight, points)
-    for target, weight, shift in zip(wanted, weights, offsets, strict=True):
+    for target, weight, shift in zip(targets, weights, offsets, strict=True):
         mean, count = target - shift, 1
         while blocks and blocks[-1][0] > mean:
             before, heavy, points = blocks.pop()

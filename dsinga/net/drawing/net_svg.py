@@ -1,4 +1,4 @@
-"""A net as a picture: a self-contained SVG, data at the top, a box for each layer."""
+"""Draws a net as a self-contained SVG with a box for each layer and the data at the top."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 
 from dsinga.layers.base import Layer
 from dsinga.net.describe import LayerRow, describe
-from dsinga.net.drawing.layered_layout import arrange
+from dsinga.net.drawing.layered_layout import layered_layout
 from dsinga.net.neuralnet import NeuralNet
 
 COLOURS = {  # category: (fill, frame), readable on white and on black
@@ -17,18 +17,18 @@ COLOURS = {  # category: (fill, frame), readable on white and on black
     "output": ("#fff2cc", "#d6a520"),
     "connection": ("#e6dcf2", "#8e7cc3"),
 }
-BOX_HEIGHT, GAP_Y, GAP_X, LANE, MARGIN = 44, 26, 28, 26, 12
+BOX_HEIGHT, GAP_Y, GAP_X, EDGE_WIDTH, MARGIN = 44, 26, 28, 26, 12
 NAME_WIDTH, TEXT_WIDTH = 7.6, 6.4  # of a character in the bold 13 px and the plain 11 px font, on the wide side
 
 
 def net_to_svg(net: NeuralNet) -> str:
-    """Draw ``net`` as an SVG: name, type, feature shape and number of params of each layer, coloured by category.
+    """Draw ``net`` as an SVG with name, type, feature shape and number of params of each layer, coloured by category.
 
     Edges that carry only labels are dashed. Hovering over a box shows the names and shapes of its params.
     """
     rows = describe(net)
     width = max(box_width(row) for row in rows)
-    grid = arrange([node.sources for node in net.nodes], width + GAP_X, LANE)
+    grid = layered_layout([node.sources for node in net.nodes], width + GAP_X, EDGE_WIDTH)
     total_width = grid.width - GAP_X + 2 * MARGIN
     total_height = (max(grid.rank) + 1) * (BOX_HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN
     x = [MARGIN - GAP_X / 2 + place for place in grid.x]
@@ -53,7 +53,7 @@ def net_to_svg(net: NeuralNet) -> str:
 
 
 def draw_box(net: NeuralNet, position: int, row: LayerRow, x: float, y: float, width: float) -> str:
-    """Return the box of one layer, its upper edge's middle at (x, y)."""
+    """Return the box of one layer; the middle of its upper side is at (x, y)."""
     fill, frame = COLOURS[category(net.nodes[position].layer)]
     left, right = x - width / 2, x + width / 2
     params = [f"{name} {format_shape(net.params[name].shape)}" for name in row.params]
@@ -78,7 +78,7 @@ def draw_text(x: float, y: float, text: str, size: int, colour: str, anchor: str
 
 
 def edge_path(x0: float, y0: float, bends: list[float], x1: float) -> str:
-    """Return the path of an edge from the foot of one box to the head of another, straight past the ranks between."""
+    """Return the path of an edge from the bottom of one box to the top of another, straight past the ranks between."""
     y = y0 + BOX_HEIGHT
     path, x = [f"M{x0:.1f} {y:.1f}"], x0
     for k, place in enumerate([*bends, x1]):
@@ -118,7 +118,7 @@ def type_text(row: LayerRow) -> str:
 
 
 def params_text(row: LayerRow) -> str:
-    """Return "1,234 params" for what the layer owns, "shared" for what it does not, both joined, or nothing."""
+    """Return "1,234 params" for the params that the layer owns, "shared" for others, both, or ""."""
     owned = f"{row.count:,} param{'s' if row.count > 1 else ''}" if row.count else ""
     return " + ".join(filter(None, [owned, "shared" if row.shared else ""]))
 

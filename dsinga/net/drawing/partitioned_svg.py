@@ -1,4 +1,4 @@
-"""A partitioned net as a picture: a self-contained SVG, a lane and a colour for each worker."""
+"""Draws a partitioned net as a self-contained SVG with a swimlane and a colour for each worker."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from html import escape
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net.describe import PartRow, describe_parts, part_shape
-from dsinga.net.drawing.net_svg import LANE, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
-from dsinga.net.drawing.swimlanes import Box, Lanes, find_boxes, place_boxes
+from dsinga.net.drawing.net_svg import EDGE_WIDTH, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
+from dsinga.net.drawing.swimlanes import LayerBox, SwimlaneLayout, find_boxes, place_boxes
 from dsinga.net.partitioned import PartitionedNet
 
 LAYER_HEIGHT, SMALL_HEIGHT, GAP_Y, WIDE_GAP_Y, GAP_X, LANE_GAP, HEAD = 44, 19, 22, 40, 18, 36, 30
 SMALL_WIDTH = 5.6  # of a character in the 10 px font
 EDGE = "#888888"
-GOLDEN_ANGLE = 137.508 / 360  # neighbours on the colour wheel are far apart, however many workers there are
+GOLDEN_ANGLE = 137.508 / 360  # gives neighbours different hues for any number of workers
 
 
 def partitioned_to_svg(net: PartitionedNet) -> str:
-    """Draw ``net`` as an SVG: a lane for each worker, data at the top, parts of one layer side by side.
+    """Draw ``net`` as an SVG with a swimlane for each worker, data at the top, parts of one layer side by side.
 
-    Layers are boxes in the colour of their worker; connection layers that partitioning has put in are small, and those
-    that send to or receive from other workers white. Edges between workers have the colour of the sender, with a tip at
-    both ends where the gradient comes back. Hovering tells what a box computes, its params, and why it was gathered.
+    Layers are boxes in the colour of their worker. Connection layers that partitioning has added are small, and those
+    that send to or receive from other workers are white. Edges between workers have the colour of the sender, with a
+    tip at both ends where the gradient comes back. Hovering over a box shows what it computes, its params, and why it
+    is not cut as the job asks.
     """
     picture = _Picture(net)
     width, height = picture.width, picture.height
@@ -69,7 +70,7 @@ def marker(name: str, colour: str, back: bool = False) -> str:
 
 
 class _Picture:
-    """Boxes, where they lie, and how each is drawn."""
+    """The boxes of a picture with their positions and texts, and how each is drawn."""
 
     def __init__(self, net: PartitionedNet):
         self.net = net
@@ -81,7 +82,7 @@ class _Picture:
         widest = max((width for width, small in zip(widths, self.small, strict=True) if not small), default=0)
         self.widths = [width if small else widest for width, small in zip(widths, self.small, strict=True)]
         room = {box: width + GAP_X for box, width in zip(self.boxes, self.widths, strict=True)}
-        self.lanes: Lanes = place_boxes(net, self.boxes, room.__getitem__, LANE, LANE_GAP)
+        self.lanes: SwimlaneLayout = place_boxes(net, self.boxes, room.__getitem__, EDGE_WIDTH, LANE_GAP)
         ranks = range(max(self.lanes.rank, default=-1) + 1)
         tall = {rank for rank, small in zip(self.lanes.rank, self.small, strict=True) if not small}
         self.heights = [LAYER_HEIGHT if rank in tall else SMALL_HEIGHT for rank in ranks]
@@ -93,7 +94,7 @@ class _Picture:
         self.height = (self.tops[-1] + self.heights[-1] if self.tops else MARGIN + HEAD) + 12 + MARGIN
 
     def lane(self, location: int) -> str:
-        """Return the ground of a worker's lane, and its head."""
+        """Return the background and the heading of a worker's swimlane."""
         fill, frame = colours(location)
         left, right = self.lanes.extents[location]
         local = self.net.locals[location]
@@ -107,7 +108,7 @@ class _Picture:
         )
 
     def edges(self) -> list[str]:
-        """Return the edges: within a worker gray, dashed where they carry labels only, between workers coloured."""
+        """Return the edges: gray within a worker, dashed if they carry labels only, coloured between workers."""
         between = self._between()
         within = [
             self._edge(source, k)
@@ -145,21 +146,21 @@ class _Picture:
             )
         return f"<g><title>{escape(self._hover(box))}</title>{rect}{body}</g>"
 
-    def _texts(self, box: Box) -> Sequence[str]:
-        """Return the four texts of a layer, or the one of a connection layer that partitioning has put in."""
+    def _texts(self, box: LayerBox) -> Sequence[str]:
+        """Return the four texts of a layer, or the one text of a connection layer that partitioning has added."""
         node = self.net.nodes[box.nodes[0]]
         row = self.rows.get((node.layer.name, box.location))
         if row:
             params = f"{row.count:,} param{'s' if row.count > 1 else ''}" if row.count else ""
             return row.layer, params, row.type.removeprefix("k"), format_shape(row.shape)
         layers = [self.net.nodes[position].layer for position in box.nodes]
-        places = {one.location for one in layers if isinstance(one, (BridgeSrc, BridgeDst))}
-        others = ", ".join(map(str, sorted(places)))
-        if others:
-            return (f"send to {others}" if isinstance(node.layer, BridgeSrc) else f"receive from {others}",)
+        peers = {layer.location for layer in layers if isinstance(layer, (BridgeSrc, BridgeDst))}
+        if peers:
+            workers = ", ".join(map(str, sorted(peers)))
+            return (f"send to {workers}" if isinstance(node.layer, BridgeSrc) else f"receive from {workers}",)
         return (node.layer.name.partition("(")[0],)
 
-    def _hover(self, box: Box) -> str:
+    def _hover(self, box: LayerBox) -> str:
         node = self.net.nodes[box.nodes[0]]
         row = self.rows.get((node.layer.name, box.location))
         if row:
@@ -167,7 +168,7 @@ class _Picture:
             why = [f"gathered: {row.reason}"] if row.reason else []
             return "\n".join([f"{row.layer}: {row.type}", f"{row.part}, on worker {row.location}", *params, *why])
         shown = [self.net.nodes[position] for position in box.nodes]
-        return "\n".join(f"{one.layer.name} {format_shape(part_shape(one))}" for one in shown)
+        return "\n".join(f"{node.layer.name} {format_shape(part_shape(node))}" for node in shown)
 
     def _x(self, k: int) -> float:
         return self.left + self.lanes.x[k]
@@ -214,8 +215,8 @@ class _Picture:
         carried = [
             k == self.net.nodes[position].layer.label_source
             for position in self.boxes[target].nodes
-            for k, other in enumerate(self.net.nodes[position].sources)
-            if other in self.boxes[source].nodes
+            for k, node_source in enumerate(self.net.nodes[position].sources)
+            if node_source in self.boxes[source].nodes
         ]
         return all(carried)
 

@@ -1,4 +1,4 @@
-"""Where the boxes of a partitioned net go: a lane for each worker, parts of the same layer side by side."""
+"""Lays out a partitioned net in swimlanes: one for each worker, with the parts of a layer side by side."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.net.drawing.layered_layout import arrange
+from dsinga.net.drawing.layered_layout import layered_layout
 from dsinga.net.partitioned import PartitionedNet
 
 Key = tuple[object, ...]
 
 
-class Box(NamedTuple):
-    """A box of the picture: positions in ``PartitionedNet.nodes``, their location, and the boxes that they follow.
+class LayerBox(NamedTuple):
+    """A box of the picture: positions in ``PartitionedNet.nodes``, their location, and the boxes of their sources.
 
-    It stands for one node, but for bridges: those that send the same, and those that one layer waits for, are one box.
+    A box has one node, except for bridges: all bridges that send one feature, or that one layer waits for, share a box.
     """
 
     nodes: tuple[int, ...]
@@ -26,8 +26,8 @@ class Box(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """``x`` of each box and its ``rank``; ``routes`` of edges within a lane, as in Arrangement; each lane's extent."""
+class SwimlaneLayout:
+    """The ``x`` and ``rank`` (row) of each box, ``routes`` of edges as in LayeredLayout, the extent of each lane."""
 
     x: list[float]
     rank: list[int]
@@ -35,10 +35,10 @@ class Lanes:
     extents: list[tuple[float, float]]
 
 
-def find_boxes(net: PartitionedNet) -> list[Box]:
+def find_boxes(net: PartitionedNet) -> list[LayerBox]:
     """Return the boxes of the picture of ``net``, sources before their destinations."""
-    takers = find_takers(net)
-    keys = [_box_key(net, takers, position) for position in range(len(net.nodes))]
+    destinations = find_destinations(net)
+    keys = [_box_key(net, destinations, position) for position in range(len(net.nodes))]
     members: dict[Key, list[int]] = {}
     for position, key in enumerate(keys):
         members.setdefault(key, []).append(position)
@@ -49,50 +49,56 @@ def find_boxes(net: PartitionedNet) -> list[Box]:
     order = list(TopologicalSorter(follows).static_order())
     number = {key: k for k, key in enumerate(order)}
     return [
-        Box(tuple(members[key]), net.places[members[key][0]].location, tuple(number[source] for source in follows[key]))
+        LayerBox(
+            tuple(members[key]), net.places[members[key][0]].location, tuple(number[source] for source in follows[key])
+        )
         for key in order
     ]
 
 
 def place_boxes(
-    net: PartitionedNet, boxes: Sequence[Box], width: Callable[[Box], float], passing: float, gap: float
-) -> Lanes:
-    """Place the boxes: lanes side by side, ``gap`` apart; ``passing`` is the room that a passing edge takes."""
+    net: PartitionedNet,
+    boxes: Sequence[LayerBox],
+    width: Callable[[LayerBox], float],
+    edge_width: float,
+    gap: float,
+) -> SwimlaneLayout:
+    """Place the boxes in swimlanes ``gap`` apart; ``edge_width`` is the width of an edge in a row that it passes."""
     rank = rank_boxes(net, boxes)
     x, extents, left = [0.0] * len(boxes), [], 0.0
     routes: dict[tuple[int, int], list[float]] = {}
     for location in range(len(net.locals)):
-        own = sorted((k for k, box in enumerate(boxes) if box.location == location), key=rank.__getitem__)
-        place = {k: number for number, k in enumerate(own)}
-        sources = [[place[source] for source in boxes[k].sources if source in place] for k in own]
-        for k, above in _exchanges(net, boxes, rank, own):
+        lane = sorted((k for k, box in enumerate(boxes) if box.location == location), key=rank.__getitem__)
+        place = {k: number for number, k in enumerate(lane)}
+        sources = [[place[source] for source in boxes[k].sources if source in place] for k in lane]
+        for k, above in _exchanges(net, boxes, rank, lane):
             sources[place[k]].append(place[above])
-        grid = arrange(sources, [width(boxes[k]) for k in own], passing, [rank[k] for k in own])
+        grid = layered_layout(sources, [width(boxes[k]) for k in lane], edge_width, [rank[k] for k in lane])
         for k, number in place.items():
             x[k] = left + grid.x[number]
-        routes.update({(own[a], own[b]): [left + one for one in bends] for (a, b), bends in grid.routes.items()})
+        routes.update({(lane[a], lane[b]): [left + bend for bend in bends] for (a, b), bends in grid.routes.items()})
         extents.append((left, left + grid.width))
         left += grid.width + gap
-    return Lanes(x, rank, routes, extents)
+    return SwimlaneLayout(x, rank, routes, extents)
 
 
 def _exchanges(
-    net: PartitionedNet, boxes: Sequence[Box], rank: Sequence[int], own: Sequence[int]
+    net: PartitionedNet, boxes: Sequence[LayerBox], rank: Sequence[int], lane: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield what a worker receives with what it sends right above, to be placed as if one followed the other."""
-    senders = {rank[k]: k for k in own if isinstance(net.nodes[boxes[k].nodes[0]].layer, BridgeSrc)}
-    for k in own:
+    """Yield (receiving box, sending box in the row above), which are placed as if joined by an edge."""
+    senders = {rank[k]: k for k in lane if isinstance(net.nodes[boxes[k].nodes[0]].layer, BridgeSrc)}
+    for k in lane:
         if isinstance(net.nodes[boxes[k].nodes[0]].layer, BridgeDst) and rank[k] - 1 in senders:
             yield k, senders.pop(rank[k] - 1)
 
 
-def rank_boxes(net: PartitionedNet, boxes: Sequence[Box]) -> list[int]:
+def rank_boxes(net: PartitionedNet, boxes: Sequence[LayerBox]) -> list[int]:
     """Return the row of each box: below its sources, beside the other parts of its layer.
 
-    What is sent stands right above where it is received, which keeps edges between lanes short.
+    A box that sends is in the row above the box that receives, which keeps edges between lanes short.
     """
-    takers = find_takers(net)
-    rows = [_row_key(net, takers, box) for box in boxes]
+    destinations = find_destinations(net)
+    rows = [_row_key(net, destinations, box) for box in boxes]
     follows: dict[Key, dict[Key, None]] = {row: {} for row in rows}
     for box, row in zip(boxes, rows, strict=True):
         follows[row].update(dict.fromkeys(rows[source] for source in box.sources))
@@ -100,34 +106,34 @@ def rank_boxes(net: PartitionedNet, boxes: Sequence[Box]) -> list[int]:
     for row in TopologicalSorter(follows).static_order():
         rank[row] = max((rank[source] + 1 for source in follows[row]), default=0)
     for row in follows:
-        receivers = [rank[other] for other, sources in follows.items() if row in sources]
+        receivers = [rank[receiver] for receiver, sources in follows.items() if row in sources]
         if row[0] is BridgeSrc:
             rank[row] = min(receivers) - 1
     return [rank[row] for row in rows]
 
 
-def find_takers(net: PartitionedNet) -> list[tuple[int, ...]]:
+def find_destinations(net: PartitionedNet) -> list[tuple[int, ...]]:
     """Return for each node the nodes that have it as a source."""
-    takers: list[list[int]] = [[] for _ in net.nodes]
+    destinations: list[list[int]] = [[] for _ in net.nodes]
     for position, node in enumerate(net.nodes):
         for source in node.sources:
-            takers[source].append(position)
-    return [tuple(one) for one in takers]
+            destinations[source].append(position)
+    return [tuple(positions) for positions in destinations]
 
 
-def _box_key(net: PartitionedNet, takers: Sequence[tuple[int, ...]], position: int) -> Key:
+def _box_key(net: PartitionedNet, destinations: Sequence[tuple[int, ...]], position: int) -> Key:
     node, location = net.nodes[position], net.places[position].location
     if isinstance(node.layer, BridgeSrc):
         return BridgeSrc, location, node.sources
     if isinstance(node.layer, BridgeDst):
-        return BridgeDst, location, takers[position]
+        return BridgeDst, location, destinations[position]
     return (position,)
 
 
-def _row_key(net: PartitionedNet, takers: Sequence[tuple[int, ...]], box: Box) -> Key:
+def _row_key(net: PartitionedNet, destinations: Sequence[tuple[int, ...]], box: LayerBox) -> Key:
     node = net.nodes[box.nodes[0]]
     if isinstance(node.layer, BridgeSrc):
         return BridgeSrc, net.nodes[node.sources[0]].layer.name
     if isinstance(node.layer, BridgeDst):
-        return BridgeDst, *(net.nodes[taker].layer.name for taker in takers[box.nodes[0]])
+        return BridgeDst, *(net.nodes[destination].layer.name for destination in destinations[box.nodes[0]])
     return (node.layer.name,)
