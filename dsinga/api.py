@@ -15,7 +15,7 @@ import numpy as np
 from dsinga import cluster, training
 from dsinga.checkpoint import read_params
 from dsinga.data import open_text, resolve
-from dsinga.data.vocabulary import decode, encode, of_words, read_vocabulary
+from dsinga.data.vocabulary import decode, encode, has_words, read_vocabulary
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import History, RunMonitor
@@ -194,7 +194,7 @@ def generate(
     begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
     ops = cluster.processor_here(job, made.net).ops() if _may_want_gpu(job) else None
     codes = training.generate(made, _params(params), begin, length, temperature, seed, ops)
-    return (" " if seed_text and of_words(symbols) else "") + decode(codes, symbols)
+    return (" " if seed_text and has_words(symbols) else "") + decode(codes, symbols)
 
 
 def _may_want_gpu(job: Job) -> bool:

@@ -1,22 +1,22 @@
-"""The kinds of failure that dsinga tells apart; the floor every room stands on."""
+"""The exceptions that dsinga raises: a fault in the user's input, a failed run, a diverged training."""
 
 from __future__ import annotations
 
 
 class UserError(ValueError):
-    """A fault in what the user gave: a job, a store, a checkpoint, an option.
+    """A fault in the user's input: a job, a store, a checkpoint, an option.
 
-    The message names the file, line, layer or field, and what would be right. The command line prints it without
-    a traceback and exits with status 2.
+    The message names the file, line, layer or field, and the remedy. The command line prints it without a traceback
+    and exits with status 2.
     """
 
 
 class RunError(RuntimeError):
-    """A run could not go on although its input was sound: a lost worker, a wait that reached its end.
+    """A run with valid input failed, for instance because a worker was lost or a wait timed out.
 
-    The message says what was waited for and how to go on. The command line exits with status 1.
+    The message says what was waited for and how to continue. The command line exits with status 1.
     """
 
 
 class Diverged(RunError):
-    """Training has come to numbers that are not finite. The message names the step and where they began."""
+    """Training produced NaN or infinity. The message names the step and the layer or param that they were found in."""

@@ -1,4 +1,4 @@
-"""Names to classes: how a job's ``type`` or ``user_type`` finds the code behind it."""
+"""Registries that map the names in a job (``type``, ``user_type``) to classes and functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,14 +20,14 @@ _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
 
 def register(kind: str, *names: str) -> Callable[[T], T]:
-    """Register the decorated class or function under ``names``, for ``kind`` in ``KINDS``.
+    """Return a decorator that registers a class or function under ``names``, for ``kind`` in ``KINDS``.
 
     A later registration of a name replaces the earlier one, so that a notebook cell can be run twice.
     """
     if kind not in _entries:
-        raise UserError(f"nothing can be registered as {kind!r}; the kinds are {', '.join(KINDS)}")
+        raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(KINDS)}")
     if not names or not all(isinstance(name, str) for name in names):
-        raise UserError(f'register wants the name that a job will give, as in @register("{kind}", "MyOwn")')
+        raise UserError(f'register needs the name that a job will use, as in @register("{kind}", "MyName")')
 
     def decorate(entry: T) -> T:
         for name in names:
@@ -38,7 +38,7 @@ def register(kind: str, *names: str) -> Callable[[T], T]:
 
 
 def lookup(kind: str, name: str) -> Any:
-    """Return what is registered under ``name``; raise UserError with the nearest registered name otherwise."""
+    """Return the class or function registered as ``name``; raise UserError, with the nearest name, if there is none."""
     try:
         return _entries[kind][name]
     except KeyError:
@@ -47,16 +47,16 @@ def lookup(kind: str, name: str) -> Any:
 
 
 def registered(kind: str) -> list[str]:
-    """Return the names that are registered for a kind, in the order in which they came."""
+    """Return the names registered for a kind, in the order of registration."""
     return list(_entries[kind])
 
 
 def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
-    """Execute a Python file of the user's own, which registers what it defines; return it as a module.
+    """Execute a user's Python file, which registers classes or functions, and return it as a module.
 
-    The module is not kept in ``sys.modules``: what it defines then travels to other processes by value, as that of a
-    script does, so that workers need not have the file. Raises UserError where the file cannot be read, registers
-    nothing, or raises something, which is then the ``__cause__``.
+    The module is not kept in ``sys.modules``, so its classes are pickled by value, like those of a script, and workers
+    need not have the file. Raises UserError if the file cannot be read, registers nothing, or raises an exception,
+    which is then the ``__cause__``.
     """
     file = Path(path)
     try:
@@ -68,22 +68,22 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
     before = {kind: dict(entries) for kind, entries in _entries.items()}
     module = types.ModuleType(f"imported_{file.stem}")
     module.__file__ = str(file)
-    sys.modules[module.__name__] = module  # while it runs, for what looks itself up, such as dataclasses
+    sys.modules[module.__name__] = module  # while the file runs: dataclasses look their module up
     try:
         exec(code, module.__dict__)
     except (Exception, SystemExit) as error:
-        steps = traceback.extract_tb(error.__traceback__)
-        line = [step.lineno for step in steps if step.filename == str(file)][-1]
-        fault = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"{file}:{line}: {fault}") from error
+        frames = traceback.extract_tb(error.__traceback__)
+        line = [frame.lineno for frame in frames if frame.filename == str(file)][-1]
+        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{file}:{line}: {message}") from error
     finally:
         del sys.modules[module.__name__]
     if _entries == before:
-        raise UserError(f'{file} registers nothing; decorate what a job names, as by @dsinga.register("layer", "Own")')
+        raise UserError(f'{file} registers nothing; decorate a class, as in @dsinga.register("layer", "MyLayer")')
     return module
 
 
-def nearest(name: str, known: Any) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest of the ``known`` names, or the empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or the empty string if none is similar."""
+    matches = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -130,7 +130,7 @@ def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:
 
     again = dsinga("predict", "job.conf", "--checkpoint", "work", "--layer", "loss", "--out", "ip1.zarr")
     assert again.returncode == 2
-    assert "ip1.zarr exists; --overwrite replaces it" in again.stderr
+    assert "ip1.zarr exists; --overwrite (overwrite=True in Python) replaces it" in again.stderr
     command = ["predict", "job.conf", "--checkpoint", "work", "--layer", "loss", "--out", "ip1.zarr", "--overwrite"]
     assert dsinga(*command).returncode == 0
     command[-2] = str(folder / "test.zarr")

@@ -72,7 +72,7 @@ def test_what_a_file_defines_travels_to_a_process_that_has_not_got_it(own):
         ("import nothing_there", r"own.py:1: ModuleNotFoundError: No module named 'nothing_there'"),
         ("def f():\n  1 / 0\n\nf()", r"own.py:2: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit(3)", r"own.py:2: SystemExit: 3"),
-        ("import dsinga\ndsinga.register('layr', 'X')", r"own.py:2: nothing can be registered as 'layr'"),
+        ("import dsinga\ndsinga.register('layr', 'X')", r"own.py:2: 'layr' is not a kind of registry"),
     ],
 )
 def test_a_file_that_cannot_serve_is_refused(tmp_path, text, message):

@@ -1,4 +1,4 @@
-"""Records: stores in zarr, importers, the sampler, reading ahead. Arrays in and out, no job and no cluster."""
+"""Training data: record stores in zarr, importers, the sampler, prefetching. Knows no jobs and no clusters."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -35,16 +35,16 @@ __all__ = [
     "write_store",
 ]
 
-_OF_IMPORTERS = ("KINDS", "import_records")
-_OF_RECORDS = ("Batch", "StoreContents", "Record", "stack")
+_FROM_IMPORTERS = ("KINDS", "import_records")
+_FROM_RECORDS = ("Batch", "StoreContents", "Record", "stack")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what importers are made of when it is first asked for: whoever reads a store does without."""
+    """Load the importers on first use; reading a store does not need them."""
     import importlib
 
-    if name in _OF_IMPORTERS:
+    if name in _FROM_IMPORTERS:
         return getattr(importlib.import_module("dsinga.data.importers"), name)
-    if name in _OF_RECORDS:
+    if name in _FROM_RECORDS:
         return getattr(importlib.import_module("dsinga.data.importers.records"), name)
     raise AttributeError(f"module 'dsinga.data' has no attribute {name!r}")

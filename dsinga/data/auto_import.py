@@ -1,4 +1,4 @@
-"""Opening the store that a job names, importing once what SINGA would have read."""
+"""Opening the store that a job names; files in SINGA's formats are imported into a zarr store on first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.data.writer import DestinationExists
 from dsinga.errors import UserError
 from dsinga.registry import nearest
 
-BACKENDS = ("kvfile", "textfile", "lmdb", "imagefolder")  # of StoreProto.backend in SINGA; "zarr" is ours
+BACKENDS = ("kvfile", "textfile", "lmdb", "imagefolder")  # values of SINGA's StoreProto.backend; dsinga adds "zarr"
 logger = logging.getLogger(__name__)
 
 
@@ -27,26 +27,25 @@ def open_store(
     shape: Sequence[int] = (),
     encoded: bool = False,
 ) -> RecordStore:
-    """Open the store that ``path`` names.
+    """Open the record store at ``path``, or import a file in one of SINGA's formats and open the resulting store.
 
-    What SINGA read itself, a kvfile, textfile, lmdb or imagefolder, is imported once into a zarr store beside it
-    (``train_data.bin`` into ``train_data.zarr``) and that is opened from then on, as long as it is complete and not
-    older than its source.
+    A kvfile, textfile, lmdb or imagefolder is imported once into a zarr store beside it (``train_data.bin`` into
+    ``train_data.zarr``). That store is used from then on, as long as it is complete and not older than its source.
 
     Args:
-        path: path or URL, see :func:`dsinga.data.resolve`.
-        backend: "zarr", or one of SINGA's; None, or "" goes by what lies there.
-        roots: folders that a relative path may start from, after the working directory.
-        separator: between the values of a line of a textfile.
-        has_label: whether the first value of such a line is a label.
-        shape: of a record, (..., height, width); images of an imagefolder are resized to it.
+        path: path or URL, looked up by :func:`dsinga.data.resolve`.
+        backend: "zarr", or one of SINGA's; with None or "" the format is detected from the path.
+        roots: folders in which a relative path is looked up after the working directory.
+        separator: character between the values of a line of a textfile.
+        has_label: whether the first value of each line of a textfile is a label.
+        shape: shape of a record, (..., height, width); images of an imagefolder are resized to it.
         encoded: whether the pixels of a kvfile or lmdb are image files, such as JPEG.
 
     Raises:
-        UserError: nothing is there, or it cannot be read; the message says where and what to do.
+        UserError: ``path`` does not exist or cannot be read; the message says where it looked and what to do.
     """
     location = resolve(path, roots)
-    kind = _kind(location, backend)
+    kind = _importer_kind(location, backend)
     if kind is None:
         return RecordStore(location)
     options: dict[str, dict[str, Any]] = {
@@ -55,24 +54,26 @@ def open_store(
         "lmdb": {"encoded": encoded},
         "imagefolder": {"size": tuple(shape[-2:])} if len(shape) > 1 else {},
     }
-    return RecordStore(imported(location, kind, options[kind]))
+    return RecordStore(import_once(location, kind, options[kind]))
 
 
-def _kind(location: str, backend: str | None) -> str | None:
-    """Return which importer what lies at ``location`` needs, None for a store."""
+def _importer_kind(location: str, backend: str | None) -> str | None:
+    """Return the kind of importer that reads ``location``, or None if it is a store already."""
     if backend == "hdfsfile":
-        raise UserError(f"{location}: backend 'hdfsfile' is not read; copy the file here and name it a 'kvfile'")
+        raise UserError(
+            f"{location}: backend 'hdfsfile' is not supported; copy the file to this machine and set backend: 'kvfile'"
+        )
     if backend and backend not in (*BACKENDS, "zarr"):
-        raise UserError(f"{location}: no backend {backend!r}{nearest(backend, BACKENDS)}")
+        raise UserError(f"{location}: unknown backend {backend!r}{nearest(backend, BACKENDS)}")
     if location.endswith(".zarr") or exists(join(location, "zarr.json")) or backend == "zarr":
         return None
     if is_url(location):
         if backend:
-            raise UserError(f"{location}: a {backend} at a URL is not read; copy it here and import it into a store")
+            raise UserError(f"{location}: a {backend} cannot be read from a URL; copy it to this machine first")
         return None
     kind = backend or _guess(location)
     if kind is None:
-        raise UserError(f"{location}: it does not show what it is; name its backend, one of {', '.join(BACKENDS)}")
+        raise UserError(f"{location}: its name does not show its format; set backend to one of {', '.join(BACKENDS)}")
     return kind
 
 
@@ -83,37 +84,38 @@ def _guess(location: str) -> str | None:
     return suffixes.get(os.path.splitext(location)[1])
 
 
-def imported(source: str, kind: str, options: dict[str, Any], vocabulary: Sequence[str] = ()) -> str:
-    """Return where the store made of ``source`` is, making it unless it is there, fresh, and of that vocabulary.
+def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Sequence[str] = ()) -> str:
+    """Return the path of the store imported from ``source``; import it if it is missing or outdated.
 
-    Several processes may try at once: each writes its own, the first to rename it wins, the others use that one.
+    A store with another vocabulary than ``vocabulary`` is outdated, too. Several processes may import at once: each
+    writes a store of its own, the first to rename it wins, and the others use that one.
     """
     destination = imported_name(source)
-    if not options.get("has_label", True):  # the same file gives another store
+    if not options.get("has_label", True):  # without labels the same file gives a different store
         destination = f"{destination.removesuffix('.zarr')}-unlabelled.zarr"
 
-    def fresh() -> bool:
+    def is_current() -> bool:
         return (
             is_complete(destination)
-            and _changed(source) <= os.stat(os.path.join(destination, "zarr.json")).st_mtime_ns
+            and _modified_ns(source) <= os.stat(os.path.join(destination, "zarr.json")).st_mtime_ns
             and RecordStore(destination).vocabulary == tuple(vocabulary)
         )
 
-    if fresh():
+    if is_current():
         return destination
     from dsinga.data.importers import import_records
 
     logger.info("importing %s %s into %s", kind, source, destination)
     try:
-        import_records(kind, source, destination, overwrite=lambda: not fresh(), **options)
+        import_records(kind, source, destination, overwrite=lambda: not is_current(), **options)
     except DestinationExists:
-        if not fresh():
+        if not is_current():
             raise
     return destination
 
 
-def _changed(source: str) -> int:
-    """When the file, or what a folder directly contains, changed last, in nanoseconds."""
-    parts = [entry.path for entry in os.scandir(source)] if os.path.isdir(source) else []
-    # LMDB touches its lock file on every open.
-    return max(os.stat(part).st_mtime_ns for part in (source, *parts) if not part.endswith("lock.mdb"))
+def _modified_ns(source: str) -> int:
+    """Return when a file, or a folder or one of its direct entries, was last modified, in nanoseconds."""
+    entries = [entry.path for entry in os.scandir(source)] if os.path.isdir(source) else []
+    # LMDB's lock file is left out, since every open modifies it.
+    return max(os.stat(path).st_mtime_ns for path in (source, *entries) if not path.endswith("lock.mdb"))

@@ -1,4 +1,4 @@
-"""Decoded chunks in memory, shared by the threads of a process."""
+"""A cache of decoded chunks in memory, shared by the threads of a process."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import numpy as np
 
 from dsinga.errors import RunError
 
-LIMIT = 128 << 20  # twice the chunks that one sampler mixes, at their largest
-TIMEOUT = 300.0
+LIMIT_BYTES = 128 << 20  # twice the chunks that one sampler mixes, at their largest
+TIMEOUT_SECONDS = 300.0
 
 
 class ChunkCache:
-    """The chunks read last, at most ``limit`` bytes of them; each is decoded once, whoever asks and how many ask."""
+    """A least-recently-used cache of at most ``limit`` bytes; a chunk is decoded once, even for concurrent readers."""
 
-    def __init__(self, limit: int = LIMIT):
+    def __init__(self, limit: int = LIMIT_BYTES):
         self.limit = limit
         self._bytes = 0
         self._entries: OrderedDict[Hashable, Future[np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, load: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return the chunk ``key``, read-only, calling ``load`` unless it is here or another thread is loading it.
+        """Return the chunk ``key``, read-only; call ``load`` if it is not cached and no other thread is loading it.
 
-        An error of ``load`` is raised in every thread that waited for it, and the next call tries again. RunError
+        An error of ``load`` is raised in every thread that waits for it, and the next call tries again. Raises RunError
         after 300 s of waiting for another thread.
         """
         with self._lock:
             entry = self._entries.get(key)
-            mine = entry is None
+            missing = entry is None
             if entry is None:
                 entry = self._entries[key] = Future()
             self._entries.move_to_end(key)
-        if mine:
+        if missing:
             self._fill(key, entry, load)
         try:
-            return entry.result(TIMEOUT)
+            return entry.result(TIMEOUT_SECONDS)
         except TimeoutError:
-            if entry.done():  # the load's own failure, not the end of our patience
+            if entry.done():  # raised by ``load`` itself
                 raise
-            raise RunError(f"waited {TIMEOUT:.0f} s for another thread to read chunk {key}") from None
+            raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for another thread to read chunk {key}") from None
 
     def _fill(self, key: Hashable, entry: Future[np.ndarray], load: Callable[[], np.ndarray]) -> None:
         try:
@@ -60,7 +60,7 @@ class ChunkCache:
             self._evict()
 
     def _evict(self) -> None:
-        """Drop the chunks used longest ago until the rest fit; readers that hold one keep it alive."""
+        """Drop the least recently used chunks until the rest fit; a reader that uses one keeps it alive."""
         for key in list(self._entries):
             if self._bytes <= self.limit:
                 return

@@ -1,4 +1,4 @@
-"""Where things lie: a local path or an fsspec URL, behind the few questions that the stores ask."""
+"""File-system operations of the stores, for local paths and fsspec URLs alike."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dsinga.errors import UserError
 
 
 def is_url(location: str) -> bool:
-    """Whether ``location`` names something outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
+    """Return whether ``location`` is outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
     return "://" in location and not location.startswith(("file://", "local://"))
 
 
 def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a URL as it is, and a local path or ``file://`` URL as an absolute path, ``~`` expanded."""
+    """Return a local path or ``file://`` URL as an absolute path with ``~`` expanded, and any other URL unchanged."""
     text = os.fspath(location)
     if is_url(text):
         return text.rstrip("/")
@@ -29,14 +29,14 @@ def absolute(location: str | os.PathLike[str]) -> str:
 
 
 def join(root: str, path: str) -> str:
-    """Return ``path`` below ``root``; an absolute path or a URL stays what it is, as with ``os.path.join``."""
+    """Return ``path`` below ``root``; an absolute path or a URL is returned unchanged, as by ``os.path.join``."""
     if is_url(path) or os.path.isabs(path) or not path:
         return path or root
     return f"{root.rstrip('/')}/{path}" if is_url(root) else os.path.join(root, path)
 
 
 def exists(location: str) -> bool:
-    """Whether something is there, file or folder."""
+    """Return whether there is a file or folder at ``location``."""
     if is_url(location):
         filesystem, path = _filesystem(location)
         return bool(filesystem.exists(path))
@@ -44,7 +44,7 @@ def exists(location: str) -> bool:
 
 
 def remove(location: str) -> None:
-    """Delete what is there with all that it contains; nothing happens where there is nothing."""
+    """Delete the file or folder at ``location`` with its contents, if there is one."""
     if is_url(location):
         filesystem, path = _filesystem(location)
         if filesystem.exists(path):
@@ -59,13 +59,13 @@ def zarr_store(location: str, read_only: bool) -> Store:
     """Return the zarr store for ``location``, which need not exist yet."""
     if not is_url(location):
         return LocalStore(location, read_only=read_only)
-    _filesystem(location)  # for its clearer message when the protocol is unknown or its package is missing
+    _filesystem(location)  # raises a clearer error than zarr if the protocol is unknown or its package is missing
     return FsspecStore.from_url(location, read_only=read_only)
 
 
 def _filesystem(location: str) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(location)
-    except (ImportError, ValueError) as error:  # fsspec's words name the missing package or the unknown protocol
+    except (ImportError, ValueError) as error:  # fsspec's message names the missing package or the unknown protocol
         raise UserError(f"{location} cannot be opened: {error}") from None
     return filesystem, path

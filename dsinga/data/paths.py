@@ -1,4 +1,4 @@
-"""Finding what a job's relative path means."""
+"""Looking up the paths that a job names, in the working directory and under root folders."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from dsinga.errors import UserError
 
 
 def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
-    """Return where ``path`` lies: an absolute path or a URL.
+    """Return the absolute path or URL of an existing file, folder or store that a job names as ``path``.
 
     A relative path is looked up in the working directory, then under each of ``roots`` (folders or URLs). In each
-    place the path itself comes first, then what an import made of it: ``train_data.zarr`` for ``train_data.bin``.
+    place the path itself comes first, then the store imported from it: ``train_data.zarr`` for ``train_data.bin``.
 
     Raises:
-        UserError: it is in none of these places; the message lists them.
+        UserError: ``path`` is in none of these places; the message lists them.
     """
     text = os.path.expanduser(os.fspath(path))
     if not text:
-        raise UserError("the path of a store is empty")
+        raise UserError("the path of a store is empty; give a path or a URL")
     fixed = is_url(text) or os.path.isabs(text) or text.startswith(("file://", "local://"))
     places = [absolute(text)] if fixed else [absolute(join(root, text)) for root in ("", *roots)]
     for place in dict.fromkeys(places):
         for candidate in (place, imported_name(place)):
             if exists(candidate):
                 return candidate
-    looked = "".join(f"\n  {place}" for place in dict.fromkeys(places))
+    lines = "".join(f"\n  {place}" for place in dict.fromkeys(places))
     if not roots:  # not a path of a job
         raise UserError(f"{places[0]} was not found; make a store with: dsinga data import KIND SOURCE {text}")
     zarr = imported_name(text)
     beside = f" (nor {os.path.basename(zarr)} beside it)" if zarr != text else ""
     raise UserError(
-        f"{text} was not found{beside}; looked for{looked}\n"
-        "name the folder that the path starts from with --data-root, or make a store with: "
+        f"{text} was not found{beside}; looked for{lines}\n"
+        "give the folder that contains the path with --data-root, or make a store with: "
         "dsinga data import KIND SOURCE DESTINATION"
     )
 
 
 def imported_name(location: str) -> str:
-    """Return where the store made of ``location`` belongs: beside it, with the suffix ``.zarr``."""
+    """Return the path of the store that is imported from ``location``: the same path with the suffix ``.zarr``."""
     stem, suffix = os.path.splitext(location)
     return location if suffix == ".zarr" else f"{stem}.zarr"

@@ -1,4 +1,4 @@
-"""Reading ahead on a thread, so that a step finds its batch ready."""
+"""Prefetching: a thread reads batches ahead, so that each step finds its batch ready."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any, Generic, TypeVar
 from dsinga.errors import RunError
 
 T = TypeVar("T")
-TIMEOUT = 600.0
-_END: Any = object()  # in place of an item: there is none, look why
+TIMEOUT_SECONDS = 600.0
+_END: Any = object()  # an item that wakes the consumer when the queue is closed or a read has failed
 
 
 class Prefetch(Generic[T], Iterator[T]):
-    """Iterate over ``read(step)`` for steps ``start``, ``start + 1``, ... in order, read ahead on a thread.
+    """An iterator over ``read(step)`` for steps ``start``, ``start + 1``, ..., which a thread reads ahead in order.
 
-    The thread ends with :meth:`close`, with the last step, with an error, or when the iterator is garbage-collected
+    The thread ends with :meth:`close`, after the last step, after an error, or when the iterator is garbage-collected
     (``read`` must not refer to it).
 
     Args:
         read: called on the thread, one step at a time.
         start: the first step.
-        stop: the step to stop before; None goes on for ever.
-        depth: how many results may wait to be taken.
+        stop: the step to stop before; None means no end.
+        depth: the number of results that may be read ahead.
 
     Raises:
-        Exception: from ``next``, what ``read`` raised for that step, with its traceback; the iterator is closed then.
-        RunError: from ``next``, after 600 s of waiting for one step, or when the iterator is closed.
+        Exception: from ``next``: the error that ``read`` raised for that step, with its traceback.
+        RunError: from ``next``: after 600 s of waiting for one step, or if the iterator is closed.
     """
 
     def __init__(self, read: Callable[[int], T], start: int, stop: int | None = None, depth: int = 3):
@@ -38,7 +38,7 @@ class Prefetch(Generic[T], Iterator[T]):
         self._stop = stop
         self._queue: _Queue[T] = _Queue(depth)
         self._thread = threading.Thread(
-            target=_fill, args=(self._queue, read, start, stop), name="dsinga-prefetch", daemon=True
+            target=_read_ahead, args=(self._queue, read, start, stop), name="dsinga-prefetch", daemon=True
         )
         self._finalizer = weakref.finalize(self, self._queue.close)  # the thread holds the queue, never the iterator
         self._thread.start()
@@ -55,7 +55,7 @@ class Prefetch(Generic[T], Iterator[T]):
         return item
 
     def close(self) -> None:
-        """End the thread, dropping what was read ahead; a ``read`` in progress is waited for at most a second."""
+        """End the thread and discard the results read ahead; wait for a ``read`` in progress, for at most a second."""
         if self._finalizer.alive:
             self._finalizer()
             self._thread.join(timeout=1.0)
@@ -68,10 +68,11 @@ class Prefetch(Generic[T], Iterator[T]):
 
 
 class _Queue(Generic[T]):
-    """What the reading thread and the consumer share.
+    """The queue between the reading thread and the consumer.
 
-    Each read costs a ticket, and each item taken gives one back. Both go through queues written in C: a Condition
-    would wake the threads several times a batch, and each time take the interpreter from the one that computes.
+    The reader takes a ticket for each read, and the consumer returns one for each item. Tickets and items go through
+    queues written in C: a Condition would wake the threads several times a batch, and each time take the interpreter
+    lock from the thread that computes.
     """
 
     def __init__(self, depth: int):
@@ -84,47 +85,47 @@ class _Queue(Generic[T]):
 
     def put(self, item: T) -> None:
         self._items.put(item)
-        if self._closed:  # meanwhile: whoever closed has perhaps not seen the item
-            self._drop()
+        if self._closed:  # close() may have run before the item was put
+            self._discard_items()
 
     def fail(self, error: BaseException) -> None:
-        """Let the consumer raise ``error`` when it has taken what was read before."""
+        """Make the consumer raise ``error`` after it has taken the items read before."""
         self._error = error
         self._items.put(_END)
 
     def close(self) -> None:
         self._closed = True
         self._tickets.put(None)
-        self._drop()
+        self._discard_items()
 
-    def _drop(self) -> None:
-        """Let go of what was read, and wake a consumer that waits."""
+    def _discard_items(self) -> None:
+        """Discard the items that were read ahead and wake a waiting consumer."""
         with contextlib.suppress(Empty):
             while True:
                 self._items.get_nowait()
         self._items.put(_END)
 
     def wait_for_room(self) -> bool:
-        """Wait until an item may be put; False when the queue has been closed instead."""
+        """Wait until an item may be put; return False if the queue is closed instead."""
         self._tickets.get()
         return not self._closed
 
     def get(self, step: int) -> T:
         try:
-            item = _END if self._closed else self._items.get(timeout=TIMEOUT)
+            item = _END if self._closed else self._items.get(timeout=TIMEOUT_SECONDS)
         except Empty:
-            raise RunError(f"waited {TIMEOUT:.0f} s for the batch of step {step} to be read") from None
+            raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for the batch of step {step} to be read") from None
         if item is _END or self._closed:
-            raise self._error or RunError(f"the batch of step {step} was asked of a reader that is closed")
+            raise self._error or RunError(f"the prefetching was closed before step {step} took its batch")
         self._tickets.put(None)
         return item
 
 
-def _fill(queue: _Queue[T], read: Callable[[int], T], start: int, stop: int | None) -> None:
+def _read_ahead(queue: _Queue[T], read: Callable[[int], T], start: int, stop: int | None) -> None:
     step = start
     try:
         while (stop is None or step < stop) and queue.wait_for_room():
             queue.put(read(step))
             step += 1
-    except BaseException as error:  # also what a consumer would want to see of a KeyboardInterrupt in a test
+    except BaseException as error:  # the consumer raises it, a KeyboardInterrupt included
         queue.fail(error)

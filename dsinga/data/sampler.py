@@ -1,4 +1,4 @@
-"""Which rows make up the batch of a step."""
+"""The sampler: which rows of a store make up the batch of each step."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from functools import lru_cache
 
 import numpy as np
 
-MIXED = 8  # chunks whose records are mixed at any time
+MIXED_CHUNKS = 8  # the number of chunks whose records are mixed at any time
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """The global order of records, a pure function of (seed, step): the same rows whoever asks, and however often.
+    """The order of training records: the rows of each batch, as a pure function of seed and step.
 
-    Every epoch visits every record once; batches run on across the end of an epoch. Records are shuffled by chunk and
-    within, so that reading in this order decodes few chunks: the chunks of an epoch are permuted, the records of each
-    are permuted and dealt out over 8 consecutive *slots*, and each slot, which so holds an eighth of 8 chunks, is
-    permuted. A batch of a store sorted by class still mixes classes, one new chunk is read for a chunk's worth of
-    records, and a step costs O(batchsize) on average.
+    Every epoch visits every record once; a batch may span the end of an epoch. Records are shuffled in two levels, so
+    that reading in this order decodes few chunks: the chunks of an epoch are permuted; the records of each chunk are
+    permuted and dealt over 8 consecutive *slots*; and each slot, an eighth of each of 8 chunks, is permuted. So batches
+    of a store sorted by class mix classes, one new chunk is read per chunk's worth of records, and a step costs
+    O(batchsize) on average.
 
     Attributes:
-        length: records in the store.
+        length: number of records in the store.
         batchsize: rows of a (global) batch.
-        seed: key of the order; of no effect with ``shuffle`` False.
+        seed: determines the order; ignored if ``shuffle`` is False.
         chunk: rows of a chunk of the store.
         shuffle: False gives the store's order, for test and validation.
-        skip: records passed over at the start, SINGA's ``random_skip``.
+        skip: number of records skipped at the start, SINGA's ``random_skip``.
     """
 
     length: int
@@ -46,68 +46,71 @@ class Sampler:
         start = self.skip + step * self.batchsize
         if not self.shuffle:
             return np.arange(start, start + self.batchsize) % self.length
-        return np.concatenate(list(self._pieces(start, start + self.batchsize)))
+        return np.concatenate(list(self._rows_by_slot(start, start + self.batchsize)))
 
-    def _pieces(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        """Yield the rows at positions ``start`` to ``stop`` of the endless order, slot by slot."""
+    def _rows_by_slot(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        """Yield the rows at positions ``start`` to ``stop`` of the endless order, an array for each slot."""
         while start < stop:
             epoch, position = divmod(start, self.length)
-            order = _epoch(self.length, self.chunk, self.seed, epoch)
-            slot = int(np.searchsorted(order.ends, position, side="right"))
-            rows = _slot(self.length, self.chunk, self.seed, epoch, slot)
-            first = position - (int(order.ends[slot]) - len(rows))
-            piece = rows[first : first + stop - start]
-            yield piece
-            start += len(piece)
+            order = _epoch_order(self.length, self.chunk, self.seed, epoch)
+            slot = int(np.searchsorted(order.slot_ends, position, side="right"))
+            slot_rows = _slot_rows(self.length, self.chunk, self.seed, epoch, slot)
+            first = position - (int(order.slot_ends[slot]) - len(slot_rows))
+            rows = slot_rows[first : first + stop - start]
+            yield rows
+            start += len(rows)
 
 
 @dataclass(frozen=True)
-class _Epoch:
+class _EpochOrder:
     """The order of chunks in one epoch, and the position in the epoch where each slot ends."""
 
     chunks: np.ndarray
-    ends: np.ndarray
+    slot_ends: np.ndarray
 
 
-# The caches are shared by the samplers of a process: the workers of a group in its threads ask for the same slots.
+# The samplers of a process share these caches, since the worker threads of a group ask for the same slots.
 
 
 @lru_cache(maxsize=8)
-def _epoch(length: int, chunk: int, seed: int, epoch: int) -> _Epoch:
+def _epoch_order(length: int, chunk: int, seed: int, epoch: int) -> _EpochOrder:
     count = -(-length // chunk)
     chunks = _permutation(count, seed, epoch, stream=0)
     sizes = np.minimum(chunk, length - chunks * chunk)
-    ways = min(MIXED, count)
-    slots = sum(np.roll(_cut(sizes, way + 1, ways) - _cut(sizes, way, ways), way) for way in range(ways))
-    return _Epoch(chunks, np.cumsum(slots))
+    shares = min(MIXED_CHUNKS, count)
+    slot_sizes = sum(
+        np.roll(_share_start(sizes, share + 1, shares) - _share_start(sizes, share, shares), share)
+        for share in range(shares)
+    )
+    return _EpochOrder(chunks, np.cumsum(slot_sizes))
 
 
 @lru_cache(maxsize=8)
-def _slot(length: int, chunk: int, seed: int, epoch: int, slot: int) -> np.ndarray:
-    """The rows of a slot: share 0 of its own chunk, share 1 of the chunk before, and so on, round the epoch's end."""
-    chunks = _epoch(length, chunk, seed, epoch).chunks
-    ways = min(MIXED, len(chunks))
-    shares = []
-    for way in range(ways):
-        rows = _chunk(length, chunk, seed, epoch, int(chunks[(slot - way) % len(chunks)]))
-        shares.append(rows[_cut(len(rows), way, ways) : _cut(len(rows), way + 1, ways)])
-    rows = np.concatenate(shares)
-    return _frozen(rows[_permutation(len(rows), seed, epoch, 1, slot)])
+def _slot_rows(length: int, chunk: int, seed: int, epoch: int, slot: int) -> np.ndarray:
+    """Return the rows of a slot: share 0 of its own chunk, share 1 of the chunk before it, and so on, cyclically."""
+    chunks = _epoch_order(length, chunk, seed, epoch).chunks
+    shares = min(MIXED_CHUNKS, len(chunks))
+    parts = []
+    for share in range(shares):
+        rows = _chunk_rows(length, chunk, seed, epoch, int(chunks[(slot - share) % len(chunks)]))
+        parts.append(rows[_share_start(len(rows), share, shares) : _share_start(len(rows), share + 1, shares)])
+    rows = np.concatenate(parts)
+    return _read_only(rows[_permutation(len(rows), seed, epoch, 1, slot)])
 
 
-@lru_cache(maxsize=4 * MIXED)
-def _chunk(length: int, chunk: int, seed: int, epoch: int, index: int) -> np.ndarray:
+@lru_cache(maxsize=4 * MIXED_CHUNKS)
+def _chunk_rows(length: int, chunk: int, seed: int, epoch: int, index: int) -> np.ndarray:
     start = index * chunk
-    return _frozen(start + _permutation(min(chunk, length - start), seed, epoch, 2, index))
+    return _read_only(start + _permutation(min(chunk, length - start), seed, epoch, 2, index))
 
 
-def _cut(size: np.ndarray | int, share: int, ways: int) -> np.ndarray | int:
-    """Where ``share`` of ``size`` records dealt ``ways`` ways begins."""
-    return size * share // ways
+def _share_start(size: np.ndarray | int, share: int, shares: int) -> np.ndarray | int:
+    """Return where share number ``share`` begins when ``size`` records are divided into ``shares`` equal shares."""
+    return size * share // shares
 
 
 def _permutation(count: int, seed: int, epoch: int, stream: int, index: int = 0) -> np.ndarray:
-    """A permutation of ``count`` numbers, keyed by the rest.
+    """Return a permutation of ``count`` numbers, determined by the other arguments.
 
     It sorts the raw output of Philox, which numpy promises never to change, unlike ``Generator.permutation``.
     """
@@ -116,6 +119,6 @@ def _permutation(count: int, seed: int, epoch: int, stream: int, index: int = 0)
     return np.argsort(bits.random_raw(count), kind="stable")
 
 
-def _frozen(rows: np.ndarray) -> np.ndarray:
+def _read_only(rows: np.ndarray) -> np.ndarray:
     rows.flags.writeable = False
     return rows

@@ -1,4 +1,4 @@
-"""Reading records from a store."""
+"""Reading records from a zarr store by row number."""
 
 from __future__ import annotations
 
@@ -20,19 +20,27 @@ _cache = ChunkCache()
 
 
 class RecordStore:
-    """A complete store of records, read by row number; threads may share it, and a pickle holds its location only.
+    """A store of records with optional labels, read by row number.
 
-    ``shape`` and ``dtype`` are those of one record, ``chunk`` the rows of one chunk of data, ``block`` those that are
-    read together: a chunk, or as many small ones as come to a MiB, for each call of zarr costs a millisecond, however
-    little it brings; ``label_shape`` is () or, of sequences with a label for each step, (T,); ``classes`` are the names
-    of the labels, and ``vocabulary`` what codes stand for, where these are known; ``digest`` is a hash of the contents,
-    empty if the writer gave none.
+    Threads may share it. A pickle contains its location only.
+
+    Attributes:
+        location: absolute path or URL.
+        shape: shape of one record.
+        dtype: dtype of one record.
+        chunk: rows of one chunk of data.
+        block: rows that are read together: a chunk, or several small ones of a MiB together, since each call of zarr
+            costs a millisecond.
+        label_shape: (), or (T,) for sequences with a label for each step.
+        classes: names of the labels, if known.
+        vocabulary: words or characters that codes stand for, if known.
+        digest: hash of the contents; empty if the writer gave none.
 
     Args:
         location: local path, or an fsspec URL such as ``memory://x`` or ``s3://bucket/x``.
 
     Raises:
-        UserError: what lies there is missing, not such a store, or not complete.
+        UserError: the store is missing, incomplete, or not a record store.
     """
 
     def __init__(self, location: str | os.PathLike[str]):
@@ -48,7 +56,7 @@ class RecordStore:
         self.classes: tuple[str, ...] = tuple(attributes.get("classes", ()))
         self.vocabulary: tuple[str, ...] = tuple(attributes.get("vocabulary", ()))
         self.digest: str = attributes.get("digest", "")
-        self._cache_key = self.digest or uuid.uuid4().hex  # a store that others wrote may change under its name
+        self._cache_key = self.digest or uuid.uuid4().hex  # without a digest the same path may get other contents
         self._check()
 
     @property
@@ -72,32 +80,33 @@ class RecordStore:
         return RecordStore, (self.location,)
 
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the records of ``rows`` and their labels, in the order asked.
+        """Return the records of ``rows`` and their labels, in the order of ``rows``.
+
+        Only the chunks that contain these rows are read; recently read chunks stay in memory.
 
         Args:
-            rows: row numbers (n,), integers in [0, len(store)), in any order, repeated or not.
+            rows: row numbers (n,), integers in [0, len(store)), in any order, with or without repetition.
 
         Returns:
-            Data (n, *shape) in the store's dtype and labels (n, *label_shape) int64, or None where there are none;
-            arrays of the caller's own. Only the chunks that hold one of the rows are read, and the last ones read stay
-            in memory.
+            Data (n, *shape) in the store's dtype, and labels (n, *label_shape) int64, or None without labels. Both are
+            new arrays, which the caller may change.
 
         Raises:
-            IndexError: a row outside the store.
+            IndexError: a row number is out of range.
             UserError: a chunk is missing or damaged.
         """
         return self._gather(self._data, rows, self.dtype), self.read_labels(rows)
 
     def read_labels(self, rows: Any) -> np.ndarray | None:
-        """Return the labels (n, *label_shape) int64 of ``rows`` alone, or None where there are none."""
+        """Return the labels (n, *label_shape) int64 of ``rows``, or None if the store has no labels."""
         if self._labels is None:
             return None
         return self._gather(self._labels, rows, np.dtype(np.int64))
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest label, or None where there are none; all labels are read.
+        """Return the smallest and the largest label, or None if the store has no labels; reads all labels.
 
-        The -1 after the end of a sequence is not one of them.
+        The -1 that pads sequences does not count.
         """
         if self._labels is None or not len(self):
             return None
@@ -114,70 +123,70 @@ class RecordStore:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all records and labels as they are stored; every chunk is looked at."""
+        """Bytes of all records and labels as stored on disk; looks up the size of every chunk."""
         return sum(array.nbytes_stored() for array in self._arrays())
 
     def _arrays(self) -> list[zarr.Array]:
         return [self._data.array] if self._labels is None else [self._data.array, self._labels.array]
 
-    def _gather(self, column: _StoredArray, rows: Any, dtype: np.dtype) -> np.ndarray:
+    def _gather(self, column: _StoreColumn, rows: Any, dtype: np.dtype) -> np.ndarray:
         rows = np.asarray(rows, np.int64)
         shape = (len(rows), *column.shape)
         if not rows.size:
             return np.empty(shape, dtype)
         least, most = int(rows.min()), int(rows.max())
         if not 0 <= least <= most < len(self):
-            raise IndexError(f"rows {least} to {most} asked of the {len(self)} records in {self.location}")
+            raise IndexError(f"rows {least} to {most} are not all in the {len(self)} records of {self.location}")
         index = least // column.block
-        if index == most // column.block:  # as it is of a small store, always
+        if index == most // column.block:  # always so for a small store
             return self._read_block(column, index).take(rows - index * column.block, axis=0).astype(dtype, copy=False)
         out = np.empty(shape, dtype)
-        order = np.argsort(rows, kind="stable")  # rows of one block side by side
+        order = np.argsort(rows, kind="stable")  # makes the rows of each block adjacent
         blocks, within = np.divmod(rows[order], column.block)
         ends = [*(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(rows)]
         for start, end in pairwise([0, *ends]):
             out[order[start:end]] = self._read_block(column, int(blocks[start]))[within[start:end]]
         return out
 
-    def _read_block(self, column: _StoredArray, index: int) -> np.ndarray:
+    def _read_block(self, column: _StoreColumn, index: int) -> np.ndarray:
         key = (self._cache_key, column.name, column.chunk, index)
         return _cache.get(key, lambda: self._load(column, index))
 
-    def _load(self, column: _StoredArray, index: int) -> np.ndarray:
-        # The codecs raise what they like, RuntimeError above all. Zarr gives zeros for a chunk that is not there.
-        array, rows, together = column.array, column.chunk, column.block
-        first = index * together // rows
+    def _load(self, column: _StoreColumn, index: int) -> np.ndarray:
+        # Codecs raise errors of different classes, mostly RuntimeError. Zarr returns zeros for a missing chunk.
+        array, chunk_rows, block_rows = column.array, column.chunk, column.block
+        first = index * block_rows // chunk_rows
         try:
-            block = np.asarray(array[index * together : (index + 1) * together])
+            block = np.asarray(array[index * block_rows : (index + 1) * block_rows])
         except (RuntimeError, ValueError) as error:
-            where = _key(array, first) if together == rows else f"{_key(array, first)} or one of those after it"
+            where = _key(array, first) + ("" if block_rows == chunk_rows else " or a chunk after it")
             raise self._damaged(f"chunk {where} cannot be decoded ({error})") from error
-        for number, start in enumerate(range(0, len(block), rows)):
+        for number, start in enumerate(range(0, len(block), chunk_rows)):
             key = _key(array, first + number)
-            if not block[start : start + rows].any() and not exists(join(self.location, key)):
+            if not block[start : start + chunk_rows].any() and not exists(join(self.location, key)):
                 raise self._damaged(f"chunk {key} is missing")
         return block
 
-    def _damaged(self, what: str) -> UserError:
-        return UserError(f"{self.location} is damaged: {what}; import it again with --overwrite")
+    def _damaged(self, fault: str) -> UserError:
+        return UserError(f"{self.location} is damaged: {fault}; import it again with --overwrite")
 
     def _check(self) -> None:
         array, labels = self._data.array, self._labels and self._labels.array
         if self.dtype.name not in DTYPES:
-            raise UserError(f"{self.location}: data are {self.dtype}; a store holds one of {', '.join(DTYPES)}")
+            raise UserError(f"{self.location} has data of dtype {self.dtype}; a store has one of {', '.join(DTYPES)}")
         if array.chunks[1:] != array.shape[1:] or self.chunk > LABEL_ROWS:
             raise UserError(
-                f"{self.location}: chunks of {array.chunks}; they are to be cut along axis 0 only, "
-                f"at most {LABEL_ROWS} rows each"
+                f"{self.location} has chunks of shape {array.chunks}; chunk it along axis 0 only, with at most "
+                f"{LABEL_ROWS} rows in a chunk"
             )
         if labels is not None and (labels.shape[:1] != array.shape[:1] or labels.chunks[1:] != labels.shape[1:]):
             raise self._damaged(f"{array.shape[0]} records but labels of shape {labels.shape}")
         if not len(self):
-            raise UserError(f"{self.location} holds no records")
+            raise UserError(f"{self.location} has no records; import it again with --overwrite")
 
 
-class _StoredArray(NamedTuple):
-    """The data or the labels of a store. What zarr works out at each question is asked once: a batch is quicker read.
+class _StoreColumn(NamedTuple):
+    """The data array or the label array of a store, with properties that zarr would compute anew for each batch.
 
     ``block`` rows are read together: whole chunks, of a MiB at least or all of them.
     """
@@ -190,21 +199,21 @@ class _StoredArray(NamedTuple):
     block: int
 
 
-def _column(group: zarr.Group, name: str, location: str) -> _StoredArray:
+def _column(group: zarr.Group, name: str, location: str) -> _StoreColumn:
     array = _array(group, name, location)
     length, shape, rows = array.shape[0], array.shape[1:], array.chunks[0]
     size = rows * math.prod(shape) * np.dtype(array.dtype).itemsize
     block = rows * max(1, min(CHUNK_BYTES // max(size, 1), -(-length // rows)))
-    return _StoredArray(array, name, length, shape, rows, block)
+    return _StoreColumn(array, name, length, shape, rows, block)
 
 
 def _key(array: zarr.Array, index: int) -> str:
-    """Return where a chunk lies in its store."""
+    """Return the key of a chunk: its path within the store."""
     return f"{array.basename}/{array.metadata.encode_chunk_key((index, *(0 for _ in array.shape[1:])))}"
 
 
 def _zarr_group(location: str) -> zarr.Group | None:
-    """Return the group at ``location``, None if there is none, or none that zarr understands."""
+    """Return the zarr group at ``location``, or None if there is none that zarr can open."""
     store = zarr_store(location, read_only=True)
     try:
         return zarr.open_group(store=store, mode="r", zarr_format=3)
@@ -215,24 +224,25 @@ def _zarr_group(location: str) -> zarr.Group | None:
 def _open_group(location: str) -> zarr.Group:
     group = _zarr_group(location)
     if group is None and not exists(location):
-        raise UserError(f"no store at {location}; make one with: dsinga data import KIND SOURCE {location}")
+        raise UserError(f"there is no store at {location}; make one with: dsinga data import KIND SOURCE {location}")
     if group is None:
         raise UserError(
-            f"{location} is no zarr v3 group; make a store of it with: dsinga data import KIND {location} DESTINATION"
+            f"{location} is not a zarr v3 group; import it into a store with: "
+            f"dsinga data import KIND {location} DESTINATION"
         )
     version = group.attrs.get("dsinga")
     if version is None:
         raise UserError(
-            f"{location} is a zarr group, but not a store of records (it lacks the attribute 'dsinga'); "
+            f"{location} is a zarr group, but not a record store (it lacks the attribute 'dsinga'); "
             "write one with dsinga.data.write_store or dsinga data import"
         )
     if version != VERSION:
         raise UserError(
-            f"{location} has store layout {version!r}, this dsinga reads layout {VERSION}; import it again from its "
-            "source, or upgrade dsinga"
+            f"{location} has version {version!r} of the store format, but this dsinga reads version {VERSION}; import "
+            "it again from its source, or upgrade dsinga"
         )
     if group.attrs.get("complete") is not True:
-        raise UserError(f"{location} is not complete: its import was interrupted; import it again with --overwrite")
+        raise UserError(f"{location} is incomplete: its import was interrupted; import it again with --overwrite")
     return group
 
 
@@ -244,13 +254,13 @@ def _array(group: zarr.Group, name: str, location: str) -> zarr.Array:
 
 
 def is_store(location: str) -> bool:
-    """Whether ``location`` holds a store of records, complete or not: what may be replaced when asked to."""
+    """Return whether there is a record store at ``location``, complete or not."""
     group = _zarr_group(location)
     return group is not None and "dsinga" in group.attrs
 
 
 def is_complete(location: str) -> bool:
-    """Whether ``location`` holds a store of records that can be opened."""
+    """Return whether there is a complete record store at ``location``."""
     try:
         _open_group(location)
     except UserError:

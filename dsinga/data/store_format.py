@@ -1,15 +1,14 @@
-"""How records lie in a store.
+"""The format of a record store: a zarr v3 group of records and their labels.
 
-A store is a zarr v3 group. ``data`` (N, *shape), uint8, int32 or float32, is cut along axis 0 only, in chunks of about
-one MiB. ``labels`` int32, absent where there are none, is (N,), or (N, T) where records are sequences, with a label for
-each step and -1 after the end. It has chunks of its own, longer ones, since a file of a kilobyte costs as much to open
-as one of a megabyte. The group's attributes are
+The array ``data`` (N, *shape), uint8, int32 or float32, is chunked along axis 0 only, in chunks of about one MiB. The
+optional array ``labels``, int32, is (N,), or (N, T) for sequences with a label for each step, padded with -1. Its
+chunks have more rows, since opening a file of a kilobyte costs as much as one of a megabyte. Attributes of the group:
 
-- ``dsinga``: the version of this layout, 1;
-- ``complete``: true, written after everything else; anything before that is an interrupted import;
-- ``digest``: hash of all records and labels, their shape and dtype, so that equal data are known to be equal;
-- ``classes``: names of the labels 0, 1, ..., where they are known;
-- ``vocabulary``: of data that are codes, such as words, what the codes 0, 1, ... stand for.
+- ``dsinga``: the version of this format, 1;
+- ``complete``: true; it is written last, so a store without it is an interrupted import;
+- ``digest``: hash of all records and labels, their shape and dtype, by which equal data are recognised;
+- ``classes``: names of the labels 0, 1, ..., if known;
+- ``vocabulary``: the words or characters that the codes 0, 1, ... stand for, if data are codes.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from __future__ import annotations
 VERSION = 1
 LABEL_ROWS = 65536
 CHUNK_BYTES = 1 << 20
-MOST_CHUNK_BYTES = 8 << 20
-FEWEST_ROWS = 32
+MAX_CHUNK_BYTES = 8 << 20
+MIN_CHUNK_ROWS = 32
 DTYPES = ("uint8", "int32", "float32")
 
 
 def chunk_rows(record_bytes: int) -> int:
-    """Return how many records of ``record_bytes`` go into one chunk.
+    """Return the number of records in a chunk, for records of ``record_bytes``.
 
-    About a MiB of them, since that reads in a millisecond; but 32 at least, so that large images are not one file
-    each, unless those exceed 8 MiB, since a reader holds several chunks in memory.
+    A chunk has about one MiB, which reads in a millisecond, but at least 32 records, so that large images are not one
+    file each; and at most 8 MiB, since a reader keeps several chunks in memory.
     """
     record_bytes = max(record_bytes, 1)
-    fewest = min(FEWEST_ROWS, max(MOST_CHUNK_BYTES // record_bytes, 1))
-    return min(max(CHUNK_BYTES // record_bytes, fewest), LABEL_ROWS)
+    min_rows = min(MIN_CHUNK_ROWS, max(MAX_CHUNK_BYTES // record_bytes, 1))
+    return min(max(CHUNK_BYTES // record_bytes, min_rows), LABEL_ROWS)

@@ -1,4 +1,4 @@
-"""What is in a store, for ``dsinga data info``."""
+"""The summary of a store's contents, for ``dsinga data info``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SAMPLED_CHUNKS = 4
 
 
 def describe(store: RecordStore) -> dict[str, Any]:
-    """Return the facts about a store: counts, shapes, bytes, labels, range of values.
+    """Return a summary of a store: counts, shapes, bytes, labels and the range of values.
 
     Keys: ``location``, ``records``, ``shape``, ``dtype``, ``chunk_rows``, ``chunks``, ``raw_bytes``, ``stored_bytes``,
-    ``labels`` (label or its class name -> records, or steps of sequences; None where there are no labels),
-    ``vocabulary`` (how many codes have a name), ``sample`` (``rows`` and the ``min``, ``max``, ``mean`` of their
-    values; up to 4 chunks spread over the store are read).
+    ``labels`` (number of records, or of steps of sequences, by label or class name; None without labels),
+    ``vocabulary`` (its length), ``sample`` (``rows`` and the ``min``, ``max``, ``mean`` of their values, from up to 4
+    chunks spread over the store).
     """
     chunks = -(-len(store) // store.chunk)
     return {
@@ -42,7 +42,7 @@ def _histogram(store: RecordStore) -> dict[str, int] | None:
         labels = store.read_labels(np.arange(start, min(start + LABEL_ROWS, len(store))))
         if labels is None:
             return None
-        labels = labels[labels != -1] if store.label_shape else labels  # what follows the end of a sequence
+        labels = labels[labels != -1] if store.label_shape else labels  # -1 pads a sequence after its end
         for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
             counts[int(label)] = counts.get(int(label), 0) + int(count)
     names = dict(enumerate(store.classes))
@@ -50,9 +50,9 @@ def _histogram(store: RecordStore) -> dict[str, int] | None:
 
 
 def _sample(store: RecordStore, chunks: int) -> dict[str, float]:
-    chosen = np.unique(np.linspace(0, chunks - 1, SAMPLED_CHUNKS).round().astype(int))
+    indices = np.unique(np.linspace(0, chunks - 1, SAMPLED_CHUNKS).round().astype(int))
     rows, low, high, total = 0, np.inf, -np.inf, 0.0
-    for index in chosen:
+    for index in indices:
         data, _ = store.read(np.arange(index * store.chunk, min((index + 1) * store.chunk, len(store))))
         rows += len(data)
         low, high = min(low, float(data.min())), max(high, float(data.max()))

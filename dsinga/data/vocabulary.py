@@ -1,4 +1,4 @@
-"""What codes stand for: the characters or words of a text."""
+"""Vocabularies: the characters or words that the codes of a text stand for."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dsinga.errors import UserError
 
 
 def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[str, ...]:
-    """Return what the codes 0, 1, ... stand for, from a store that was imported, or from a file.
+    """Return the characters or words that the codes 0, 1, ... stand for, read from a store or a vocabulary file.
 
-    A file of characters has them one after the other, as SINGA's vocab.txt; each byte is one, called as in Latin-1. A
-    file of words has one a line, in UTF-8. Raises UserError for a store without a vocabulary, an empty file, and a
-    character or word that is there twice.
+    A file of characters lists them without separators, as SINGA's vocab.txt does; each byte is one character, decoded
+    as Latin-1. A file of words has one word per line, in UTF-8. Raises UserError for a store without a vocabulary, an
+    empty file, and a character or word that occurs twice.
     """
     location = absolute(path)
     if location.endswith(".zarr") or exists(join(location, "zarr.json")):
         symbols = RecordStore(location).vocabulary
         if not symbols:
-            raise UserError(f"{location} has no vocabulary; give a store that `dsinga data import text` has made")
+            raise UserError(f"{location} has no vocabulary; give a store made with: dsinga data import text")
         return symbols
     try:
         with open(location, "rb") as file:
@@ -36,41 +36,41 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
 
 
 def encode(text: str, symbols: Sequence[str]) -> list[int]:
-    """Return the codes of a text; raise UserError for the characters or words that ``symbols`` do not have.
+    """Return the codes of a text; raise UserError for characters or words that are not in ``symbols``.
 
-    The vocabulary is of words where one of them is longer than a character; otherwise of the bytes of UTF-8 text.
+    The text is split into words if the vocabulary consists of words, else into the bytes of its UTF-8 encoding.
     """
-    parts = text.split() if of_words(symbols) else list(text.encode().decode("latin-1"))
+    tokens = text.split() if has_words(symbols) else list(text.encode().decode("latin-1"))
     codes = {symbol: code for code, symbol in enumerate(symbols)}
-    unseen = sorted(set(parts) - set(codes))
-    if unseen:
-        shown = ", ".join(map(repr, unseen[:5])) + (" ..." if len(unseen) > 5 else "")
-        raise UserError(f"the vocabulary has no {shown}; it has {len(symbols)} {_unit(symbols)}s, leave others out")
-    return [codes[part] for part in parts]
+    unknown = sorted(set(tokens) - set(codes))
+    if unknown:
+        listing = ", ".join(map(repr, unknown[:5])) + (" ..." if len(unknown) > 5 else "")
+        raise UserError(
+            f"the vocabulary of {len(symbols)} {_unit(symbols)}s has no {listing}; leave such out of the text"
+        )
+    return [codes[token] for token in tokens]
 
 
 def decode(codes: Iterable[int], symbols: Sequence[str]) -> str:
-    """Undo :func:`encode`; bytes that are no UTF-8 become the replacement character."""
-    parts = [symbols[code] for code in codes]
-    return " ".join(parts) if of_words(symbols) else "".join(parts).encode("latin-1").decode(errors="replace")
+    """Return the text of ``codes``, the inverse of :func:`encode`; bytes that are not UTF-8 are replaced by U+FFFD."""
+    tokens = [symbols[code] for code in codes]
+    return " ".join(tokens) if has_words(symbols) else "".join(tokens).encode("latin-1").decode(errors="replace")
 
 
-def of_words(symbols: Sequence[str]) -> bool:
-    """Whether a vocabulary is of words, not of characters: one of them is longer than a character."""
+def has_words(symbols: Sequence[str]) -> bool:
+    """Return whether a vocabulary consists of words, not characters: some symbol is longer than one character."""
     return any(len(symbol) > 1 for symbol in symbols)
 
 
 def _unit(symbols: Sequence[str]) -> str:
-    return "word" if of_words(symbols) else "character"
+    return "word" if has_words(symbols) else "character"
 
 
-def _check(location: str, symbols: Sequence[str], what: str) -> None:
+def _check(location: str, symbols: Sequence[str], unit: str) -> None:
     if not symbols:
         raise UserError(f"the vocabulary {location} is empty")
     seen: set[str] = set()
     for symbol in symbols:
         if symbol in seen:
-            raise UserError(
-                f"the vocabulary {location} has the {what} {symbol!r} twice; give a file with each once, or a store"
-            )
+            raise UserError(f"the vocabulary {location} has the {unit} {symbol!r} twice; list each {unit} once")
         seen.add(symbol)

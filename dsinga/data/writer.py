@@ -1,4 +1,4 @@
-"""Writing a store: batches of records in, whole chunks out, in bounded memory, complete or not there."""
+"""Writing batches of records to a store, in bounded memory; the store is either complete or absent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsinga.errors import UserError
 
 
 class DestinationExists(UserError):
-    """Something lies at the destination and was not to be replaced."""
+    """The destination of a store exists and may not be replaced."""
 
 
 def write_store(
@@ -33,39 +33,39 @@ def write_store(
     vocabulary: Sequence[str] = (),
     overwrite: bool | Callable[[], bool] = False,
 ) -> int:
-    """Write a store of records and return how many there are.
+    """Write batches of records to a new store and return the number of records.
 
     On a local path the store is written beside the destination, as ``<name>.partial-<random>``, and renamed when it is
-    complete. At a URL, which cannot be renamed, it is written in place and marked complete last; what an error leaves
-    behind is removed.
+    complete. At a URL, which cannot be renamed, it is written in place and marked complete last. After an error the
+    incomplete store is removed.
 
     Args:
         destination: local path or fsspec URL.
-        batches: pairs of data (n, *shape) and labels (n,) integers, or None throughout. Unsigned bytes and booleans are
-            kept as uint8, int32 as int32, all other numbers as float32. n may differ from batch to batch. Records that
-            are sequences may have a label for each step, (n, T), -1 after the end.
+        batches: pairs of data (n, *shape) and integer labels (n,), or None in all pairs. uint8 and bool are stored as
+            uint8, int32 as int32, all other numbers as float32. n may differ between batches. Records that are
+            sequences may have a label for each step, (n, T), padded with -1.
         classes: names of the labels 0, 1, ...
-        vocabulary: what the codes 0, 1, ... stand for, of data that are codes.
-        overwrite: whether a store that is there is replaced; a function is asked when all is written.
+        vocabulary: the words or characters that the codes 0, 1, ... stand for, if data are codes.
+        overwrite: whether an existing store is replaced; a function is called when all records are written.
 
     Raises:
-        DestinationExists: something is there; also if it is no store of records and ``overwrite`` is given.
-        UserError: no records, batches that do not fit each other, labels beyond 32 bits.
+        DestinationExists: the destination exists; also, despite ``overwrite``, if it is not a record store.
+        UserError: there are no records, batches differ in shape or dtype, or labels exceed 32 bits.
     """
     destination = absolute(destination)
-    allowed = overwrite if callable(overwrite) else lambda: bool(overwrite)
-    check_destination(destination, allowed)
+    may_replace = overwrite if callable(overwrite) else lambda: bool(overwrite)
+    check_destination(destination, may_replace)
     staging = destination if is_url(destination) else f"{destination}.partial-{uuid.uuid4().hex[:8]}"
     try:
         if staging == destination:
             remove(destination)
         else:
             os.makedirs(os.path.dirname(destination), exist_ok=True)
-        count = _write(staging, iter(batches), {"classes": list(classes), "vocabulary": list(vocabulary)})
+        count = _write_arrays(staging, iter(batches), {"classes": list(classes), "vocabulary": list(vocabulary)})
         if staging != destination:
-            _rename(staging, destination, allowed)
+            _rename(staging, destination, may_replace)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # the first error is the one to report
+        with contextlib.suppress(OSError):  # report the first error only
             remove(staging)
         if isinstance(error, OSError):
             raise UserError(f"{destination} cannot be written: {error}") from error
@@ -73,37 +73,38 @@ def write_store(
     return count
 
 
-def check_destination(destination: str, allowed: Callable[[], bool]) -> None:
-    """Raise DestinationExists if something is at ``destination`` that must stay."""
+def check_destination(destination: str, may_replace: Callable[[], bool]) -> None:
+    """Raise DestinationExists if ``destination`` exists and may not be replaced."""
     if not exists(destination) or _is_empty_folder(destination):
         return
     if not is_store(destination):
-        raise DestinationExists(f"{destination} exists and is no store of records; choose another destination")
-    if not allowed():
-        raise DestinationExists(f"{destination} exists; --overwrite replaces it")
+        raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
+    if not may_replace():
+        raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
 
 
 def _is_empty_folder(location: str) -> bool:
     return not is_url(location) and os.path.isdir(location) and not os.listdir(location)
 
 
-def _rename(staging: str, destination: str, allowed: Callable[[], bool]) -> None:
-    """Move a complete store to its place; where several processes try, one wins and the others ask ``allowed``."""
-    old = f"{staging}.old"
+def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
+    """Rename a complete store to its destination; if several processes try, one wins and the others may replace it."""
+    replaced = f"{staging}.old"
     try:
-        while not _moved(staging, destination):
-            remove(old)  # left of a turn that another process won
-            if not allowed():
-                raise DestinationExists(f"{destination} exists; --overwrite replaces it")
-            if _moved(destination, old) and not is_store(old):  # looked at when no other process can change it
-                raise DestinationExists(f"{destination} exists and is no store of records; choose another destination")
+        while not _try_rename(staging, destination):
+            remove(replaced)  # from an earlier attempt, in which another process was faster
+            if not may_replace():
+                raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
+            # Checked after the rename, when no other process can change it.
+            if _try_rename(destination, replaced) and not is_store(replaced):
+                raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
     finally:
-        if not _moved(old, destination):  # what was taken goes back, unless something came in its place
-            remove(old)
+        if not _try_rename(replaced, destination):  # restores the old store after an error; fails if a new one is there
+            remove(replaced)
 
 
-def _moved(source: str, destination: str) -> bool:
-    """Rename a folder; False if the destination is taken, or the source is gone."""
+def _try_rename(source: str, destination: str) -> bool:
+    """Rename a folder; return False if the destination exists or the source is gone."""
     try:
         os.rename(source, destination)
     except OSError as error:
@@ -114,19 +115,19 @@ def _moved(source: str, destination: str) -> bool:
     return True
 
 
-def _write(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, list[str]]) -> int:
+def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, list[str]]) -> int:
     group = zarr.open_group(store=zarr_store(location, read_only=False), mode="w", zarr_format=3)
     group.attrs.put({"dsinga": VERSION, "complete": False})
-    columns: tuple[_ArrayWriter, _ArrayWriter | None] | None = None
+    columns: tuple[_ColumnWriter, _ColumnWriter | None] | None = None
     for batch in batches:
-        data, labels = _batch(*batch[:2])
+        data, labels = _as_stored(*batch[:2])
         if columns is None:
             rows = chunk_rows(data.nbytes // max(len(data), 1))
             columns = (
-                _ArrayWriter(group, "data", data, rows),
+                _ColumnWriter(group, "data", data, rows),
                 None
                 if labels is None
-                else _ArrayWriter(group, "labels", labels, chunk_rows(4 * math.prod(labels.shape[1:]))),
+                else _ColumnWriter(group, "labels", labels, chunk_rows(4 * math.prod(labels.shape[1:]))),
             )
         columns[0].append(data)
         if (labels is None) != (columns[1] is None):
@@ -137,29 +138,30 @@ def _write(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, 
         raise UserError("there are no records to write")
     attributes: dict[str, Any] = {"dsinga": VERSION, "complete": True}
     attributes["digest"] = "-".join(column.close() for column in columns if column)
-    attributes.update({name: given for name, given in names.items() if given})
+    attributes.update({key: strings for key, strings in names.items() if strings})
     group.attrs.put(attributes)
     return columns[0].count
 
 
-def _batch(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
+def _as_stored(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return data and labels in the dtypes of a store; raise UserError if they do not fit these."""
     data = np.asarray(data)
     if data.dtype.kind not in "buif":
-        raise UserError(f"records are numbers, not {data.dtype}")
-    kept = np.uint8 if data.dtype in (np.uint8, np.bool_) else np.int32 if data.dtype == np.int32 else np.float32
+        raise UserError(f"records must be numbers, not {data.dtype}")
+    dtype = np.uint8 if data.dtype in (np.uint8, np.bool_) else np.int32 if data.dtype == np.int32 else np.float32
     try:
         with np.errstate(over="raise"):
-            data = data.astype(kept, copy=False)
+            data = data.astype(dtype, copy=False)
     except FloatingPointError:
-        raise UserError("records have numbers beyond those of float32; scale them") from None
+        raise UserError("records have values beyond the range of float32; scale them") from None
     if labels is None:
         return data, None
     labels = np.asarray(labels)
     limits = np.iinfo(np.int32)
     if labels.dtype.kind not in "bui" or labels.shape[:1] != data.shape[:1] or labels.ndim > 2:
         raise UserError(
-            f"labels are one integer a record, or a row of integers a record that is a sequence, not {labels.dtype} "
-            f"{labels.shape} for {len(data)} records"
+            "labels must be one integer per record, or for sequences a row of integers per record, not "
+            f"{labels.dtype} {labels.shape} for {len(data)} records"
         )
     for label in (labels.min(), labels.max()) if labels.size else ():
         if not limits.min <= label <= limits.max:
@@ -167,8 +169,8 @@ def _batch(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
     return data, labels.astype(np.int32)
 
 
-class _ArrayWriter:
-    """One array of a store in the making: rows come in, whole chunks go out, each written once."""
+class _ColumnWriter:
+    """Writes the data array or the label array of a store: collects rows and writes each whole chunk once."""
 
     def __init__(self, group: zarr.Group, name: str, first: np.ndarray, rows: int):
         self.name = name
@@ -176,7 +178,7 @@ class _ArrayWriter:
         self._buffer = np.empty((rows, *first.shape[1:]), first.dtype)
         self._filled = 0
         self._hash = hashlib.blake2b(f"{first.dtype.name} {first.shape[1:]}".encode(), digest_size=16)
-        # Bytes of images hardly shrink by shuffling and decode twice as slowly; four-byte numbers gain from it.
+        # Shuffling hardly compresses images of bytes and makes decoding twice as slow; numbers of four bytes gain.
         shuffle: Literal["noshuffle", "shuffle"] = "noshuffle" if first.dtype.itemsize == 1 else "shuffle"
         self._array = group.create_array(
             name,
@@ -184,7 +186,7 @@ class _ArrayWriter:
             chunks=self._buffer.shape,
             dtype=first.dtype,
             compressors=[BloscCodec(cname="zstd", clevel=3, shuffle=shuffle)],
-            config={"write_empty_chunks": True},  # so that a missing chunk is a fault
+            config={"write_empty_chunks": True},  # so that a missing chunk always means damage
         )
 
     def append(self, values: np.ndarray) -> None:
@@ -195,16 +197,16 @@ class _ArrayWriter:
                 f"{buffer.dtype} {buffer.shape[1:]}"
             )
         while len(values):
-            taken = min(len(buffer) - self._filled, len(values))
-            buffer[self._filled : self._filled + taken] = values[:taken]
-            values = values[taken:]
-            self._filled += taken
-            self.count += taken
+            rows = min(len(buffer) - self._filled, len(values))
+            buffer[self._filled : self._filled + rows] = values[:rows]
+            values = values[rows:]
+            self._filled += rows
+            self.count += rows
             if self._filled == len(buffer):
                 self._flush()
 
     def close(self) -> str:
-        """Write what is left, cut the array to its true length and return the hash of its rows."""
+        """Write the remaining rows, shrink the array to its length and return the hash of its rows."""
         self._flush()
         self._resize(self.count)
         return self._hash.hexdigest()
@@ -213,7 +215,7 @@ class _ArrayWriter:
         rows = self._buffer[: self._filled]
         start = self.count - self._filled
         if self.count > self._array.shape[0]:
-            self._resize(2 * self._array.shape[0])  # doubling: a resize lists all chunks
+            self._resize(2 * self._array.shape[0])  # doubled, since each resize lists all chunks
         if self._filled:
             self._array[start : self.count] = rows
             self._hash.update(rows.data)

@@ -79,7 +79,7 @@ def trained_here(job: Job, values: Values, windows: Windows) -> Values:
 
 def read(windows: Windows, step: int) -> torch.Tensor:
     """Return the windows (BATCH, STEPS + 1) of a step, beginning again at the end of the text."""
-    first = step % windows.rounds * BATCH
+    first = step % windows.windows_per_stream * BATCH
     return torch.tensor(windows.read(range(first, first + BATCH))[0].astype(np.int64))
 
 
@@ -87,10 +87,10 @@ def bits(values: Values, windows: Windows, carry: bool) -> float:
     """Return the bits per character of a text, by PyTorch."""
     peer, state, total = Peer(values), None, 0.0
     with torch.no_grad():
-        for step in range(windows.rounds):
+        for step in range(windows.windows_per_stream):
             loss, after = peer(read(windows, step), state)
             total, state = total + float(loss), after if carry else None
-    return total / (windows.rounds * BATCH * STEPS) / math.log(2)
+    return total / (windows.windows_per_stream * BATCH * STEPS) / math.log(2)
 
 
 def compare(folder: Path, steps: int, hidden: int) -> dict[str, float]:

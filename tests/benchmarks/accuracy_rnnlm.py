@@ -101,7 +101,7 @@ def main() -> None:
         windows = {part: Windows(store, BATCH, STEPS) for part, store in texts.items()}
         words = texts["train"].read(np.arange(len(texts["train"])))[0]
         counts = np.bincount(words, minlength=len(texts["train"].vocabulary)).tolist()
-        steps = arguments.epochs * windows["train"].rounds
+        steps = arguments.epochs * windows["train"].windows_per_stream
         quiet = {"train_steps": steps, "disp_freq": 0, "validate_freq": 0, "test_freq": 0}
         job = rnnlm(counts, name, hidden=arguments.hidden, learning_rate=arguments.learning_rate, **quiet)
         starts = job.net.layer[-1].classsoftmaxloss_conf.class_start

@@ -73,7 +73,7 @@ def test_an_error_reaches_all_who_wait_and_is_forgotten() -> None:
 
 
 def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "TIMEOUT", 0.05)
+    monkeypatch.setattr(cache_module, "TIMEOUT_SECONDS", 0.05)
     cache = ChunkCache()
     started, go = threading.Event(), threading.Event()
 

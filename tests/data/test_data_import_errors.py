@@ -175,7 +175,11 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
         lambda at: _file(at, "x.mat", (_mat(at, a=np.ones((9, 9))) / "a.mat").read_bytes()[:400]),
         r"^[^ ]*x.mat cannot be read: could not read bytes$",
     ),
-    "mat beyond": ("mat", lambda at: _mat(at, a=np.full((3, 2), 1e300)), "numbers beyond those of float32; scale them"),
+    "mat beyond": (
+        "mat",
+        lambda at: _mat(at, a=np.full((3, 2), 1e300)),
+        "values beyond the range of float32; scale them",
+    ),
     "mat rows": (
         "mat",
         lambda at: _mat(at, a_tr=np.ones((3, 2)), y_tr=np.ones(4)),

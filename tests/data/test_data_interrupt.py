@@ -67,7 +67,7 @@ def test_a_killed_import_leaves_nothing_that_opens(kind: str, tmp_path: Path) ->
     assert left, "the import had begun to write"
     assert destination not in left
     for path in (*left, destination):
-        with pytest.raises(UserError, match="no store at|is not complete"):
+        with pytest.raises(UserError, match="no store at|is incomplete"):
             RecordStore(path)
     import_records(kind, source.path, destination)
     np.testing.assert_array_equal(RecordStore(destination).read([0, 5])[0], source.expected[""][0][[0, 5]])

@@ -123,7 +123,7 @@ class TestOldFormats:
         source = SOURCES["kvfile"](tmp_path)
         (tmp_path / "train_data.zarr").mkdir()
         (tmp_path / "train_data.zarr" / "precious").write_text("x")
-        with pytest.raises(UserError, match="train_data.zarr exists and is no store of records"):
+        with pytest.raises(UserError, match="train_data.zarr exists and is not a record store"):
             open_store(source.path)
         assert (tmp_path / "train_data.zarr" / "precious").exists()
 
@@ -191,10 +191,10 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("backend", "message"),
         [
-            ("kvfiel", "no backend 'kvfiel'; did you mean 'kvfile'"),
-            ("hdfsfile", "backend 'hdfsfile' is not read; copy the file here"),
-            (None, "does not show what it is; name its backend, one of kvfile, textfile"),
-            ("zarr", "is no zarr v3 group"),
+            ("kvfiel", "unknown backend 'kvfiel'; did you mean 'kvfile'"),
+            ("hdfsfile", "backend 'hdfsfile' is not supported; copy the file to this machine"),
+            (None, "its name does not show its format; set backend to one of kvfile, textfile"),
+            ("zarr", "is not a zarr v3 group"),
         ],
     )
     def test_backends(self, tmp_path: Path, backend: str | None, message: str) -> None:
@@ -204,7 +204,9 @@ class TestRefused:
 
     def test_an_old_file_at_a_url(self) -> None:
         fsspec.filesystem("memory").pipe_file("/old/x.bin", b"x")
-        with pytest.raises(UserError, match="memory://old/x.bin: a kvfile at a URL is not read; copy it here"):
+        with pytest.raises(
+            UserError, match="memory://old/x.bin: a kvfile cannot be read from a URL; copy it to this machine"
+        ):
             open_store("memory://old/x.bin", "kvfile")
         write_store("memory://old/x.zarr", [(ONES, None)])
         assert len(open_store("memory://old/x.zarr", "kvfile")) == 4
@@ -243,11 +245,11 @@ class TestMean:
         (tmp_path / "m5.bin").write_bytes(b"")
         (tmp_path / "m3.npy").write_bytes(b"nonsense")
         for name, message in {
-            "m.zarr": "holds more than one record",
-            "m2.bin": "holds more than one record",
+            "m.zarr": "has more than one record",
+            "m2.bin": "has more than one record",
             "m3.npy": "cannot be read as a numpy file",
             "m4.bin": "was not found",
-            "m5.bin": "holds no record",
+            "m5.bin": "has no record",
         }.items():
             with pytest.raises(UserError, match=f"{name}.* {message}"):
                 read_mean(tmp_path / name)

@@ -109,7 +109,7 @@ def test_close_ends_the_thread_within_a_second(waiting: str) -> None:
     thread.join(1)
     assert not thread.is_alive()
     assert len(read.asked) <= 3
-    with pytest.raises(RunError, match="was asked of a reader that is closed"):
+    with pytest.raises(RunError, match="the prefetching was closed before step"):
         next(prefetch)
 
 
@@ -135,7 +135,7 @@ def test_close_wakes_a_consumer_that_waits() -> None:
 
 
 def test_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch_module, "TIMEOUT", 0.05)
+    monkeypatch.setattr(prefetch_module, "TIMEOUT_SECONDS", 0.05)
     read = Recorder()
     read.go.clear()
     prefetch = Prefetch(read, 7)

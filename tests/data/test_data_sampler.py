@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.data import Sampler
-from dsinga.data.sampler import MIXED
+from dsinga.data.sampler import MIXED_CHUNKS
 
 lengths = st.integers(1, 700)
 batchsizes = st.integers(1, 90)
@@ -110,14 +110,16 @@ class TestMixing:
         (order,) = epochs(Sampler(length, 50, seed, chunk), 1)
         count = -(-length // chunk)
         for start in range(0, length, chunk):  # a stretch as long as a chunk touches at most two slots
-            assert len(np.unique(order[start : start + chunk] // chunk)) <= min(count, MIXED + 2)
+            assert len(np.unique(order[start : start + chunk] // chunk)) <= min(count, MIXED_CHUNKS + 2)
 
     def test_each_chunk_is_needed_in_one_stretch(self) -> None:
         chunk, count = 100, 50
         (order,) = epochs(Sampler(chunk * count, 50, 0, chunk), 1)
         spans = [np.ptp(np.flatnonzero(order // chunk == index)) for index in range(count)]
-        assert np.median(spans) <= MIXED * chunk
-        assert sum(span > MIXED * chunk for span in spans) < MIXED  # those dealt round the end of the epoch
+        assert np.median(spans) <= MIXED_CHUNKS * chunk
+        assert (
+            sum(span > MIXED_CHUNKS * chunk for span in spans) < MIXED_CHUNKS
+        )  # those dealt round the end of the epoch
 
 
 @pytest.mark.parametrize("arguments", [(0, 1, 0, 1), (1, 0, 0, 1), (1, 1, 0, 0), (1, 1, 0, 1, True, -1)])

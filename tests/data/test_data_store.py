@@ -123,7 +123,7 @@ class StoreContract:
     def test_rows_outside_are_refused(self, tmp_path: Path, rows: list[int]) -> None:
         location = self.location(tmp_path)
         write_store(location, [contents()])
-        with pytest.raises(IndexError, match=f"asked of the {ROWS} records"):
+        with pytest.raises(IndexError, match=f"are not all in the {ROWS} records of"):
             RecordStore(location).read(rows)
 
     def test_an_error_midway_leaves_nothing_that_opens(self, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ class StoreContract:
     def test_it_is_replaced_only_when_asked(self, tmp_path: Path) -> None:
         location = self.location(tmp_path)
         write_store(location, [contents()])
-        with pytest.raises(UserError, match="exists; --overwrite replaces it"):
+        with pytest.raises(UserError, match="exists; --overwrite .* replaces it"):
             write_store(location, [contents(10)])
         assert len(RecordStore(location)) == ROWS
         old = RecordStore(location)
@@ -214,10 +214,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("attributes", "message"),
         [
-            ({}, "not a store of records .it lacks the attribute 'dsinga'"),
-            ({"dsinga": 2, "complete": True}, "has store layout 2, this dsinga reads layout 1"),
-            ({"dsinga": 1}, "is not complete: its import was interrupted; import it again"),
-            ({"dsinga": 1, "complete": False}, "is not complete"),
+            ({}, "not a record store .it lacks the attribute 'dsinga'"),
+            ({"dsinga": 2, "complete": True}, "has version 2 of the store format, but this dsinga reads version 1"),
+            ({"dsinga": 1}, "is incomplete: its import was interrupted; import it again"),
+            ({"dsinga": 1, "complete": False}, "is incomplete"),
         ],
     )
     def test_attributes(self, good: Path, attributes: dict[str, Any], message: str) -> None:
@@ -240,8 +240,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("array", "message"),
         [
-            ({"chunks": (10, 4), "dtype": "float64"}, "data are float64; a store holds one of uint8, int32, float32"),
-            ({"chunks": (10, 2), "dtype": "uint8"}, "to be cut along axis 0 only"),
+            (
+                {"chunks": (10, 4), "dtype": "float64"},
+                "data of dtype float64; a store has one of uint8, int32, float32",
+            ),
+            ({"chunks": (10, 2), "dtype": "uint8"}, "chunks of shape .10, 2.; chunk it along axis 0 only"),
         ],
     )
     def test_another_array(self, good: Path, array: dict[str, Any], message: str) -> None:
@@ -261,7 +264,7 @@ class TestRefusals:
         (tmp_path / "folder" / "zarr.json").write_text("{nonsense")
         zarr.create_array(tmp_path / "array", shape=(3,), dtype="uint8")
         for name in ("file", "folder", "array"):
-            with pytest.raises(UserError, match=f"{name} is no zarr v3 group"):
+            with pytest.raises(UserError, match=f"{name} is not a zarr v3 group"):
                 RecordStore(tmp_path / name)
         with pytest.raises(UserError, match="no store at .*nothing; make one with: dsinga data import"):
             RecordStore(tmp_path / "nothing")

@@ -101,7 +101,7 @@ def test_unseen_words_are_unknown_left_out_or_refused(tmp_path: Path) -> None:
         (b"abd", {"vocabulary": "vocab"}, r"byte 2 is the character 'd', which the vocabulary lacks.*--held-out"),
         (b"xyz", {"vocabulary": "vocab", "skip_unseen": True}, "has none of the characters of .*vocab"),
         (b"ab", {"vocabulary": "nothing"}, "nothing cannot be read"),
-        (b"ab", {"vocabulary": "twice"}, "has the character 'a' twice; give a file with each once"),
+        (b"ab", {"vocabulary": "twice"}, "has the character 'a' twice; list each character once"),
         (b"ab", {"held_out": 1.0}, "held_out is 1.0"),
         (b"ab", {"held_out": 0.1}, "leaves a part empty"),
         (b"\xff\n", {"words": True}, r"in:1: not UTF-8 text"),
@@ -134,7 +134,7 @@ class TestOpenText:
         assert len(open_text(text, "vocab.txt")) == len(TEXT)
 
     def test_a_file_without_a_vocabulary_is_refused(self, text: Path) -> None:
-        with pytest.raises(UserError, match=r"without a vocabulary; give vocab_path.*dsinga data import text"):
+        with pytest.raises(UserError, match=r"without a vocabulary; set vocab_path.*dsinga data import text"):
             open_text(text)
 
     def test_a_store_of_another_vocabulary_is_refused(self, text: Path) -> None:
@@ -152,13 +152,17 @@ class TestWindows:
 
     def test_rows_go_on_in_streams_of_their_own(self, windows: Windows) -> None:
         stream = len(TEXT) // 3
-        assert (windows.rounds, len(windows), windows.shape) == ((stream - 1) // 10, windows.rounds * 3, (11,))
+        assert (windows.windows_per_stream, len(windows), windows.shape) == (
+            (stream - 1) // 10,
+            windows.windows_per_stream * 3,
+            (11,),
+        )
         sampler = Sampler(len(windows), 3, seed=1, chunk=windows.block, shuffle=False)
-        for step in range(2 * windows.rounds):
+        for step in range(2 * windows.windows_per_stream):
             data, labels = windows.read(sampler.rows(step))
             assert labels is None
             for row, codes in enumerate(data):
-                start = row * stream + step % windows.rounds * 10
+                start = row * stream + step % windows.windows_per_stream * 10
                 read = "".join(windows.vocabulary[code] for code in codes)
                 assert read == TEXT[start : start + 11]
 
@@ -172,5 +176,5 @@ class TestWindows:
 
     def test_records_that_are_no_text_are_refused(self, tmp_path: Path) -> None:
         write_store(tmp_path / "images.zarr", [(np.zeros((9, 4), np.uint8), None)])
-        with pytest.raises(UserError, match=r"not the codes of a text; make one with: dsinga data import text"):
+        with pytest.raises(UserError, match=r"not the codes of a text; import a text with: dsinga data import text"):
             Windows(RecordStore(tmp_path / "images.zarr"), 2, 3)

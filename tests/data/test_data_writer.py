@@ -68,15 +68,18 @@ def test_bytes_and_codes_stay_and_other_numbers_become_float32(tmp_path: Path, g
         ([(ONES, None), (ONES.astype(np.uint8), None)], "record 4: uint8"),
         ([(ONES, None), (ONES, [1, 2, 3, 4])], "record 4: some records have a label and some have none"),
         ([(ONES, [1, 2, 3, 4]), (ONES, None)], "record 4: some records have a label and some have none"),
-        ([(ONES, [1, 2, 3])], r"labels are one integer a record, or .*, not int64 \(3,\) for 4 records"),
-        ([(ONES, np.zeros((4, 2, 2), int))], r"labels are one integer a record, or .*, not int64 \(4, 2, 2\) for 4"),
+        ([(ONES, [1, 2, 3])], r"labels must be one integer per record, or .*, not int64 \(3,\) for 4 records"),
+        (
+            [(ONES, np.zeros((4, 2, 2), int))],
+            r"labels must be one integer per record, or .*, not int64 \(4, 2, 2\) for 4",
+        ),
         (
             [(ONES, np.zeros((4, 2), int)), (ONES, np.zeros((4, 3), int))],
             r"record 4: int32 \(3,\) where the records bef",
         ),
-        ([(ONES, [0.5] * 4)], "labels are one integer a record, or .*, not float64"),
+        ([(ONES, [0.5] * 4)], "labels must be one integer per record, or .*, not float64"),
         ([(ONES, [1, -(2**40), 3, 4])], "label 1099511627776 does not fit|label -1099511627776 does not fit"),
-        ([(np.array([["a"]]), None)], "records are numbers, not <U1"),
+        ([(np.array([["a"]]), None)], "records must be numbers, not <U1"),
     ],
 )
 def test_batches_that_do_not_fit_are_refused(tmp_path: Path, batches: list[Any], message: str) -> None:
@@ -89,7 +92,7 @@ class TestDestination:
     def test_what_is_no_store_is_never_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "precious").write_text("data")
         for destination in (tmp_path, tmp_path / "precious"):
-            with pytest.raises(UserError, match="exists and is no store of records; choose another destination"):
+            with pytest.raises(UserError, match="exists and is not a record store; choose another destination"):
                 write_store(destination, [(ONES, None)], overwrite=True)
         assert (tmp_path / "precious").read_text() == "data"
 
@@ -125,7 +128,7 @@ class TestDestination:
             thread.join(30)
         wrote = [outcome for outcome in outcomes if outcome.startswith("wrote")]
         assert len(wrote) == 1
-        assert sum("exists; --overwrite replaces it" in outcome for outcome in outcomes) == 5
+        assert sum("exists; --overwrite (overwrite=True in Python) replaces it" in outcome for outcome in outcomes) == 5
         assert (RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0] == int(wrote[0].split()[1])).all()
         assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
