@@ -97,10 +97,10 @@ def test_the_tag_is_the_last_column(tmp_path):
         (
             "is O\nParis B-place\n",
             {"vocabulary": "train"},
-            r"sentences.conll:2: tag 'B-place' is none of those of .*B-loc",
+            r"sentences.conll:2: tag 'B-place' is not among the tags of .*B-loc",
         ),
-        ("is O\nParis\n", {}, "sentences.conll:2: 'Paris' has no tag; --no-label"),
-        ("the cat sat on\nthe mat\n", {}, "sentences.conll:2: 2 columns where the lines before have 4"),
+        ("is O\nParis\n", {}, "sentences.conll:2: 'Paris' has no tag; use --no-label"),
+        ("the cat sat on\nthe mat\n", {}, "sentences.conll:2: 2 columns, but the lines before have 4"),
         ("\n\n", {}, "sentences.conll has no sentences"),
         ("is O\n", {"vocabulary": "nowhere"}, "no store at .*nowhere/words.zarr"),
         ("is O\n", {"min_count": 0}, "min_count is 0"),

@@ -68,13 +68,17 @@ PAIRS = [pair(b"%d" % row, pixels(np.full((4, 4), row, np.uint8), row)) for row 
 
 FAULTS: dict[str, tuple[str, Fault, str]] = {
     "no file": ("mnist", lambda at: at, "has no file train-images-idx3-ubyte"),
-    "no such source": ("mnist", lambda at: at / "nowhere", "there is no .*nowhere to import"),
+    "no such source": (
+        "mnist",
+        lambda at: at / "nowhere",
+        "nowhere does not exist; give a file or folder on this machine",
+    ),
     "idx truncated": (
         "mnist",
         lambda at: _mnist(at, IMAGES[:-800]),
         "train-images.* is truncated: it ends in row 8 of 10",
     ),
-    "idx too long": ("mnist", lambda at: _mnist(at, IMAGES + b"x"), "goes on after the 10 rows"),
+    "idx too long": ("mnist", lambda at: _mnist(at, IMAGES + b"x"), "has more bytes than the 10 rows"),
     "idx header": ("mnist", lambda at: _mnist(at, IMAGES[:9]), "is truncated: it ends in its header"),
     "idx magic": ("mnist", lambda at: _mnist(at, b"\x7fELF" + IMAGES), "starts with 2051, this one with b'.x7fELF'"),
     "idx counts": ("mnist", lambda at: _mnist(at, IMAGES, idx(np.arange(9))), "10 images but .* has 9 labels"),
@@ -94,7 +98,11 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
         lambda at: _cifar(at, ROWS[:-1]),
         "data_batch_1.bin is truncated: it ends within row 4",
     ),
-    "cifar label": ("cifar10", lambda at: _cifar(at, ROWS + b"M" + ROWS[1:]), "is no CIFAR-10: row 5 has label 77"),
+    "cifar label": (
+        "cifar10",
+        lambda at: _cifar(at, ROWS + b"M" + ROWS[1:]),
+        "is not CIFAR-10: row 5 has label 77, not 0 to 9",
+    ),
     "cifar none": ("cifar10", lambda at: at, "has no data_batch_1.bin"),
     "cifar tar": ("cifar10", lambda at: _file(at, "x.tar.gz", b"nonsense"), "cannot be read as a tar archive"),
     "csv word": (
@@ -110,66 +118,78 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
     "csv columns": (
         "csv",
         lambda at: _file(at, "x.csv", b"1,2,3\n4,5\n"),
-        "x.csv:2: 2 values where the lines before have 3",
+        "x.csv:2: 2 values, but the lines before have 3",
     ),
-    "csv late": ("csv", lambda at: _file(at, "x.csv", b"1,2,3\n" * 300_000 + b"4,5\n"), "x.csv:300001: 2 values where"),
+    "csv late": ("csv", lambda at: _file(at, "x.csv", b"1,2,3\n" * 300_000 + b"4,5\n"), "x.csv:300001: 2 values, but"),
     "csv label": ("csv", lambda at: _file(at, "x.csv", b"1,2\n\n1.5,2\n"), "x.csv:3: label 1.5 is not an integer"),
-    "csv no data": ("csv", lambda at: _file(at, "x.csv", b"1\n2\n"), "x.csv:1: one value a line"),
+    "csv no data": (
+        "csv",
+        lambda at: _file(at, "x.csv", b"1\n2\n"),
+        "x.csv:1: only one value; a line needs a label and data",
+    ),
     "csv empty": ("csv", lambda at: _file(at, "x.csv", b"\n"), "there are no records to write"),
     "kvfile truncated": (
         "kvfile",
         lambda at: _file(at, "x.bin", b"".join(PAIRS)[:-5]),
         "record 2 at byte 82: its value ends",
     ),
-    "kvfile not one": ("kvfile", lambda at: _file(at, "x.bin", b"some text, not pairs"), "is no kvfile, or truncated"),
-    "kvfile no message": ("kvfile", lambda at: _file(at, "x.bin", pair(b"", b"\xff\xff")), "is no RecordProto message"),
+    "kvfile not one": (
+        "kvfile",
+        lambda at: _file(at, "x.bin", b"some text, not pairs"),
+        "is not a kvfile, or truncated",
+    ),
+    "kvfile no message": (
+        "kvfile",
+        lambda at: _file(at, "x.bin", pair(b"", b"\xff\xff")),
+        "is not a RecordProto message",
+    ),
     "kvfile empty record": (
         "kvfile",
         lambda at: _file(at, "x.bin", pair(b"", b"")),
-        "record 0 at byte 0: 0 values where",
+        "record 0 at byte 0 has 0 values, but",
     ),
     "kvfile mixed": (
         "kvfile",
         lambda at: _file(at, "x.bin", PAIRS[0] + pair(b"", pixels(np.zeros((2, 4), np.uint8), 1))),
-        r"record 1 at byte 41: uint8 of shape \(2, 4\), where the first record \(.*\) is uint8 of shape \(4, 4\)",
+        r"record 1 at byte 41 is uint8 of shape \(2, 4\), but the first record \(.*\) is uint8 of shape \(4, 4\)",
     ),
     "kvfile some labels": (
         "kvfile",
         lambda at: _file(
             at, "x.bin", PAIRS[0] + pair(b"", RecordProto(shape=[4, 4], pixel=bytes(16)).SerializeToString())
         ),
-        "record 1 at byte 41: no label, where the first record .* has one",
+        "record 1 at byte 41 has no label, but the first record .* has one",
     ),
     "kvfile shape": (
         "kvfile",
         lambda at: _file(at, "x.bin", pair(b"", RecordProto(shape=[4, 5], pixel=bytes(16)).SerializeToString())),
-        r"record 0 at byte 0: 16 values where its shape \(4, 5\) wants 20",
+        r"record 0 at byte 0 has 16 values, but its shape \(4, 5\) has 20",
     ),
-    "lmdb record": ("lmdb", lambda at: _lmdb(at, b"\xff\xff"), "record 'k7' is no CaffeDatum message"),
+    "lmdb record": ("lmdb", lambda at: _lmdb(at, b"\xff\xff"), "record 'k7' is not a CaffeDatum message"),
     "lmdb none": ("lmdb", lambda at: _file(at, "x.mdb", b"x"), "cannot be opened as an LMDB database"),
     "npz none": ("npz", lambda at: _file(at, "x.npz", b"x"), "cannot be read as an npz file"),
     "npz names": (
         "npz",
         lambda at: _npz(at, train=np.zeros(3)),
-        "none of its arrays is named data, x, images; it has train",
+        "has no array named data or x or images; it has train",
     ),
-    "npz rows": ("npz", lambda at: _npz(at, x=np.zeros((3, 2)), y=np.zeros(2)), r"'y' has shape \(2,\), where 'x' has"),
+    "npz rows": ("npz", lambda at: _npz(at, x=np.zeros((3, 2)), y=np.zeros(2)), r"'y' has shape \(2,\), but 'x' has"),
     "npz objects": ("npz", lambda at: _npz(at, x=np.array([None])), "array 'x' is object"),
     "mat none": ("mat", lambda at: _file(at, "x.mat", b"x" * 300), "x.mat cannot be read as a MATLAB file"),
     "mat empty": ("mat", lambda at: _file(at, "x.mat", b""), "x.mat cannot be read as a MATLAB file"),
     "mat hdf5": (
         "mat",
         lambda at: _file(at, "x.mat", b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + b"x" * 400),
-        "version 7.3 .HDF5.; save it with",
+        "format 7.3 .HDF5.; save it with",
     ),
-    "mat folder": ("mat", lambda at: at, r"must have one file .mat, and has none; name the file itself"),
+    "mat folder": ("mat", lambda at: at, r"must have one .mat file, but has none; give the path of the file itself"),
     "mat folder two": (
         "mat",
         lambda at: _file(_mat(at, a=np.ones((3, 2))), "b.mat", b"").parent,
-        "and has 2: a.mat, b.mat",
+        "but has 2: a.mat, b.mat",
     ),
-    "mat no matrix": ("mat", lambda at: _mat(at, a=np.ones(3)), r"no full matrix of numbers.*; it has a \(1, 3\)"),
-    "mat sparse": ("mat", lambda at: _mat(at, a=csc_array(np.eye(3))), r"no full matrix .*; it has a \(3, 3\) sparse"),
+    "mat no matrix": ("mat", lambda at: _mat(at, a=np.ones(3)), r"no dense matrix of numbers.*; it has a \(1, 3\)"),
+    "mat sparse": ("mat", lambda at: _mat(at, a=csc_array(np.eye(3))), r"no dense matrix .*; it has a \(3, 3\) sparse"),
     "mat cut": (
         "mat",
         lambda at: _file(at, "x.mat", (_mat(at, a=np.ones((9, 9))) / "a.mat").read_bytes()[:400]),
@@ -193,11 +213,15 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
     "mat list": (
         "mat",
         lambda at: _mat(at, "a 1\nb\n", a_tr=np.ones((3, 2))),
-        "trainset.list:2: a line ends in a label, an integer, not 'b'",
+        "trainset.list:2: a line must end in an integer label, not 'b'",
     ),
-    "image": ("imagefolder", lambda at: _file(at, "list", b"list 3"), "list is no image that can be read"),
+    "image": ("imagefolder", lambda at: _file(at, "list", b"list 3"), "list cannot be read as an image"),
     "image missing": ("imagefolder", lambda at: _file(at, "list", b"a.png 3"), "a.png cannot be read: No such file"),
-    "image list": ("imagefolder", lambda at: _file(at, "list", b"a.png 3\nb.png"), "list:2: a line is 'path label'"),
+    "image list": (
+        "imagefolder",
+        lambda at: _file(at, "list", b"a.png 3\nb.png"),
+        "list:2: a line must be 'path label'",
+    ),
     "image folder": ("imagefolder", lambda at: at, "has no images"),
 }
 
@@ -213,7 +237,7 @@ def test_a_faulty_source_is_named_and_leaves_no_store(fault: str, tmp_path: Path
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no import of kind 'minst'; did you mean 'mnist'"):
+    with pytest.raises(UserError, match="unknown import kind 'minst'; did you mean 'mnist'"):
         import_records("minst", tmp_path, tmp_path / "x")
 
 

@@ -127,7 +127,7 @@ class TestImageFolder:
     def test_images_are_resized_when_asked(self, tmp_path: Path) -> None:
         image_classes(tmp_path / "images")
         Image.new("L", (40, 30), 77).save(tmp_path / "images" / "cat" / "grey.jpg")
-        with pytest.raises(UserError, match=r"uint8 of shape \(3, 30, 40\), where the first record|\(3, 6, 5\)"):
+        with pytest.raises(UserError, match=r"uint8 of shape \(3, 30, 40\), but the first record|\(3, 6, 5\)"):
             import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr")
         import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr", size=(8, 9))
         assert RecordStore(tmp_path / "out.zarr").shape == (3, 8, 9)

@@ -103,7 +103,7 @@ def test_unseen_words_are_unknown_left_out_or_refused(tmp_path: Path) -> None:
         (b"ab", {"vocabulary": "nothing"}, "nothing cannot be read"),
         (b"ab", {"vocabulary": "twice"}, "has the character 'a' twice; list each character once"),
         (b"ab", {"held_out": 1.0}, "held_out is 1.0"),
-        (b"ab", {"held_out": 0.1}, "leaves a part empty"),
+        (b"ab", {"held_out": 0.1}, "would be empty"),
         (b"\xff\n", {"words": True}, r"in:1: not UTF-8 text"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Importing records, as others publish or kept them, into stores."""
+"""Importers: reading published data sets and common file formats into record stores."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from dsinga.registry import lookup, nearest, register, registered
 Importer = Callable[..., dict[str, StoreContents]]
 Progress = Callable[[int, int], None]
 
-# An importer takes the source and options of its own, and returns the stores to be, by the name that each gets below
-# the destination; "" is the destination itself. Nothing but headers is read before the batches are asked for.
+# An importer takes the source and its own options, and returns the contents of each store to write, by the path to add
+# to the destination; "" is the destination itself. It reads headers only; the batches are generators.
 KINDS: dict[str, Importer] = {
     "mnist": mnist,
     "cifar10": cifar10,
@@ -42,7 +42,7 @@ KINDS: dict[str, Importer] = {
     "text": text,
 }
 for _kind, _importer in KINDS.items():
-    if _kind not in registered("importer"):  # a user's own of that name may have come first
+    if _kind not in registered("importer"):  # a user may have registered an importer of that name before
         register("importer", _kind)(_importer)
 
 
@@ -54,61 +54,65 @@ def import_records(
     overwrite: bool | Callable[[], bool] = False,
     **options: object,
 ) -> dict[str, int]:
-    """Import ``source`` into a store, or a folder of stores, in bounded memory; an interruption leaves none half made.
+    """Import ``source`` into a store or a folder of stores, in bounded memory; an interruption leaves no partial store.
 
     Args:
-        kind: a key of ``KINDS``, whose function's docstring says what it reads, or the name of a user's own, which is
-            registered as ``@register("importer", "name")``: a function like those.
+        kind: a key of ``KINDS``, whose function's docstring says what it reads, or the name of a user's importer,
+            registered as ``@register("importer", "name")``.
         source: file or folder.
-        destination: path or URL of the store to make; for mnist and cifar10 the folder to make train_data.zarr,
-            test_data.zarr (and image_mean.zarr) in, for mat and conll the folder for several stores.
-        progress: called after each batch with how much is done and of how much, in records or bytes.
-        overwrite: whether stores that are there are replaced; see :func:`dsinga.data.write_store`.
-        **options: those of the kind.
+        destination: path or URL of the store to write; for mnist and cifar10 the folder for train_data.zarr,
+            test_data.zarr (and image_mean.zarr), for mat and conll the folder for several stores.
+        progress: called after each batch with the amount read and the total, both in records or both in bytes.
+        overwrite: whether existing stores are replaced; see :func:`dsinga.data.write_store`.
+        **options: options of the importer.
 
     Returns:
-        The location of each store made, and how many records it has.
+        The number of records of each store, by location.
 
     Raises:
         UserError: unknown kind or option, a source that cannot be read, a destination that cannot be written.
     """
     kinds = registered("importer")
     if kind not in kinds:
-        raise UserError(f"no import of kind {kind!r}{nearest(kind, kinds)}; the kinds are {', '.join(kinds)}")
+        raise UserError(f"unknown import kind {kind!r}{nearest(kind, kinds)}; choose one of {', '.join(kinds)}")
     importer = lookup("importer", kind)
-    known = [*inspect.signature(importer).parameters][1:]
+    option_names = [*inspect.signature(importer).parameters][1:]
     for option in options:
-        if option not in known:
-            raise UserError(f"import of {kind} has no option {option!r}; it has {', '.join(known) or 'none'}")
+        if option not in option_names:
+            valid = ", ".join(option_names) or "none"
+            raise UserError(f"import of {kind} has no option {option!r}; its options are: {valid}")
     path = absolute(source)
     if not os.path.exists(path):
-        raise UserError(f"there is no {path} to import; a file or folder on this machine is wanted")
-    made = importer(path, **options)
-    if not isinstance(made, dict) or not all(isinstance(part, StoreContents) for part in made.values()):
-        raise UserError(f'import of {kind} must return its stores, as in {{"": StoreContents(batches)}}, not {made!r}')
-    parts = {join(absolute(destination), name): part for name, part in made.items()}
-    for location in parts:
+        raise UserError(f"{path} does not exist; give a file or folder on this machine to import")
+    stores = importer(path, **options)
+    if not isinstance(stores, dict) or not all(isinstance(contents, StoreContents) for contents in stores.values()):
+        raise UserError(
+            f'the importer {kind} must return its stores, as in {{"": StoreContents(batches)}}, not {stores!r}'
+        )
+    stores = {join(absolute(destination), name): contents for name, contents in stores.items()}
+    for location in stores:
         check_destination(location, overwrite if callable(overwrite) else lambda: bool(overwrite))
     counts = {}
-    total = sum(part.total or 0 for part in parts.values())
+    total = sum(contents.total or 0 for contents in stores.values())
     done = 0
-    for location, part in parts.items():
-        batches = _reporting(part, done, total, progress)
-        with contextlib.closing(batches), _closing(part.batches):
-            names = {"classes": part.classes, "vocabulary": part.vocabulary}
+    for location, contents in stores.items():
+        batches = _report_batches(contents, done, total, progress)
+        with contextlib.closing(batches), _closing(contents.batches):
+            names = {"classes": contents.classes, "vocabulary": contents.vocabulary}
             counts[location] = write_store(location, batches, **names, overwrite=overwrite)
-        done += part.total or 0
+        done += contents.total or 0
     return counts
 
 
 def _closing(batches: Iterable[Batch]) -> contextlib.AbstractContextManager[object]:
-    """Close a generator, and with it its files, where the import ends before it; lists have nothing to close."""
+    """Return a context that closes a generator, and so its files, if the import ends early; lists need no closing."""
     return contextlib.closing(batches) if isinstance(batches, Generator) else contextlib.nullcontext()
 
 
-def _reporting(part: StoreContents, before: int, total: int, progress: Progress | None) -> Generator[Batch]:
+def _report_batches(contents: StoreContents, before: int, total: int, progress: Progress | None) -> Generator[Batch]:
+    """Yield the batches of a store and call ``progress`` after each."""
     records = 0
-    for batch in part.batches:
+    for batch in contents.batches:
         yield batch
         records += len(batch.data)
         if progress is not None:

@@ -1,4 +1,4 @@
-"""CIFAR-10 in its binary version: https://www.cs.toronto.edu/~kriz/cifar.html.
+"""The importer of CIFAR-10's binary version: https://www.cs.toronto.edu/~kriz/cifar.html.
 
 Rows of 3,073 bytes: the label, then 1,024 bytes each of red, green and blue, row by row.
 """
@@ -25,7 +25,7 @@ ROWS = 1000
 
 
 class _File(NamedTuple):
-    """One file of the data set: its plain name, its size where it lies, and how to open it."""
+    """A file of the data set: its name without .gz or .xz, its path, its size on disk, and a function that opens it."""
 
     name: str
     path: str
@@ -36,19 +36,19 @@ class _File(NamedTuple):
 def cifar10(source: str) -> dict[str, StoreContents]:
     """Read a folder with data_batch_*.bin and test_batch*.bin (also .gz, .xz), or cifar-10-binary.tar.gz.
 
-    Records are uint8 (3, 32, 32), labels 0 to 9. The mean image of the training records, float32, becomes a store of
-    its own, since SINGA's jobs subtract it.
+    Records are uint8 (3, 32, 32), labels 0 to 9. The mean image of the training records, float32, becomes a third
+    store, since SINGA's jobs subtract it.
     """
     files = _tar(source) if os.path.isfile(source) else _folder(source)
-    train = _chosen(files, r"data_batch_\d+\.bin")
-    test = _chosen(files, r"test_batch\w*\.bin")
-    for chosen, wanted in ((train, "data_batch_1.bin"), (test, "test_batch.bin")):
-        if not chosen:
-            raise UserError(f"{source} has no {wanted} (or .gz, .xz); the binary version of CIFAR-10 is wanted")
+    train = _matching(files, r"data_batch_\d+\.bin")
+    test = _matching(files, r"test_batch\w*\.bin")
+    for matches, name in ((train, "data_batch_1.bin"), (test, "test_batch.bin")):
+        if not matches:
+            raise UserError(f"{source} has no {name} (or .gz, .xz); download the binary version of CIFAR-10")
     classes = _classes(files)
     mean = _Mean()
     return {
-        "train_data.zarr": StoreContents(mean.watch(_read(train)), _size(train), classes),
+        "train_data.zarr": StoreContents(mean.accumulate(_read(train)), _size(train), classes),
         "test_data.zarr": StoreContents(_read(test), _size(test), classes),
         "image_mean.zarr": StoreContents(mean.batches(), 1),
     }
@@ -89,12 +89,12 @@ def _opened_member(source: str, member: tarfile.TarInfo) -> Iterator[OpenFile]:
         yield OpenFile(file, file.tell)
 
 
-def _chosen(files: list[_File], pattern: str) -> list[_File]:
-    """The files whose plain name fits, each once, in the order of their numbers."""
-    chosen = {
+def _matching(files: list[_File], pattern: str) -> list[_File]:
+    """Return the files whose name matches ``pattern``, each name once, in the order of their numbers."""
+    matches = {
         file.name: file for file in sorted(files, key=lambda file: -len(file.path)) if re.fullmatch(pattern, file.name)
     }
-    return [chosen[name] for name in sorted(chosen, key=lambda name: (len(name), name))]
+    return [matches[name] for name in sorted(matches, key=lambda name: (len(name), name))]
 
 
 def _size(files: list[_File]) -> int:
@@ -102,7 +102,7 @@ def _size(files: list[_File]) -> int:
 
 
 def _classes(files: list[_File]) -> tuple[str, ...]:
-    for meta in _chosen(files, r"batches\.meta\.txt"):
+    for meta in _matching(files, r"batches\.meta\.txt"):
         with meta.open() as (file, _):
             return tuple(file.read().decode().split())
     return ()
@@ -119,20 +119,20 @@ def _read(files: list[_File]) -> Generator[Batch]:
                 rows = np.frombuffer(block, np.uint8).reshape(-1, ROW)
                 if len(bad := np.flatnonzero(rows[:, 0] > 9)):
                     label = rows[bad[0], 0]
-                    raise UserError(f"{path} is no CIFAR-10: row {row + bad[0]} has label {label}, which is beyond 9")
+                    raise UserError(f"{path} is not CIFAR-10: row {row + bad[0]} has label {label}, not 0 to 9")
                 yield Batch(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], before + tell())
                 row += len(rows)
         before += size
 
 
 class _Mean:
-    """The mean of the records that pass by; exact, as sums of bytes are."""
+    """The mean image of the records that pass through :meth:`accumulate`; exact, since it adds up integers."""
 
     def __init__(self) -> None:
         self._sum = np.zeros(SHAPE, np.int64)
         self._count = 0
 
-    def watch(self, batches: Generator[Batch]) -> Generator[Batch]:
+    def accumulate(self, batches: Generator[Batch]) -> Generator[Batch]:
         for batch in batches:
             self._sum += batch.data.sum(axis=0, dtype=np.int64)
             self._count += len(batch.data)

@@ -1,8 +1,8 @@
-"""Sentences with a tag for each word, in columns as at the CoNLL conferences: a word a line, empty lines between.
+"""The importer of tagged sentences in the CoNLL format: a word and its tag per line, empty lines between sentences.
 
-A folder of stores is made, all with a row for each sentence and a column for each of its words, -1 after the end:
-``words.zarr``, in lower case, with the tags as labels; and what is seen of words that were never met before:
-``shapes.zarr`` (Xx for "Paris", XdX for "B52S"), ``prefixes.zarr`` and ``suffixes.zarr`` of three letters.
+It writes a folder of stores, each with a row per sentence and a column per word, padded with -1: ``words.zarr``, in
+lower case, with the tags as labels, and features that unknown words have, too: ``shapes.zarr`` (Xx for "Paris", XdX for
+"B52S"), ``prefixes.zarr`` and ``suffixes.zarr`` of three letters.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dsinga.errors import UserError
 from dsinga.registry import nearest
 
 UNKNOWN = "<unk>"
-SENTENCES = 1024  # in a batch
-AFFIX = 3
+SENTENCES_PER_BATCH = 1024
+AFFIX_LENGTH = 3
 
 
 class Sentence(NamedTuple):
@@ -36,7 +36,7 @@ class Sentence(NamedTuple):
 
 
 class CorpusSummary(NamedTuple):
-    """What must be known of a file before its sentences can be written: how many, how long, which codes."""
+    """What the importer needs before it writes: number of sentences, longest sentence, words and tags by code."""
 
     sentences: int
     longest: int
@@ -45,7 +45,7 @@ class CorpusSummary(NamedTuple):
 
 
 def shape_of(word: str) -> str:
-    """Return the word with X for capitals, x for small letters, d for digits, each once in a row."""
+    """Return the shape of a word: X for capitals, x for small letters, d for digits, with repetitions removed."""
     kinds = ("X" if c.isupper() else "x" if c.isalpha() else "d" if c.isdigit() else c for c in word)
     return "".join(kind for kind, _ in itertools.groupby(kinds))
 
@@ -53,66 +53,69 @@ def shape_of(word: str) -> str:
 FEATURES: dict[str, Callable[[str], str]] = {
     "words": str.lower,
     "shapes": shape_of,
-    "prefixes": lambda word: word[:AFFIX].lower(),
-    "suffixes": lambda word: word[-AFFIX:].lower(),
+    "prefixes": lambda word: word[:AFFIX_LENGTH].lower(),
+    "suffixes": lambda word: word[-AFFIX_LENGTH:].lower(),
 }
 
 
 def conll(
     source: str, vocabulary: str | None = None, min_count: int = 2, has_label: bool = True
 ) -> dict[str, StoreContents]:
-    """Read a file of sentences, plain, .gz or .xz: the first column are words, the last one tags.
+    """Read a file of sentences, plain, .gz or .xz: words in the first column, tags in the last.
 
-    Columns are parted by tabs where a line has one, else by spaces; lines that begin with -DOCSTART- are left out. Tags
-    O, B-x and I-x get the codes 0, 2k + 1 and 2k + 2, with the types x in alphabetical order; other kinds of tags are
-    in alphabetical order themselves.
+    Columns are separated by tabs if the line has any, else by spaces; lines that begin with -DOCSTART- are skipped.
+    Tags O, B-x and I-x get the codes 0, 2k + 1 and 2k + 2, with the types x in alphabetical order; other tags get codes
+    in alphabetical order.
 
     Args:
         source: the file.
-        vocabulary: the folder made of the training sentences, for others: words and tags get the codes that they have
-            there, words that it has not met that of <unk>. A tag that it has not met is an error.
-        min_count: what occurs less often in the training sentences is <unk> there, too, so that <unk> is learned.
-        has_label: whether there are tags; without them all labels are 0, which says how long the sentences are.
+        vocabulary: for validation and test sentences, the folder of the imported training sentences: words and tags
+            get the same codes as there, other words the code of <unk>. Other tags are an error.
+        min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
+        has_label: whether the file has tags; without tags all labels are 0, padded with -1 after the last word.
     """
     if min_count < 1:
-        raise UserError(f"min_count is {min_count}; give 1, to know every word, or more")
-    facts = _survey(source, has_label, min_count) if vocabulary is None else _known(source, has_label, vocabulary)
-    return {f"{name}.zarr": _part(source, has_label, name, facts) for name in FEATURES}
+        raise UserError(f"min_count is {min_count}; give 1, which keeps every word, or more")
+    if vocabulary is None:
+        summary = _summarise_training(source, has_label, min_count)
+    else:
+        summary = _summarise_with_vocabulary(source, has_label, vocabulary)
+    return {f"{name}.zarr": _contents(source, has_label, name, summary) for name in FEATURES}
 
 
 def sentences(path: str, has_label: bool) -> Iterator[Sentence]:
     """Yield the sentences of a file.
 
-    Raises UserError for a line with a word and no tag, or with other columns than those before, and for a file without
-    any sentence.
+    Raises UserError for a word without a tag, for a line with more or fewer columns than the lines before, and for a
+    file without sentences.
     """
-    found = columns = 0
+    count = columns = 0
     sentence = Sentence([], [], 1)
     with opened(path) as (file, _):
         for number, raw in enumerate(itertools.chain(file, [b""]), 1):
             cells = _cells(path, number, raw)
             if cells is None:
                 if sentence.words:
-                    found += 1
+                    count += 1
                     yield sentence
                 sentence = Sentence([], [], number + 1)
                 continue
             if has_label and len(cells) < 2:
-                raise UserError(f"{path}:{number}: {cells[0]!r} has no tag; --no-label says that there are none")
+                raise UserError(f"{path}:{number}: {cells[0]!r} has no tag; use --no-label for a file without tags")
             columns = columns or len(cells)
             if len(cells) != columns:
                 raise UserError(
-                    f"{path}:{number}: {len(cells)} columns where the lines before have {columns}; give each line one "
-                    "word, its tag last, and put an empty line between sentences"
+                    f"{path}:{number}: {len(cells)} columns, but the lines before have {columns}; write one word per "
+                    "line, its tag last, and an empty line between sentences"
                 )
             sentence.words.append(cells[0])
             sentence.tags.append(cells[-1] if has_label else "")
-    if not found:
+    if not count:
         raise UserError(f"{path} has no sentences")
 
 
 def _cells(path: str, number: int, raw: bytes) -> list[str] | None:
-    """Return the columns of a line, None for a line between sentences."""
+    """Return the columns of a line, or None if the line separates sentences."""
     try:
         line = raw.decode("utf-8").strip("\r\n")
     except UnicodeDecodeError as error:
@@ -122,29 +125,29 @@ def _cells(path: str, number: int, raw: bytes) -> list[str] | None:
     return [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
 
 
-def _survey(path: str, has_label: bool, min_count: int) -> CorpusSummary:
-    """Return what the training sentences teach."""
+def _summarise_training(path: str, has_label: bool, min_count: int) -> CorpusSummary:
+    """Return the summary of training sentences, which determine the vocabularies and the tags."""
     counters: dict[str, Counter[str]] = {name: Counter() for name in FEATURES}
     tags: set[str] = set()
     count = longest = 0
-    for words, given, _ in sentences(path, has_label):
+    for words, sentence_tags, _ in sentences(path, has_label):
         count, longest = count + 1, max(longest, len(words))
-        tags.update(given)
+        tags.update(sentence_tags)
         for name, feature in FEATURES.items():
             counters[name].update(map(feature, words))
     vocabularies = {
-        name: (UNKNOWN, *(one for one, times in counter.most_common() if times >= min_count))
+        name: (UNKNOWN, *(symbol for symbol, times in counter.most_common() if times >= min_count))
         for name, counter in counters.items()
     }
     return CorpusSummary(count, longest, vocabularies, ordered_tags(tags) if has_label else ())
 
 
-def _known(path: str, has_label: bool, folder: str) -> CorpusSummary:
-    """Return what is known from the folder of the training sentences; raise UserError for a tag that it lacks."""
+def _summarise_with_vocabulary(path: str, has_label: bool, folder: str) -> CorpusSummary:
+    """Return the summary of other sentences, with the vocabularies and tags of the training sentences in ``folder``."""
     stores = {name: RecordStore(join(folder, f"{name}.zarr")) for name in FEATURES}
     for store in stores.values():
         if not store.vocabulary:
-            raise UserError(f"{store.location} has no vocabulary; give the folder that an import of conll has made")
+            raise UserError(f"{store.location} has no vocabulary; give a folder made with: dsinga data import conll")
     classes = stores["words"].classes
     count = longest = 0
     for words, tags, line in sentences(path, has_label):
@@ -152,35 +155,35 @@ def _known(path: str, has_label: bool, folder: str) -> CorpusSummary:
         for at, tag in enumerate(tags if has_label else ()):
             if tag not in classes:
                 raise UserError(
-                    f"{path}:{line + at}: tag {tag!r} is none of those of {folder}{nearest(tag, classes)}; "
+                    f"{path}:{line + at}: tag {tag!r} is not among the tags of {folder}{nearest(tag, classes)}; "
                     f"they are {', '.join(classes)}"
                 )
     return CorpusSummary(count, longest, {name: store.vocabulary for name, store in stores.items()}, classes)
 
 
 def ordered_tags(tags: set[str]) -> tuple[str, ...]:
-    """Return tags in the order of their codes: O, then B-x and I-x for each type x, or just sorted if others are in."""
+    """Return tags in the order of their codes: O, then B-x and I-x for each type x; sorted if there are other tags."""
     if not all(re.fullmatch(r"O|[BI]-.+", tag) for tag in tags):
         return tuple(sorted(tags))
     types = sorted({tag[2:] for tag in tags if tag != "O"})
     return ("O", *(f"{prefix}-{kind}" for kind in types for prefix in "BI"))
 
 
-def _part(path: str, has_label: bool, name: str, facts: CorpusSummary) -> StoreContents:
-    labelled = name == "words"
-    classes = facts.classes if labelled else ()
-    return StoreContents(_batches(path, has_label, name, facts), facts.sentences, classes, facts.vocabularies[name])
+def _contents(path: str, has_label: bool, name: str, summary: CorpusSummary) -> StoreContents:
+    classes = summary.classes if name == "words" else ()
+    batches = _batches(path, has_label, name, summary)
+    return StoreContents(batches, summary.sentences, classes, summary.vocabularies[name])
 
 
-def _batches(path: str, has_label: bool, name: str, facts: CorpusSummary) -> Generator[Batch]:
-    codes = {one: code for code, one in enumerate(facts.vocabularies[name])}
-    tag_codes = {tag: code for code, tag in enumerate(facts.classes)} if has_label else {"": 0}
+def _batches(path: str, has_label: bool, name: str, summary: CorpusSummary) -> Generator[Batch]:
+    codes = {symbol: code for code, symbol in enumerate(summary.vocabularies[name])}
+    tag_codes = {tag: code for code, tag in enumerate(summary.classes)} if has_label else {"": 0}
     feature, unknown = FEATURES[name], codes[UNKNOWN]
-    read = sentences(path, has_label)
-    while some := list(itertools.islice(read, SENTENCES)):
-        data = np.full((len(some), facts.longest), -1, np.int32)
+    reader = sentences(path, has_label)
+    while batch := list(itertools.islice(reader, SENTENCES_PER_BATCH)):
+        data = np.full((len(batch), summary.longest), -1, np.int32)
         labels = data.copy()
-        for row, (words, tags, _) in enumerate(some):
+        for row, (words, tags, _) in enumerate(batch):
             data[row, : len(words)] = [codes.get(feature(word), unknown) for word in words]
             labels[row, : len(words)] = [tag_codes[tag] for tag in tags]
         yield Batch(data, labels if name == "words" else None)

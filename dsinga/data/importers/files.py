@@ -1,4 +1,4 @@
-"""Opening the files that data sets are published as, compressed or not, with errors that name them."""
+"""Opening the files of data sets, compressed or not, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUFFIXES = ("", ".gz", ".xz")
 
 
 class OpenFile(NamedTuple):
-    """A file to read bytes from, and ``tell``, which says how many bytes of what is on disk have been read."""
+    """A file to read bytes from, and ``tell``, which returns the number of bytes read from disk."""
 
     file: IO[bytes]
     tell: Callable[[], int]
@@ -24,9 +24,9 @@ class OpenFile(NamedTuple):
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[OpenFile]:
-    """Open ``path`` for reading bytes, through gzip or xz if its suffix says so.
+    """Open ``path`` for reading bytes, decompressed if its suffix is .gz or .xz.
 
-    What goes wrong while reading it, in this block, is raised as UserError naming the file.
+    Errors of reading within the context are raised as UserError, naming the file.
     """
     with naming_errors(path), open(path, "rb") as raw:
         suffix = os.path.splitext(path)[1]
@@ -42,7 +42,7 @@ def opened(path: str) -> Iterator[OpenFile]:
 
 @contextlib.contextmanager
 def naming_errors(path: str) -> Iterator[None]:
-    """Raise as UserError, naming ``path``, what goes wrong in reading or decompressing it."""
+    """Turn errors of reading or decompressing within the context into a UserError that names ``path``."""
     try:
         yield
     except EOFError:
@@ -54,10 +54,10 @@ def naming_errors(path: str) -> Iterator[None]:
 
 
 def find(folder: str, *names: str) -> str:
-    """Return the file in ``folder`` under the first of ``names`` that is there, plain or with .gz or .xz.
+    """Return the path of the first of ``names`` that exists in ``folder``, plain or with .gz or .xz.
 
     Raises:
-        UserError: none is there.
+        UserError: none exists.
     """
     for name in names:
         for suffix in SUFFIXES:

@@ -1,4 +1,4 @@
-"""Folders of image files."""
+"""The importer of folders of image files."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".
 
 
 def imagefolder(source: str, size: int | Sequence[int] = ()) -> dict[str, StoreContents]:
-    """Read images as uint8 (3, height, width): a folder with one folder of images for each class, or a list file.
+    """Read images as uint8 (3, height, width), from a folder with a subfolder for each class, or from a list file.
 
-    The classes are the names of the folders, sorted; the images are stored in an order that mixes them, always the
-    same. A list file has a line "path label" for each image, paths being relative to the file; its order is kept.
+    The classes are the names of the subfolders, sorted; the images are stored shuffled, always in the same order. A
+    list file has a line "path label" for each image, with paths relative to the file; its order is kept.
 
     Args:
         source: the folder or the list file.
-        size: (height, width), or one number for both, to which images are resized; without it all must be alike.
+        size: (height, width), or one number for both, to resize images to; without it all must have the same size.
     """
-    wanted = _size(size)
+    target = _target_size(size)
     classes: tuple[str, ...] = ()
     if os.path.isdir(source):
-        classes, images = _walk(source)
+        classes, images = _images_of_folder(source)
     else:
-        images = _listed(source)
+        images = _images_of_list(source)
     if not images:
-        raise UserError(f"{source} has no images; wanted: SOURCE/CLASS/IMAGE, or a list file of lines 'path label'")
-    return {"": StoreContents(stack(_read(images, wanted)), len(images), classes)}
+        raise UserError(
+            f"{source} has no images; give a folder with CLASS/IMAGE files, or a list file with lines 'path label'"
+        )
+    return {"": StoreContents(stack(_read(images, target)), len(images), classes)}
 
 
-def _size(size: int | Sequence[int]) -> tuple[int, int] | None:
-    wanted = [size, size] if isinstance(size, int) else [*size]
-    if not wanted:
+def _target_size(size: int | Sequence[int]) -> tuple[int, int] | None:
+    numbers = [size, size] if isinstance(size, int) else [*size]
+    if not numbers:
         return None
-    if len(wanted) != 2 or min(wanted) < 1:
-        raise UserError(f"size is a height and a width, not {size}")
-    return wanted[0], wanted[1]
+    if len(numbers) != 2 or min(numbers) < 1:
+        raise UserError(f"size must be a height and a width, not {size}")
+    return numbers[0], numbers[1]
 
 
-def _walk(folder: str) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
+def _images_of_folder(folder: str) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
     with os.scandir(folder) as entries:
         classes = tuple(sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")))
     images = [
@@ -58,7 +60,7 @@ def _walk(folder: str) -> tuple[tuple[str, ...], list[tuple[str, int]]]:
     return classes, [images[index] for index in order]
 
 
-def _listed(path: str) -> list[tuple[str, int]]:
+def _images_of_list(path: str) -> list[tuple[str, int]]:
     images = []
     with naming_errors(path), open(path, encoding="utf-8", errors="surrogateescape") as file:
         for number, line in enumerate(file, 1):
@@ -68,7 +70,7 @@ def _listed(path: str) -> list[tuple[str, int]]:
                 image, label = line.rsplit(maxsplit=1)
                 images.append((os.path.join(os.path.dirname(path), image), int(label)))
             except ValueError:
-                raise UserError(f"{path}:{number}: a line is 'path label', the label an integer") from None
+                raise UserError(f"{path}:{number}: a line must be 'path label', with an integer label") from None
     return images
 
 

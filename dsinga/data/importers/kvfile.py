@@ -1,4 +1,4 @@
-"""SINGA's kvfile: key-value pairs one after the other, the values RecordProto messages.
+"""The importer of SINGA's kvfiles: sequences of key-value pairs whose values are RecordProto messages.
 
 Each pair is the key's size (8 bytes, native endian), the key, the value's size, the value; there is no header.
 """
@@ -18,7 +18,7 @@ _size = struct.Struct("=Q")
 
 
 def kvfile(source: str, encoded: bool = False) -> dict[str, StoreContents]:
-    """Read the records of a kvfile, in its order; see :func:`decode_record` for what they become.
+    """Read the records of a kvfile in order; :func:`decode_record` gives their shapes and dtypes.
 
     Args:
         source: the file.
@@ -31,7 +31,7 @@ def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
     """Yield the records of a kvfile.
 
     Raises:
-        UserError: the file is truncated, or no kvfile, or a value is no record; the message gives number and offset.
+        UserError: the file is truncated or not a kvfile, or a value is not a record; the message has number and offset.
     """
     total = os.path.getsize(path)
     with naming_errors(path), open(path, "rb") as file:
@@ -44,7 +44,7 @@ def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
                 size = _size.unpack(header)[0] if len(header) == _size.size else 0
                 offset += len(header) + size
                 if len(header) < _size.size or offset > total:
-                    kind = "truncated" if number else "no kvfile, or truncated"
+                    kind = "truncated" if number else "not a kvfile, or truncated"
                     raise UserError(f"{where}: its {part} ends beyond the file's {total} bytes; the file is {kind}")
                 pair.append(file.read(size))
             data, label = decode_record(pair[1], where, encoded)

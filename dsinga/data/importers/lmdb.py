@@ -1,4 +1,4 @@
-"""LMDB databases, as Caffe and SINGA filled them."""
+"""The importer of LMDB databases written by Caffe or SINGA."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _environment(path: str) -> Any:
     except ImportError:
         raise UserError("reading LMDB databases needs the package lmdb: pip install lmdb") from None
     try:
-        # No lock: the database may lie on a medium that cannot be written, and nobody writes to it.
+        # Without a lock file, since the database may be on a read-only file system, and no process writes to it.
         return package.open(path, readonly=True, lock=False, subdir=os.path.isdir(path), readahead=True)
     except package.Error as error:
         raise UserError(f"{path} cannot be opened as an LMDB database: {error}") from None

@@ -1,4 +1,4 @@
-"""MNIST and its kin (Fashion-MNIST, KMNIST, ...) in idx files.
+"""The importer of MNIST and data sets in the same idx format (Fashion-MNIST, KMNIST, ...).
 
 Format: http://yann.lecun.com/exdb/mnist: magic number, dimensions as big-endian 32-bit numbers, then bytes.
 """
@@ -20,11 +20,11 @@ ROWS = 1024
 
 
 def mnist(source: str) -> dict[str, StoreContents]:
-    """Read a folder with the four idx files, as published or unpacked: records uint8 (28, 28), labels 0 to 9."""
-    return {"train_data.zarr": _part(source, "train"), "test_data.zarr": _part(source, "t10k")}
+    """Read a folder with the four idx files, compressed or not: records uint8 (28, 28), labels 0 to 9."""
+    return {"train_data.zarr": _contents(source, "train"), "test_data.zarr": _contents(source, "t10k")}
 
 
-def _part(folder: str, prefix: str) -> StoreContents:
+def _contents(folder: str, prefix: str) -> StoreContents:
     images = find(folder, f"{prefix}-images-idx3-ubyte", f"{prefix}-images.idx3-ubyte")
     labels = find(folder, f"{prefix}-labels-idx1-ubyte", f"{prefix}-labels.idx1-ubyte")
     shape, count = _header(images, IMAGES), _header(labels, LABELS)
@@ -47,7 +47,7 @@ def read_idx(path: str, magic: int) -> Iterator[np.ndarray]:
     """Yield the array of an idx file, uint8, in blocks of 1,024 rows.
 
     Raises:
-        UserError: another magic number, or not as many bytes as the header promises.
+        UserError: the magic number or the number of bytes does not match the header.
     """
     with opened(path) as (file, _):
         shape = _read_header(file, path, magic)
@@ -59,13 +59,13 @@ def read_idx(path: str, magic: int) -> Iterator[np.ndarray]:
                 raise UserError(f"{path} is truncated: it ends in row {row + len(block) // size} of {shape[0]}")
             yield np.frombuffer(block, np.uint8).reshape(rows, *shape[1:])
         if file.read(1):
-            raise UserError(f"{path} goes on after the {shape[0]} rows that its header promises")
+            raise UserError(f"{path} has more bytes than the {shape[0]} rows that its header gives")
 
 
 def _read_header(file: IO[bytes], path: str, magic: int) -> tuple[int, ...]:
-    found = file.read(4)
-    if found != struct.pack(">i", magic):
-        raise UserError(f"{path}: an idx file of {magic & 255} dimensions starts with {magic}, this one with {found!r}")
+    start = file.read(4)
+    if start != struct.pack(">i", magic):
+        raise UserError(f"{path}: an idx file of {magic & 255} dimensions starts with {magic}, this one with {start!r}")
     dimensions = magic & 255  # the last byte of the magic number
     header = file.read(4 * dimensions)
     if len(header) < 4 * dimensions:

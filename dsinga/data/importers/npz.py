@@ -1,4 +1,4 @@
-"""Arrays in numpy's npz files."""
+"""The importer of arrays in numpy's npz files."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class _Header(NamedTuple):
 
 
 def npz(source: str) -> dict[str, StoreContents]:
-    """Read the array ``data``, ``x`` or ``images`` (N, *shape), and ``labels`` or ``y`` (N,) where there is one.
+    """Read the array ``data``, ``x`` or ``images`` (N, *shape), and ``labels`` or ``y`` (N,) if there is one.
 
     Bytes and booleans stay bytes, all other numbers become float32. The arrays are streamed, unless they are in
-    Fortran's order.
+    Fortran order.
     """
     with _archive(source) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
         data = next((name for name in DATA if name in names), None)
         labels = next((name for name in LABELS if name in names), None)
         if data is None:
-            there = ", ".join(sorted(names)) or "nothing"
-            raise UserError(f"{source}: none of its arrays is named {', '.join(DATA)}; it has {there}")
+            listing = ", ".join(sorted(names)) or "nothing"
+            raise UserError(f"{source} has no array named {' or '.join(DATA)}; it has {listing}")
         header = _header(archive, source, data)
         if labels and _header(archive, source, labels).shape != header.shape[:1]:
             shape = _header(archive, source, labels).shape
-            raise UserError(f"{source}: {labels!r} has shape {shape}, where {data!r} has shape {header.shape}")
+            raise UserError(f"{source}: {labels!r} has shape {shape}, but {data!r} has shape {header.shape}")
     return {"": StoreContents(_read(source, data, labels, header), header.shape[0])}
 
 
@@ -65,7 +65,7 @@ def _read(source: str, data: str, labels: str | None, header: _Header) -> Genera
 
 
 def _as_numbers(block: np.ndarray) -> np.ndarray:
-    """Return the records as float32 where a store would take them for codes."""
+    """Return int32 records as float32, since a store treats int32 as codes."""
     return block.astype(np.float32) if block.dtype == np.int32 else block
 
 
@@ -74,8 +74,8 @@ def _blocks(archive: zipfile.ZipFile, source: str, name: str, rows: int) -> Iter
     with archive.open(f"{name}.npy") as file:
         shape, fortran, dtype = _read_header(file, source, name)
         if fortran:
-            whole = np.frombuffer(file.read(), dtype).reshape(shape, order="F")
-            yield from (whole[start : start + rows] for start in range(0, shape[0], rows))
+            array = np.frombuffer(file.read(), dtype).reshape(shape, order="F")
+            yield from (array[start : start + rows] for start in range(0, shape[0], rows))
             return
         size = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         for start in range(0, shape[0], rows):
@@ -97,7 +97,7 @@ def _read_header(file: IO[bytes], source: str, name: str) -> _Header:
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         header = _Header(*read(file))
     except ValueError as error:
-        raise UserError(f"{source}: {name!r} is no numpy array: {error}") from None
+        raise UserError(f"{source}: {name!r} is not a numpy array: {error}") from None
     if header.dtype.hasobject or not header.shape:
-        raise UserError(f"{source}: array {name!r} is {header.dtype} {header.shape}, where rows of numbers are wanted")
+        raise UserError(f"{source}: array {name!r} is {header.dtype} {header.shape}; it must have rows of numbers")
     return header

@@ -1,6 +1,6 @@
-"""The protobuf messages in which SINGA and Caffe kept records, and what they mean.
+"""The protobuf messages of SINGA's and Caffe's records, and decoding them to arrays.
 
-The message classes are made from descriptors at run time, so that no generated code need be kept in step.
+The message classes are created from descriptors at run time, so there is no generated code to keep up to date.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dsinga.errors import UserError
 _Field = descriptor_pb2.FieldDescriptorProto
 _ONE, _MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
 
-# A SINGA Record wraps a RecordProto in its field 5; the two use no number in common but 1, whose value in a Record
-# (the type of record) matters to nobody. So one message stands for both.
+# A SINGA Record contains a RecordProto in its field 5. The only field number that both use is 1, and a Record's field 1
+# (its type) is not needed. So one message class serves for both.
 _RECORD: dict[str, tuple[int, Any, Any]] = {
     "shape": (1, _Field.TYPE_INT32, _MANY),
     "label": (2, _Field.TYPE_INT32, _ONE),
@@ -55,12 +55,12 @@ CaffeDatum = _message_class("CaffeDatum", _DATUM)
 
 
 def decode_record(value: bytes, where: str, encoded: bool = False) -> tuple[np.ndarray, int | None]:
-    """Return the array and the label, or None, of a serialised RecordProto, or a Record around one.
+    """Return the array and the label (or None) of a serialised RecordProto, or of a Record that contains one.
 
-    Pixels give uint8, ``data`` float32, in the message's shape; pixels that are ``encoded`` image files (C, H, W).
+    Pixels become uint8 and ``data`` float32, in the message's shape; ``encoded`` image files become (C, H, W).
 
     Raises:
-        UserError: it is no such message, or its shape does not fit its data.
+        UserError: ``value`` is not such a message, or its shape does not match its data.
     """
     record = _parsed(RecordProto, value, where)
     if record.HasField("image"):
@@ -73,9 +73,9 @@ def decode_record(value: bytes, where: str, encoded: bool = False) -> tuple[np.n
 
 
 def decode_datum(value: bytes, where: str, encoded: bool = False) -> tuple[np.ndarray, int | None] | None:
-    """Return the array (channels, height, width) and the label of a serialised CaffeDatum; None if it is none."""
+    """Return the array (channels, height, width) and the label of a CaffeDatum; None for another message."""
     datum = _parsed(CaffeDatum, value, where)
-    if not datum.HasField("width"):  # a RecordProto's field 3 is of another wire type
+    if not datum.HasField("width"):  # in a RecordProto field 3 has another wire type
         return None
     label = datum.label if datum.HasField("label") else None
     if encoded or datum.encoded:
@@ -85,10 +85,10 @@ def decode_datum(value: bytes, where: str, encoded: bool = False) -> tuple[np.nd
 
 
 def decode_image(encoded: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Return an image file's pixels, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given.
+    """Return the pixels of an image file, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given.
 
     Raises:
-        UserError: it is no image, or Pillow, which reads it, is not installed.
+        UserError: the bytes are not an image, or Pillow is not installed.
     """
     try:
         from PIL import Image
@@ -97,7 +97,7 @@ def decode_image(encoded: bytes, where: str, size: tuple[int, int] | None = None
     try:
         image = Image.open(io.BytesIO(encoded)).convert("RGB")
     except (OSError, Image.DecompressionBombError) as error:
-        raise UserError(f"{where} is no image that can be read: {error}") from None
+        raise UserError(f"{where} cannot be read as an image: {error}") from None
     if size is not None:
         image = image.resize(size[::-1], Image.Resampling.BILINEAR)
     return np.asarray(image).transpose(2, 0, 1)
@@ -107,10 +107,11 @@ def _parsed(kind: Any, value: bytes, where: str) -> Any:
     try:
         return kind.FromString(value)
     except message.DecodeError:
-        raise UserError(f"{where} is no {kind.DESCRIPTOR.name} message") from None
+        raise UserError(f"{where} is not a {kind.DESCRIPTOR.name} message") from None
 
 
 def _shaped(data: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
-    if not data.size or data.size != np.prod(shape, dtype=np.int64):
-        raise UserError(f"{where}: {data.size} values where its shape {shape} wants {np.prod(shape, dtype=np.int64)}")
+    size = np.prod(shape, dtype=np.int64)
+    if not data.size or data.size != size:
+        raise UserError(f"{where} has {data.size} values, but its shape {shape} has {size}")
     return data.reshape(shape)

@@ -1,4 +1,4 @@
-"""What importers make: named parts, each a stream of batches; and the way from single records to batches."""
+"""The data types of importers: records, batches of records, and the contents of a store to write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from dsinga.errors import UserError
 
 
 class Batch(NamedTuple):
-    """Data (n, *shape), labels (n,), (n, T) or None, and how much of the source is read, in the unit of `total`."""
+    """A batch of records: data (n, *shape), labels (n,), (n, T) or None, and how much of the source has been read.
+
+    ``done`` has the unit of ``StoreContents.total``.
+    """
 
     data: np.ndarray
     labels: np.ndarray | None
@@ -20,9 +23,10 @@ class Batch(NamedTuple):
 
 
 class StoreContents(NamedTuple):
-    """One store to be: its batches, ``total`` (records, unless the batches say how far they are), names of codes.
+    """The contents of one store to write: batches, the total amount to read, and names for labels and codes.
 
-    ``classes`` are those of labels, ``vocabulary`` those of data that are codes.
+    ``total`` is a number of records; if the batches have ``done``, it has the same unit, such as bytes. ``classes`` are
+    the names of labels, ``vocabulary`` those of data that are codes.
     """
 
     batches: Iterable[Batch]
@@ -32,7 +36,7 @@ class StoreContents(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record: data (*shape), label or None, ``where`` it was found (file and row or offset), and Batch.done."""
+    """One record: data (*shape), label or None, its place (file and row or offset) for errors, and ``Batch.done``."""
 
     data: np.ndarray
     label: int | None
@@ -41,37 +45,37 @@ class Record(NamedTuple):
 
 
 def stack(records: Iterable[Record]) -> Generator[Batch]:
-    """Gather single records into batches of about a MiB.
+    """Collect single records into batches of about one MiB.
 
     Raises:
-        UserError: a record differs from the first one in shape, dtype or in having a label; the message says where.
+        UserError: a record differs from the first one in shape, in dtype or in having a label; the message says where.
     """
     first: Record | None = None
-    held: list[Record] = []
+    pending: list[Record] = []
     rows = 1
     for record in records:
         if first is None:
             first, rows = record, chunk_rows(record.data.nbytes)
         _compare(record, first)
-        held.append(record)
-        if len(held) == rows:
-            yield _join(held)
-            held = []
-    if held:
-        yield _join(held)
+        pending.append(record)
+        if len(pending) == rows:
+            yield _join(pending)
+            pending = []
+    if pending:
+        yield _join(pending)
 
 
 def _compare(record: Record, first: Record) -> None:
     if record.data.shape != first.data.shape or record.data.dtype != first.data.dtype:
         raise UserError(
-            f"{record.where}: {record.data.dtype} of shape {record.data.shape}, where the first record "
-            f"({first.where}) is {first.data.dtype} of shape {first.data.shape}; all records of a store are alike"
+            f"{record.where} is {record.data.dtype} of shape {record.data.shape}, but the first record ({first.where}) "
+            f"is {first.data.dtype} of shape {first.data.shape}; all records of a store must have one shape and dtype"
         )
     if (record.label is None) != (first.label is None):
-        has, other = ("no label", "one") if record.label is None else ("a label", "none")
-        raise UserError(f"{record.where}: {has}, where the first record ({first.where}) has {other}")
+        has, first_has = ("no label", "one") if record.label is None else ("a label", "none")
+        raise UserError(f"{record.where} has {has}, but the first record ({first.where}) has {first_has}")
 
 
-def _join(held: list[Record]) -> Batch:
-    labels = None if held[0].label is None else np.array([record.label for record in held], np.int64)
-    return Batch(np.stack([record.data for record in held]), labels, held[-1].done)
+def _join(records: list[Record]) -> Batch:
+    labels = None if records[0].label is None else np.array([record.label for record in records], np.int64)
+    return Batch(np.stack([record.data for record in records]), labels, records[-1].done)

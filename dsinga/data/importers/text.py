@@ -1,4 +1,4 @@
-"""A text as one long sequence of codes, of characters or of words, to train language models on."""
+"""The importer of texts: one long sequence of codes of characters or words, to train language models on."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.vocabulary import read_vocabulary
 from dsinga.errors import UserError
 
-BLOCK = 1 << 20  # bytes
-WORDS = 1 << 16  # in a batch
+BLOCK_BYTES = 1 << 20
+WORDS_PER_BATCH = 1 << 16
 END_OF_LINE, UNKNOWN = "</s>", "<unk>"
 
 
 class TextSummary(NamedTuple):
-    """What must be known of a text before it can be written: how many codes it has, what they stand for."""
+    """What the importer needs before it writes: the number of codes, the vocabulary, whether to skip other symbols."""
 
     length: int
     vocabulary: tuple[str, ...]
-    skip: bool  # what the vocabulary does not have
+    skip_unseen: bool
 
 
 def text(
@@ -35,34 +35,36 @@ def text(
 ) -> dict[str, StoreContents]:
     """Read a file of text, plain, .gz or .xz: a record is the code of one character or word.
 
-    Characters are bytes, whatever the encoding, as in SINGA; their codes are in the order of the bytes. Words are what
-    stands between blanks in UTF-8 text, and </s> at the end of each line; their codes are in the order of how often
-    they occur.
+    Characters are bytes in any encoding, as in SINGA, with codes in byte order. Words are separated by white space in
+    UTF-8 text, with </s> added at the end of each line, and have codes by decreasing frequency.
 
     Args:
         source: the file.
         words: whether records are words, not characters.
-        vocabulary: a store that was imported before, or a file of characters or words, whose codes are used. A word
-            that it does not have is <unk>, where it has that, else an error, as is such a character.
+        vocabulary: an imported store, or a file of characters or words, whose codes are used. A word that is not in it
+            becomes <unk>, if it has <unk>; otherwise such a word or character is an error.
         skip_unseen: whether such words and characters are left out instead, as SINGA's rnnlm example does.
-        held_out: the share of the text, at its end, that is kept for tests. Then the destination is a folder with
-            train_data.zarr and test_data.zarr.
+        held_out: the fraction of the text, at its end, that is kept for tests. With it the destination is a folder
+            with train_data.zarr and test_data.zarr.
     """
     if not 0 <= held_out < 1:
-        raise UserError(f"held_out is {held_out}; give the share of the text to keep for tests, from 0 to below 1")
-    facts = _survey(source, words, vocabulary, skip_unseen)
-    cut = facts.length - round(facts.length * held_out)
+        raise UserError(f"held_out is {held_out}; give the fraction of the text to keep for tests, from 0 to below 1")
+    summary = _summarise(source, words, vocabulary, skip_unseen)
+    split = summary.length - round(summary.length * held_out)
     if not held_out:
-        return {"": _part(source, words, facts, 0, facts.length)}
-    if not 0 < cut < facts.length:
-        raise UserError(f"{source} has {facts.length} {_unit(words)}s; held_out {held_out} leaves a part empty")
+        return {"": _contents(source, words, summary, 0, summary.length)}
+    if not 0 < split < summary.length:
+        raise UserError(
+            f"{source} has {summary.length} {_unit(words)}s: with held_out {held_out} either train_data.zarr or "
+            "test_data.zarr would be empty"
+        )
     return {
-        "train_data.zarr": _part(source, words, facts, 0, cut),
-        "test_data.zarr": _part(source, words, facts, cut, facts.length),
+        "train_data.zarr": _contents(source, words, summary, 0, split),
+        "test_data.zarr": _contents(source, words, summary, split, summary.length),
     }
 
 
-def _survey(path: str, words: bool, vocabulary: str | None, skip: bool) -> TextSummary:
+def _summarise(path: str, words: bool, vocabulary: str | None, skip_unseen: bool) -> TextSummary:
     counts: Counter[str] = Counter()
     for block in _words(path) if words else _characters(path):
         counts.update(block)
@@ -70,20 +72,22 @@ def _survey(path: str, words: bool, vocabulary: str | None, skip: bool) -> TextS
         raise UserError(f"{path} has no {_unit(words)}s")
     if vocabulary is None:
         ordered = [symbol for symbol, _ in counts.most_common()] if words else sorted(counts)
-        return TextSummary(counts.total(), tuple(ordered), skip)
+        return TextSummary(counts.total(), tuple(ordered), skip_unseen)
     symbols = read_vocabulary(vocabulary, words)
-    if not skip or UNKNOWN in symbols:
-        return TextSummary(counts.total(), symbols, skip)
+    if not skip_unseen or UNKNOWN in symbols:
+        return TextSummary(counts.total(), symbols, skip_unseen)
     length = sum(counts[symbol] for symbol in symbols)
     if not length:
-        raise UserError(f"{path} has none of the {_unit(words)}s of {vocabulary}; give the vocabulary of such a text")
-    return TextSummary(length, symbols, skip)
+        raise UserError(
+            f"{path} has none of the {_unit(words)}s of {vocabulary}; give the vocabulary of a similar text"
+        )
+    return TextSummary(length, symbols, skip_unseen)
 
 
 def _characters(path: str) -> Iterator[str]:
-    """Yield the bytes of a text in blocks, as characters of Latin-1: each byte is one."""
+    """Yield the bytes of a text in blocks, decoded as Latin-1, so that each byte is one character."""
     with opened(path) as (file, _):
-        while block := file.read(BLOCK):
+        while block := file.read(BLOCK_BYTES):
             yield block.decode("latin-1")
 
 
@@ -94,61 +98,63 @@ def _words(path: str) -> Iterator[list[str]]:
             try:
                 yield [*line.decode().split(), END_OF_LINE]
             except UnicodeDecodeError as error:
-                raise UserError(f"{path}:{number}: not UTF-8 text ({error.reason}); import characters") from None
+                raise UserError(
+                    f"{path}:{number}: not UTF-8 text ({error.reason}); convert it, or import characters, not words"
+                ) from None
 
 
-def _part(path: str, words: bool, facts: TextSummary, start: int, stop: int) -> StoreContents:
-    return StoreContents(_between(path, words, facts, start, stop), stop - start, vocabulary=facts.vocabulary)
+def _contents(path: str, words: bool, summary: TextSummary, start: int, stop: int) -> StoreContents:
+    return StoreContents(_batches(path, words, summary, start, stop), stop - start, vocabulary=summary.vocabulary)
 
 
-def _between(path: str, words: bool, facts: TextSummary, start: int, stop: int) -> Generator[Batch]:
-    """Yield the codes of the text from number ``start`` to ``stop``."""
-    at = 0
-    for codes in _word_codes(path, facts) if words else _character_codes(path, facts):
-        own = codes[max(start - at, 0) : max(stop - at, 0)]
-        at += len(codes)
-        if len(own):
-            yield Batch(own, None)
+def _batches(path: str, words: bool, summary: TextSummary, start: int, stop: int) -> Generator[Batch]:
+    """Yield the codes ``start`` to ``stop`` of the text."""
+    position = 0
+    for codes in _word_codes(path, summary) if words else _character_codes(path, summary):
+        selection = codes[max(start - position, 0) : max(stop - position, 0)]
+        position += len(codes)
+        if len(selection):
+            yield Batch(selection, None)
 
 
-def _character_codes(path: str, facts: TextSummary) -> Iterator[np.ndarray]:
+def _character_codes(path: str, summary: TextSummary) -> Iterator[np.ndarray]:
     table = np.full(256, -1, np.int16)
-    for code, symbol in enumerate(facts.vocabulary):
+    for code, symbol in enumerate(summary.vocabulary):
         if len(symbol) != 1 or ord(symbol) > 255:
-            raise UserError(f"the vocabulary has {symbol!r}, which is no byte; for words say so (--words)")
+            raise UserError(f"the vocabulary has {symbol!r}, which is not a single byte; use --words for words")
         table[ord(symbol)] = code
-    at = 0
+    offset = 0
     for block in _characters(path):
         codes = table[np.frombuffer(block.encode("latin-1"), np.uint8)]
         unseen = np.flatnonzero(codes < 0)
-        if len(unseen) and not facts.skip:
+        if len(unseen) and not summary.skip_unseen:
             symbol = block[unseen[0]]
             raise UserError(
-                f"{path}: byte {at + unseen[0]} is the character {symbol!r}, which the vocabulary lacks; import all "
-                "parts of a text at once (--held-out), or leave such characters out (--skip-unseen)"
+                f"{path}: byte {offset + unseen[0]} is the character {symbol!r}, which the vocabulary lacks; import "
+                "training and test text at once (--held-out), or leave such characters out (--skip-unseen)"
             )
-        at += len(block)
+        offset += len(block)
         yield codes[codes >= 0].astype(np.uint8)
 
 
-def _word_codes(path: str, facts: TextSummary) -> Iterator[np.ndarray]:
-    codes = {symbol: code for code, symbol in enumerate(facts.vocabulary)}
+def _word_codes(path: str, summary: TextSummary) -> Iterator[np.ndarray]:
+    codes = {symbol: code for code, symbol in enumerate(summary.vocabulary)}
     unknown = codes.get(UNKNOWN)
-    held: list[int] = []
+    batch: list[int] = []
     for number, line in enumerate(_words(path), 1):
         for word in line:
             code = codes.get(word, unknown)
             if code is not None:
-                held.append(code)
-            elif not facts.skip:
+                batch.append(code)
+            elif not summary.skip_unseen:
                 raise UserError(
                     f"{path}:{number}: the word {word!r} is not in the vocabulary, which has no {UNKNOWN} either; "
-                    "--skip-unseen leaves such words out"
+                    "leave such words out with --skip-unseen"
                 )
-        if len(held) >= WORDS:
-            yield np.array(held, np.int32)
-            held = []
-    yield np.array(held, np.int32)
+        if len(batch) >= WORDS_PER_BATCH:
+            yield np.array(batch, np.int32)
+            batch = []
+    yield np.array(batch, np.int32)
 
 
 def _unit(words: bool) -> str:

@@ -1,4 +1,4 @@
-"""Comma-separated numbers, one record a line; SINGA's textfile as kCSVInput reads it."""
+"""The importer of comma-separated numbers, one record per line: CSV files and SINGA's textfiles (kCSVInput)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dsinga.data.importers.files import opened
 from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.errors import UserError
 
-LINES_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
 
 
 def textfile(source: str, separator: str = ",", has_label: bool = True) -> dict[str, StoreContents]:
-    """Read a file of numbers, plain, .gz or .xz: records float32 (columns,), empty lines passed over.
+    """Read a file of numbers, plain, .gz or .xz: records float32 (columns,); empty lines are skipped.
 
     Args:
         source: the file.
-        separator: between the numbers of a line.
+        separator: character between the numbers of a line.
         has_label: whether the first number of each line is its label, an integer.
     """
     return {"": StoreContents(_read(source, separator, has_label), os.path.getsize(source))}
@@ -28,7 +28,7 @@ def textfile(source: str, separator: str = ",", has_label: bool = True) -> dict[
 def _read(path: str, separator: str, has_label: bool) -> Generator[Batch]:
     with opened(path) as (file, tell):
         number, columns = 1, 0
-        while lines := file.readlines(LINES_BYTES):
+        while lines := file.readlines(BLOCK_BYTES):
             if any(line.strip() for line in lines):
                 values = _parse(path, number, lines, separator, columns)
                 columns = values.shape[1]
@@ -45,18 +45,18 @@ def _parse(path: str, number: int, lines: list[bytes], separator: str, columns: 
             return values
     except ValueError:
         pass
-    raise _culprit(path, number, text, separator, columns)
+    raise _parse_error(path, number, text, separator, columns)
 
 
-def _culprit(path: str, number: int, lines: list[str], separator: str, columns: int) -> UserError:
-    """Find the line that numpy stumbled over; its own message counts from the start of a block."""
+def _parse_error(path: str, number: int, lines: list[str], separator: str, columns: int) -> UserError:
+    """Return an error that gives the faulty line of the file; numpy's own error counts from the start of a block."""
     for at, line in enumerate(lines, number):
         cells = line.strip().split(separator)
         if cells == [""]:
             continue
         columns = columns or len(cells)
         if len(cells) != columns:
-            return UserError(f"{path}:{at}: {len(cells)} values where the lines before have {columns}")
+            return UserError(f"{path}:{at}: {len(cells)} values, but the lines before have {columns}")
         for column, cell in enumerate(cells, 1):
             try:
                 float(cell)
@@ -69,10 +69,15 @@ def _split(path: str, number: int, lines: list[bytes], values: np.ndarray, has_l
     if not has_label:
         return Batch(values.astype(np.float32), None)
     if values.shape[1] < 2:
-        raise UserError(f"{path}:{number}: one value a line, where a label and data are wanted")
+        raise UserError(
+            f"{path}:{number}: only one value; a line needs a label and data; without labels use --no-label"
+        )
     labels = values[:, 0]
-    odd = np.flatnonzero(labels != np.rint(labels))
-    if len(odd):
-        at = [line for line, text in enumerate(lines, number) if text.strip()][odd[0]]
-        raise UserError(f"{path}:{at}: label {labels[odd[0]]:g} is not an integer; has_label: false says there is none")
+    fractions = np.flatnonzero(labels != np.rint(labels))
+    if len(fractions):
+        row = fractions[0]
+        at = [line for line, text in enumerate(lines, number) if text.strip()][row]
+        raise UserError(
+            f"{path}:{at}: label {labels[row]:g} is not an integer; without labels use --no-label or has_label: false"
+        )
     return Batch(values[:, 1:].astype(np.float32), labels.astype(np.int64))
