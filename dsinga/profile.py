@@ -17,7 +17,7 @@ from dsinga.layers import Context, Rows
 from dsinga.layers.base import Array, Layer
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
-from dsinga.planner.cost import layer_cost
+from dsinga.planner.layer_cost import layer_cost
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
@@ -43,17 +43,17 @@ UPDATE, REST = Pass("", "update"), Pass("", "rest")
 
 
 def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
-    """Train for a warm-up and ``steps`` iterations in this thread; return the medians of each pass of each layer.
+    """Train for a warm-up and ``steps`` iterations in this thread; return the median time of each pass of each layer.
 
     One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params itself:
-    nothing is exchanged, and records are read while no clock runs. ``rows`` are in the order in which the passes run:
-    all layers forward, those that a gradient reaches backward, then "update" and "rest": the time between passes, and
-    what an algorithm (kCD) computes outside of layers' passes. Layers that kBP computes as one
-    (:mod:`dsinga.net.fusion`) have one row for each pass, by the name of the first.
+    nothing is exchanged, and reading records is not timed. ``rows`` are in the order in which the passes run: the
+    forward passes, the backward passes of layers that a gradient reaches, then "update" and "rest", which is the
+    overhead of the algorithm, and what an algorithm (kCD) computes outside of layers. Layers that kBP computes as one
+    (:mod:`dsinga.net.fusion`) have one row for each pass, named after the first layer.
 
-    Operations are those of :func:`dsinga.planner.cost.layer_cost`, without the sources' gradient where nobody wants
-    it. Bytes are those of the arrays that a pass takes and makes, each moved once, the least that there can be; of a
-    sparse param only the rows looked up count. Of the layers under kCD, whose passes do other things, neither is said.
+    Operations are those of :func:`dsinga.planner.layer_cost.layer_cost`, without the gradient of sources that need
+    none. Bytes are those of the arrays that a pass reads and writes, each moved once, which is a lower bound; of a
+    sparse param only the rows looked up count. Neither is given under kCD, whose passes compute other things.
 
     Raises UserError for what is wrong with the job or its stores.
     """

@@ -161,5 +161,5 @@ def test_refuses_bad_input(plan: Plan, arguments: list[str], message: str) -> No
 
 
 def test_a_job_of_contrastive_divergence_has_no_plan():
-    with pytest.raises(UserError, match="plans are of back-propagation"):
+    with pytest.raises(UserError, match="a plan needs a job trained by back-propagation"):
         predict(models.rbm(1), workers=2)

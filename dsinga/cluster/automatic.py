@@ -16,13 +16,13 @@ from dsinga.cluster.supervision import gather
 from dsinga.job import NetConf, SlicingMethod
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops, get_ops
-from dsinga.planner.forecast import Forecast
-from dsinga.planner.hosts import Hosts
+from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
-from dsinga.planner.machine import Machine, measured_machine
-from dsinga.planner.search import Search, own_layers
-from dsinga.planner.store import RateStore, rates_file
-from dsinga.planner.strategies import in_words
+from dsinga.planner.machine import MachineModel, measure_machine
+from dsinga.planner.processes import ProcessMap
+from dsinga.planner.rate_store import RateStore, rates_file
+from dsinga.planner.search import Search, explicitly_cut_layers
+from dsinga.planner.strategies import describe_cuts
 from dsinga.training import Updater
 
 _log = logging.getLogger(__name__)
@@ -39,41 +39,41 @@ def automatic_cuts(
     """
     workers = placement.partitions[0]
     check_travels(client, workers, [net], {"the updater": updater})
-    fixed = own_layers(conf)
-    hosts = hosts_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
+    fixed = explicitly_cut_layers(conf)
+    processes = process_map_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
     links = measure_links(client, workers)
     folder = dask.config.get("dsinga.cache", None)
-    arguments = (net, hosts, updater, links, fixed, placement, folder)
+    arguments = (net, processes, updater, links, fixed, placement, folder)
     chosen = client.submit(_choose, *arguments, workers=[workers[0]], pure=False)
     ((requested_cuts, words),) = gather(client, [chosen], workers)
     _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), words)
     return requested_cuts
 
 
-def hosts_of(placement: Placement, slicing: SlicingMethod) -> Hosts:
-    """Return where the workers and servers of the first group live, for the planner."""
+def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
+    """Return the processes of the workers and servers of the first group, for the planner."""
     workers, servers = placement.partitions[0], placement.servers[0]
-    numbers = {home: number for number, home in enumerate(dict.fromkeys(map(process, [*workers, *servers])))}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(map(process, [*workers, *servers])))}
 
-    def homes(addresses: Sequence[str]) -> tuple[int, ...]:
+    def processes(addresses: Sequence[str]) -> tuple[int, ...]:
         return tuple(numbers[process(address)] for address in addresses)
 
-    return Hosts(homes(workers), homes(servers), slicing)
+    return ProcessMap(processes(workers), processes(servers), slicing)
 
 
 def machine_of(
     net: NeuralNet, updater: Updater, ops: Ops, placement: Placement, store: RateStore, workers: int
-) -> Machine:
-    """Return the machine of the first worker, as it is when the first ``workers`` of its group compute."""
+) -> MachineModel:
+    """Return a model of the first worker's machine while the first ``workers`` workers of its group compute."""
     addresses = placement.partitions[0][:workers]
-    crowd = [address for address in addresses if host(address) == host(addresses[0])]
-    tenants = [address for address in crowd if process(address) == process(addresses[0])]
-    return measured_machine(net, updater, ops, placement.threads[0][0], len(crowd), len(tenants), store)
+    on_host = [address for address in addresses if host(address) == host(addresses[0])]
+    in_process = [address for address in on_host if process(address) == process(addresses[0])]
+    return measure_machine(net, updater, ops, placement.threads[0][0], len(on_host), len(in_process), store)
 
 
 def _choose(
     net: NeuralNet,
-    hosts: Hosts,
+    processes: ProcessMap,
     updater: Updater,
     links: Links,
     fixed: Collection[str],
@@ -82,7 +82,7 @@ def _choose(
 ) -> tuple[dict[str, int], str]:
     """Task: return the dimensions by layer, and the cuts in words."""
     store = RateStore(rates_file(folder))
-    forecast = Forecast(net, partial(machine_of, net, updater, get_ops(), placement, store), links, hosts.first)
-    cuts = Search(net, forecast.price, fixed).cuts(len(hosts.workers))
+    cost_model = CostModel(net, partial(machine_of, net, updater, get_ops(), placement, store), links, processes.first)
+    cuts = Search(net, cost_model.price, fixed).cuts(len(processes.workers))
     store.save()
-    return {name: cut.dim for name, cut in cuts.items() if name not in fixed}, in_words(net, cuts)
+    return {name: cut.dim for name, cut in cuts.items() if name not in fixed}, describe_cuts(net, cuts)

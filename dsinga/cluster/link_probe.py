@@ -18,8 +18,8 @@ from distributed import Client
 from dsinga.cluster.placement import host, process
 from dsinga.cluster.supervision import gather
 from dsinga.errors import RunError
+from dsinga.planner.barrier import BarrierCost, barrier_cost, time_barriers
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
-from dsinga.planner.meetings import Lateness, lateness, time_meetings
 from dsinga.transport.hostcalls import Guest, Listener, connect
 from dsinga.worker.mailbox import Courier, GroupPeers, Neighbour, Peer
 from dsinga.worker.meter import Meter
@@ -51,7 +51,7 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     next measurement. Raises RunError where a worker is lost meanwhile.
     """
     homes = list({process(address): address for address in reversed(addresses)}.values())[::-1]
-    here = client.submit(meetings_inside, workers=[homes[0]], pure=False)
+    here = client.submit(measure_barrier, workers=[homes[0]], pure=False)
     (inside,) = gather(client, [here], homes[:1])
     if len(homes) < 2:
         return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
@@ -64,18 +64,18 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     if host(one) != host(other):
         wire = found._replace(latency=max(found.latency - ENDS.latency, 0.0))
         return Links(INSIDE, ENDS, wire, False, inside, inside)
-    late = _meet_across(client, one, other, found) if mapped else inside
+    late = _measure_barrier_between(client, one, other, found) if mapped else inside
     return Links(INSIDE, found, LOOPBACK, mapped, inside, late)
 
 
-def _meet_across(client: Client, one: str, other: str, link: Link) -> Lateness:
-    """Return what meetings of the Dask workers ``one`` and ``other`` cost besides the messages, one to each."""
+def _measure_barrier_between(client: Client, one: str, other: str, link: Link) -> BarrierCost:
+    """Return the cost of a barrier of two Dask workers, without its two messages."""
     names = uuid.uuid4().hex, uuid.uuid4().hex
     both = [
-        client.submit(_meet, names[0], names[1], workers=[one], pure=False),
-        client.submit(_meet, names[1], names[0], workers=[other], pure=False),
+        client.submit(_time_barriers_with, names[0], names[1], workers=[one], pure=False),
+        client.submit(_time_barriers_with, names[1], names[0], workers=[other], pure=False),
     ]
-    return _rounded(lateness(gather(client, both, [one, other]), 2 * link.latency))
+    return _rounded(barrier_cost(gather(client, both, [one, other]), 2 * link.latency))
 
 
 def link_of(seconds: dict[int, float]) -> Link:
@@ -101,16 +101,16 @@ def _time_calls(taker: Any, name: str) -> tuple[dict[int, float], bool]:
     return medians, found is not None
 
 
-def meetings_inside() -> Lateness:
-    """Return what meetings of two threads of this process cost besides the messages."""
+def measure_barrier() -> BarrierCost:
+    """Return the cost of a barrier of two threads of this process, without its messages."""
     mails = [GroupPeers(PATIENCE, Meter()) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(_time_meetings, mails, [Neighbour(mail.box) for mail in mails[::-1]]))
-    return _rounded(lateness(found, INSIDE.latency))
+        found = list(pool.map(_time_barriers, mails, [Neighbour(mail.box) for mail in mails[::-1]]))
+    return _rounded(barrier_cost(found, INSIDE.latency))
 
 
-def _meet(own: str, other: str) -> list[tuple[float, float]]:
-    """Task: return what this process takes for computing and for meeting the one that listens under ``other``."""
+def _time_barriers_with(own: str, other: str) -> list[tuple[float, float]]:
+    """Task: return the times of computing and of barriers with the process that listens under ``other``."""
     mail = GroupPeers(PATIENCE, Meter())
     mail.listen(own)
     try:
@@ -119,26 +119,26 @@ def _meet(own: str, other: str) -> list[tuple[float, float]]:
             if time.monotonic() > deadline:
                 raise RunError(f"waited {PATIENCE:g} s for another process of this host")
             time.sleep(0.01)  # Dask begins the other's task when it comes to it
-        return _time_meetings(mail, Courier(found[0]))
+        return _time_barriers(mail, Courier(found[0]))
     finally:
         mail.close()
 
 
-def _time_meetings(mail: GroupPeers, peer: Peer) -> list[tuple[float, float]]:
+def _time_barriers(mail: GroupPeers, peer: Peer) -> list[tuple[float, float]]:
     mail.introduce([peer])
     token = np.zeros(1, np.float32)
 
-    def meet() -> None:
+    def wait() -> None:
         mail.begin("a measurement")
         mail.send(0, "here", token)
         mail.receive("here")
         mail.finish()
 
-    return time_meetings(meet)
+    return time_barriers(wait)
 
 
-def _rounded(late: Lateness) -> Lateness:
-    return Lateness(*map(_near, late))
+def _rounded(late: BarrierCost) -> BarrierCost:
+    return BarrierCost(*map(_near, late))
 
 
 def _near(figure: float) -> float:

@@ -105,8 +105,8 @@ def plan(
 
     from dsinga.job import load
     from dsinga.plan import network, predict
-    from dsinga.planner.picture import draw_scaling
-    from dsinga.planner.table import print_plan
+    from dsinga.planner.plan_table import print_plan
+    from dsinga.planner.scaling_picture import draw_scaling
 
     link = network(bandwidth, latency)
     job = load(conf, options["overrides"])

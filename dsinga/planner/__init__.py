@@ -1,1 +1,1 @@
-"""The planner: what an iteration of a partitioned net costs on a cluster, and which partitioning costs least."""
+"""The planner: predicts the iteration time of a partitioned net on a cluster, and finds the fastest partitioning."""

@@ -1,49 +1,51 @@
-"""What a message costs: on the way, and the two ends."""
+"""Latency and bandwidth of the connections between workers."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from dsinga.planner.meetings import PUNCTUAL, Lateness
+from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 
 
 class Link(NamedTuple):
-    """``latency`` seconds a message, whatever its size, and ``bandwidth`` bytes a second."""
+    """A connection: ``latency`` in seconds a message, whatever its size, and ``bandwidth`` in bytes a second."""
 
     latency: float
     bandwidth: float = math.inf
 
     def seconds(self, size: int) -> float:
-        """Return how long ``size`` bytes take."""
+        """Return how long a message of ``size`` bytes takes."""
         return self.latency + size / self.bandwidth
 
 
 class Links(NamedTuple):
-    """The ways between the workers of a group.
+    """The connections between the workers of a group.
 
-    ``inside`` joins two workers of one process: an array changes hands, and a thread wakes. ``ends`` is what sending
-    and receiving cost the processor at either end, in Dask's and the system's software. ``wire`` lies between
-    processes, and costs no processor any time. ``mapped`` says that what is sent is laid where the receiver has it
-    mapped, and that servers' values lie in such a place: then only who sends pays for bytes, and values do not travel.
-    ``late_inside`` and ``late`` say how much later than on average workers of one process, and of several, are where
-    they meet.
+    Attributes:
+        inside: between two workers of one process: a reference is passed, and a thread wakes up.
+        ends: what sending or receiving a message costs the processor of either process, in Dask and the system.
+        wire: the way between processes, which takes no processor time.
+        shared_memory: the processes share memory: the sender alone copies a message, and params that a server updates
+            are visible to workers without being sent.
+        barrier_inside: the cost of a barrier of workers of one process.
+        barrier_between: the cost of a barrier of workers of several processes.
     """
 
     inside: Link
     ends: Link
     wire: Link
-    mapped: bool = False
-    late_inside: Lateness = PUNCTUAL
-    late: Lateness = PUNCTUAL
+    shared_memory: bool = False
+    barrier_inside: BarrierCost = FREE_BARRIER
+    barrier_between: BarrierCost = FREE_BARRIER
 
     @property
     def between(self) -> Link:
-        """The whole way between two processes: ends and wire work at the same time, at the slower one's rate."""
+        """The whole connection between two processes: ends and wire overlap, so the slower one's bandwidth counts."""
         return Link(self.ends.latency + self.wire.latency, min(self.ends.bandwidth, self.wire.bandwidth))
 
 
-# Measured on the machine of engine-facts.md: half of an empty Actor call, and 16.8 MB in one.
+# Defaults where nothing is measured: half of an empty Actor call, and the rate of one that carries 16.8 MB.
 INSIDE = Link(100e-6)
 ENDS = Link(250e-6, 3e9)
 LOOPBACK = Link(0.0)

@@ -1,8 +1,8 @@
-"""What a worker needs of memory, before a run: by the shapes of its net, and by what back-propagation keeps and when.
+"""The memory that a worker needs, predicted from the shapes of its net and from what back-propagation keeps.
 
-An iteration is gone through once, without numbers: each array that a layer makes is taken, and let go of when the last
-who needs it has run. Arrays come from a pool that keeps one for each size and taker (``dsinga.ops.buffers``), so what
-counts of a size is how many are wanted at once; what is too large for the pool counts as long as it is there.
+One iteration is simulated without numbers: each array that a layer makes is allocated, and freed when the last layer
+that needs it has run. Arrays come from a pool that keeps one for each size and user (``dsinga.ops.buffers``), so each
+size counts as often as it is in use at once. Arrays that are too large for the pool count only while they exist.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ from dsinga.net import NeuralNet, Stage
 from dsinga.ops.buffers import LARGEST
 from dsinga.ops.numpy_cells import CELLS
 from dsinga.ops.numpy_recurrent import GAP
+from dsinga.planner.layer_cost import FLOAT_BYTES, rows_of
 
-FLOAT_BYTES = 4
-# Interpreter, numpy, zarr, Dask and its threads, compiled kernels: the same for nets of all sizes, within 10 MB (Python
-# 3.11 on Linux x86-64).
-FIXED = 120 << 20
-BATCHES_AHEAD = 5  # three wait, one is read, one is computed with
-CACHED = 128 << 20  # of decoded chunks, see dsinga.data.chunk_cache
+FIXED = 120 << 20  # interpreter, numpy, zarr, Dask and compiled kernels; about the same for all nets
+BATCHES = 5  # three are read ahead, one is being read, one is being computed
+CHUNK_CACHE = 128 << 20  # decoded chunks, see dsinga.data.chunk_cache
 
 
 class Memory(NamedTuple):
-    """Bytes that a worker needs, by what they are for.
+    """Bytes of memory that a worker needs, by purpose.
 
-    ``params`` are values: the worker's own and those that its server keeps; ``state`` is the updater's. ``passing`` are
-    those of the ``gradients`` that are too large for the pool, and gone after the update. ``features`` are those that
-    backward needs, ``workspaces`` what else an iteration makes: what layers save for backward, and gradients of
-    features. ``handed_out`` is the copy of the params that a checkpoint, and the end of a run, makes.
+    Attributes:
+        params: values: the worker's own copy, and those that its server keeps.
+        gradients: gradients of params.
+        passing: those of ``gradients`` that are too large for the pool, and freed after the update.
+        state: the updater's state.
+        features: features that the backward pass needs.
+        workspaces: other arrays of an iteration: what layers save for backward, and gradients of features.
+        records: batches read ahead, and decoded chunks.
+        handed_out: the copy of the params that a checkpoint, or the end of a run, makes.
+        fixed: the interpreter and the libraries.
     """
 
     params: int = 0
@@ -54,60 +58,61 @@ class Memory(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """The most at once: large gradients have been let go of when params are handed out."""
+        """The most at any time: large gradients are freed before params are handed out."""
         iteration = self.gradients + self.features + self.workspaces + self.records
         return self.fixed + self.params + self.state + iteration + max(0, self.handed_out - self.passing)
 
     def figures(self) -> dict[str, int]:
-        """Return the parts and their peak under plain names, for JSON."""
+        """Return the bytes by purpose and their peak, for JSON."""
         return {**self._asdict(), "peak": self.peak}
 
 
 def worker_memory(net: NeuralNet, slots: int, workers: int = 1, record_bytes: int = 0, store_bytes: int = 0) -> Memory:
-    """Return what one of ``workers`` needs to train its ``net``, in a process of its own.
+    """Return the memory that one of ``workers`` workers needs to train ``net``, in a process of its own.
 
     Args:
         net: the net of this worker.
-        slots: arrays that the updater keeps for each param.
-        workers: of the group. Above 1 a worker has values beside those that its server keeps: a share of all.
-        record_bytes: of the worker's part of a batch, as stored; 0 where nothing is read.
-        store_bytes: of all records of the store, as far as they are cached.
+        slots: the number of arrays that the updater keeps for each param.
+        workers: the size of the group. One of several workers has its own copy of the values, beside its share of those
+            that the servers keep.
+        record_bytes: bytes of the worker's part of a batch, as stored; 0 where nothing is read.
+        store_bytes: bytes of all records of the store, of which some are cached.
     """
     params = FLOAT_BYTES * sum(param.size for param in net.params.values())
-    own = params if workers > 1 else 0
+    copied = params if workers > 1 else 0
     served = params // workers
     gradients = [FLOAT_BYTES * p.size for p in net.params.values() if p.trainable and not p.spec.sparse]
-    features, most = _walk(net.fused)
+    features, most = _iteration_memory(net.fused)
     return Memory(
-        params=own + served,
+        params=copied + served,
         gradients=sum(gradients),
         passing=sum(size for size in gradients if size > LARGEST),
         state=slots * served,
         features=features,
         workspaces=most - features,
-        records=BATCHES_AHEAD * record_bytes + min(CACHED, store_bytes),
+        records=BATCHES * record_bytes + min(CHUNK_CACHE, store_bytes),
         handed_out=params,
     )
 
 
-class _Arrays:
-    """Arrays that are taken and let go of; ``most`` are the bytes that the pool comes to have, and the largest ones."""
+class _SimulatedPool:
+    """Counts arrays in use; ``most`` are the bytes of all arrays of the pool, and of large arrays at their peak."""
 
     def __init__(self) -> None:
-        self._now: Counter[int] = Counter()
+        self._in_use: Counter[int] = Counter()
         self._most: Counter[int] = Counter()
         self._large = self._most_large = 0
 
-    def take(self, sizes: list[int]) -> None:
+    def allocate(self, sizes: list[int]) -> None:
         for size in sizes:
-            self._now[size] += 1
-            self._most[size] = max(self._most[size], self._now[size])
+            self._in_use[size] += 1
+            self._most[size] = max(self._most[size], self._in_use[size])
             self._large += size if size > LARGEST else 0
         self._most_large = max(self._most_large, self._large)
 
-    def drop(self, sizes: list[int]) -> None:
+    def free(self, sizes: list[int]) -> None:
         for size in sizes:
-            self._now[size] -= 1
+            self._in_use[size] -= 1
             self._large -= size if size > LARGEST else 0
 
     @property
@@ -115,104 +120,101 @@ class _Arrays:
         return self._most_large + sum(size * count for size, count in self._most.items() if size <= LARGEST)
 
 
-def _walk(net: NeuralNet) -> tuple[int, int]:
-    """Return the bytes of the features that are kept for backward, and all that an iteration comes to have."""
-    stages, arrays = net.stages, _Arrays()
-    made = {stage.position: feature_sizes(stage) for stage in stages}
+def _iteration_memory(net: NeuralNet) -> tuple[int, int]:
+    """Return the bytes of the features that are kept for backward, and the peak of all arrays of an iteration."""
+    stages, pool = net.stages, _SimulatedPool()
+    features = {stage.position: feature_sizes(stage) for stage in stages}
     saved = {stage.position: saved_sizes(stage) if stage.backward else [] for stage in stages}
-    freed = _freed(net)
+    last_uses = _last_backward_uses(net)
     for stage in stages:
-        arrays.take(made[stage.position])
-        arrays.take(saved[stage.position])
+        pool.allocate(features[stage.position])
+        pool.allocate(saved[stage.position])
         for node in stage.releases:
-            if node not in freed:
-                arrays.drop(made[node])
+            if node not in last_uses:
+                pool.free(features[node])
     gradients: dict[int, list[int]] = {}
     for stage in reversed(stages):
-        here = stage.position
+        position = stage.position
         scratch: list[int] = []
         if stage.backward:
             scratch = backward_sizes(stage)
-            arrays.take(scratch)
+            pool.allocate(scratch)
             for _, edge in stage.feeds:
                 if edge.node not in gradients:
                     gradients[edge.node] = _gradient_sizes(stages[edge.node], stage)
-                    arrays.take(gradients[edge.node])
-        arrays.drop([*scratch, *saved[here], *gradients.pop(here, [])])
-        for node, last in freed.items():
-            if last == here:
-                arrays.drop(made[node])
-    return sum(sum(made[node]) for node in freed), arrays.most
+                    pool.allocate(gradients[edge.node])
+        pool.free([*scratch, *saved[position], *gradients.pop(position, [])])
+        for node, last_use in last_uses.items():
+            if last_use == position:
+                pool.free(features[node])
+    return sum(sum(features[node]) for node in last_uses), pool.most
 
 
-def _freed(net: NeuralNet) -> dict[int, int]:
-    """Return, of each feature that backward needs, the layer whose backward pass is the last to do so."""
-    last: dict[int, int] = {}
+def _last_backward_uses(net: NeuralNet) -> dict[int, int]:
+    """Return, for each feature that the backward pass needs, the position of the layer that uses it last."""
+    last_uses: dict[int, int] = {}
     for stage in reversed(net.stages):
         if stage.backward:
             for node in (stage.position, *(edge.node for edge in stage.edges)):
-                last[node] = stage.position
-    return last
+                last_uses[node] = stage.position
+    return last_uses
 
 
 def _gradient_sizes(source: Stage, stage: Stage) -> list[int]:
-    """Return the sizes of the gradient that a stage makes for a source; those of parts are handed on as they are."""
+    """Return the sizes of the gradient that a stage makes for a source; a kSplit passes gradients on without a copy."""
     return [] if isinstance(stage.layer, Split) else feature_sizes(source)
 
 
-def own_rows(stage: Stage) -> int:
-    """Return how many rows of its batch a worker computes at a node."""
-    return stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
-
-
 def feature_sizes(stage: Stage) -> list[int]:
-    """Return the sizes in bytes of the arrays that a layer makes for its feature; parts are views."""
+    """Return the sizes in bytes of the arrays that a layer makes for its feature; parts of a feature are views."""
     layer = stage.layer
     if isinstance(layer, (Split, Slice, BridgeSrc)) or layer.is_output:
         return []
-    rows = layer.shape[0] if isinstance(layer, BridgeDst) else own_rows(stage)
+    rows = layer.shape[0] if isinstance(layer, BridgeDst) else rows_of(stage)
     return [FLOAT_BYTES * rows * math.prod(layer.shape[1:])]
 
 
 def saved_sizes(stage: Stage) -> list[int]:
-    """Return the sizes in bytes of what a layer saves for its backward pass, beside its feature."""
+    """Return the sizes in bytes of the arrays that a layer saves for its backward pass, besides its feature."""
     layer, source = stage.layer, _source_bytes(stage)
     match layer:
         case LRN():
             return [source, source]  # the norm, and its power
         case Pooling(takes_maximum=True):
-            return [feature_sizes(stage)[0] // FLOAT_BYTES]  # a byte says which of the window
+            return [feature_sizes(stage)[0] // FLOAT_BYTES]  # a byte for the index in the window
         case Dropout():
             return [source]
         case InnerProduct() if len(layer.source_shapes[0]) > 2:
-            return [source]  # an image, its rows laid flat
+            return [source]  # the flattened image
         case LayerNorm():
             return [source]
         case Recurrent():
-            cell, one = CELLS[layer.cell], _by_step(layer, stage)
-            return layer.directions * [cell.width * one, cell.parts * one, source]
+            cell, states = CELLS[layer.cell], _states_size(layer, stage)
+            return layer.directions * [cell.width * states, cell.parts * states, source]
     return []
 
 
 def backward_sizes(stage: Stage) -> list[int]:
-    """Return the sizes in bytes of what a layer needs during its backward pass alone."""
+    """Return the sizes in bytes of the arrays that a layer needs only during its backward pass."""
     layer = stage.layer
     if isinstance(layer, Recurrent):
-        one = _by_step(layer, stage)
+        states = _states_size(layer, stage)
         width = CELLS[layer.cell].width
-        gap = one // layer.size * GAP  # between rows of the gradients of gates
-        turned = FLOAT_BYTES * width * layer.size**2  # the gradient of a weight, as the product makes it
-        return [width * one + gap, one, one, turned]  # the first those of gates, then of states, the states before
+        padding = states // layer.size * GAP  # between rows of the gradients of gates
+        weight_gradient = FLOAT_BYTES * width * layer.size**2  # transposed, as the product makes it
+        # Gradients of gates, gradients of states, previous states, gradient of a weight.
+        return [width * states + padding, states, states, weight_gradient]
     if isinstance(layer, RectifiedBatchNorm):
         return feature_sizes(stage)  # the gradient where the feature is above 0
     return []
 
 
-def _by_step(layer: Recurrent, stage: Stage) -> int:
-    """Return the bytes of an array of the width of the state for each step of each row."""
-    return FLOAT_BYTES * own_rows(stage) * math.prod(layer.shape[1:-1]) * layer.size
+def _states_size(layer: Recurrent, stage: Stage) -> int:
+    """Return the bytes of an array that has a state for each step of each row."""
+    return FLOAT_BYTES * rows_of(stage) * math.prod(layer.shape[1:-1]) * layer.size
 
 
 def _source_bytes(stage: Stage) -> int:
+    """Return the bytes of a layer's first source."""
     shapes = stage.layer.source_shapes
-    return FLOAT_BYTES * own_rows(stage) * math.prod(shapes[0][1:]) if shapes else 0
+    return FLOAT_BYTES * rows_of(stage) * math.prod(shapes[0][1:]) if shapes else 0

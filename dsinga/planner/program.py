@@ -1,4 +1,4 @@
-"""What each worker of a group does in an iteration, as a list of operations with their durations and sizes."""
+"""The program of a worker: the operations of one iteration, with their durations and sizes, for the simulator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Compute(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send an array to another worker, and go on."""
+    """Send ``bytes`` bytes to another worker, without waiting."""
 
     worker: int
     key: str
@@ -22,50 +22,55 @@ class Send(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Wait for what was sent under ``key``."""
+    """Wait for the message that was sent under ``key``."""
 
     key: str
 
 
-class Exchange(NamedTuple):
-    """Send each other worker of the group so many bytes, as they all do, and go on; all of it is one ``Receive``."""
+class AllToAll(NamedTuple):
+    """Send ``bytes`` bytes to each other worker of the group, without waiting; all workers do so.
+
+    One ``Receive`` of the same key waits for what all others have sent.
+    """
 
     key: str
     bytes: int
 
 
-class Push(NamedTuple):
-    """Send packet number ``packet`` of this worker to its server, and go on."""
+class PushGradients(NamedTuple):
+    """Send packet number ``packet`` of this worker to its server, without waiting."""
 
     packet: int
 
 
-class Await(NamedTuple):
-    """Wait for the answer to a packet: to the one of this iteration, or of the ``before``-th before it."""
+class AwaitReply(NamedTuple):
+    """Wait for the reply to a packet: that of this iteration, or that of ``before`` iterations ago."""
 
     packet: int
     before: int = 0
 
 
-Operation = Compute | Send | Receive | Exchange | Push | Await
+Operation = Compute | Send | Receive | AllToAll | PushGradients | AwaitReply
 
 
 class Packet(NamedTuple):
-    """What a worker sends to a server in one message; ``pieces`` are answered together, in as many bytes.
+    """A message from a worker to a server, with gradients of several slices or the part of a sum.
 
-    To join them takes ``joining`` seconds, where a message is one array.
+    The server replies to all of ``keys`` together, with as many bytes. To join them into one array takes the worker
+    ``join_seconds``.
     """
 
     server: int
-    pieces: tuple[Hashable, ...]
+    keys: tuple[Hashable, ...]
     bytes: int
-    joining: float = 0.0
+    join_seconds: float = 0.0
 
 
-class Piece(NamedTuple):
-    """What a server does when all ``contributors`` workers have sent a piece: it computes for ``seconds``.
+class ServerWork(NamedTuple):
+    """The work for one key when all ``contributors`` workers have sent their part: ``seconds`` of computing.
 
-    Where these do it together, as threads of its process, each computes for ``share`` seconds when it pushes.
+    Where the workers share an update, as threads of the server's process, each of them computes for ``share`` seconds
+    when it pushes.
     """
 
     contributors: int
@@ -74,8 +79,8 @@ class Piece(NamedTuple):
 
 
 @dataclass
-class Program:
-    """The operations of one worker in an iteration, and the packets that it sends. ``memory`` is in bytes."""
+class WorkerProgram:
+    """The operations of one worker in an iteration, the packets that it sends, and ``memory`` in bytes."""
 
     operations: list[Operation] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
@@ -84,32 +89,40 @@ class Program:
     @property
     def compute(self) -> float:
         """Seconds of computing."""
-        return sum(one.seconds for one in self.operations if isinstance(one, Compute))
+        return sum(operation.seconds for operation in self.operations if isinstance(operation, Compute))
 
     def add(self, operation: Operation) -> None:
-        """Append an operation; neighbouring computing is one."""
+        """Append an operation; a Compute after a Compute extends it."""
         last = self.operations[-1] if self.operations else None
         if isinstance(operation, Compute) and isinstance(last, Compute):
             self.operations[-1] = Compute(last.seconds + operation.seconds)
         else:
             self.operations.append(operation)
 
-    def in_turn(self) -> Program:
-        """Return the same without overlap: pushes after everything else, and the wait for their answers at once."""
-        pushes = [one for one in self.operations if isinstance(one, Push) and self._lasting(one.packet)]
-        rest = [one for one in self.operations if one not in pushes and not (isinstance(one, Await) and one.before)]
-        answers: list[Operation] = [Await(one.packet) for one in pushes]
-        return Program([*rest, *pushes, *answers], self.packets, self.memory)
+    def without_overlap(self) -> WorkerProgram:
+        """Return the program with gradients pushed after everything else, and their replies awaited at once."""
+        pushes = [
+            operation
+            for operation in self.operations
+            if isinstance(operation, PushGradients) and self._is_awaited_later(operation.packet)
+        ]
+        others = [
+            operation
+            for operation in self.operations
+            if operation not in pushes and not (isinstance(operation, AwaitReply) and operation.before)
+        ]
+        replies: list[Operation] = [AwaitReply(push.packet) for push in pushes]
+        return WorkerProgram([*others, *pushes, *replies], self.packets, self.memory)
 
-    def _lasting(self, packet: int) -> bool:
-        """Whether the answer is for the next iteration, not for this one."""
-        return Await(packet) not in self.operations
+    def _is_awaited_later(self, packet: int) -> bool:
+        """Whether the reply to a packet is awaited in the next iteration, not in this one."""
+        return AwaitReply(packet) not in self.operations
 
 
-class Group(NamedTuple):
-    """A synchronous group: what its workers do, in which process each worker and each server lives, the pieces."""
+class GroupProgram(NamedTuple):
+    """The programs of a synchronous worker group, the processes of its workers and servers, and the servers' work."""
 
-    programs: list[Program]
-    homes: Sequence[int]
-    servers: Sequence[int]
-    pieces: dict[Hashable, Piece]
+    programs: list[WorkerProgram]
+    worker_processes: Sequence[int]
+    server_processes: Sequence[int]
+    server_work: dict[Hashable, ServerWork]

@@ -1,38 +1,38 @@
-"""The partitionings that the paper names (5.3), as cuts of a net."""
+"""The partitionings that the paper names (section 5.3), as cuts of a net."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from dsinga.net import NeuralNet
-from dsinga.net.cut import WHOLE_LAYER, LayerCut
-from dsinga.planner.cost import layer_cost
-from dsinga.planner.search import FEATURES, ROWS, cut_as, segments
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
+from dsinga.planner.layer_cost import layer_cost
+from dsinga.planner.search import cuts_for_dims, layer_blocks
 
 WORDS = {ROWS: "rows", FEATURES: "features"}
 
 
 def by_rows(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return data parallelism: every layer on dimension 0."""
-    return cut_as(net, workers, dict.fromkeys(_names(net), ROWS))
+    """Return the cuts of data parallelism: every layer on dimension 0."""
+    return cuts_for_dims(net, workers, dict.fromkeys(_names(net), ROWS))
 
 
 def by_features(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return model parallelism: every layer with params, and what follows it, on dimension 1."""
-    inputs, parts = segments(net)
-    wishes = dict.fromkeys((name for part in parts for name in part), FEATURES)
-    return cut_as(net, workers, {**dict.fromkeys(inputs, ROWS), **wishes})
+    """Return the cuts of model parallelism: every layer from the first one with params on, on dimension 1."""
+    inputs, blocks = layer_blocks(net)
+    dims = dict.fromkeys((name for block in blocks for name in block), FEATURES)
+    return cuts_for_dims(net, workers, {**dict.fromkeys(inputs, ROWS), **dims})
 
 
 def hybrid(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return Krizhevsky's (2014): rows below the first fully connected layer, features from there on."""
-    _, parts = segments(net)
-    above = {name for part in parts if len(net.layer(part[0]).shape) == 2 for name in part}
-    return cut_as(net, workers, {name: FEATURES if name in above else ROWS for name in _names(net)})
+    """Return the cuts of Krizhevsky (2014): by rows below the first fully connected layer, by features from there."""
+    _, blocks = layer_blocks(net)
+    upper = {name for block in blocks if len(net.layer(block[0]).shape) == 2 for name in block}
+    return cuts_for_dims(net, workers, {name: FEATURES if name in upper else ROWS for name in _names(net)})
 
 
 def by_layer(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
-    """Return whole layers on different workers: neighbours together, about as many operations on each."""
+    """Return whole layers on different workers: consecutive layers together, about as many operations on each."""
     costs = [sum(layer_cost(node.layer)[:2]) for node in net.nodes]
     total, done = sum(costs), 0
     cuts = {}
@@ -43,8 +43,8 @@ def by_layer(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
     return cuts
 
 
-def in_words(net: NeuralNet, cuts: Mapping[str, LayerCut]) -> str:
-    """Return how a net is cut, in the order of its layers: "rows: data to pool5, features: fc6 to fc8"."""
+def describe_cuts(net: NeuralNet, cuts: Mapping[str, LayerCut]) -> str:
+    """Return the cuts as text, in the order of the layers: "rows: data to pool5, features: fc6 to fc8"."""
     runs: list[list[str]] = []
     for name in _names(net):
         cut = cuts[name]

@@ -22,7 +22,7 @@ from distributed import Client
 from dsinga.api import with_workers
 from dsinga.bench import measure
 from dsinga.cluster import connect
-from dsinga.cluster.automatic import hosts_of, machine_of
+from dsinga.cluster.automatic import machine_of, process_map_of
 from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
@@ -31,10 +31,10 @@ from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.net.cut import LayerCut
 from dsinga.ops import get_ops
-from dsinga.planner.forecast import Forecast
+from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
+from dsinga.planner.rate_store import RateStore
 from dsinga.planner.search import Search
-from dsinga.planner.store import RateStore
 from dsinga.planner.strategies import by_features, by_rows, hybrid
 from dsinga.training import Updater, create_updater
 
@@ -147,8 +147,8 @@ def predict(
 ) -> tuple[float, dict[str, LayerCut]]:
     """Task: return what :func:`foresee` returns."""
     machine = partial(machine_of, net, updater, get_ops(), placement, RateStore())
-    hosts = hosts_of(placement, slicing)
-    forecast = Forecast(net, machine, links, hosts.first)
+    hosts = process_map_of(placement, slicing)
+    forecast = CostModel(net, machine, links, hosts.first)
     ways = {"data": by_rows, "feature": by_features, "hybrid": hybrid}
     workers = len(hosts.workers)
     if cuts is None:

@@ -15,8 +15,8 @@ from dsinga.cluster.link_probe import CALLS, LARGE, SMALL, link_of, measure_link
 from dsinga.cluster.placement import workers_at_hand
 from dsinga.cluster.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
+from dsinga.planner.barrier import BarrierCost
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Links
-from dsinga.planner.meetings import Lateness
 from tests.support.small_job import JOB, assert_close
 
 AUTO = JOB.replace("neuralnet {", "neuralnet { partition: auto").replace("train_steps: 50", "train_steps: 6")
@@ -34,10 +34,10 @@ def automatic(stores: Path, text: str = AUTO) -> Job:
     return with_workers(loads(text, str(stores / "small.conf")), 2)
 
 
-def test_between_workers_of_one_process_meetings_alone_are_measured(threads: Client) -> None:
+def test_between_workers_of_one_process_only_the_barrier_is_measured(threads: Client) -> None:
     links = measure_links(threads, list(workers_at_hand(threads)))
     assert links[:4] == Links(INSIDE, ENDS, LOOPBACK)[:4]
-    assert_sensible(links.late_inside)
+    assert_sensible(links.barrier_inside)
 
 
 @pytest.mark.process
@@ -46,13 +46,13 @@ def test_measures_what_a_message_takes(processes: Client) -> None:
     assert links.wire == LOOPBACK
     assert 1e-5 < links.ends.latency < 1e-1
     assert 1e7 < links.ends.bandwidth < 1e12
-    assert_sensible(links.late)
+    assert_sensible(links.barrier_between)
 
 
-def assert_sensible(late: Lateness) -> None:
-    assert 1e-5 < late.short < late.long < 10
-    assert 0 <= late.seconds(late.short) < 1
-    assert 0 <= late.seconds(late.long) < 1
+def assert_sensible(cost: BarrierCost) -> None:
+    assert 1e-5 < cost.short < cost.long < 10
+    assert 0 <= cost.seconds(cost.short) < 1
+    assert 0 <= cost.seconds(cost.long) < 1
 
 
 def test_a_link_is_told_by_its_calls() -> None:

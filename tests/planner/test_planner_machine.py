@@ -1,4 +1,4 @@
-"""What this machine takes for the layers of a net: in their places, what a walk through the net takes."""
+"""The measured model of this machine: layers in a timed net have the times that they took there."""
 
 from __future__ import annotations
 
@@ -8,65 +8,66 @@ from dsinga.job import UpdaterConf
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, partition
 from dsinga.ops import get_ops
-from dsinga.planner.machine import Machine, describe, measured_machine, work_of
-from dsinga.planner.store import Figures, RateStore
+from dsinga.planner.machine import MachineModel, describe_work, measure_machine, work_of
+from dsinga.planner.net_timing import time_net
+from dsinga.planner.rate_store import Figures, RateStore
 from dsinga.planner.strategies import by_features, by_layer, by_rows
-from dsinga.planner.walk import walk
 from dsinga.training import create_updater
 from tests.support.planner_nets import dense, layer, mlp, net_of, small_convnet
 
 
-class Told(RateStore):
-    """Remembers what it was asked, by the text that tells it."""
+class RecordingStore(RateStore):
+    """Keeps the figures that it was asked for, by key."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[str, Figures] = {}
+        self.figures: dict[str, Figures] = {}
 
-    def get(self, what, measure):
-        self.known[what] = super().get(what, measure)
-        return self.known[what]
-
-
-def machine_of(net: NeuralNet, crowd: int, store: RateStore) -> Machine:
-    return measured_machine(net, create_updater(UpdaterConf(type="kSGD")), get_ops(), 1, crowd, crowd, store)
+    def get(self, key, measure):
+        self.figures[key] = super().get(key, measure)
+        return self.figures[key]
 
 
-@pytest.mark.parametrize("crowd", [1, 2])
-def test_layers_that_nobody_has_walked_through_are_scaled_to_a_walk(crowd: int) -> None:
-    """As far as the walk through all by rows is longer than the sum of what its layers take alone, so are they."""
-    net, store = mlp(8, 20, 10, inputs=12), Told()
-    machine = machine_of(net, crowd, store)
-    unseen = work_of(mlp(32, 20, 10, inputs=12).stages[1], crowd)
-    time = machine.time(unseen)
-    walked = next(figures for what, figures in store.known.items() if ": net " in what)
-    stages = partition(net, crowd, cuts=by_rows(net, crowd)).locals[0].stages
-    alone = {what.partition(": ")[2]: figures for what, figures in store.known.items()}
-    together = sum(sum(alone[describe(work_of(stage))][:2]) for stage in stages)
-    scale = (sum(walked[0::4]) + sum(walked[1::4])) / together
-    assert (time.forward, time.backward) == pytest.approx([scale * one for one in alone[describe(unseen)][:2]])
+def measured_model(net: NeuralNet, workers: int, store: RateStore) -> MachineModel:
+    return measure_machine(net, create_updater(UpdaterConf(type="kSGD")), get_ops(), 1, workers, workers, store)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_layer_outside_timed_nets_is_scaled_by_the_net_cut_by_rows(workers: int) -> None:
+    """The scale is the time of that net over the sum of the times that its layers take alone."""
+    net, store = mlp(8, 20, 10, inputs=12), RecordingStore()
+    machine = measured_model(net, workers, store)
+    work = work_of(mlp(32, 20, 10, inputs=12).stages[1], workers)
+    time = machine.time_layer(work)
+    net_figures = next(figures for key, figures in store.figures.items() if ": net " in key)
+    stages = partition(net, workers, cuts=by_rows(net, workers)).locals[0].stages
+    alone = {key.partition(": ")[2]: figures for key, figures in store.figures.items()}
+    sum_alone = sum(sum(alone[describe_work(work_of(stage))][:2]) for stage in stages)
+    scale = (sum(net_figures[0::4]) + sum(net_figures[1::4])) / sum_alone
+    seconds_alone = alone[describe_work(work)][:2]
+    assert (time.forward, time.backward) == pytest.approx([scale * seconds for seconds in seconds_alone])
     assert all(rate > 0 for rate in machine.rates)
 
 
-def test_a_layer_takes_what_it_took_in_its_place() -> None:
+def test_a_layer_of_a_timed_net_has_its_time_there() -> None:
     net = small_convnet()
     local = partition(net, 2, cuts=by_features(net, 2)).locals[0]
-    store = Told()
-    machine = machine_of(net, 1, store)
-    times = machine.walk(local)
+    store = RecordingStore()
+    machine = measured_model(net, 1, store)
+    times = machine.time_net(local)
     by_name = {stage.layer.name: (stage, time) for stage, time in zip(local.stages, times, strict=True)}
     stage, time = by_name["fc3"]
-    assert machine.time(work_of(stage)) == time
-    assert machine.walk(local) == times
-    assert sum(": net " in what for what in store.known) == 1
+    assert machine.time_layer(work_of(stage)) == time
+    assert machine.time_net(local) == times
+    assert sum(": net " in key for key in store.figures) == 1
 
 
 @pytest.mark.parametrize("strategy", [by_rows, by_features, by_layer])
-def test_walks_through_the_net_of_each_worker_alone(strategy) -> None:
-    """Nobody is there to send what bridges receive, labels among it."""
+def test_times_the_net_of_each_worker_without_the_others(strategy) -> None:
+    """The messages that bridges wait for, labels among them, are made up."""
     net = small_convnet()
     for local in partition(net, 3, cuts=strategy(net, 3)).locals:
-        times = walk(local, get_ops(), 1, 1)
+        times = time_net(local, get_ops(), 1, 1)
         for stage, time in zip(local.stages, times, strict=True):
             assert time.forward > 0
             bridge = isinstance(stage.layer, (BridgeSrc, BridgeDst))
@@ -75,7 +76,7 @@ def test_walks_through_the_net_of_each_worker_alone(strategy) -> None:
 
 
 def test_codes_and_labels_of_steps_cross_bridges() -> None:
-    """What an embedding looks up is no random number."""
+    """A bridge hands an embedding valid codes instead of random numbers."""
     net = net_of(
         layer("embedding", "kEmbedding", "data", embedding_conf={"vocab_size": 10, "feature_dim": 4}),
         layer("cell", "kGRU", "embedding", gru_conf={"dim_hidden": 6}),
@@ -85,4 +86,4 @@ def test_codes_and_labels_of_steps_cross_bridges() -> None:
         shape=(5,),
     )
     for local in partition(net, 2, cuts=by_layer(net, 2)).locals:
-        assert all(time.forward > 0 for time in walk(local, get_ops(), 1, 1))
+        assert all(time.forward > 0 for time in time_net(local, get_ops(), 1, 1))

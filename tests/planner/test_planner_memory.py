@@ -1,4 +1,4 @@
-"""What is said of a worker's memory, against what back-propagation really keeps."""
+"""The predicted memory of a worker, compared with the arrays that back-propagation keeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def net_of(job: Job, info: RecordInfo) -> NeuralNet:
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_the_iteration_is_as_large_as_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iteration_needs_the_predicted_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, info = NETS[name]
     net, rng = net_of(job, info), np.random.default_rng(0)
     pool = buffers._Pool()
@@ -45,23 +45,23 @@ def test_the_iteration_is_as_large_as_said(name: str, monkeypatch: pytest.Monkey
     if not info.has_labels:
         records = records._replace(labels=None)
     gradients = {}
-    for _ in range(2):  # the second iteration is to find all it needs
+    for _ in range(2):  # the second iteration reuses the arrays of the first one
         ctx = Context(get_ops(), Phase.kTrain, Rows(0, info.batchsize, info.batchsize), 1, 0)
         bp(net, values, {"data": records}, ctx, gradients.__setitem__)
-    made = sum(size * len(bases) for size, bases in pool.buckets.items())
-    said = worker_memory(net, slots=1)
-    iteration = said.features + said.workspaces + said.gradients - said.passing
-    assert made == pytest.approx(iteration, rel=0.15)
+    allocated = sum(size * len(bases) for size, bases in pool.buckets.items())
+    memory = worker_memory(net, slots=1)
+    iteration = memory.features + memory.workspaces + memory.gradients - memory.passing
+    assert allocated == pytest.approx(iteration, rel=0.15)
 
 
-def test_what_params_need_goes_by_who_keeps_them() -> None:
+def test_params_and_state_are_shared_out_over_the_servers() -> None:
     net = net_of(*NETS["char_rnn"])
     size = 4 * sum(param.size for param in net.params.values())
-    alone = worker_memory(net, slots=2)
-    assert (alone.params, alone.state, alone.handed_out) == (size, 2 * size, size)
+    single = worker_memory(net, slots=2)
+    assert (single.params, single.state, single.handed_out) == (size, 2 * size, size)
     first = worker_memory(partition(net, 2).locals[0], slots=2, workers=2)
     assert (first.params, first.state) == (size + size // 2, size)
-    assert first.features == pytest.approx(alone.features / 2, rel=0.01)
+    assert first.features == pytest.approx(single.features / 2, rel=0.01)
 
 
 def test_the_peak_is_at_the_update_or_when_params_are_handed_out() -> None:

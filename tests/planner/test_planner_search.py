@@ -1,4 +1,4 @@
-"""The search finds what is known to be best."""
+"""The search finds the partitionings that are known to be best."""
 
 from __future__ import annotations
 
@@ -7,28 +7,35 @@ import pytest
 from dsinga.job import loads
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import WHOLE_LAYER
-from dsinga.planner.forecast import Forecast
-from dsinga.planner.hosts import hosts
+from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Link, Links
-from dsinga.planner.search import Search, changes, cut_as, own_layers, runs, segments
+from dsinga.planner.processes import process_map
+from dsinga.planner.search import (
+    Search,
+    cuts_for_dims,
+    explicitly_cut_layers,
+    layer_blocks,
+    patterns_of_two_runs,
+    single_changes,
+)
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, conv, dense, layer, mlp, net_of, small_convnet
 
 
-def forecast(net: NeuralNet, links: Links = GIGABIT) -> Forecast:
-    return Forecast(net, lambda workers: MACHINE, links, lambda workers: hosts(workers, 1, workers))
+def cost_model(net: NeuralNet, links: Links = GIGABIT) -> CostModel:
+    return CostModel(net, lambda workers: MACHINE, links, lambda workers: process_map(workers, 1, workers))
 
 
 def dims(net: NeuralNet, workers: int, links: Links = GIGABIT, fixed: tuple[str, ...] = ()) -> dict[str, int]:
-    cuts = Search(net, forecast(net, links).price, fixed).cuts(workers)
+    cuts = Search(net, cost_model(net, links).price, fixed).cuts(workers)
     return {name: cut.dim for name, cut in cuts.items()}
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8, 16])
 def test_alexnet_is_cut_as_the_paper_cuts_it(workers: int) -> None:
     """5.4.1: data parallelism below the first fully connected layer, model parallelism from there on."""
-    found = dims(alexnet(128), workers)
-    above = ("fc6", "relu6", "drop6", "fc7", "relu7", "drop7", "fc8")
-    assert found == {name: int(name in above) for name in found}
+    result = dims(alexnet(128), workers)
+    upper = ("fc6", "relu6", "drop6", "fc7", "relu7", "drop7", "fc8")
+    assert result == {name: int(name in upper) for name in result}
 
 
 def test_a_net_of_large_images_and_few_params_is_cut_by_rows() -> None:
@@ -46,66 +53,66 @@ def test_a_net_of_large_images_and_few_params_is_cut_by_rows() -> None:
 
 def test_a_small_net_on_a_slow_network_stays_on_one_worker() -> None:
     links = GIGABIT._replace(wire=Link(10e-3, 1e6))
-    found = dims(small_convnet(), 4, links)
-    assert set(found.values()) == {WHOLE_LAYER}
+    result = dims(small_convnet(), 4, links)
+    assert set(result.values()) == {WHOLE_LAYER}
 
 
-def test_what_is_found_is_no_dearer_than_any_pattern_of_two_runs() -> None:
+def test_no_pattern_of_two_runs_is_cheaper_than_the_result() -> None:
     net = mlp(64, 2000, 2000, 10)
-    one = forecast(net, LOCAL)
-    inputs, parts = segments(net)
-    found = one.price(Search(net, one.price).cuts(4), 4)
-    for pattern in runs(len(parts)):
-        wishes = {name: dim for names, dim in zip(parts, pattern, strict=True) for name in names}
-        assert found <= one.price(cut_as(net, 4, {**wishes, **dict.fromkeys(inputs, 0)}), 4) / 0.98
+    model = cost_model(net, LOCAL)
+    inputs, blocks = layer_blocks(net)
+    price = model.price(Search(net, model.price).cuts(4), 4)
+    for pattern in patterns_of_two_runs(len(blocks)):
+        requested = {name: dim for names, dim in zip(blocks, pattern, strict=True) for name in names}
+        assert price <= model.price(cuts_for_dims(net, 4, {**requested, **dict.fromkeys(inputs, 0)}), 4) / 0.98
 
 
 def test_the_same_prices_give_the_same_cuts() -> None:
     assert dims(alexnet(64), 4) == dims(alexnet(64), 4)
 
 
-def test_layers_that_say_their_own_keep_it() -> None:
+def test_fixed_layers_keep_their_cut() -> None:
     net = alexnet(128)
-    found = dims(net, 4, fixed=("fc7", "relu7", "drop7"))
-    assert (found["fc7"], found["relu7"], found["drop7"]) == (0, 0, 0)
-    assert found["fc6"] == 1
+    result = dims(net, 4, fixed=("fc7", "relu7", "drop7"))
+    assert (result["fc7"], result["relu7"], result["drop7"]) == (0, 0, 0)
+    assert result["fc6"] == 1
 
 
-def test_one_worker_has_nothing_to_choose() -> None:
+def test_one_worker_computes_the_whole_net() -> None:
     net = small_convnet()
-    assert Search(net, forecast(net).price).cuts(1) == choose_cuts(net, 1)
+    assert Search(net, cost_model(net).price).cuts(1) == choose_cuts(net, 1)
 
 
 def test_more_workers_than_features_or_rows() -> None:
-    """fc3 has 12 features, the batch 24 rows: what cannot be cut is not."""
-    found = dims(small_convnet(24), 16)
-    assert found["fc3"] != 1
-    found = dims(mlp(4, 64, 10), 8)
-    assert found["data"] == WHOLE_LAYER
+    """fc3 has 12 features and the batch has 24 rows, so fc3 cannot be cut by features."""
+    result = dims(small_convnet(24), 16)
+    assert result["fc3"] != 1
+    result = dims(mlp(4, 64, 10), 8)
+    assert result["data"] == WHOLE_LAYER
 
 
-def test_a_net_all_of_whose_layers_are_fixed() -> None:
+def test_a_net_in_which_all_layers_are_fixed() -> None:
     net = mlp(16, 32, 10)
     names = tuple(node.layer.name for node in net.nodes)
     assert set(dims(net, 2, fixed=names).values()) == {0}
 
 
-def test_segments_follow_layers_with_params() -> None:
-    inputs, found = segments(mlp(8, 4, 3))
+def test_blocks_begin_with_layers_with_params() -> None:
+    inputs, blocks = layer_blocks(mlp(8, 4, 3))
     assert inputs == ["data"]
-    assert found == [["fc0", "tanh0"], ["out", "loss"]]
+    assert blocks == [["fc0", "tanh0"], ["out", "loss"]]
 
 
 def test_patterns() -> None:
-    assert list(runs(1)) == [(0,), (1,), (-1,)]
-    assert len(set(runs(4))) == 3 + 3 * 6
-    assert set(changes((0, 1))) == {(1, 1), (-1, 1), (0, 0), (0, -1)}
+    assert list(patterns_of_two_runs(1)) == [(0,), (1,), (-1,)]
+    assert len(set(patterns_of_two_runs(4))) == 3 + 3 * 6
+    assert set(single_changes((0, 1))) == {(1, 1), (-1, 1), (0, 0), (0, -1)}
 
 
-def test_own_layers_are_told_by_the_job() -> None:
+def test_explicitly_cut_layers_have_a_partition_dim_or_a_location() -> None:
     job = loads(
         """neuralnet { partition_dim: 1
         layer { name: "a" type: kReLU partition_dim: 0 } layer { name: "b" type: kReLU location: 1 }
         layer { name: "c" type: kReLU } }"""
     )
-    assert own_layers(job.neuralnet) == {"a", "b"}
+    assert explicitly_cut_layers(job.neuralnet) == {"a", "b"}

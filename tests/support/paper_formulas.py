@@ -1,18 +1,18 @@
-"""The traffic of a partitioning by the formulas of the paper (5.4.1): what the simulated bytes must come to."""
+"""The traffic of a partitioning by the formulas of the paper (5.4.1), to compare simulated bytes with."""
 
 from __future__ import annotations
 
 from dsinga.layers.base import Connection
 from dsinga.net import NeuralNet
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
-from dsinga.planner.cost import FLOAT_BYTES, layer_cost
+from dsinga.planner.layer_cost import FLOAT_BYTES, layer_cost
 
 
 def param_traffic(size: int, cut: LayerCut, workers: int) -> float:
-    """Return the bytes that a worker sends, and as many that it receives, for params of ``size`` bytes.
+    """Return the bytes that a worker sends, which equal those that it receives, for params of ``size`` bytes.
 
-    Cut on dimension 0, every worker sends the whole gradient and gets the whole value: 2p of 5.4.1. Otherwise each
-    param has one user, whose server is beside it.
+    With a layer cut on dimension 0, every worker sends the whole gradient and gets the whole value: 2p of 5.4.1.
+    Otherwise each param has one user, whose process runs the server of that param.
     """
     return size if cut.dim == 0 and workers > 1 else 0
 
@@ -22,10 +22,10 @@ def feature_traffic(size: int, source: LayerCut, cut: LayerCut, connection: Conn
 
     The gradient goes the same way back. With b rows of d numbers over K workers (5.4.1):
 
-    - a layer cut on dimension 1 whose features need all of its source's gathers it: each worker's b·d/K go to K - 1
-      others (Figure 13b);
-    - between dimension 0 and dimension 1 otherwise, 1/K of its b·d/K stays with each worker;
-    - to or from a layer that is whole on one worker, b·d·(K - 1)/K go there or come from there.
+    - a layer cut on dimension 1 that needs all features of its source gathers it: each worker sends its b·d/K to
+      K - 1 others (Figure 13b);
+    - for any other change between dimension 0 and dimension 1, each worker keeps 1/K of its b·d/K and sends the rest;
+    - to or from a layer that is whole on one worker, b·d·(K - 1)/K numbers are sent.
     """
     others = workers - 1
     if source.dim == WHOLE_LAYER and cut.dim == WHOLE_LAYER:
@@ -41,7 +41,7 @@ def feature_traffic(size: int, source: LayerCut, cut: LayerCut, connection: Conn
 
 
 def net_traffic(net: NeuralNet, cuts: dict[str, LayerCut], workers: int) -> float:
-    """Return the bytes that a worker sends in an iteration by the formulas above, and as many that it receives."""
+    """Return the bytes that a worker sends in an iteration by the formulas above; it receives as many."""
     total = 0.0
     for node, stage in zip(net.nodes, net.stages, strict=True):
         cut = cuts[node.layer.name]
@@ -51,6 +51,8 @@ def net_traffic(net: NeuralNet, cuts: dict[str, LayerCut], workers: int) -> floa
             if edge.labels:
                 continue
             source = net.nodes[edge.node].layer
-            one = feature_traffic(layer_cost(source).feature, cuts[source.name], cut, node.layer.connection, workers)
-            total += 2 * one if needs else one
+            forward = feature_traffic(
+                layer_cost(source).feature, cuts[source.name], cut, node.layer.connection, workers
+            )
+            total += 2 * forward if needs else forward
     return total

@@ -1,4 +1,4 @@
-"""Nets to price, a machine whose times are made up, and ways between workers."""
+"""Nets to price, a machine model with fixed times, and links between workers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, create_net
-from dsinga.planner.cost import layer_cost
+from dsinga.planner.layer_cost import layer_cost
+from dsinga.planner.layer_timing import LayerTime, LayerWork
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
-from dsinga.planner.machine import Machine, Rates, work_of
-from dsinga.planner.measure import LayerTime, Work
+from dsinga.planner.machine import MachineModel, Rates, work_of
 
 LOCAL = Links(INSIDE, ENDS, LOOPBACK)
 GIGABIT = Links(INSIDE, ENDS, Link(100e-6, 125e6))
 
 
-def made_up(work: Work) -> LayerTime:
-    """100 GFLOP/s, and 20 microseconds for the call."""
+def fixed_layer_time(work: LayerWork) -> LayerTime:
+    """Return the time of a layer at 100 GFLOP/s, plus 20 microseconds for the call."""
     cost = layer_cost(work.layer)
     share = work.rows / work.layer.shape[0]
     backward = 20e-6 + cost.backward * share / 1e11 if work.backward else 0.0
@@ -26,15 +26,18 @@ def made_up(work: Work) -> LayerTime:
     return LayerTime(20e-6 + cost.forward * share / 1e11, backward, sums, sums)
 
 
-def walked(net: NeuralNet) -> list[LayerTime]:
-    """Each stage takes what its layer takes alone, and a bridge nothing."""
+def fixed_net_times(net: NeuralNet) -> list[LayerTime]:
+    """Return the time of each stage: that of its layer alone, and 0 for a bridge."""
     bridge = LayerTime(0.0, 0.0)
     return [
-        bridge if isinstance(stage.layer, (BridgeSrc, BridgeDst)) else made_up(work_of(stage)) for stage in net.stages
+        bridge if isinstance(stage.layer, (BridgeSrc, BridgeDst)) else fixed_layer_time(work_of(stage))
+        for stage in net.stages
     ]
 
 
-MACHINE = Machine(Rates(update=1e-9, add=3e-10, copy=1e-10, keep=1e-10, crowded=1e-9), made_up, walked)
+MACHINE = MachineModel(
+    Rates(update=1e-9, add=3e-10, copy=1e-10, keep=1e-10, update_contended=1e-9), fixed_layer_time, fixed_net_times
+)
 
 
 def layer(name: str, kind: str, *sources: str, **more: object) -> LayerConf:
@@ -60,7 +63,7 @@ def net_of(*layers: LayerConf, batch: int, shape: tuple[int, ...]) -> NeuralNet:
 
 
 def alexnet(batch: int = 128) -> NeuralNet:
-    """Krizhevsky, Sutskever and Hinton (2012), without its two columns: 61 million params."""
+    """Return the net of Krizhevsky, Sutskever and Hinton (2012) in one column: 61 million params."""
     return net_of(
         conv("conv1", "data", 96, 11, 4),
         layer("relu1", "kReLU", "conv1"),
@@ -91,7 +94,7 @@ def alexnet(batch: int = 128) -> NeuralNet:
 
 
 def small_convnet(batch: int = 24) -> NeuralNet:
-    """Every kind of edge: images, normalisation over channels and over the batch, a fork, a fully connected end."""
+    """Return a net with images, normalisation over channels and over the batch, a fork, and fully connected layers."""
     return net_of(
         conv("conv1", "data", 8, 3, pad=1),
         layer("norm1", "kLRN", "conv1"),
@@ -114,8 +117,8 @@ def mlp(batch: int, *widths: int, inputs: int = 784) -> NeuralNet:
     for k, width in enumerate(widths[:-1]):
         layers += [dense(f"fc{k}", last, width), layer(f"tanh{k}", "kSTanh", f"fc{k}")]
         last = f"tanh{k}"
-    last_one = dense("out", last, widths[-1])
-    return net_of(*layers, last_one, layer("loss", "kSoftmaxLoss", "out", "data"), batch=batch, shape=(inputs,))
+    out = dense("out", last, widths[-1])
+    return net_of(*layers, out, layer("loss", "kSoftmaxLoss", "out", "data"), batch=batch, shape=(inputs,))
 
 
 def size_of_params(net: NeuralNet) -> int:

@@ -1,4 +1,4 @@
-"""What has been measured is kept in a file of this machine."""
+"""Measured rates are kept in a file of this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dsinga.planner.store import RateStore, rates_file
+from dsinga.planner.rate_store import RateStore, rates_file
 
 
 def must_not_measure() -> Sequence[float]:
     raise AssertionError("measured again")
 
 
-def test_measures_once_and_keeps_it(tmp_path: Path) -> None:
+def test_a_rate_is_measured_once_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "rates.json"
     store = RateStore(path)
     assert store.get("conv", lambda: (1.5, 2.5)) == (1.5, 2.5)
@@ -25,13 +25,13 @@ def test_measures_once_and_keeps_it(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["rates.json"]
 
 
-def test_two_who_measure_at_the_same_time_keep_both(tmp_path: Path) -> None:
+def test_two_stores_that_measure_at_the_same_time_keep_both_rates(tmp_path: Path) -> None:
     path = tmp_path / "rates.json"
-    one, two = RateStore(path), RateStore(path)
-    one.get("a", lambda: (1,))
-    two.get("b", lambda: (2,))
-    one.save()
-    two.save()
+    first, second = RateStore(path), RateStore(path)
+    first.get("a", lambda: (1,))
+    second.get("b", lambda: (2,))
+    first.save()
+    second.save()
     both = RateStore(path)
     assert both.get("a", must_not_measure) == (1.0,)
     assert both.get("b", must_not_measure) == (2.0,)
@@ -40,7 +40,7 @@ def test_two_who_measure_at_the_same_time_keep_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", '{"versions": {}, "figures": {"a": [1]}}', '{"versions": null}', "\udcff"]
 )
-def test_a_file_that_is_no_use_counts_as_empty(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_counts_as_empty(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rates.json"
     path.write_text(content, errors="surrogateescape")
     store = RateStore(path)
@@ -49,7 +49,7 @@ def test_a_file_that_is_no_use_counts_as_empty(tmp_path: Path, content: str) -> 
     assert RateStore(path).get("a", must_not_measure) == (3.0,)
 
 
-def test_a_folder_that_cannot_be_made_costs_nothing_but_time(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = RateStore(tmp_path / "file" / "rates.json")
     assert store.get("a", lambda: (3,)) == (3,)
@@ -63,7 +63,7 @@ def test_without_a_path_nothing_is_written() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the convention of Linux")
-def test_the_file_lies_where_the_system_keeps_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_in_the_cache_folder_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert rates_file().parent == tmp_path / "dsinga"
     monkeypatch.delenv("XDG_CACHE_HOME")

@@ -1,4 +1,4 @@
-"""The counts behind the prices: against the paper's figures for AlexNet (5.4.1), and numbers worked out by hand."""
+"""Operations and bytes, compared with the paper's figures for AlexNet (5.4.1) and with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from dsinga.layers.base import Connection
 from dsinga.net import choose_cuts
 from dsinga.net.cut import LayerCut
-from dsinga.planner.cost import Cost, layer_cost
-from dsinga.planner.hosts import Hosts, hosts
+from dsinga.planner.approximate_program import approximate_program
+from dsinga.planner.layer_cost import LayerCost, layer_cost
+from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.simulate import simulate
-from dsinga.planner.sketch import sketch
 from tests.support.paper_formulas import feature_traffic, net_traffic, param_traffic
 from tests.support.planner_nets import GIGABIT, MACHINE, alexnet, conv, dense, layer, mlp, net_of, size_of_params
 
@@ -18,9 +18,9 @@ ROWS, FEATURES, WHOLE = LayerCut(0), LayerCut(1), LayerCut(-1)
 
 
 def test_a_fully_connected_layer() -> None:
-    """16 x 20 -> 16 x 10: 2·16·20·10 operations, twice that back; 10·20 weights and 10 biases."""
+    """16 x 20 -> 16 x 10: 2·16·20·10 operations forward, twice as many backward; 10·20 weights and 10 biases."""
     net = mlp(16, 10, inputs=20)
-    assert layer_cost(net.layer("out")) == Cost(6400, 12800, 4 * 160, 4 * 210)
+    assert layer_cost(net.layer("out")) == LayerCost(6400, 12800, 4 * 160, 4 * 210)
 
 
 def test_a_convolution() -> None:
@@ -28,10 +28,10 @@ def test_a_convolution() -> None:
     net = net_of(
         conv("conv", "data", 5, 3, pad=1), layer("loss", "kSoftmaxLoss", "conv", "data"), batch=2, shape=(3, 8, 8)
     )
-    assert layer_cost(net.layer("conv")) == Cost(2 * 640 * 27, 4 * 640 * 27, 4 * 640, 4 * (135 + 5))
+    assert layer_cost(net.layer("conv")) == LayerCost(2 * 640 * 27, 4 * 640 * 27, 4 * 640, 4 * (135 + 5))
 
 
-def test_a_transposed_weight_counts_alike() -> None:
+def test_a_transposed_weight_takes_as_many_operations() -> None:
     conf = {"num_output": 10, "transpose": True}
     net = net_of(layer("ip", "kInnerProduct", "data", innerproduct_conf=conf), batch=16, shape=(20,))
     assert layer_cost(net.layer("ip")).forward == 6400
@@ -39,16 +39,18 @@ def test_a_transposed_weight_counts_alike() -> None:
 
 @pytest.mark.parametrize(("cell", "conf", "gates"), [("kGRU", "gru_conf", 3), ("kLSTM", "lstm_conf", 4)])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_a_recurrent_layer_takes_its_weights_at_each_step(cell: str, conf: str, gates: int, directions: int) -> None:
+def test_a_recurrent_layer_multiplies_by_its_weights_at_each_step(
+    cell: str, conf: str, gates: int, directions: int
+) -> None:
     """4 sequences of 5 steps, 6 inputs, 8 units: each gate, in each direction, has weights of 8·6 and of 8·8."""
     settings = {"dim_hidden": 8, "bidirectional": directions == 2}
     net = net_of(layer("cell", cell, "data", **{conf: settings}), batch=4, shape=(5, 6))
     assert layer_cost(net.layer("cell")).forward == 2 * 4 * 5 * gates * directions * (8 * 6 + 8 * 8)
 
 
-def test_a_layer_without_weights_touches_its_numbers() -> None:
+def test_a_layer_without_weights_takes_an_operation_a_number() -> None:
     net = net_of(layer("relu", "kReLU", "data"), batch=4, shape=(6,))
-    assert layer_cost(net.layer("relu")) == Cost(24, 24, 96, 0)
+    assert layer_cost(net.layer("relu")) == LayerCost(24, 24, 96, 0)
 
 
 def test_alexnet_has_the_shares_that_the_paper_gives() -> None:
@@ -62,18 +64,18 @@ def test_alexnet_has_the_shares_that_the_paper_gives() -> None:
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_data_parallel_workers_send_every_gradient_and_get_every_value(workers: int) -> None:
-    """2p a worker: p out and p in, with servers elsewhere."""
+    """Each worker sends p bytes and receives p bytes, with the server in a process of its own."""
     net = alexnet(64)
-    apart = Hosts(tuple(range(workers)), (workers,))
+    processes = ProcessMap(tuple(range(workers)), (workers,))
     cuts = choose_cuts(net, workers)
-    found = simulate(sketch(net, cuts, apart, MACHINE), GIGABIT)
-    assert found.sent == found.received == 4 * size_of_params(net)
+    prediction = simulate(approximate_program(net, cuts, processes, MACHINE), GIGABIT)
+    assert prediction.sent == prediction.received == 4 * size_of_params(net)
     assert net_traffic(net, cuts, workers) == 4 * size_of_params(net)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_model_parallel_workers_exchange_features(workers: int) -> None:
-    """fc7 of AlexNet: b·d/K numbers to K - 1 others forward, as many gradients back (Figure 13b)."""
+    """For fc7 of AlexNet each worker sends b·d/K numbers to K - 1 others, and as many gradients back (Figure 13b)."""
     batch, width = 64, 4096
     net = net_of(
         dense("fc6", "data", width),
@@ -86,11 +88,11 @@ def test_model_parallel_workers_exchange_features(workers: int) -> None:
         4 * batch * width * (workers - 1) / workers
     )
     cuts = choose_cuts(net, workers, {"fc6": 1, "fc7": 1, "loss": 0})
-    found = simulate(sketch(net, cuts, hosts(workers, 1, workers), MACHINE), GIGABIT)
+    prediction = simulate(approximate_program(net, cuts, process_map(workers, 1, workers), MACHINE), GIGABIT)
     gathered = 4 * batch * width * (workers - 1) // workers  # of the data and of fc6, whose gradient goes back
     back_to_rows = 2 * 4 * batch * width * (workers - 1) // workers**2
-    assert found.sent == found.received == 3 * gathered + back_to_rows
-    assert net_traffic(net, cuts, workers) == pytest.approx(found.sent)
+    assert prediction.sent == prediction.received == 3 * gathered + back_to_rows
+    assert net_traffic(net, cuts, workers) == pytest.approx(prediction.sent)
 
 
 def test_model_parallelism_pays_for_alexnets_fully_connected_layers() -> None:
@@ -102,7 +104,7 @@ def test_model_parallelism_pays_for_alexnets_fully_connected_layers() -> None:
         assert by_rows > 3 * by_features
 
 
-def test_params_that_are_cut_stay_where_they_are() -> None:
+def test_params_with_one_user_are_not_sent() -> None:
     assert param_traffic(100, ROWS, 1) == 0
     assert param_traffic(100, FEATURES, 4) == param_traffic(100, WHOLE, 4) == 0
 

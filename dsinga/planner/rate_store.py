@@ -1,4 +1,4 @@
-"""A file of what has been measured on this machine, so that it is measured once."""
+"""A file that keeps the rates measured on this machine, so that they are measured once."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Figures = tuple[float, ...]
 
 
 class RateStore:
-    """Figures by what they are of; what is not known is measured and, after :meth:`save`, kept in ``path``.
+    """A cache of measured figures by a text key; :meth:`save` writes it to the file ``path``.
 
-    Without a path nothing outlives the object. A file that cannot be read, or comes from another version of dsinga or
-    numpy, counts as empty; one that cannot be written is left alone, for it only saves time.
+    Without a path nothing is written. A file that cannot be read, or comes from another version of dsinga or numpy,
+    counts as empty. A file that cannot be written is ignored: it only saves time.
     """
 
     def __init__(self, path: Path | None = None):
         self.path = path
-        self.measured = 0  # how many figures were not known
+        self.measured = 0  # how many keys were missing
         self._figures = _read(path) if path else {}
 
-    def get(self, what: str, measure: Callable[[], Sequence[float]]) -> Figures:
-        """Return the figures of ``what``, measuring them if they are not known."""
-        if what not in self._figures:
+    def get(self, key: str, measure: Callable[[], Sequence[float]]) -> Figures:
+        """Return the figures of ``key``; call ``measure`` to get them if they are missing."""
+        if key not in self._figures:
             self.measured += 1
-            self._figures[what] = tuple(measure())
-        return self._figures[what]
+            self._figures[key] = tuple(measure())
+        return self._figures[key]
 
     def save(self) -> None:
-        """Write what has been measured since, together with what is in the file by now."""
+        """Write the figures to the file if any was measured, merged with what the file contains by now."""
         if self.path is None or not self.measured:
             return
         with contextlib.suppress(OSError):
@@ -47,7 +47,7 @@ class RateStore:
 
 
 def rates_file(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Return the file of this machine, in ``folder`` or else where this system keeps caches of the user."""
+    """Return the path of this machine's file, in ``folder`` or else in the user's cache folder of this system."""
     return (Path(folder) if folder else _cache_folder()) / f"rates-{platform.node() or 'machine'}.json"
 
 
@@ -70,13 +70,13 @@ def _read(path: Path) -> dict[str, Figures]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["versions"] != _versions():
             return {}
-        return {str(what): tuple(map(float, figures)) for what, figures in content["figures"].items()}
+        return {str(key): tuple(map(float, figures)) for key, figures in content["figures"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
 def _write(path: Path, figures: Mapping[str, Figures]) -> None:
-    """Replace the file at once, so that whoever reads it meanwhile finds a whole one."""
+    """Replace the file in one step, so that another process never reads half of it."""
     text = json.dumps({"versions": _versions(), "figures": dict(sorted(figures.items()))}, indent=1)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""A plan as text: the alternatives, and how they scale."""
+"""Tables of a plan on the terminal: the alternatives, and how they scale with the number of workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def print_plan(figures: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print what ``Plan.figures`` returns."""
+    """Print a plan, given as ``Plan.figures`` returns it."""
     rows = figures["alternatives"]
     workers = max(row["workers"] for row in rows)
     console.print(
@@ -35,9 +35,9 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     return [
         f"{row['ms_per_iteration']:,.2f}",
         f"{row['compute_ms']:,.2f}",
-        in_bytes(row["sent_bytes"]),
-        in_bytes(row["received_bytes"]),
-        in_bytes(row["memory_bytes"]),
+        format_bytes(row["sent_bytes"]),
+        format_bytes(row["received_bytes"]),
+        format_bytes(row["memory_bytes"]),
         f"{row['speedup']:.2f}",
         f"{row['efficiency']:.0%}",
     ]
@@ -50,13 +50,13 @@ def _scaling(rows: Sequence[Mapping[str, Any]]) -> rich.table.Table:
         table.add_column(f"{name} ms", justify="right", no_wrap=True)
         table.add_column("eff.", justify="right", no_wrap=True)
     for workers in dict.fromkeys(row["workers"] for row in rows):
-        found = {row["name"]: row for row in rows if row["workers"] == workers}
+        by_name = {row["name"]: row for row in rows if row["workers"] == workers}
         cells: Iterable[str] = (
             cell
             for name in names
             for cell in (
-                (f"{found[name]['ms_per_iteration']:,.2f}", f"{found[name]['efficiency']:.0%}")
-                if name in found
+                (f"{by_name[name]['ms_per_iteration']:,.2f}", f"{by_name[name]['efficiency']:.0%}")
+                if name in by_name
                 else ("", "")
             )
         )
@@ -64,8 +64,8 @@ def _scaling(rows: Sequence[Mapping[str, Any]]) -> rich.table.Table:
     return table
 
 
-def in_bytes(size: float) -> str:
-    """Return a number of bytes with three digits: 248 MB."""
+def format_bytes(size: float) -> str:
+    """Return a size as text with three digits: 248 MB."""
     for unit, name in UNITS:
         if size >= unit:
             return f"{size / unit:.3g} {name}"

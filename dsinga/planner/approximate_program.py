@@ -1,0 +1,216 @@
+"""The programs of the workers without partitioning the net: quick enough for a search, and for hundreds of workers.
+
+A partitioned net has a bridge for each pair of workers that communicate, so its size grows with the square of their
+number. Here a feature that all workers send to all is one operation; everything else is as in
+:mod:`dsinga.planner.exact_program`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from dsinga.layers.base import Connection, Layer
+from dsinga.layers.context import Columns, Rows
+from dsinga.layers.contract import make_part
+from dsinga.net import NeuralNet, cut_rows
+from dsinga.net.cut import FEATURES, ROWS, LayerCut
+from dsinga.planner.layer_cost import FLOAT_BYTES
+from dsinga.planner.layer_timing import LayerTime, LayerWork
+from dsinga.planner.machine import MachineModel
+from dsinga.planner.processes import ParamUse, ProcessMap
+from dsinga.planner.program import AllToAll, Compute, GroupProgram, Receive, Send
+from dsinga.planner.program_builder import ProgramBuilder, slices_by_param, update_work
+from dsinga.planner.transfers import Transfer, find_transfers, locations
+
+
+def approximate_program(
+    net: NeuralNet, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
+) -> GroupProgram:
+    """Return the program of each worker for an iteration of kBP, with the net cut for the workers of ``processes``."""
+    workers = len(processes.workers)
+    parts = _LayerParts(net, workers)
+    shares = [WorkerShare(parts, cuts, worker) for worker in range(workers)]
+    params = _params(net, shares)
+    slices = processes.slices(params)
+    by_param = slices_by_param(slices, params)
+    users = {name: len(param.users) for name, param in params.items()}
+    work = update_work(slices, users, processes, machine.rates)
+    group = GroupProgram([], processes.workers, processes.servers, work)
+    transfers = find_transfers(net, cuts, workers) if workers > 1 else []
+    for share in shares:
+        shapes = {name: params[name].shape for names in share.params.values() for name in names}
+        builder = ProgramBuilder(
+            shapes, by_param, processes.workers[share.worker], len(processes.servers), machine.rates
+        )
+        builder.program.memory = share.memory + 2 * FLOAT_BYTES * sum(map(math.prod, shapes.values()))
+        _IterationWriter(net, share, transfers, builder, group, machine).write()
+        group.programs.append(builder.program)
+    return group
+
+
+class WorkerShare:
+    """One worker's part of a net: its work at each position, and the names of the params or param parts used there."""
+
+    def __init__(self, parts: _LayerParts, cuts: Mapping[str, LayerCut], worker: int):
+        self.worker = worker
+        self.works: dict[int, LayerWork] = {}
+        self.params: dict[int, tuple[str, ...]] = {}
+        net, workers = parts.net, parts.workers
+        for position, (node, stage) in enumerate(zip(net.nodes, net.stages, strict=True)):
+            cut = cuts[node.layer.name]
+            if worker not in locations(cut, workers):
+                continue
+            layer, rows, names = node.layer, node.layer.shape[0], node.params
+            if workers > 1 and cut.dim == FEATURES:
+                layer = parts.layer_part(position, worker)
+                names = tuple(
+                    f"{name}@{worker}" if spec.cut_axis is not None else name
+                    for name, spec in zip(names, layer.params, strict=True)
+                )
+            elif workers > 1 and cut.dim == ROWS:
+                rows = parts.width(rows, worker)
+            shapes = [(rows if shape[0] == layer.shape[0] else shape[0], *shape[1:]) for shape in layer.source_shapes]
+            self.works[position] = LayerWork(layer, rows, tuple(shapes), stage.needs, stage.backward)
+            self.params[position] = names
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the features, which backward needs."""
+        return FLOAT_BYTES * sum(work.rows * math.prod(work.layer.shape[1:]) for work in self.works.values())
+
+
+class _LayerParts:
+    """A cache of layer parts by width: workers with as many columns of a layer share one part."""
+
+    def __init__(self, net: NeuralNet, workers: int):
+        self.net, self.workers = net, workers
+        self._ranges: dict[int, list[Rows]] = {}
+        self._parts: dict[tuple[int, int], Layer] = {}
+
+    def width(self, total: int, worker: int) -> int:
+        """Return how many of ``total`` rows or columns a worker has."""
+        range_ = self._range(total, worker)
+        return range_.stop - range_.start
+
+    def layer_part(self, position: int, worker: int) -> Layer:
+        """Return a worker's part of the layer at ``position``, cut by features."""
+        layer = self.net.nodes[position].layer
+        width = self.width(layer.shape[1], worker)
+        if (position, width) not in self._parts:
+            shapes = [
+                shape
+                if layer.connection is Connection.kOneToAll or k == layer.label_source
+                else (shape[0], width, *shape[2:])
+                for k, shape in enumerate(layer.source_shapes)
+            ]
+            self._parts[position, width] = make_part(layer, shapes, Columns(*self._range(layer.shape[1], worker)))
+        return self._parts[position, width]
+
+    def _range(self, total: int, worker: int) -> Rows:
+        if total not in self._ranges:
+            self._ranges[total] = cut_rows(total, self.workers)
+        return self._ranges[total][worker]
+
+
+def _params(net: NeuralNet, shares: Sequence[WorkerShare]) -> dict[str, ParamUse]:
+    """Return the params and param parts by name, in the order of the net's params."""
+    params: dict[str, ParamUse] = {}
+    for share in shares:
+        for position, names in share.params.items():
+            for name, spec in zip(names, share.works[position].layer.params, strict=True):
+                users = params[name].users if name in params else ()
+                params[name] = ParamUse(spec.shape, users if share.worker in users else (*users, share.worker))
+    order = {name: number for number, name in enumerate(net.params)}
+    return dict(sorted(params.items(), key=lambda item: order[_param_name(item[0], order)]))
+
+
+def _param_name(part_name: str, params: Mapping[str, int]) -> str:
+    """Return the name of the param to which a part belongs."""
+    return part_name if part_name in params else part_name.rpartition("@")[0]
+
+
+class _IterationWriter:
+    """Adds one iteration of one worker to its program."""
+
+    def __init__(
+        self,
+        net: NeuralNet,
+        share: WorkerShare,
+        transfers: Sequence[Transfer],
+        builder: ProgramBuilder,
+        group: GroupProgram,
+        machine: MachineModel,
+    ):
+        self.share, self.builder, self.group, self.rates = share, builder, group, machine.rates
+        self.times = {position: machine.time_layer(work) for position, work in share.works.items()}
+        self.incoming: dict[int, list[Transfer]] = {position: [] for position in range(len(net.nodes))}
+        self.outgoing: dict[int, list[Transfer]] = {position: [] for position in range(len(net.nodes))}
+        for transfer in transfers:
+            self.incoming[transfer.destination].append(transfer)
+            self.outgoing[transfer.source].append(transfer)
+
+    def write(self) -> None:
+        """Add the forward pass and the backward pass."""
+        first_use: dict[str, int] = {}
+        for position, names in self.share.params.items():
+            for transfer in self.incoming[position]:
+                self._receive(transfer)
+            self.builder.await_values(names)
+            self._compute(position, self.times[position].forward, "feature", self.times[position].sums_forward)
+            for transfer in self.outgoing[position]:
+                self._send(transfer.key, transfer.holders, transfer.targets, transfer)
+            for name in names:
+                first_use.setdefault(name, position)
+        for position, names in reversed(self.share.params.items()):
+            for transfer in self.outgoing[position]:
+                self._receive_gradient(transfer)
+            if self.share.works[position].backward:
+                time: LayerTime = self.times[position]
+                self._compute(position, time.backward, "gradient", time.sums_backward)
+            for transfer in self.incoming[position]:
+                if transfer.gradient:
+                    self._send(f"{transfer.key}/gradient", transfer.targets, transfer.holders, transfer)
+            self.builder.push(name for name in dict.fromkeys(names) if first_use[name] == position)
+
+    def _compute(self, position: int, seconds: float, what: str, sums: int) -> None:
+        """Compute, and ask for sums over the batch where a layer needs them and has only some of its rows."""
+        self.builder.add(Compute(seconds))
+        work = self.share.works[position]
+        for number in range(sums if work.rows < work.layer.shape[0] else 0):
+            key, size = f"{work.layer.name}.{what}.{number}", 16 * work.layer.shape[1]
+            self.builder.all_reduce(key, size, len(self.group.worker_processes), self.group.server_work)
+
+    def _send(self, key: str, senders: Sequence[int], receivers: Sequence[int], transfer: Transfer) -> None:
+        if self.share.worker not in senders:
+            return
+        if transfer.all_to_all:
+            self.builder.add(AllToAll(key, FLOAT_BYTES * transfer.numbers))
+            return
+        for receiver in receivers:
+            if receiver != self.share.worker:
+                self.builder.add(Send(receiver, f"{key}@{self.share.worker}", FLOAT_BYTES * transfer.numbers))
+
+    def _wait(self, key: str, senders: Sequence[int], transfer: Transfer) -> None:
+        if transfer.all_to_all:
+            self.builder.add(Receive(key))
+            return
+        for sender in senders:
+            if sender != self.share.worker:
+                self.builder.add(Receive(f"{key}@{sender}"))
+
+    def _receive(self, transfer: Transfer) -> None:
+        """Wait for a feature, and join it if it comes from several workers."""
+        self._wait(transfer.key, transfer.holders, transfer)
+        if len(transfer.holders) > 1:
+            self.builder.add(Compute(self.rates.copy * FLOAT_BYTES * transfer.numbers * len(transfer.holders)))
+
+    def _receive_gradient(self, transfer: Transfer) -> None:
+        """Wait for the gradients of a feature, and add them up or join them."""
+        if not transfer.gradient or self.share.worker not in transfer.holders:
+            return
+        self._wait(f"{transfer.key}/gradient", transfer.targets, transfer)
+        others = len(transfer.targets) - 1
+        if others:
+            add, join = self.rates.add * others, self.rates.copy * FLOAT_BYTES * (others + 1)
+            self.builder.add(Compute((add if transfer.sums_gradients else join) * transfer.numbers))

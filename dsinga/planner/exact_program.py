@@ -1,0 +1,84 @@
+"""The programs of the workers of a partitioned net: what back-propagation and the exchange do in an iteration."""
+
+from __future__ import annotations
+
+import math
+
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.net import NeuralNet, Stage
+from dsinga.net.partitioned import PartitionedNet
+from dsinga.planner.layer_cost import FLOAT_BYTES, rows_of
+from dsinga.planner.machine import MachineModel
+from dsinga.planner.processes import ParamUse, ProcessMap
+from dsinga.planner.program import Compute, GroupProgram, Receive, Send
+from dsinga.planner.program_builder import ProgramBuilder, slices_by_param, update_work
+
+
+def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineModel) -> GroupProgram:
+    """Return the program of each worker for an iteration of kBP."""
+    params = {name: ParamUse(part.shape, part.users) for name, part in net.parts.items()}
+    slices = processes.slices(params)
+    by_param = slices_by_param(slices, params)
+    users = {name: len(param.users) for name, param in params.items()}
+    work = update_work(slices, users, processes, machine.rates)
+    group = GroupProgram([], processes.workers, processes.servers, work)
+    for worker, local in enumerate(net.locals):
+        shapes = {name: net.parts[name].shape for name in local.params}
+        builder = ProgramBuilder(shapes, by_param, processes.workers[worker], len(processes.servers), machine.rates)
+        builder.program.memory = _memory(local)
+        _add_iteration(builder, local, group, machine)
+        group.programs.append(builder.program)
+    return group
+
+
+def _add_iteration(builder: ProgramBuilder, net: NeuralNet, group: GroupProgram, machine: MachineModel) -> None:
+    """Add one iteration: forward through the stages, then backward."""
+    times = machine.time_net(net)
+    for stage, time in zip(net.stages, times, strict=True):
+        builder.await_values(stage.params)
+        layer = stage.layer
+        if isinstance(layer, BridgeSrc):
+            _send(builder, layer.location, layer.key, stage, time.forward, group)
+        elif isinstance(layer, BridgeDst):
+            builder.add(Receive(layer.key))
+        else:
+            builder.add(Compute(time.forward))
+            _all_reduce(builder, stage, time.sums_forward, "feature", group)
+    for stage, time in reversed(list(zip(net.stages, times, strict=True))):
+        layer = stage.layer
+        if stage.backward and isinstance(layer, BridgeSrc):
+            builder.add(Receive(layer.gradient_key))
+        elif stage.backward and isinstance(layer, BridgeDst):
+            _send(builder, layer.location, layer.gradient_key, stage, time.backward, group)
+        elif stage.backward:
+            builder.add(Compute(time.backward))
+            _all_reduce(builder, stage, time.sums_backward, "gradient", group)
+        builder.push(stage.completes)
+
+
+def _send(builder: ProgramBuilder, worker: int, key: str, stage: Stage, seconds: float, group: GroupProgram) -> None:
+    """Send the array of a bridge; for another process it is first made contiguous, which takes ``seconds``."""
+    if group.worker_processes[worker] != builder.process:
+        builder.add(Compute(seconds))
+    builder.add(Send(worker, key, _bytes(stage)))
+
+
+def _all_reduce(builder: ProgramBuilder, stage: Stage, sums: int, what: str, group: GroupProgram) -> None:
+    """Ask for the sums over the batch that a layer needs, where the worker has only some of its rows."""
+    if stage.rows and rows_of(stage) < stage.rows.total:
+        for number in range(sums):
+            size = 16 * stage.layer.shape[1]  # two float64 a channel
+            key = f"{stage.layer.name}.{what}.{number}"
+            builder.all_reduce(key, size, len(group.worker_processes), group.server_work)
+
+
+def _memory(net: NeuralNet) -> int:
+    """Return the bytes of values and gradients of the params, and of every feature, which backward needs."""
+    params = sum(math.prod(param.shape) for param in net.params.values())
+    return sum(map(_bytes, net.stages)) + 2 * FLOAT_BYTES * params
+
+
+def _bytes(stage: Stage) -> int:
+    """Return the bytes of the feature that a worker has of a layer; a bridge has the shape of the array it sends."""
+    bridge = isinstance(stage.layer, (BridgeSrc, BridgeDst))
+    return FLOAT_BYTES * (math.prod(stage.layer.shape) if bridge else rows_of(stage) * math.prod(stage.layer.shape[1:]))

@@ -1,0 +1,43 @@
+"""The cost of a layer by counting: operations, and bytes of its feature and of its params (section 5.4.1)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from dsinga.layers.base import Layer, ParamSpec
+from dsinga.net import Stage
+
+FLOAT_BYTES = 4
+
+
+class LayerCost(NamedTuple):
+    """Arithmetic operations of a layer's forward and backward pass; bytes of its feature and of its params."""
+
+    forward: int
+    backward: int
+    feature: int
+    params: int
+
+
+def layer_cost(layer: Layer) -> LayerCost:
+    """Count the operations and bytes of a layer that is not cut.
+
+    Forward, each weight takes a multiplication and an addition for each position of the feature; backward takes twice
+    as many, for the gradients of the sources and of the weight. A recurrent layer multiplies by every weight at every
+    step, whatever the weight's shape. A layer without weights takes one operation for each number of its feature.
+    """
+    numbers = math.prod(layer.shape)
+    weights = [spec for spec in layer.params if len(spec.shape) > 1 and spec.cut_axis is not None]
+
+    def positions(spec: ParamSpec) -> int:
+        return numbers // (layer.shape[-1] if layer.is_recurrent else spec.shape[spec.cut_axis or 0])
+
+    forward = sum(2 * math.prod(spec.shape) * positions(spec) for spec in weights) or numbers
+    params = sum(math.prod(spec.shape) for spec in layer.params)
+    return LayerCost(forward, 2 * forward if weights else forward, FLOAT_BYTES * numbers, FLOAT_BYTES * params)
+
+
+def rows_of(stage: Stage) -> int:
+    """Return how many rows of its batch a worker computes at a node."""
+    return stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]

@@ -1,0 +1,198 @@
+"""Timing a single layer, and the arithmetic on params, with the kernels that training uses."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from dsinga.job import Phase
+from dsinga.layers.base import Array, Layer, Shape
+from dsinga.layers.codes import Codes
+from dsinga.layers.context import Context, Records, Rows
+from dsinga.ops import Ops
+from dsinga.training import Updater
+
+T = TypeVar("T")
+
+RUNS = 6  # the first one is a warm-up
+NUMBERS = 1 << 22  # float32 in the arrays of params: 16 MB, more than the caches of a core hold
+TIMEOUT_SECONDS = 60.0  # for one run of all threads
+
+
+class LayerTime(NamedTuple):
+    """Seconds of a layer's forward and backward pass, and how many sums over the whole batch each of them needs."""
+
+    forward: float
+    backward: float
+    sums_forward: int = 0
+    sums_backward: int = 0
+
+
+class LayerWork(NamedTuple):
+    """The work of one worker for a layer.
+
+    ``rows`` is the number of rows, ``sources`` the shapes of the sources; ``needs`` says which sources get a gradient,
+    and ``backward`` whether there is a backward pass at all.
+    """
+
+    layer: Layer
+    rows: int
+    sources: tuple[Shape, ...]
+    needs: tuple[bool, ...]
+    backward: bool
+
+
+def time_layer(work: LayerWork, ops: Ops, threads: int, workers: int) -> LayerTime:
+    """Return the seconds of a layer's passes over random numbers.
+
+    ``workers`` threads run the layer at once, each with its own arrays and ``threads`` kernel threads, because the
+    workers of a machine share its memory and its caches.
+    """
+    if work.layer.is_output:  # it may write a store
+        return LayerTime(0.0, 0.0)
+    sum_counts: dict[str, int] = {}
+
+    def passes() -> list[Callable[[], object]]:
+        ops.set_threads(threads)
+        forward, backward, sums = _passes(work, ops)
+        forward()
+        sum_counts["forward"] = sums.take()
+        if backward is None:
+            return [forward]
+        backward()
+        sum_counts["backward"] = sums.take()
+        return [forward, backward]
+
+    forward, backward = (*_median_seconds(passes, workers), 0.0)[:2]
+    return LayerTime(forward, backward, sum_counts["forward"], sum_counts.get("backward", 0))
+
+
+def time_arithmetic(updater: Updater, workers: int) -> tuple[float, float, float, float]:
+    """Return seconds to update a number of a param, to add one of a gradient, to copy a byte to new or existing memory.
+
+    ``workers`` threads do so at once, as workers of one process: an update runs Python code between its kernels, for
+    which the threads of a process wait for each other. Workers in different processes do not.
+    """
+
+    def operations() -> list[Callable[[], object]]:
+        value, gradient = np.ones(NUMBERS, np.float32), np.ones(NUMBERS, np.float32)
+        state = updater.create_state(NUMBERS)
+        return [
+            lambda: updater.update(0, value, gradient, state),
+            lambda: np.add(value, gradient, out=value),
+            value.copy,
+            lambda: np.copyto(gradient, value),
+        ]
+
+    update, add, copy, keep = _median_seconds(operations, workers)
+    return update / NUMBERS, add / NUMBERS, copy / (4 * NUMBERS), keep / (4 * NUMBERS)
+
+
+def _passes(work: LayerWork, ops: Ops) -> tuple[Callable[[], object], Callable[[], object] | None, SumCounter]:
+    """Return functions that run a layer forward and backward (None without a backward pass), and their sum counter."""
+    layer, rng, sums = work.layer, np.random.default_rng(0), SumCounter()
+    ctx = Context(ops, Phase.kTrain, Rows(0, work.rows, max(work.rows, layer.shape[0])), all_reduce=sums)
+    params = [
+        random_numbers(rng, (work.rows, *spec.shape[1:]) if spec.by_rows else spec.shape, ops) for spec in layer.params
+    ]
+    sources = [_source(work, k, rng, ops) for k in range(len(work.sources))] or [random_records(layer, work.rows, rng)]
+    forward = partial(layer.compute_feature, params, sources, ctx)
+    if not work.backward:
+        return forward, None, sums
+    output = forward()
+    sums.take()
+    grad: Any = None
+    if layer.hands_parts:
+        grad = [random_numbers(rng, part.shape, ops) for part in output.feature]
+    elif not layer.is_loss:
+        grad = random_numbers(rng, output.feature.shape, ops)
+    return forward, partial(layer.compute_gradient, params, sources, output, grad, work.needs, ctx), sums
+
+
+class SumCounter:
+    """Counts the sums over the whole batch that layers ask for, in place of computing them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, key: str, array: Array) -> Array:
+        """Count one sum, and return the array itself."""
+        self._count += 1
+        return array
+
+    def take(self) -> int:
+        """Return the count, and reset it to 0."""
+        count, self._count = self._count, 0
+        return count
+
+
+def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> Array:
+    """Return random numbers in the layout that the backend prefers."""
+    numbers = ops.asarray(rng.standard_normal(shape, np.float32))
+    return ops.unflatten(numbers.reshape(shape[0], -1), tuple(shape)) if len(shape) == 4 else numbers
+
+
+def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> Array:
+    layer = work.layer
+    if index == layer.label_source:
+        steps = layer.source_shapes[0][1:2] if layer.over_steps else ()
+        return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *steps))
+    if isinstance(layer, Codes):
+        return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
+    return random_numbers(rng, work.sources[index], ops)
+
+
+def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records:
+    """Return random records for an input layer: codes if it reads codes, else bytes."""
+    codes = getattr(layer, "codes", 0)
+    data = rng.integers(0, codes or 256, (rows, *layer.shape[1:]), dtype=np.int32 if codes else np.uint8)
+    return Records(data, rng.integers(0, 2, (rows, *layer.label_shape)))
+
+
+def _median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], workers: int) -> list[float]:
+    """Return the seconds of each run, while ``workers`` threads execute it at once.
+
+    ``make_runs`` is called in each thread. The figures are medians over repetitions of the slowest thread's time, since
+    the workers of a synchronous group wait for each other.
+    """
+    barrier = threading.Barrier(workers, timeout=TIMEOUT_SECONDS)
+
+    by_thread = run_concurrently(lambda: [_times(run, barrier) for run in make_runs()], barrier)
+    return [statistics.median(map(max, zip(*times, strict=True))) for times in zip(*by_thread, strict=True)]
+
+
+def run_concurrently(function: Callable[[], T], barrier: threading.Barrier) -> list[T]:
+    """Call a function in as many threads as ``barrier`` has parties, and return the results.
+
+    A call that raises breaks the barrier, so that the other threads end as well.
+    """
+
+    def call() -> T:
+        try:
+            return function()
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(barrier.parties) as pool:
+        return [future.result() for future in [pool.submit(call) for _ in range(barrier.parties)]]
+
+
+def _times(run: Callable[[], object], barrier: threading.Barrier) -> list[float]:
+    """Return the seconds of repeated runs, all threads beginning each of them together."""
+    evicting = np.zeros(NUMBERS, np.float32)  # touched before each run, to empty the caches as the rest of a net does
+    times = []
+    for _ in range(RUNS):
+        evicting += 1
+        barrier.wait()
+        started = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - started)
+    return times[1:]

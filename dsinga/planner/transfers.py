@@ -1,0 +1,72 @@
+"""The features that workers send each other where neighbouring layers are cut differently.
+
+These are the transfers that :mod:`dsinga.net.redistribution` inserts as connection layers, counted without inserting any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dsinga.job import LayerType
+from dsinga.layers.base import Connection
+from dsinga.net import NeuralNet
+from dsinga.net.cut import WHOLE_LAYER, LayerCut
+
+
+class Transfer(NamedTuple):
+    """A feature that the workers ``holders`` have and the workers ``targets`` need: ``numbers`` values for each pair.
+
+    It leads from the node ``source`` to the node ``destination``, the first one that needs the feature in this cut.
+    ``sums_gradients`` means that every target gets the whole feature, so that their gradients are added up on the way
+    back, not joined. ``gradient`` says whether gradients are sent back at all.
+    """
+
+    key: str
+    source: int
+    destination: int
+    holders: tuple[int, ...]
+    targets: tuple[int, ...]
+    numbers: int
+    sums_gradients: bool
+    gradient: bool
+
+    @property
+    def all_to_all(self) -> bool:
+        """Whether every worker sends to every worker."""
+        return len(self.holders) > 1 and len(self.targets) > 1
+
+
+def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
+    """Return the workers that compute a layer with this cut."""
+    return (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(workers))
+
+
+def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[Transfer]:
+    """Return the transfers of a net, one for all layers that need a feature in the same cut.
+
+    Labels are left out: they are one number a row.
+    """
+    transfers: dict[tuple, Transfer] = {}
+    for position, (node, stage) in enumerate(zip(net.nodes, net.stages, strict=True)):
+        cut = cuts[node.layer.name]
+        gathers = cut.dim == 1 and node.layer.connection is Connection.kOneToAll
+        needed_dim, targets = WHOLE_LAYER if gathers else cut.dim, locations(cut, workers)
+        for edge, gradient in zip(stage.edges, stage.needs, strict=True):
+            source = net.nodes[edge.node].layer
+            dim, holders = cuts[source.name].dim, locations(cuts[source.name], workers)
+            if edge.labels or (dim == needed_dim and (dim != WHOLE_LAYER or set(targets) <= set(holders))):
+                continue
+            part = 0 if source.conf.type is LayerType.kSplit else edge.part
+            key = (edge.node, part, needed_dim, targets)
+            if key in transfers:
+                transfers[key] = transfers[key]._replace(gradient=transfers[key].gradient or gradient)
+                continue
+            shape = source.part_shapes[part] if source.hands_parts else source.shape
+            whole = needed_dim == WHOLE_LAYER
+            numbers = math.prod(shape) // len(holders) // (1 if whole else len(targets))
+            name = f"{source.name}.{part}:{needed_dim}@{targets[0]}"
+            sums_gradients = whole and len(targets) > 1
+            transfers[key] = Transfer(name, edge.node, position, holders, targets, numbers, sums_gradients, gradient)
+    return list(transfers.values())

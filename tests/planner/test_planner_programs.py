@@ -1,0 +1,97 @@
+"""The approximate programs of workers, compared with those of the partitioned net."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dsinga.net import NeuralNet, choose_cuts, partition
+from dsinga.planner.approximate_program import approximate_program
+from dsinga.planner.exact_program import exact_program
+from dsinga.planner.processes import process_map
+from dsinga.planner.program import AllToAll, GroupProgram, Receive, Send
+from dsinga.planner.simulate import simulate
+from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, mlp, small_convnet
+
+REQUESTED_DIMS: dict[str, dict[str, int]] = {
+    "rows": {},
+    "features": {"conv1": 1, "conv2": 1, "relu2": 1, "fc1": 1, "fc2": 1, "both": 1, "drop": 1, "fc3": 1},
+    "hybrid": {"fc1": 1, "fc2": 1, "drop": 1, "fc3": 1},
+    "one worker": {"fc1": -1, "fc2": -1, "both": -1, "drop": -1, "fc3": -1, "loss": -1},
+    "there and back": {"conv2": -1, "relu2": 1, "drop": 1},
+}
+
+
+def groups_of(
+    net: NeuralNet, workers: int, dims: dict[str, int], per_process: int = 1
+) -> tuple[GroupProgram, GroupProgram]:
+    cuts = choose_cuts(net, workers, dims)
+    processes = process_map(workers, per_process, -(-workers // per_process))
+    exact = exact_program(partition(net, workers, cuts=cuts), processes, MACHINE)
+    return exact, approximate_program(net, cuts, processes, MACHINE)
+
+
+def sent(group: GroupProgram) -> list[int]:
+    """Return the bytes that each worker sends to other workers, without sums over the batch."""
+    return [
+        sum(
+            operation.bytes * (len(group.programs) - 1 if isinstance(operation, AllToAll) else 1)
+            for operation in program.operations
+            if isinstance(operation, (Send, AllToAll))
+        )
+        for program in group.programs
+    ]
+
+
+@pytest.mark.parametrize("strategy", REQUESTED_DIMS)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_sends_and_packets_match_the_partitioned_net(workers: int, strategy: str) -> None:
+    exact, approximate = groups_of(small_convnet(), workers, REQUESTED_DIMS[strategy])
+    labels = 8 * 24
+    assert sent(exact) == pytest.approx(sent(approximate), rel=0.01, abs=2 * labels * workers)
+    assert exact.server_work == approximate.server_work
+    for exact_worker, approximate_worker in zip(exact.programs, approximate.programs, strict=True):
+        assert exact_worker.packets == approximate_worker.packets
+
+
+@pytest.mark.parametrize("strategy", REQUESTED_DIMS)
+@pytest.mark.parametrize("links", [LOCAL, GIGABIT], ids=["local", "gigabit"])
+def test_takes_about_as_long_as_the_partitioned_net(links, strategy: str) -> None:
+    exact, approximate = groups_of(small_convnet(96), 4, REQUESTED_DIMS[strategy])
+    assert simulate(approximate, links).seconds == pytest.approx(simulate(exact, links).seconds, rel=0.15)
+
+
+def test_uneven_parts() -> None:
+    exact, approximate = groups_of(mlp(10, 100, 50, inputs=30), 3, {"fc0": 1, "tanh0": 1, "out": 1})
+    assert sent(exact) == pytest.approx(sent(approximate), rel=0.15)
+
+
+def test_several_workers_in_a_process() -> None:
+    exact, approximate = groups_of(small_convnet(), 4, REQUESTED_DIMS["hybrid"], per_process=2)
+    expected, prediction = simulate(exact, GIGABIT), simulate(approximate, GIGABIT)
+    assert prediction.sent == pytest.approx(expected.sent, rel=0.05)
+    assert prediction.seconds == pytest.approx(expected.seconds, rel=0.25)
+
+
+def test_params_of_one_user_cost_no_bytes() -> None:
+    net = mlp(64, 400, 200)
+    _, group = groups_of(net, 2, {"fc0": -1, "tanh0": -1, "out": -1, "loss": -1})
+    prediction = simulate(group, GIGABIT)
+    rows = 4 * 32 * math.prod(net.nodes[0].layer.shape[1:])
+    assert prediction.sent == prediction.received == rows  # the other worker's half of the batch, once
+
+
+def test_messages_between_workers_do_not_grow_with_their_number() -> None:
+    """A partitioned net has a bridge for each pair of workers; an approximate program has one operation for all."""
+    net = alexnet(512)
+    dims = dict.fromkeys(("fc6", "relu6", "drop6", "fc7", "relu7", "drop7", "fc8"), 1)
+    counts = set()
+    for workers in (8, 128):
+        processes = process_map(workers, 4, workers // 4)
+        group = approximate_program(net, choose_cuts(net, workers, dims), processes, MACHINE)
+        assert simulate(group, GIGABIT).seconds > 0
+        for program in group.programs:
+            counts.add(sum(isinstance(operation, (Send, Receive, AllToAll)) for operation in program.operations))
+    (count,) = counts
+    assert 0 < count < len(net.nodes) * 2
