@@ -1,6 +1,6 @@
 """The features that workers send each other where neighbouring layers are cut differently.
 
-These are the transfers that :mod:`dsinga.net.redistribution` inserts as connection layers, counted without inserting any.
+These are the transfers for which :mod:`dsinga.net.redistribution` inserts connection layers; here nothing is inserted.
 """
 
 from __future__ import annotations
