@@ -196,16 +196,11 @@ class Layer(ABC):
         return next((one for one in labels if one is not None), None)
 
     def random(self, ctx: Context) -> Array:
-        """Return (rows, n) uniform numbers, one for each unit of a row of the feature, as :meth:`Context.random` does.
+        """Return (rows, n) uniform numbers by :meth:`Context.random`: one for each unit of a row of the feature.
 
-        A part of a layer takes those of its columns out of the whole layer's.
+        A part of a layer that is cut by features gets those that the whole layer would draw for them.
         """
-        units = math.prod(self.shape[1:])
-        if self.columns is None:
-            return ctx.random(self.name, units)
-        start, stop, total = self.columns
-        each = units // (stop - start)
-        return ctx.random(self.name, total * each)[:, start * each : stop * each]
+        return ctx.random(self.name, math.prod(self.shape[1:]), self.columns)
 
     @abstractmethod
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -122,20 +122,30 @@ class Context:
         """Whether dropout, random crops and workspaces for gradients are wanted."""
         return bool(self.phase & Phase.kTrain)
 
-    def uniform(self, layer: str, columns: int) -> np.ndarray:
+    def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
         """Return uniform float32 numbers in [0, 1) of shape (rows, columns), one row for each row of ``rows``.
 
-        Philox, keyed by (seed, layer), counter by (global row, step): a row gets the same numbers whoever computes it.
-        They are in host memory; many of them are better made by :meth:`random`.
+        They come from Philox, keyed by (seed, layer) with a counter of (global row, step): a row gets the same numbers
+        on every worker. A layer with a ``connection`` passes its ``self.columns`` as ``part``. Then ``columns`` counts
+        the numbers of this part, in proportion to its features, and it gets those that the whole layer would draw for
+        them; without ``part``, all parts of a layer cut by features would get the same numbers.
+
+        The array is in host memory; :meth:`random` is faster for many numbers.
         """
-        return philox(*self._numbers(layer, columns))
+        return self._part_of(philox, layer, columns, part)
 
-    def random(self, layer: str, columns: int) -> Array:
+    def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:
         """Return the numbers of :meth:`uniform` as an array of the backend, made where the backend computes."""
-        return self.ops.uniform(*self._numbers(layer, columns))
+        return self._part_of(self.ops.uniform, layer, columns, part)
 
-    def _numbers(self, layer: str, columns: int) -> tuple[tuple[int, int], int, int, int, int]:
-        """Return what :meth:`dsinga.ops.Ops.uniform` wants to know."""
+    def _part_of(self, numbers: Callable[..., Array], layer: str, columns: int, part: Columns | None) -> Array:
+        if part is None:
+            return numbers(*self._counter(layer, columns))
+        each = columns // (part.stop - part.start)
+        return numbers(*self._counter(layer, part.total * each))[:, part.start * each : part.stop * each]
+
+    def _counter(self, layer: str, columns: int) -> tuple[tuple[int, int], int, int, int, int]:
+        """Return the arguments of :meth:`dsinga.ops.Ops.uniform`."""
         name = int.from_bytes(hashlib.blake2b(layer.encode(), digest_size=8).digest(), "little")
         start, stop, _ = self.rows
         return (self.seed & 0xFFFF_FFFF_FFFF_FFFF, name), start, self.step, stop - start, columns

@@ -50,8 +50,7 @@ class Dropout(Layer):
             return self.random(ctx)
         if self.unit is DropoutUnit.kRow:
             return ctx.random(self.name, 1).repeat(math.prod(self.shape[1:]), axis=1)
-        start, stop, channels = self.columns or (0, self.shape[1], self.shape[1])
-        return ctx.random(self.name, channels)[:, start:stop].repeat(math.prod(self.shape[2:]), axis=1)
+        return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

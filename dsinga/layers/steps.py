@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape
-from dsinga.layers.context import Context
+from dsinga.layers.context import Columns, Context
 from dsinga.layers.contract import make_layer
 from dsinga.ops import Ops
 
@@ -151,15 +151,17 @@ class _StepsContext(Context):
 
     flat: _Flat | None = None
 
-    def uniform(self, layer: str, columns: int) -> np.ndarray:
-        return self._of_steps(super().uniform, np, layer, columns)
+    def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
+        return self._of_steps(super().uniform, np, layer, columns, part)
 
-    def random(self, layer: str, columns: int) -> Array:
-        return self._of_steps(super().random, self.ops.xp, layer, columns)
+    def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:
+        return self._of_steps(super().random, self.ops.xp, layer, columns, part)
 
-    def _of_steps(self, numbers: Callable[[str, int], Array], xp: Any, layer: str, columns: int) -> Array:
+    def _of_steps(
+        self, numbers: Callable[..., Array], xp: Any, layer: str, columns: int, part: Columns | None
+    ) -> Array:
         assert self.flat is not None, layer
-        copies = [numbers(copy_name(step, layer), columns) for step in range(self.flat.steps)]
+        copies = [numbers(copy_name(step, layer), columns, part) for step in range(self.flat.steps)]
         return self.flat.some(xp.stack(copies, axis=1).reshape(-1, columns))
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +13,12 @@ from hypothesis import strategies as st
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, Phase
-from dsinga.layers import Columns, Connection, Context, Layer, Output, ParamSpec
-from dsinga.layers.contract import check_gradients, check_output, make_part
+from dsinga.layers import Columns, Connection, Layer, Output, ParamSpec
+from dsinga.layers.contract import make_part
 from dsinga.ops import BACKENDS, Ops
 from dsinga.registry import lookup
-from tests.support.layer_cases import CASES, FEED_FORWARD, Case, context, frozen, parts_of
+from dsinga.testing import LayerCase, LayerContract
+from tests.support.layer_cases import CASES, FEED_FORWARD, context
 
 CUT = [case for case in CASES if case.layer().connection is not None]
 GATHERED = [case for case in CASES if case.layer().connection is None]
@@ -39,7 +38,7 @@ def test_every_type_is_cut_or_is_known_to_be_gathered():
 
 
 @pytest.mark.parametrize("case", GATHERED, ids=str)
-def test_a_layer_that_is_not_cut_says_why(case: Case):
+def test_a_layer_that_is_not_cut_says_why(case: LayerCase):
     reason = case.layer().gathered_because
     assert re.fullmatch(r"[a-z]+s [a-z (),]+[a-z)]", reason), "a verb that follows 'because it', and no full stop"
     assert reason != Layer.gathered_because
@@ -49,12 +48,12 @@ def test_a_layer_that_is_not_cut_says_why(case: Case):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize(("kind", "field"), [("kSlice", "slice"), ("kConcate", "concate")])
 def test_a_connection_layer_is_cut_along_every_axis_but_its_own(kind: str, field: str, axis: int):
-    layer = Case(kind, "", {f"{field}_conf": {f"{field}_dim": axis}}, ((5, 4, 3),)).layer()
+    layer = LayerCase(kind, ((5, 4, 3),), {f"{field}_conf": {f"{field}_dim": axis}}).layer()
     assert (layer.connection is None) == (axis == 1)
     assert bool(layer.whole_because) == (axis == 0)
 
 
-def widened(case: Case, width: int) -> Case:
+def widened(case: LayerCase, width: int) -> LayerCase:
     """The case with ``width`` columns to cut, in its sources too where those are cut with them."""
     layer = case.layer()
     if layer.connection is Connection.kOneToOne:
@@ -72,79 +71,15 @@ def cuts(draw: st.DrawFn) -> list[Columns]:
     return [Columns(start, stop, width) for start, stop in pairwise([0, *sorted(inner), width])]
 
 
-def take(array: Any, axis: int | None, columns: Columns) -> Any:
-    """What belongs to ``columns`` of an array that is cut along ``axis``."""
-    if axis is None:
-        return array
-    assert array.shape[axis] == columns.total
-    return frozen(array[(slice(None),) * axis + (slice(columns.start, columns.stop),)])
-
-
-def directions(layer: Layer, output: Output) -> list[np.ndarray]:
-    """A gradient for each array of the feature."""
-    rng = np.random.default_rng(1)
-    return [frozen(rng.uniform(-1, 1, part.shape).astype(np.float32)) for part in parts_of(layer, output)]
-
-
-def run(
-    layer: Layer, params: Sequence[Any], sources: Sequence[Any], grads: Sequence[Any] | None, ctx: Context
-) -> tuple[Output, Sequence[Any], Sequence[Any]]:
-    """Forward, and with ``grads`` backward: (output, gradients for the sources, gradients for the params)."""
-    output = layer.compute_feature(params, sources, ctx)
-    check_output(layer, params, sources, output)
-    if grads is None:
-        return output, (), ()
-    grad = list(grads) if layer.hands_parts else grads[0]
-    computed = layer.compute_gradient(params, sources, output, grad, [True] * len(sources), ctx)
-    check_gradients(layer, params, sources, computed)
-    return output, *computed
-
-
-@pytest.mark.parametrize(("backend", "tolerance"), [("numpy", 1e-5), ("onednn", 2e-5)])
+@pytest.mark.parametrize("backend", ["numpy", "onednn"])
 @pytest.mark.parametrize("phase", [Phase.kTrain, Phase.kTest], ids=lambda phase: phase.name)
 @pytest.mark.parametrize("case", CUT, ids=str)
 @settings(max_examples=8)
 @given(columns=cuts())
-def test_parts_of_a_layer_make_the_whole(
-    case: Case, phase: Phase, backend: str, tolerance: float, columns: list[Columns]
-):
+def test_parts_of_a_layer_make_the_whole(case: LayerCase, phase: Phase, backend: str, columns: list[Columns]):
     ops, case = backend_or_skip(backend), widened(case, columns[0].total)
-    layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
-    assert layer.shape[1] == columns[0].total
-    grads = None
-    if phase is Phase.kTrain and case.has_gradient:
-        grads = directions(layer, layer.compute_feature(params, sources, context(ops, phase)))
-    whole = run(layer, params, sources, grads, context(ops, phase))
-    one_to_one, outcomes = layer.connection is Connection.kOneToOne, []
-    for own in columns:
-        mine = [take(source, 1, own) if one_to_one else source for source in sources]
-        part = make_part(layer, [source.shape for source in mine], own)
-        assert part.name == layer.name
-        assert part.connection is layer.connection
-        cut = [take(param, spec.cut_axis, own) for param, spec in zip(params, layer.params, strict=True)]
-        assert [spec.shape for spec in part.params] == [param.shape for param in cut]
-        own_grads = grads and [take(grad, 1, own) for grad in grads]
-        outcomes.append((part, *run(part, cut, mine, own_grads, context(ops, phase))))
-
-    def assert_joined(pieces: Sequence[Any], expected: Any, axis: int) -> None:
-        np.testing.assert_allclose(np.concatenate(pieces, axis), expected, tolerance, tolerance)
-
-    assert not any(output.metrics for _, output, *_ in outcomes), "each part would count once more"
-    features = zip(*(parts_of(part, output) for part, output, *_ in outcomes), strict=True)
-    for pieces, expected in zip(features, parts_of(layer, whole[0]), strict=True):
-        assert_joined(pieces, expected, 1)
-    for role, expected in whole[0].state.items():
-        assert_joined([output.state[role] for _, output, *_ in outcomes], expected, 0)
-    for index, expected in enumerate(whole[1]):
-        pieces = [for_sources[index] for _, _, for_sources, _ in outcomes]
-        if expected is None:
-            assert pieces == [None] * len(pieces)
-        else:
-            assert_joined(pieces if one_to_one else [sum(pieces)], expected, 1)
-    for index, expected in enumerate(whole[2]):
-        if expected is not None:
-            pieces = [for_params[index] for *_, for_params in outcomes]
-            assert_joined(pieces, expected, layer.params[index].cut_axis)
+    assert case.layer().shape[1] == columns[0].total
+    LayerContract().check_feature_cut(case, ops, phase, columns)
 
 
 def backend_or_skip(name: str) -> Ops:

@@ -11,24 +11,27 @@ import pytest
 
 from dsinga.layers import Rows
 from dsinga.ops import BACKENDS
-from tests.support.layer_cases import BATCH, CASES, Case, Together, context, frozen
+from dsinga.testing import LayerCase
+from dsinga.testing.layer_cases import read_only
+from dsinga.testing.layer_passes import ThreadCollectives
+from tests.support.layer_cases import BATCH, CASES, context
 
 WAIT = 20.0  # seconds
 
 
 @pytest.mark.parametrize("bounds", [(0, 2, 5), (0, 1, 4, 5), (0, 5)], ids=str)
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind == "kInnerProduct"], ids=str)
-def test_each_part_finds_the_gradient_of_the_whole_batch(case: Case, bounds: tuple[int, ...]):
+def test_each_part_finds_the_gradient_of_the_whole_batch(case: LayerCase, bounds: tuple[int, ...]):
     ops, layer = BACKENDS["numpy"](), case.layer()
     params, (source,) = case.inputs(ops, np.float32)
-    grad = frozen(np.random.default_rng(1).uniform(-1, 1, layer.shape).astype(np.float32))
+    grad = read_only(np.random.default_rng(1).uniform(-1, 1, layer.shape).astype(np.float32))
     whole = both_ways(layer, params, source, grad, context(ops))
     layer.gathers = True
     cuts = [Rows(start, stop, BATCH) for start, stop in pairwise(bounds)]
-    together = Together(len(cuts))
+    collectives = ThreadCollectives(len(cuts))
 
     def run(part: int) -> Any:
-        ctx = context(ops, rows=cuts[part], all_gather=together.of(part, np.concatenate))
+        ctx = context(ops, rows=cuts[part], all_gather=collectives.of(part, np.concatenate))
         rows = slice(cuts[part].start, cuts[part].stop)
         return both_ways(layer, params, source[rows], grad[rows], ctx)
 

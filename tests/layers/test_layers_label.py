@@ -11,9 +11,10 @@ from dsinga.layers.contract import check_output
 from dsinga.layers.label import FeatureAsLabels, Label, LabelsAsFeature
 from dsinga.layers.loss import SoftmaxLoss
 from dsinga.ops import BACKENDS
-from tests.support.layer_cases import BATCH, context, frozen
+from dsinga.testing.layer_cases import read_only
+from tests.support.layer_cases import BATCH, context
 
-LABELS = frozen(np.array([3, 1, 4, 1, 5]))
+LABELS = read_only(np.array([3, 1, 4, 1, 5]))
 CTX = context(BACKENDS["numpy"]())
 
 
@@ -21,7 +22,7 @@ def conf(name: str, source: str) -> LayerConf:
     return LayerConf(name=name, user_type="labels", srclayers=[source])
 
 
-@pytest.mark.parametrize("labels", [LABELS, frozen(np.arange(BATCH * 3).reshape(BATCH, 3))], ids=["one", "a step"])
+@pytest.mark.parametrize("labels", [LABELS, read_only(np.arange(BATCH * 3).reshape(BATCH, 3))], ids=["one", "a step"])
 def test_labels_come_through_a_feature_as_they_were(labels: np.ndarray):
     out = LabelsAsFeature(conf("out", "data"), [labels.shape])
     back = FeatureAsLabels(conf("back", "out"), [out.shape])

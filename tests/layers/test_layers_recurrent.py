@@ -11,7 +11,8 @@ from dsinga.errors import UserError
 from dsinga.job import JobError
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS
-from tests.support.layer_cases import BATCH, Case, context, source_needs
+from dsinga.testing import LayerCase
+from tests.support.layer_cases import BATCH, context
 
 NUMPY = BACKENDS["numpy"]()
 TIMES, INPUTS, SIZE = 6, 3, 4
@@ -20,9 +21,9 @@ SEQUENCES = (BATCH, TIMES, INPUTS)
 every_kind = pytest.mark.parametrize("kind", FIELDS)
 
 
-def recurrent(kind: str, *shapes: tuple[int, ...], **settings: Any) -> Case:
+def recurrent(kind: str, *shapes: tuple[int, ...], **settings: Any) -> LayerCase:
     lengths = {"classes": 3, "steps": TIMES} if len(shapes) == 2 else {}
-    return Case(kind, str(settings), {FIELDS[kind]: {"dim_hidden": SIZE, **settings}}, shapes, **lengths)
+    return LayerCase(kind, shapes, {FIELDS[kind]: {"dim_hidden": SIZE, **settings}}, variant=str(settings), **lengths)
 
 
 class Peer:
@@ -71,7 +72,7 @@ def test_recurrent_layers_are_torchs(kind: str, bidirectional: bool, with_length
     np.testing.assert_allclose(output.feature, theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
     grad = np.random.default_rng(0).normal(size=layer.shape)
     theirs.backward(torch.tensor(grad))
-    for_sources, for_params = layer.compute_gradient(params, sources, output, grad, source_needs(layer), context(NUMPY))
+    for_sources, for_params = layer.compute_gradient(params, sources, output, grad, case.needs(), context(NUMPY))
     np.testing.assert_allclose(for_sources[0], x.grad.numpy(), rtol=1e-9, atol=1e-12)
     for leaf, gradient in zip(peer.leaves, for_params, strict=True):
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
@@ -136,7 +137,7 @@ def test_steps_of_copies_make_a_sequence(kind: str):
 
 def test_singas_own_figures():
     """Of its unit test: all params 0.5, two hidden units, one-hot inputs of four."""
-    layer = Case("kGRU", "", {"gru_conf": {"dim_hidden": 2}}, ((1, 2, 4),)).layer()
+    layer = LayerCase("kGRU", ((1, 2, 4),), {"gru_conf": {"dim_hidden": 2}}).layer()
     params = [np.full(spec.shape, 0.5, np.float32) for spec in layer.params]
     x = np.eye(4, dtype=np.float32)[None, :2]
     feature = layer.compute_feature(params, [x], context(NUMPY)).feature
@@ -145,7 +146,7 @@ def test_singas_own_figures():
 
 def test_an_embedding_is_torchs():
     torch = pytest.importorskip("torch")
-    case = Case("kEmbedding", "", {"embedding_conf": {"vocab_size": 7, "feature_dim": 3}}, ((BATCH, 4),), codes=7)
+    case = LayerCase("kEmbedding", ((BATCH, 4),), {"embedding_conf": {"vocab_size": 7, "feature_dim": 3}}, codes=7)
     layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
     codes = np.where(sources[0] < 0, 3, sources[0])
     weight = torch.tensor(params[0], requires_grad=True)
@@ -160,7 +161,7 @@ def test_an_embedding_is_torchs():
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float32])
 def test_codes_come_in_any_type_and_make_zeros_after_the_end(dtype: type):
-    layer = Case("kOneHot", "", {"onehot_conf": {"vocab_size": 3}, "unroll_len": 2}, ((2, 3),)).layer()
+    layer = LayerCase("kOneHot", ((2, 3),), {"onehot_conf": {"vocab_size": 3}, "unroll_len": 2}).layer()
     codes = np.array([[2, 0, 1], [1, 1, 0]]).astype(dtype)
     feature = layer.compute_feature((), [codes], context(NUMPY)).feature
     assert feature.tolist() == [[[0, 0, 1], [1, 0, 0]], [[0, 1, 0], [0, 1, 0]]]
@@ -171,7 +172,7 @@ def test_codes_come_in_any_type_and_make_zeros_after_the_end(dtype: type):
 
 @pytest.mark.parametrize("code", [3, -2, 0.5])
 def test_what_is_no_code_is_refused(code: float):
-    layer = Case("kOneHot", "", {"onehot_conf": {"vocab_size": 3}}, ((1, 2),)).layer()
+    layer = LayerCase("kOneHot", ((1, 2),), {"onehot_conf": {"vocab_size": 3}}).layer()
     with pytest.raises(UserError, match=rf"'layer'.*'source0' gives {code}.* 0 to 2"):
         layer.compute_feature((), [np.array([[0, code]])], context(NUMPY))
 
@@ -179,10 +180,10 @@ def test_what_is_no_code_is_refused(code: float):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        (Case("kOneHot", "", {}, ((2, 3),)), "needs vocab_size"),
-        (Case("kEmbedding", "", {"embedding_conf": {"vocab_size": 3}}, ((2, 3, 4),)), "one code for each step"),
-        (Case("kOneHot", "", {"onehot_conf": {"vocab_size": 3}, "unroll_len": 4}, ((2, 3),)), "takes 4 steps.* 3"),
-        (Case("kGRU", "", {}, (SEQUENCES,)), "needs gru_conf"),
+        (LayerCase("kOneHot", ((2, 3),)), "needs vocab_size"),
+        (LayerCase("kEmbedding", ((2, 3, 4),), {"embedding_conf": {"vocab_size": 3}}), "one code for each step"),
+        (LayerCase("kOneHot", ((2, 3),), {"onehot_conf": {"vocab_size": 3}, "unroll_len": 4}), "takes 4 steps.* 3"),
+        (LayerCase("kGRU", (SEQUENCES,)), "needs gru_conf"),
         (recurrent("kGRU", (BATCH, 3, 4, 4)), "takes sequences.*kOneHot or kEmbedding"),
         (recurrent("kGRU", (BATCH,)), "takes sequences"),
         (recurrent("kGRU", SEQUENCES, SEQUENCES, SEQUENCES), "not 3"),
@@ -193,7 +194,7 @@ def test_what_is_no_code_is_refused(code: float):
     ],
     ids=lambda value: value if isinstance(value, str) else str(value),
 )
-def test_what_they_cannot_take_is_refused_at_once(case: Case, message: str):
+def test_what_they_cannot_take_is_refused_at_once(case: LayerCase, message: str):
     with pytest.raises(JobError, match=f"'layer'.*{message}"):
         case.layer()
 

@@ -10,14 +10,16 @@ import pytest
 
 from dsinga.layers import RecordInfo, Records
 from dsinga.ops import BACKENDS
-from tests.support.layer_cases import BATCH, IMAGES, ROWS, Case, context, parts_of
+from dsinga.testing import LayerCase
+from dsinga.testing.layer_passes import feature_parts
+from tests.support.layer_cases import BATCH, IMAGES, ROWS, context
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 NUMPY = BACKENDS["numpy"]()
 
 
-def against_torch(case: Case, peer: Callable[..., Any]) -> None:
+def against_torch(case: LayerCase, peer: Callable[..., Any]) -> None:
     """Compare the feature and all gradients of a layer with those of ``peer(params, sources)``, which is torch's."""
     layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
     tensors = [torch.tensor(array, requires_grad=array.dtype == np.float64) for array in (*params, *sources)]
@@ -29,7 +31,7 @@ def against_torch(case: Case, peer: Callable[..., Any]) -> None:
         grad = None
         theirs.backward()
     else:
-        np.testing.assert_allclose(parts_of(layer, output)[0], theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(feature_parts(layer, output)[0], theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
         grad = np.random.default_rng(0).normal(size=layer.shape)
         theirs.backward(torch.tensor(grad))
     needs = [index != layer.label_source for index in range(len(sources))]
@@ -48,7 +50,7 @@ def test_convolution(kernel: tuple[int, int], stride: tuple[int, int], pad: tupl
     conf = dict(
         zip(("kernel_y", "kernel_x", "stride_y", "stride_x", "pad_y", "pad_x"), kernel + stride + pad, strict=True)
     )
-    case = Case("kConvolution", "", {"convolution_conf": {"num_filters": 4, **conf}}, (IMAGES,))
+    case = LayerCase("kConvolution", (IMAGES,), {"convolution_conf": {"num_filters": 4, **conf}})
     against_torch(
         case,
         lambda params, sources: functional.conv2d(
@@ -61,11 +63,11 @@ def test_convolution(kernel: tuple[int, int], stride: tuple[int, int], pad: tupl
 def test_pooling_rounds_down_and_counts_padding(kernel: int, stride: int, pad: int):
     conf = {"kernel": kernel, "stride": stride, "pad": pad}
     against_torch(
-        Case("kPooling", "", {"pooling_conf": {"pool": "MAX", **conf}}, (IMAGES,)),
+        LayerCase("kPooling", (IMAGES,), {"pooling_conf": {"pool": "MAX", **conf}}),
         lambda _, sources: functional.max_pool2d(sources[0], kernel, stride, pad),
     )
     against_torch(
-        Case("kPooling", "", {"pooling_conf": {"pool": "AVG", **conf}}, (IMAGES,)),
+        LayerCase("kPooling", (IMAGES,), {"pooling_conf": {"pool": "AVG", **conf}}),
         lambda _, sources: functional.avg_pool2d(sources[0], kernel, stride, pad, count_include_pad=True),
     )
 
@@ -76,14 +78,14 @@ def test_pooling_rounds_down_and_counts_padding(kernel: int, stride: int, pad: i
 def test_lrn(size: int, alpha: float, beta: float, k: float):
     conf = {"local_size": size, "alpha": alpha, "beta": beta, "knorm": k}
     against_torch(
-        Case("kLRN", "", {"lrn_conf": conf}, ((BATCH, 6, 3, 2),)),
+        LayerCase("kLRN", ((BATCH, 6, 3, 2),), {"lrn_conf": conf}),
         lambda _, sources: functional.local_response_norm(sources[0], size, alpha, beta, k),
     )
 
 
 @pytest.mark.parametrize("shape", [IMAGES, ROWS])
 def test_batch_norm_in_training(shape: tuple[int, ...]):
-    case = Case("kBM", "", {}, (shape,))
+    case = LayerCase("kBM", (shape,))
     state: dict[str, Any] = {}
 
     def peer(params: Any, sources: Any) -> Any:
@@ -100,26 +102,26 @@ def test_batch_norm_in_training(shape: tuple[int, ...]):
 
 
 def test_softmax():
-    against_torch(Case("kSoftmax", "", {}, (ROWS,)), lambda _, sources: sources[0].softmax(1))
+    against_torch(LayerCase("kSoftmax", (ROWS,)), lambda _, sources: sources[0].softmax(1))
 
 
 def test_softmax_loss():
     against_torch(
-        Case("kSoftmaxLoss", "", {"softmaxloss_conf": {"scale": 0.5}}, (ROWS, ROWS), classes=12),
+        LayerCase("kSoftmaxLoss", (ROWS, ROWS), {"softmaxloss_conf": {"scale": 0.5}}, classes=12),
         lambda _, sources: functional.cross_entropy(sources[0], sources[1]) * 0.5,
     )
 
 
 def test_euclidean_loss():
     against_torch(
-        Case("kEuclideanLoss", "", {}, (ROWS, ROWS)),
+        LayerCase("kEuclideanLoss", (ROWS, ROWS)),
         lambda _, sources: (sources[0] - sources[1]).square().sum() / BATCH,
     )
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_layer_norm(first: int):
-    case = Case("kLayerNorm", "", {"layernorm_conf": {"first_axis": first}}, (IMAGES,))
+    case = LayerCase("kLayerNorm", (IMAGES,), {"layernorm_conf": {"first_axis": first}})
     against_torch(
         case,
         lambda params, sources: functional.layer_norm(sources[0], IMAGES[first:], params[0], params[1], eps=1e-5),
@@ -127,18 +129,18 @@ def test_layer_norm(first: int):
 
 
 def test_sums_and_products():
-    against_torch(Case("kAdd", "", {}, (IMAGES,) * 3), lambda _, sources: sum(sources))
-    against_torch(Case("kMultiply", "", {}, (IMAGES,) * 3), lambda _, sources: torch.stack(sources).prod(dim=0))
+    against_torch(LayerCase("kAdd", (IMAGES,) * 3), lambda _, sources: sum(sources))
+    against_torch(LayerCase("kMultiply", (IMAGES,) * 3), lambda _, sources: torch.stack(sources).prod(dim=0))
 
 
 def test_pooling_of_the_whole_image():
     for pool, peer in (("MAX", functional.adaptive_max_pool2d), ("AVG", functional.adaptive_avg_pool2d)):
-        case = Case("kPooling", "", {"pooling_conf": {"pool": pool, "global_pooling": True}}, (IMAGES,))
+        case = LayerCase("kPooling", (IMAGES,), {"pooling_conf": {"pool": pool, "global_pooling": True}})
         against_torch(case, lambda _, sources, peer=peer: peer(sources[0], 1))
 
 
 def test_sigmoid_cross_entropy_loss():
-    case = Case("kSigmoidCrossEntropyLoss", "", {}, (ROWS, ROWS), shares=1)
+    case = LayerCase("kSigmoidCrossEntropyLoss", (ROWS, ROWS), probabilities=1)
     against_torch(
         case,
         lambda _, sources: functional.binary_cross_entropy_with_logits(sources[0], sources[1], reduction="sum") / BATCH,
@@ -147,14 +149,14 @@ def test_sigmoid_cross_entropy_loss():
 
 @pytest.mark.parametrize("p", [1, 2])
 def test_hinge_loss(p: int):
-    case = Case("kHingeLoss", "", {"hingeloss_conf": {"norm": f"L{p}", "margin": 0.7}}, (ROWS, ROWS), classes=12)
+    case = LayerCase("kHingeLoss", (ROWS, ROWS), {"hingeloss_conf": {"norm": f"L{p}", "margin": 0.7}}, classes=12)
     against_torch(
         case, lambda _, sources: functional.multi_margin_loss(sources[0], sources[1], p=p, margin=0.7) * ROWS[1]
     )
 
 
 def test_top_k_is_torchs():
-    case = Case("kArgSort", "", {"argsort_conf": {"topk": 5}}, (ROWS,))
+    case = LayerCase("kArgSort", (ROWS,), {"argsort_conf": {"topk": 5}})
     _, sources = case.inputs(NUMPY, np.float32)
     feature = case.layer().compute_feature([], sources, context(NUMPY)).feature
     assert feature.tolist() == torch.tensor(np.array(sources[0])).topk(5).indices.tolist()
@@ -164,12 +166,12 @@ def test_a_net_of_layers_is_torchs():
     """Convolution, pooling, normalisation and an inner product in a row: flattening keeps torch's order of weights."""
     shapes = [(BATCH, 3, 9, 8), (BATCH, 4, 9, 8), (BATCH, 4, 4, 3)]
     cases = [
-        Case("kConvolution", "", {"convolution_conf": {"num_filters": 4, "pad": 1}}, (shapes[0],)),
-        Case("kPooling", "", {}, (shapes[1],)),
-        Case("kInnerProduct", "", {"innerproduct_conf": {"num_output": 3}}, (shapes[2],)),
+        LayerCase("kConvolution", (shapes[0],), {"convolution_conf": {"num_filters": 4, "pad": 1}}),
+        LayerCase("kPooling", (shapes[1],)),
+        LayerCase("kInnerProduct", (shapes[2],), {"innerproduct_conf": {"num_output": 3}}),
     ]
     pixels = np.random.default_rng(2).integers(0, 256, shapes[0]).astype(np.uint8)
-    data = Case("kRecordInput", "", {"store_conf": {"std_value": 255}}, (), RecordInfo((3, 9, 8), BATCH))
+    data = LayerCase("kRecordInput", (), {"store_conf": {"std_value": 255}}, info=RecordInfo((3, 9, 8), BATCH))
     mine = data.layer().compute_feature([], [Records(pixels)], context(NUMPY)).feature
     params = [case.inputs(NUMPY, np.float32)[0] for case in cases]
     for case, values in zip(cases, params, strict=True):

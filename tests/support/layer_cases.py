@@ -1,29 +1,22 @@
-"""The table of cases that every layer must have an entry in, and what it takes to run one."""
+"""The cases of the layer contract: at least one for every type of layer."""
 
 from __future__ import annotations
 
-import math
-import threading
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dsinga.job import LayerConf, LayerType, Phase
-from dsinga.layers import Context, Layer, Output, RecordInfo, Records, Rows
-from dsinga.layers.codes import Codes
+from dsinga.job import LayerType, Phase
+from dsinga.layers import Context, RecordInfo, Rows
 from dsinga.ops import Ops
-from dsinga.registry import lookup
-from dsinga.training.metrics import read_metrics
+from dsinga.testing import LayerCase
+from dsinga.testing.layer_passes import layer_context
 
-WAIT = 20.0  # seconds
 BATCH = 5
 IMAGES = (BATCH, 3, 7, 6)
 ROWS = (BATCH, 12)
 
-# Types of SINGA 0.3 that are not feed-forward layers of one worker: recurrent, energy models, users' own.
+# Types that have no case here: energy models, which kCD trains, and users' layers.
 LATER = {
     "kRBMHid", "kRBMVis",
     "kUserLayer",
@@ -31,153 +24,22 @@ LATER = {
 FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A layer to build and run: its configuration, the shapes of its sources, how it behaves.
-
-    ``classes`` bounds the labels of its label source, which are of sequences of up to ``steps`` if that is given; the
-    numbers of source ``shares`` are between 0 and 1. The first source has integers below ``codes`` if that is given, -1
-    in its last row. ``phases_differ``: training is meant to give another feature. ``joins_rows``: rows of one part of
-    the batch are not neighbours in its feature.
-    """
-
-    kind: str
-    what: str
-    conf: dict[str, Any]
-    shapes: tuple[tuple[int, ...], ...]
-    info: RecordInfo | None = None
-    classes: int = 0
-    shares: int | None = None
-    steps: int = 0
-    codes: int = 0
-    phases_differ: bool = False
-    joins_rows: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.kind}-{self.what}" if self.what else self.kind
-
-    def layer(self) -> Layer:
-        """Build the layer as the net would."""
-        sources = [f"source{i}" for i in range(len(self.shapes))]
-        conf = LayerConf(name="layer", type=self.kind, srclayers=sources, **self.conf)
-        return lookup("layer", self.kind)(conf, self.shapes, self.info)
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether the layer defines ``compute_gradient`` and is ever asked for it."""
-        layer = self.layer()
-        return type(layer).compute_gradient is not Layer.compute_gradient and not layer.is_output
-
-    def inputs(self, ops: Ops, dtype: type) -> tuple[list[Any], list[Any]]:
-        """Return (params, sources), read-only, the same for every backend and dtype but for rounding."""
-        layer, rng = self.layer(), np.random.default_rng(zlib.crc32(str(self).encode()))
-        if layer.is_input:
-            assert self.info is not None
-            data = rng.integers(0, 256, (self.info.batchsize, *self.info.shape)).astype(np.uint8)
-            labels = rng.integers(0, 10, self.info.batchsize) if self.info.has_labels else None
-            return [], [Records(frozen(data), labels)]
-        sources: list[Any] = []
-        for index, shape in enumerate(self.shapes):
-            if index == layer.label_source and self.steps:
-                sources.append(frozen(sequence_labels(self.classes, self.steps, rng)))
-            elif index == layer.label_source:
-                sources.append(frozen(rng.integers(0, self.classes, shape[0])))
-            elif index == 0 and self.codes:
-                codes = rng.integers(0, self.codes, shape)
-                codes[-1] = -1
-                sources.append(frozen(codes))
-            else:
-                numbers = blob(shape, rng)
-                if index == self.shares:
-                    numbers = (numbers + 2) / 5
-                sources.append(ops.asarray(frozen(numbers.astype(dtype))))
-        params = [
-            rng.uniform(0.3, 1.0, spec.shape) * (1 if "vari" in spec.role else sign(rng)) for spec in layer.params
-        ]
-        return [ops.asarray(frozen(param.astype(dtype))) for param in params], sources
-
-
-def sequence_labels(classes: int, steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Labels of sequences of different lengths, one of them full."""
-    lengths = rng.integers(1, steps + 1, BATCH)
-    lengths[1] = steps
-    return np.where(np.arange(steps) < lengths[:, None], rng.integers(0, classes, (BATCH, steps)), -1)
-
-
-def sign(rng: np.random.Generator) -> int:
-    return rng.choice([-1, 1])
-
-
-def blob(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Numbers far from each other and from 0, so that no kink is within a small step; images are channels-last."""
-    numbers = rng.permutation(np.linspace(-1.93, 2.011, math.prod(shape))).reshape(shape)
-    assert np.abs(numbers).min() > 1e-4
-    return np.asarray(numbers.transpose(0, 2, 3, 1), order="C").transpose(0, 3, 1, 2) if len(shape) == 4 else numbers
-
-
-def frozen(array: np.ndarray) -> np.ndarray:
-    array = array.view()
-    array.flags.writeable = False
-    return array
-
-
-def on_host(value: Any, ops: Ops) -> Any:
-    """Return arrays, sequences of arrays and None with every array in host memory."""
-    if isinstance(value, (tuple, list)):
-        return [on_host(one, ops) for one in value]
-    return ops.to_numpy(value) if hasattr(value, "ndim") else value
-
-
-def on_device(value: Any, ops: Ops) -> Any:
-    """Return arrays as the backend has them: the opposite of :func:`on_host`."""
-    if isinstance(value, (tuple, list)):
-        return [on_device(one, ops) for one in value]
-    return value if value is None else ops.asarray(value)
-
-
-def read(output: Output, ops: Ops) -> Output:
-    """Return what a layer gave with its arrays in host memory and its metrics as numbers."""
-    ((_, metrics),) = read_metrics([("layer", output.metrics)], ops)
-    state = {role: ops.to_numpy(array) for role, array in output.state.items()}
-    return output._replace(feature=on_host(output.feature, ops), metrics=metrics, state=state)
+INTEGERS = ("kArgSort", "kAccuracy", "kCRF", "kEntityF1", "kCharRNN", "kRNNLabel")  # features that are
 
 
 def context(ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, step: int = 3, **more: Any) -> Context:
-    """A context of the whole batch, unless ``rows`` says otherwise."""
-    return Context(ops, phase, rows or Rows(0, BATCH, BATCH), seed=7, step=step, **more)
+    """Return the context of an iteration on the whole batch of 5 rows, or on ``rows``."""
+    return layer_context(ops, BATCH, phase, rows, step, **more)
 
 
-class Together:
-    """``Context.all_reduce`` and ``Context.all_gather`` of parts in threads of their own, in the order of the parts."""
-
-    def __init__(self, parts: int):
-        self.barrier = threading.Barrier(parts)
-        self.given: dict[str, dict[int, np.ndarray]] = {}
-
-    def of(self, part: int, join: Callable[[list[np.ndarray]], Any]) -> Callable[[str, np.ndarray], Any]:
-        def joined(key: str, array: np.ndarray) -> Any:
-            self.given.setdefault(key, {})[part] = array
-            self.barrier.wait(WAIT)
-            return join([self.given[key][i] for i in range(self.barrier.parties)])
-
-        return joined
+CASES: list[LayerCase] = []
 
 
-def parts_of(layer: Layer, output: Output) -> list[np.ndarray]:
-    """The arrays of a feature: one, or one for each destination."""
-    return list(output.feature) if layer.hands_parts else [output.feature]
-
-
-def source_needs(layer: Layer) -> list[bool]:
-    codes = isinstance(layer, Codes)
-    return [index != layer.label_source and not codes for index in range(len(layer.source_shapes))]
-
-
-CASES: list[Case] = []
-
-
-def case(kinds: str, what: str, conf: dict[str, Any], *shapes: tuple[int, ...], **more: Any) -> None:
-    CASES.extend(Case(kind, what, conf, shapes, **more) for kind in kinds.split())
+def case(kinds: str, variant: str, conf: dict[str, Any], *shapes: tuple[int, ...], **more: Any) -> None:
+    """Add a case for each of the types in ``kinds``."""
+    for kind in kinds.split():
+        dtype = np.int64 if kind in INTEGERS else np.float32
+        CASES.append(LayerCase(kind, shapes, conf, variant, feature_dtype=dtype, **more))
 
 
 RECORD = RecordInfo((3, 7, 6), BATCH)
@@ -246,9 +108,9 @@ case("kSoftmaxLoss", "scaled", {"softmaxloss_conf": {"topk": 3, "scale": 2.5}}, 
 case("kEuclideanLoss", "", {}, ROWS, ROWS)
 case("kEuclideanLoss", "image", {}, ROWS, (BATCH, 3, 2, 2))
 case("kEuclideanLoss", "scaled", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, ROWS)
-case("kSigmoidCrossEntropyLoss", "", {}, ROWS, ROWS, shares=1)
+case("kSigmoidCrossEntropyLoss", "", {}, ROWS, ROWS, probabilities=1)
 scaled = {"sigmoidcrossentropyloss_conf": {"scale": 2}}
-case("kSigmoidCrossEntropyLoss", "scaled", scaled, (BATCH, 3, 2, 2), ROWS, shares=1)
+case("kSigmoidCrossEntropyLoss", "scaled", scaled, (BATCH, 3, 2, 2), ROWS, probabilities=1)
 case("kHingeLoss", "L1", {}, ROWS, ROWS, classes=12)
 hinge = {"hingeloss_conf": {"norm": "L2", "margin": 0.5, "topk": 2, "scale": 3}}
 case("kHingeLoss", "L2", hinge, (BATCH, 2, 2, 3), ROWS, classes=12)

@@ -1,0 +1,141 @@
+"""Cases of the layer contract: a layer to build, and random params and sources for it."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsinga.job import LayerConf, LayerType
+from dsinga.layers import Layer, ParamSpec, RecordInfo, Records
+from dsinga.layers.base import Shape
+from dsinga.layers.contract import make_layer
+from dsinga.ops import Ops
+from dsinga.registry import lookup
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """A layer to check: its type, the shapes of its sources, its configuration, and the sources that it can take.
+
+    ``kind`` is the name under which the layer is registered: a type such as "kReLU", or the ``user_type`` of a user's
+    layer. ``shapes`` has the shape of each source, batch first, of 2 rows at least; 5 suffice. ``conf`` gives fields of
+    the layer's configuration, such as ``{"dropout_conf": {"unit": "kRow"}}`` or ``{"extensions": {"prelu": {...}}}``;
+    an input layer needs the ``info`` of its store. ``variant`` distinguishes several cases of one layer in the output
+    of pytest.
+
+    Sources are random float numbers around 0, except: those at ``label_source`` are integer labels below ``classes``,
+    (batch,), or (batch, ``steps``) of sequences of different lengths; the first source has integers below ``codes``,
+    -1 in its last row, where that is not 0; the source at index ``probabilities`` has numbers between 0 and 1. A layer
+    that needs other sources or params is checked with a subclass that overrides :meth:`source` or :meth:`param`.
+
+    ``phases_differ`` says that the feature is another one in training than in validation and test, as with dropout;
+    ``joins_rows`` that the rows of one part of the batch are not neighbours in the feature, as with kConcate on axis 0.
+    ``feature_dtype`` is int64 for layers whose feature is labels or codes.
+    """
+
+    kind: str
+    shapes: Sequence[Shape] = ()
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = ""
+    info: RecordInfo | None = None
+    classes: int = 0
+    probabilities: int | None = None
+    steps: int = 0
+    codes: int = 0
+    phases_differ: bool = False
+    joins_rows: bool = False
+    feature_dtype: type = np.float32
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.variant}" if self.variant else self.kind
+
+    def layer(self) -> Layer:
+        """Return a new layer, made as a net makes it; raise UserError where it refuses its configuration or sources."""
+        names = [f"source{index}" for index in range(len(self.shapes))]
+        type_ = {"type": self.kind} if self.kind in LayerType.__members__ else {"user_type": self.kind}
+        conf = LayerConf(name="layer", srclayers=names, **{**type_, **self.conf})
+        return make_layer(lookup("layer", self.kind), conf, self.shapes, self.info)
+
+    @property
+    def batch(self) -> int:
+        """The number of rows of the batch."""
+        return self.shapes[0][0] if self.shapes else self.layer().shape[0]
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the layer defines ``compute_gradient`` and back-propagation calls it."""
+        layer = self.layer()
+        return type(layer).compute_gradient is not Layer.compute_gradient and not layer.is_output
+
+    def needs(self) -> list[bool]:
+        """Return for each source whether it takes a gradient: labels and codes take none."""
+        label_source = self.layer().label_source
+        return [index != label_source and not (index == 0 and self.codes) for index in range(len(self.shapes))]
+
+    def inputs(self, ops: Ops, dtype: type) -> tuple[list[Any], list[Any]]:
+        """Return (params, sources) as read-only arrays of ``ops`` in ``dtype``: the same numbers for every backend."""
+        layer, rng = self.layer(), np.random.default_rng(zlib.crc32(str(self).encode()))
+        if layer.is_input:
+            return [], [self.records(rng)]
+        sources = [self.source(layer, index, rng) for index in range(len(self.shapes))]
+        params = [self.param(spec, rng) for spec in layer.params]
+
+        def place(array: np.ndarray) -> Any:
+            return ops.asarray(read_only(array.astype(dtype))) if array.dtype.kind == "f" else read_only(array)
+
+        return [place(param) for param in params], [place(source) for source in sources]
+
+    def records(self, rng: np.random.Generator) -> Records:
+        """Return a batch of the store that ``info`` describes: bytes, and labels below 10 if the store has labels."""
+        assert self.info is not None, "a case of an input layer needs info=RecordInfo(...)"
+        data = rng.integers(0, 256, (self.info.batchsize, *self.info.shape)).astype(np.uint8)
+        labels = rng.integers(0, 10, self.info.batchsize) if self.info.has_labels else None
+        return Records(read_only(data), labels)
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        """Return the source at ``index``: float64, or integers for labels and codes, which get no gradient."""
+        shape = tuple(self.shapes[index])
+        if index == layer.label_source:
+            return self._labels(shape, rng)
+        if index == 0 and self.codes:
+            codes = rng.integers(0, self.codes, shape)
+            codes[-1] = -1
+            return codes
+        numbers = distinct_numbers(shape, rng)
+        return (numbers + 2) / 5 if index == self.probabilities else numbers
+
+    def param(self, spec: ParamSpec, rng: np.random.Generator) -> np.ndarray:
+        """Return a float64 param: numbers from 0.3 to 1, all with the same random sign except for variances."""
+        numbers = rng.uniform(0.3, 1.0, spec.shape)
+        return numbers * (1 if "vari" in spec.role else rng.choice([-1, 1]))
+
+    def _labels(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        if not self.steps:
+            return rng.integers(0, self.classes, shape[0])
+        lengths = rng.integers(1, self.steps + 1, shape[0])
+        lengths[1] = self.steps
+        labels = rng.integers(0, self.classes, (shape[0], self.steps))
+        return np.where(np.arange(self.steps) < lengths[:, None], labels, -1)
+
+
+def distinct_numbers(shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    """Return float64 numbers far from each other and from 0, so that a kink is not within a small step of them.
+
+    Images (4 axes) are channels-last in memory.
+    """
+    numbers = rng.permutation(np.linspace(-1.93, 2.011, math.prod(shape))).reshape(shape)
+    if np.abs(numbers).min(initial=1.0) < 1e-4:
+        numbers += 2e-4
+    return np.asarray(numbers.transpose(0, 2, 3, 1), order="C").transpose(0, 3, 1, 2) if len(shape) == 4 else numbers
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return a read-only view of ``array``."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

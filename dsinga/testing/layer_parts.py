@@ -1,0 +1,217 @@
+"""Checks that a layer, cut by rows of the batch or by features, computes what the whole layer does."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from dsinga.job import Phase
+from dsinga.layers import Columns, Connection, Layer, Rows
+from dsinga.layers.contract import make_part
+from dsinga.ops import BACKENDS, Ops
+from dsinga.testing.backends import available_backends
+from dsinga.testing.layer_cases import LayerCase
+from dsinga.testing.layer_passes import (
+    WAIT_SECONDS,
+    Passes,
+    RecordingContext,
+    ThreadCollectives,
+    feature_parts,
+    layer_context,
+    random_gradient,
+    run_passes,
+    take_columns,
+    take_rows,
+)
+
+load_backend = functools.cache(lambda name: BACKENDS[name]())
+
+
+def for_cases(choose: Callable[[LayerCase], bool]) -> Callable[[Any], Any]:
+    """Decorate a test method to run only for the cases that ``choose`` accepts."""
+
+    def decorate(test: Any) -> Any:
+        test.choose_case = choose
+        return test
+
+    return decorate
+
+
+class LayerParts:
+    """The part of :class:`dsinga.testing.LayerContract` that cuts layers; see there for its attributes."""
+
+    cases: ClassVar[Sequence[LayerCase]] = ()
+    backends: ClassVar[Sequence[str] | None] = None
+    tolerances: ClassVar[Mapping[str, float]] = {"numpy": 2e-6}
+
+    @classmethod
+    def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
+        """Run each test for each case that it is meant for, on each backend (called by pytest)."""
+        if "case" in metafunc.fixturenames:
+            choose = getattr(metafunc.function, "choose_case", lambda case: True)
+            metafunc.parametrize("case", [case for case in cls.cases if is_chosen(case, choose)], ids=str)
+        if "ops" in metafunc.fixturenames:
+            names = available_backends() if cls.backends is None else cls.backends
+            metafunc.parametrize("ops", [load_backend(name) for name in names], ids=names)
+
+    def tolerance(self, ops: Ops) -> float:
+        """Return the largest relative and absolute difference between results of a backend in float32."""
+        return self.tolerances.get(ops.name, 2e-5)
+
+    def assert_close(self, actual: Any, expected: Any, tolerance: float) -> None:
+        """Assert that arrays differ by ``tolerance`` at most, relative or absolute."""
+        np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), tolerance, tolerance)
+
+    @pytest.mark.parametrize("cut", ["two", "three", "one empty"])
+    def test_parts_of_a_batch_add_up_to_the_whole(self, case: LayerCase, ops: Ops, cut: str) -> None:
+        """Features and gradients for sources are the rows of the whole's; metrics and gradients for params add up."""
+        layer, (params, sources), batch = case.layer(), case.inputs(ops, np.float32), case.batch
+        grad = gradient_for(case, params, sources, ops)
+        whole = run_passes(layer, params, sources, layer_context(ops, batch), grad, case.needs())
+        bounds = {"two": (0, batch // 2, batch), "three": (0, 1, batch - 1, batch), "one empty": (0, batch, batch)}[cut]
+        rows = [Rows(start, stop, batch) for start, stop in pairwise(bounds)]
+        collectives, tolerance = ThreadCollectives(len(rows)), self.tolerance(ops)
+
+        def run(part: int) -> Passes:
+            ctx = layer_context(ops, batch, rows=rows[part], all_reduce=collectives.of(part, sum))
+            part_params = [
+                take_rows(p, rows[part]) if spec.by_rows else p for p, spec in zip(params, layer.params, strict=True)
+            ]
+            part_sources = [take_rows(source, rows[part]) for source in sources]
+            part_grad = gradient_of_rows(case, layer, grad, rows[part])
+            return run_passes(layer, part_params, part_sources, ctx, part_grad, case.needs())
+
+        with ThreadPoolExecutor(len(rows)) as threads:
+            parts = list(threads.map(run, range(len(rows)), timeout=WAIT_SECONDS))
+        if not case.joins_rows:
+            arrays = zip(*(feature_parts(layer, part.output) for part in parts), strict=True)
+            for expected, pieces in zip(feature_parts(layer, whole.output), arrays, strict=True):
+                self.assert_close(np.concatenate(pieces), expected, tolerance)
+        for name, (value, count) in whole.output.metrics.items():
+            self.assert_close(sum(part.output.metrics[name][0] for part in parts), value, tolerance)
+            assert sum(part.output.metrics[name][1] for part in parts) == count
+        by_rows = {spec.role for spec in layer.params if spec.by_rows}
+        for role, state in whole.output.state.items():
+            states = [part.output.state[role] for part in parts]
+            if role in by_rows:
+                self.assert_close(np.concatenate(states), state, tolerance)
+            else:
+                self.assert_close(states, [state] * len(parts), tolerance)
+        for index, expected in enumerate(whole.for_sources):
+            if expected is not None:
+                self.assert_close(np.concatenate([part.for_sources[index] for part in parts]), expected, tolerance)
+        for index, expected in enumerate(whole.for_params):
+            if expected is not None:
+                self.assert_close(sum(np.asarray(part.for_params[index]) for part in parts), expected, tolerance)
+
+    @for_cases(lambda case: case.layer().connection is not None)
+    @pytest.mark.parametrize("phase", [Phase.kTrain, Phase.kTest], ids=lambda phase: phase.name)
+    def test_parts_cut_by_features_make_the_whole(self, case: LayerCase, ops: Ops, phase: Phase) -> None:
+        """Two even parts, and three uneven ones."""
+        for columns in feature_cuts(case.layer().shape[1]):
+            self.check_feature_cut(case, ops, phase, columns)
+
+    def check_feature_cut(self, case: LayerCase, ops: Ops, phase: Phase, cut: Sequence[Columns]) -> None:
+        """Assert that the parts of a layer that compute the columns in ``cut`` compute what the whole layer does."""
+        layer, (params, sources), needs = case.layer(), case.inputs(ops, np.float32), case.needs()
+        one_to_one = layer.connection is Connection.kOneToOne
+        grad = gradient_for(case, params, sources, ops) if phase is Phase.kTrain else None
+        ctx = RecordingContext(ops, phase, Rows(0, case.batch, case.batch), seed=7, step=3)
+        whole = run_passes(layer, params, sources, ctx, grad, needs)
+        results: list[tuple[Layer, Passes]] = []
+        for columns in cut:
+            part_sources = [
+                take_columns(source, 1 if one_to_one and index != layer.label_source else None, columns)
+                for index, source in enumerate(sources)
+            ]
+            part = make_part(layer, [source.shape for source in part_sources], columns)
+            assert part.name == layer.name
+            assert part.connection is layer.connection
+            pairs = list(zip(params, layer.params, strict=True))
+            part_params = [take_columns(param, spec.cut_axis, columns) for param, spec in pairs]
+            assert [spec.shape for spec in part.params] == [param.shape for param in part_params]
+            part_grad: Any = grad
+            if grad is not None:
+                part_grad = [take_columns(g, 1, columns) for g in (grad if layer.hands_parts else [grad])]
+                part_grad = part_grad if layer.hands_parts else part_grad[0]
+            part_ctx = RecordingContext(ops, phase, Rows(0, case.batch, case.batch), seed=7, step=3)
+            results.append((part, run_passes(part, part_params, part_sources, part_ctx, part_grad, needs)))
+            assert part_ctx.draws == ctx.draws, (
+                f"{type(layer).__name__}, cut by features, would draw the same random numbers in every part: "
+                "pass self.columns, as in ctx.uniform(self.name, n, self.columns), or call self.random(ctx)"
+            )
+        self._check_joined(layer, whole, results, max(self.tolerance(ops), 1e-5))
+
+    def _check_joined(
+        self, layer: Layer, whole: Passes, results: Sequence[tuple[Layer, Passes]], tolerance: float
+    ) -> None:
+        def assert_joined(pieces: Sequence[Any], expected: Any, axis: int) -> None:
+            self.assert_close(np.concatenate(pieces, axis), expected, tolerance)
+
+        parts = [passes for _, passes in results]
+        assert not any(part.output.metrics for part in parts), "each part would count the metric once more"
+        features = zip(*(feature_parts(part, passes.output) for part, passes in results), strict=True)
+        for arrays, expected in zip(features, feature_parts(layer, whole.output), strict=True):
+            assert_joined(arrays, expected, 1)
+        for role, expected in whole.output.state.items():
+            assert_joined([part.output.state[role] for part in parts], expected, 0)
+        for index, expected in enumerate(whole.for_sources):
+            gradients = [part.for_sources[index] for part in parts]
+            if expected is None:
+                assert all(gradient is None for gradient in gradients)
+            else:
+                one_to_one = layer.connection is Connection.kOneToOne
+                assert_joined(gradients if one_to_one else [sum(gradients)], expected, 1)
+        for index, expected in enumerate(whole.for_params):
+            axis = layer.params[index].cut_axis
+            if expected is not None:
+                gradients = [part.for_params[index] for part in parts]
+                assert_joined(gradients if axis is not None else [sum(gradients)], expected, axis or 0)
+
+
+def is_chosen(case: LayerCase, choose: Callable[[LayerCase], bool]) -> bool:
+    """Whether a test runs for ``case``; it does where the layer cannot even be made, for the test to report that."""
+    try:
+        return choose(case)
+    except Exception:
+        return True
+
+
+def feature_cuts(width: int) -> list[list[Columns]]:
+    """Return cuts of ``width`` columns into two even parts, two uneven ones and three, as far as the width allows."""
+    cuts = {(0, width // 2, width), (0, 1, width), (0, 1, width // 2 + 1, width)}
+    return [[Columns(start, stop, width) for start, stop in pairwise(cut)] for cut in sorted(cuts) if is_rising(cut)]
+
+
+def is_rising(bounds: Sequence[int]) -> bool:
+    """Whether each bound is above the one before."""
+    return all(start < stop for start, stop in pairwise(bounds))
+
+
+def gradient_for(case: LayerCase, params: Sequence[Any], sources: Sequence[Any], ops: Ops) -> Any:
+    """Return a random gradient for the feature of a case, None for layers that take none."""
+    if not case.has_gradient:
+        return None
+    layer = case.layer()
+    return random_gradient(layer, layer.compute_feature(params, sources, layer_context(ops, case.batch)))
+
+
+def gradient_of_rows(case: LayerCase, layer: Layer, grad: Any, rows: Rows) -> Any:
+    """Return the rows of a gradient for the feature that belong to ``rows`` of the batch."""
+    if grad is None:
+        return None
+    take = slice(rows.start, rows.stop)
+    if case.joins_rows:
+        return np.concatenate([piece[take] for piece in np.split(grad, len(layer.source_shapes))])
+    if not layer.hands_parts:
+        return grad[take]
+    if len({part.shape[0] for part in grad} | {case.batch}) == 1:
+        return [part[take] for part in grad]
+    starts = np.cumsum([0] + [part.shape[0] for part in grad])
+    return [part[max(rows.start - s, 0) : max(rows.stop - s, 0)] for part, s in zip(grad, starts, strict=False)]

@@ -1,0 +1,167 @@
+"""Running one layer without a net: contexts, both passes, numerical gradients, collectives between threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.job import Phase
+from dsinga.layers import Columns, Context, Layer, Output, Records, Rows
+from dsinga.layers.contract import check_gradients, check_output
+from dsinga.ops import Array, Ops
+from dsinga.testing.layer_cases import read_only
+from dsinga.training.metrics import read_metrics
+
+WAIT_SECONDS = 20.0  # for the other threads of a collective
+
+
+class Passes(NamedTuple):
+    """The output of a forward pass, and the gradients for sources and params, all in host memory."""
+
+    output: Output
+    for_sources: Sequence[Any]
+    for_params: Sequence[Any]
+
+
+def layer_context(
+    ops: Ops, batch: int, phase: Phase = Phase.kTrain, rows: Rows | None = None, step: int = 3, **more: Any
+) -> Context:
+    """Return the context of an iteration on all rows of a batch of ``batch`` rows, or on ``rows``."""
+    return Context(ops, phase, rows or Rows(0, batch, batch), seed=7, step=step, **more)
+
+
+def run_passes(
+    layer: Layer, params: Sequence[Any], sources: Sequence[Any], ctx: Context, grad: Any, needs: Sequence[bool]
+) -> Passes:
+    """Run the forward pass, and the backward pass if the layer is a loss or there is a ``grad`` for its feature.
+
+    Raises UserError where the layer returns arrays of a wrong shape or dtype.
+    """
+    output, ops = layer.compute_feature(params, sources, ctx), ctx.ops
+    check_output(layer, params, sources, output)
+    if grad is None and not layer.is_loss:
+        return Passes(output_on_host(output, ops), (), ())
+    gradients = layer.compute_gradient(params, sources, output, on_device(grad, ops), needs, ctx)
+    check_gradients(layer, params, sources, gradients)
+    for_sources, for_params = (on_host(list(arrays), ops) for arrays in gradients)
+    return Passes(output_on_host(output, ops), for_sources, for_params)
+
+
+def feature_parts(layer: Layer, output: Output) -> list[Any]:
+    """Return the arrays of a feature: one, or one for each destination."""
+    return list(output.feature) if layer.hands_parts else [output.feature]
+
+
+def random_gradient(layer: Layer, output: Output) -> Any:
+    """Return a random gradient for the feature, in host memory: an array, a list with one for each part, or None.
+
+    It is None for a loss, where back-propagation begins.
+    """
+    if layer.is_loss:
+        return None
+    rng = np.random.default_rng(1)
+    grads = [rng.uniform(-1, 1, part.shape).astype(part.dtype) for part in feature_parts(layer, output)]
+    grads = [read_only(np.copy(grad)) for grad in grads]
+    return grads if layer.hands_parts else grads[0]
+
+
+def objective(layer: Layer, output: Output, grad: Any) -> float:
+    """Return the number that ``compute_gradient`` differentiates: the mean loss, or the feature times ``grad``."""
+    if layer.is_loss:
+        total, count = output.metrics["loss"]
+        return total / count
+    grads = grad if layer.hands_parts else [grad]
+    return sum(float((part * g).sum()) for part, g in zip(feature_parts(layer, output), grads, strict=True))
+
+
+def numerical_gradient(function: Callable[[np.ndarray], float], at: np.ndarray, step: float = 1e-6) -> np.ndarray:
+    """Return the central differences of ``function`` in each element of ``at``."""
+    gradient = np.empty(at.shape)
+    for index in np.ndindex(*at.shape):
+        values = []
+        for change in (step, -step):
+            moved = np.array(at)
+            moved[index] += change
+            values.append(function(moved))
+        gradient[index] = (values[0] - values[1]) / (2 * step)
+    return gradient
+
+
+def take_rows(source: Any, rows: Rows) -> Any:
+    """Return the rows of an array, or of records."""
+    if isinstance(source, Records):
+        return Records(*(None if field is None else field[rows.start : rows.stop] for field in source))
+    return source[rows.start : rows.stop]
+
+
+def take_columns(array: Any, axis: int | None, columns: Columns) -> Any:
+    """Return the share of ``columns`` of an array that is cut along ``axis``; None for one that is not cut."""
+    if axis is None:
+        return array
+    start, stop = (array.shape[axis] * bound // columns.total for bound in columns[:2])
+    return array[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def on_host(value: Any, ops: Ops) -> Any:
+    """Return arrays, sequences of arrays and None with every array in host memory."""
+    if isinstance(value, (tuple, list)):
+        return [on_host(array, ops) for array in value]
+    return ops.to_numpy(value) if hasattr(value, "ndim") else value
+
+
+def on_device(value: Any, ops: Ops) -> Any:
+    """Return arrays, sequences of arrays and None with every array as the backend has it."""
+    if isinstance(value, (tuple, list)):
+        return [on_device(array, ops) for array in value]
+    return value if value is None else ops.asarray(value)
+
+
+def output_on_host(output: Output, ops: Ops) -> Output:
+    """Return ``output`` with its arrays in host memory and its metrics as numbers."""
+    ((_, metrics),) = read_metrics([("layer", output.metrics)], ops)
+    state = {role: ops.to_numpy(array) for role, array in output.state.items()}
+    return output._replace(feature=on_host(output.feature, ops), metrics=metrics, state=state)
+
+
+class ThreadCollectives:
+    """``Context.all_reduce`` and ``Context.all_gather`` for parts of a batch, each of which runs in its own thread."""
+
+    def __init__(self, parts: int):
+        self._barrier = threading.Barrier(parts)
+        self._arrays: dict[str, dict[int, np.ndarray]] = {}
+
+    def of(self, part: int, join: Callable[[list[np.ndarray]], Any]) -> Callable[[str, np.ndarray], Any]:
+        """Return the collective of ``part``, which joins the arrays of all parts, in their order, by ``join``."""
+
+        def joined(key: str, array: np.ndarray) -> Any:
+            self._arrays.setdefault(key, {})[part] = array
+            self._barrier.wait(WAIT_SECONDS)
+            return join([self._arrays[key][k] for k in range(self._barrier.parties)])
+
+        return joined
+
+
+@dataclass(frozen=True)
+class RecordingContext(Context):
+    """A context that records which random numbers a layer draws, as (name, numbers in a row)."""
+
+    draws: list[tuple[str, int]] = field(default_factory=list)
+
+    def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
+        """Record the draw; a part of a layer draws as many numbers as the whole layer and takes its own."""
+        self.draws.append((layer, total_columns(columns, part)))
+        return super().uniform(layer, columns, part)
+
+    def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:
+        """Record the draw, as :meth:`uniform` does."""
+        self.draws.append((layer, total_columns(columns, part)))
+        return super().random(layer, columns, part)
+
+
+def total_columns(columns: int, part: Columns | None) -> int:
+    """Return how many numbers the whole layer draws for a row where its ``part`` draws ``columns``."""
+    return columns if part is None else columns // (part.stop - part.start) * part.total

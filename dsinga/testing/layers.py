@@ -1,0 +1,170 @@
+"""LayerContract: the checks that every layer must pass, on every backend that loads on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.job import Phase
+from dsinga.layers import Layer
+from dsinga.ops import BACKENDS, Ops
+from dsinga.testing.layer_cases import LayerCase
+from dsinga.testing.layer_parts import LayerParts, for_cases, gradient_for
+from dsinga.testing.layer_passes import (
+    Passes,
+    feature_parts,
+    layer_context,
+    numerical_gradient,
+    objective,
+    on_device,
+    on_host,
+    output_on_host,
+    random_gradient,
+    run_passes,
+)
+
+with_gradient = for_cases(lambda case: case.has_gradient)
+without_gradient = for_cases(lambda case: not case.has_gradient)
+
+
+class LayerContract(LayerParts):
+    """The checks that every layer must pass; a subclass, named ``Test...``, lists the ``cases`` of a layer.
+
+    A layer must: have the declared shapes and dtypes; be a pure function of read-only arrays; give the derivative of
+    its feature (or of its loss) as its gradient, compared with central differences in float64; agree over backends;
+    compute for some rows of the batch what it computes for these rows of the whole; and, if it has a ``connection``,
+    compute for some features what the whole layer computes for these, with the whole layer's random numbers.
+
+    >>> from dsinga.testing import LayerCase, LayerContract
+    >>> class TestPReLU(LayerContract):  # in a file test_prelu.py that registers the layer "PReLU", run by pytest
+    ...     cases = [LayerCase("PReLU", [(5, 3)])]
+
+    ``backends`` names the kernel backends to check, None for all that load. ``tolerances`` has the largest relative and
+    absolute difference between results of a backend in float32; it is 2e-5 for backends that it does not name.
+    """
+
+    def test_the_feature_has_the_declared_shape_and_dtype(self, case: LayerCase, ops: Ops) -> None:
+        """In training and in test; a lasting state is only of a param that is not trainable."""
+        layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
+        for phase in (Phase.kTrain, Phase.kTest):
+            output = layer.compute_feature(params, sources, layer_context(ops, case.batch, phase))
+            declared = tuple(layer.part_shapes) if layer.hands_parts else (layer.shape,)
+            assert tuple(part.shape for part in feature_parts(layer, output)) == declared
+            assert {part.dtype.type for part in feature_parts(layer, output)} == {case.feature_dtype}
+            assert set(output.state) <= {spec.role for spec in layer.params if not spec.trainable}
+
+    @with_gradient
+    def test_gradients_have_the_shape_and_dtype_of_what_they_are_for(self, case: LayerCase, ops: Ops) -> None:
+        """Of each source that needs one, and of each trainable param; None for all others."""
+        layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
+        ctx, needs = layer_context(ops, case.batch), case.needs()
+        output = layer.compute_feature(params, sources, ctx)
+        grad = on_device(random_gradient(layer, output), ops)
+        for_sources, for_params = layer.compute_gradient(params, sources, output, grad, needs, ctx)
+        for source, gradient, need in zip(sources, for_sources, needs, strict=True):
+            assert (gradient is not None) == need
+            assert gradient is None or (gradient.shape, gradient.dtype) == (source.shape, source.dtype)
+        for param, spec, gradient in zip(params, layer.params, for_params, strict=True):
+            assert param.shape == spec.shape
+            assert (gradient is not None) == spec.trainable
+            assert gradient is None or (gradient.shape, gradient.dtype) == (param.shape, param.dtype)
+
+    @without_gradient
+    def test_a_layer_without_a_gradient_returns_none_and_has_no_params(self, case: LayerCase, ops: Ops) -> None:
+        """As the base class does for an input, a label or an output layer."""
+        layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
+        ctx = layer_context(ops, case.batch)
+        output = layer.compute_feature(params, sources, ctx)
+        gradients = layer.compute_gradient(params, sources, output, None, [False] * len(sources), ctx)
+        assert [list(arrays) for arrays in gradients] == [[None] * len(sources), []]
+        assert not layer.params
+
+    @with_gradient
+    def test_gradients_that_no_source_needs_are_not_computed(self, case: LayerCase, ops: Ops) -> None:
+        """The gradients for the params are the same without them."""
+        layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
+        ctx = layer_context(ops, case.batch)
+        output = layer.compute_feature(params, sources, ctx)
+        grad, no_needs = on_device(random_gradient(layer, output), ops), [False] * len(sources)
+        _, expected = layer.compute_gradient(params, sources, output, grad, case.needs(), ctx)
+        for_sources, for_params = layer.compute_gradient(params, sources, output, grad, no_needs, ctx)
+        assert list(for_sources) == [None] * len(sources), "where needs[i] is False, return None for source i"
+        assert_same(on_host(expected, ops), on_host(for_params, ops))
+
+    def test_a_layer_is_a_pure_function(self, case: LayerCase, ops: Ops) -> None:
+        """A second layer gives the same bits from the same read-only arrays, and leaves the first results alone."""
+        layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
+        ctx, grad = layer_context(ops, case.batch), gradient_for(case, params, sources, ops)
+        first = run_passes(layer, params, sources, ctx, grad, case.needs())
+        before = [None if array is None else np.array(array) for array in arrays_of(layer, first)]
+        second = run_passes(case.layer(), params, sources, ctx, grad, case.needs())
+        assert_same(before, arrays_of(layer, first))
+        assert_same(before, arrays_of(layer, second))
+        assert first.output.metrics == second.output.metrics
+
+    def test_phases_differ_only_where_the_case_says_so(self, case: LayerCase, ops: Ops) -> None:
+        """Validation and test compute the same bits, and change no lasting state except states by rows."""
+        layer, (params, sources) = case.layer(), case.inputs(ops, np.float32)
+        train, val, test = (
+            output_on_host(layer.compute_feature(params, sources, layer_context(ops, case.batch, phase)), ops)
+            for phase in (Phase.kTrain, Phase.kVal, Phase.kTest)
+        )
+        assert_same(feature_parts(layer, val), feature_parts(layer, test))
+        assert set(test.state) <= {spec.role for spec in layer.params if spec.by_rows}
+        pairs = list(zip(feature_parts(layer, train), feature_parts(layer, test), strict=True))
+        tolerance = self.tolerance(ops)
+        same = all(a.shape == b.shape and np.allclose(a, b, atol=tolerance) for a, b in pairs)
+        assert case.phases_differ != same, "set phases_differ where training gives another feature, and only there"
+
+    @with_gradient
+    def test_the_gradient_is_the_derivative(self, case: LayerCase) -> None:
+        """In float64, beside central differences in each element of the sources and the params."""
+        ops, layer, needs = BACKENDS["numpy"](), case.layer(), case.needs()
+        params, sources = case.inputs(ops, np.float64)
+        ctx = layer_context(ops, case.batch)
+        grad = random_gradient(layer, layer.compute_feature(params, sources, ctx))
+        _, for_sources, for_params = run_passes(layer, params, sources, ctx, grad, needs)
+
+        def vary(arrays: list[Any], index: int) -> Callable[[np.ndarray], float]:
+            def value(moved: np.ndarray) -> float:
+                changed = [*arrays[:index], moved, *arrays[index + 1 :]]
+                arguments = (changed, sources) if arrays is params else (params, changed)
+                return objective(layer, layer.compute_feature(*arguments, ctx), grad)
+
+            return value
+
+        for arrays, gradients in ((sources, for_sources), (params, for_params)):
+            for index, gradient in enumerate(gradients):
+                if gradient is not None:
+                    assert gradient.dtype == np.float64
+                    expected = numerical_gradient(vary(arrays, index), arrays[index])
+                    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
+
+    def test_a_backend_agrees_with_numpy_in_float64(self, case: LayerCase, ops: Ops) -> None:
+        """Features and gradients in float32, on each backend, beside those of numpy in float64."""
+        reference, layer, needs, batch = BACKENDS["numpy"](), case.layer(), case.needs(), case.batch
+        exact, single = case.inputs(reference, np.float64), case.inputs(ops, np.float32)
+        grad = rounded = gradient_for(case, *exact, reference)
+        if grad is not None:
+            rounded = [g.astype(np.float32) for g in grad] if layer.hands_parts else grad.astype(np.float32)
+        expected = run_passes(layer, *exact, layer_context(reference, batch), grad, needs)
+        actual = run_passes(layer, *single, layer_context(ops, batch), rounded, needs)
+        arrays = zip(arrays_of(layer, actual), arrays_of(layer, expected), strict=True)
+        for array, other in arrays:
+            assert (array is None) == (other is None)
+            if array is not None:
+                self.assert_close(array, other, self.tolerance(ops))
+
+
+def arrays_of(layer: Layer, passes: Passes) -> list[Any]:
+    """Return all arrays that a layer has computed, None where it gave no gradient."""
+    states = passes.output.state.values()
+    return [*feature_parts(layer, passes.output), *states, *passes.for_sources, *passes.for_params]
+
+
+def assert_same(actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Assert that arrays have the same bits, and are None at the same places."""
+    for array, other in zip(actual, expected, strict=True):
+        assert array is other is None or np.array_equal(array, other)
