@@ -1,4 +1,4 @@
-"""Checkpoints: written so that a run can be resumed bit for bit, read by this net or by another one."""
+"""Checkpoints: writing, reading, and loading the params of one net into another."""
 
 from dsinga.checkpoint.directory import Checkpoint, latest, read_checkpoint, write_checkpoint
 from dsinga.checkpoint.port import export_safetensors, port, read_params

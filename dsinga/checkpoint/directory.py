@@ -1,10 +1,11 @@
-"""Checkpoint directories: all that a bit-exact resume needs, either complete or not there.
+"""Writing and reading checkpoint directories, which contain all that a bit-exact resume needs.
 
-``<root>/step<N>/`` holds ``params.safetensors`` (params by name), ``state.safetensors`` (the updater's state as
-"param/slot") and ``checkpoint.json`` (format, step, names and shapes, fingerprints of the two files, and what the
-caller wants remembered: seed, job, topology). Random numbers and the order of records are functions of seed and step.
+``<root>/step<N>/`` has ``params.safetensors`` (params by name), ``state.safetensors`` (the updater's state as
+"param/slot") and ``checkpoint.json`` (format, step, names and shapes, fingerprints of the two files, and the caller's
+metadata: seed, job, topology). Random numbers and the order of records are functions of seed and step.
 
-A directory is written under a temporary name, brought to the disk, and renamed. One process writes to a root.
+A checkpoint is either complete or absent: its directory is written under a temporary name, flushed to the disk, and
+renamed. Only one process may write to a root.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from dsinga.checkpoint.tensors import Arrays, Fingerprint, read_safetensors, wri
 from dsinga.errors import RunError, UserError
 
 FORMAT = 1
-PARAMS, STATE, ABOUT = "params.safetensors", "state.safetensors", "checkpoint.json"
+PARAMS, STATE, METADATA = "params.safetensors", "state.safetensors", "checkpoint.json"
 
 
 class Checkpoint(NamedTuple):
-    """The params by name, the updater's state by param and slot, after ``step`` steps; ``meta`` is the caller's."""
+    """A checkpoint: the params by name and the updater's state by param and slot after ``step`` steps.
+
+    ``meta`` is the metadata that the caller of :func:`write_checkpoint` gave.
+    """
 
     step: int
     params: Arrays
@@ -42,19 +46,19 @@ def write_checkpoint(
     state: Mapping[str, Mapping[str, np.ndarray]],
     meta: Mapping[str, Any],
 ) -> Path:
-    """Write ``<root>/step<step>`` and return its path.
+    """Write the checkpoint ``<root>/step<step>`` and return its path.
 
-    A checkpoint of that step is renamed away just before and removed just after; whoever is killed between the two
-    renames leaves none of that step. ``meta`` is plain data that JSON can hold. Raises RunError, leaving no trace, if
-    the disk does not take it.
+    An existing checkpoint of that step is renamed just before the new one takes its name, and removed afterwards; a
+    process killed between the two renames leaves no checkpoint of that step. ``meta`` must be JSON data. Raises
+    RunError, and leaves no files, if the disk cannot be written.
     """
     final = Path(root) / f"step{step}"
     partial, replaced = final.with_name(f".step{step}.partial"), final.with_name(f".step{step}.replaced")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        _clear(final.parent)
+        _remove_leftovers(final.parent)
         partial.mkdir()
-        _fill(partial, step, params, state, meta)
+        _write_files(partial, step, params, state, meta)
         if final.exists():
             final.rename(replaced)
         partial.rename(final)
@@ -78,30 +82,31 @@ def latest(root: str | os.PathLike[str]) -> Path | None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether ``path`` is a directory with all files of a checkpoint."""
-    return all((path / name).is_file() for name in (PARAMS, STATE, ABOUT))
+    """Return whether ``path`` is a directory with all files of a checkpoint."""
+    return all((path / name).is_file() for name in (PARAMS, STATE, METADATA))
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Return what the checkpoint directory ``path`` holds, bit for bit as it was written.
+    """Read the checkpoint directory ``path``, bit for bit as it was written.
 
-    Raises UserError, naming the file, if one is missing, damaged, or of a format that this version does not know.
+    Raises UserError, naming the file, if one is missing, damaged, or of a format newer than this version of dsinga.
     """
     path = Path(path)
-    about, marks = _read_about(path)
+    metadata, fingerprints = _read_metadata(path)
     state: dict[str, Arrays] = {}
-    for name, array in read_safetensors(path / STATE, marks[STATE]).items():
+    for name, array in read_safetensors(path / STATE, fingerprints[STATE]).items():
         param, _, slot = name.rpartition("/")
         state.setdefault(param, {})[slot] = array
-    return Checkpoint(about["step"], read_safetensors(path / PARAMS, marks[PARAMS]), state, about["meta"])
+    params = read_safetensors(path / PARAMS, fingerprints[PARAMS])
+    return Checkpoint(metadata["step"], params, state, metadata["meta"])
 
 
 def read_checkpoint_params(path: Path) -> Arrays:
-    """Return the params alone of the checkpoint directory ``path``; raises UserError as :func:`read_checkpoint`."""
-    return read_safetensors(path / PARAMS, _read_about(path)[1][PARAMS])
+    """Read only the params of the checkpoint directory ``path``; raises UserError as :func:`read_checkpoint` does."""
+    return read_safetensors(path / PARAMS, _read_metadata(path)[1][PARAMS])
 
 
-def _fill(
+def _write_files(
     folder: Path,
     step: int,
     params: Mapping[str, np.ndarray],
@@ -109,7 +114,7 @@ def _fill(
     meta: Mapping[str, Any],
 ) -> None:
     flat = {f"{param}/{slot}": array for param, slots in state.items() for slot, array in slots.items()}
-    about = {
+    metadata = {
         "format": FORMAT,
         "step": step,
         "params": {name: list(array.shape) for name, array in params.items()},
@@ -120,40 +125,40 @@ def _fill(
         },
         "meta": dict(meta),
     }
-    with open(folder / ABOUT, "w", encoding="utf-8") as file:
-        json.dump(about, file, indent=1)
+    with open(folder / METADATA, "w", encoding="utf-8") as file:
+        json.dump(metadata, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     _sync(folder)
 
 
-def _read_about(path: Path) -> tuple[dict[str, Any], dict[str, Fingerprint]]:
-    """Return what ``checkpoint.json`` says, and the fingerprints of the other files."""
-    file = path / ABOUT
+def _read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Fingerprint]]:
+    """Return the contents of ``checkpoint.json``, and the fingerprints of the other files."""
+    file = path / METADATA
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-        if about["format"] > FORMAT:
-            raise UserError(f"{file} is of format {about['format']}, newer than this dsinga knows; upgrade dsinga")
-        if not isinstance(about["step"], int) or not isinstance(about["meta"], dict):
+        metadata = json.loads(file.read_text(encoding="utf-8"))
+        if metadata["format"] > FORMAT:
+            raise UserError(f"{file} has format {metadata['format']}, newer than this dsinga can read; upgrade dsinga")
+        if not isinstance(metadata["step"], int) or not isinstance(metadata["meta"], dict):
             raise ValueError("step and meta are not a number and an object")
-        return about, {name: Fingerprint(**about["files"][name]) for name in (PARAMS, STATE)}
+        return metadata, {name: Fingerprint(**metadata["files"][name]) for name in (PARAMS, STATE)}
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise UserError(f"{path} is not a checkpoint: it has no {ABOUT}") from error
+        raise UserError(f"{path} is not a checkpoint: it has no {METADATA}") from error
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file} is damaged: {error!r}; use another checkpoint") from error
 
 
-def _clear(root: Path) -> None:
-    """Remove what a run that was killed has left."""
+def _remove_leftovers(root: Path) -> None:
+    """Remove the partial checkpoints that a killed run has left."""
     for pattern in (".step*.partial", ".step*.replaced"):
         for leftover in root.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:
-    """Bring the entries of a directory to the disk."""
+    """Flush the entries of a directory to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

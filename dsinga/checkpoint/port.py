@@ -1,4 +1,4 @@
-"""Params of one net for another: what a job's ``checkpoint_path`` means, and reading and writing params alone."""
+"""Finding checkpoints (a job's ``checkpoint_path``), loading their params into a net, and exporting params."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from dsinga.errors import RunError, UserError
 
 _log = logging.getLogger(__name__)
 
-Place = str | os.PathLike[str]
+PathLike = str | os.PathLike[str]
 
 
 def port(
     shapes: Mapping[str, tuple[int, ...]],
-    paths: Sequence[Place],
-    roots: Sequence[Place] = (),
+    paths: Sequence[PathLike],
+    roots: Sequence[PathLike] = (),
     report: Callable[[str], None] = _log.warning,
     without: Collection[str] = (),
 ) -> Arrays:
-    """Return the params among ``shapes`` that the checkpoints in ``paths`` have, by name; later paths win.
+    """Return the params from the checkpoints in ``paths`` that a net has, by name; later paths override earlier ones.
 
-    The names in a checkpoint that the net does not have are left out, and ``report`` is told of them in a sentence;
-    those in ``without``, which are to begin anew, are left out as well. Paths are those of :func:`find`. Raises
-    UserError, naming param, both shapes and the file, if shapes differ.
+    ``shapes`` are the params of the net. Params that it does not have are left out, and ``report`` is called with a
+    sentence that names them. Params in ``without`` keep their initial values, so they are left out, too. Paths are
+    looked up by :func:`find`. Raises UserError, naming param, both shapes and the file, if shapes differ.
     """
     values: Arrays = {}
     for path in paths:
-        place = find(path, roots)
-        found = _read(place)
-        for name in (name for name in shapes if name in found and name not in without):
-            if found[name].shape != tuple(shapes[name]):
+        location = find(path, roots)
+        params = _read(location)
+        for name in (name for name in shapes if name in params and name not in without):
+            if params[name].shape != tuple(shapes[name]):
                 raise UserError(
-                    f"param {name!r} has the shape {tuple(shapes[name])} in this net, but {found[name].shape} in "
-                    f"{place}: give it another name to start it afresh, or change the layer"
+                    f"param {name!r} has the shape {tuple(shapes[name])} in this net, but {params[name].shape} in "
+                    f"{location}: give it another name to start it afresh, or change the layer"
                 )
-            values[name] = np.ascontiguousarray(found[name], np.float32)
-        strangers = sorted(found.keys() - shapes.keys())
-        if strangers:
-            report(f"the net has no params {', '.join(strangers)} of {place}: they are left out")
+            values[name] = np.ascontiguousarray(params[name], np.float32)
+        unknown = sorted(params.keys() - shapes.keys())
+        if unknown:
+            report(f"the net has no params {', '.join(unknown)} of {location}: they are left out")
     return values
 
 
-def read_params(path: Place, roots: Sequence[Place] = ()) -> Arrays:
-    """Return all params by name of anything that :func:`find` finds; raise UserError if it cannot be read."""
+def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> Arrays:
+    """Return all params, by name, of the checkpoint that :func:`find` finds; raise UserError if it cannot be read."""
     return _read(find(path, roots))
 
 
-def export_safetensors(checkpoint: Checkpoint, path: Place) -> None:
-    """Write the params alone to the safetensors file ``path``, replacing it; raise RunError if that cannot be done."""
+def export_safetensors(checkpoint: Checkpoint, path: PathLike) -> None:
+    """Write the params of a checkpoint to the safetensors file ``path``, replacing it; raise RunError on failure."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -67,38 +67,39 @@ def export_safetensors(checkpoint: Checkpoint, path: Place) -> None:
         partial.unlink(missing_ok=True)
 
 
-def find(path: Place, roots: Sequence[Place] = ()) -> Path:
-    """Return the checkpoint directory or file that ``path`` means, seen from the working directory, then ``roots``.
+def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
+    """Return the checkpoint directory or file at ``path``, looked up in the working directory and then in ``roots``.
 
-    It may be a checkpoint directory, a folder of them or a workspace (the latest is taken), a ``.safetensors`` or
-    ``.npz`` file, or a checkpoint of SINGA. SINGA's name ``step<N>-worker<id>`` also finds the directory ``step<N>``
-    in the same folder, so that jobs which go on from each other's checkpoints need not be changed.
+    ``path`` may be a checkpoint directory, a folder of them or a workspace (the latest checkpoint is returned), a
+    ``.safetensors`` or ``.npz`` file, or a checkpoint of SINGA. SINGA's name ``step<N>-worker<id>`` also finds the
+    directory ``step<N>`` in the same folder, so that SINGA's jobs that continue from each other's checkpoints work
+    unchanged.
 
-    Raises UserError, saying where it looked, if there is none.
+    Raises UserError, with the paths that it looked for, if there is no checkpoint.
     """
-    places = [Path(path).expanduser(), *(Path(root) / path for root in roots)]
-    for place in places:
-        for candidate in (place, _modern(place)):
+    locations = [Path(path).expanduser(), *(Path(root) / path for root in roots)]
+    for location in locations:
+        for candidate in (location, _without_worker(location)):
             if candidate.is_file() or is_checkpoint(candidate):
                 return candidate
             if newest := latest(candidate) or latest(candidate / "checkpoint"):
                 return newest
-    looked = ", ".join(dict.fromkeys(str(place.absolute()) for place in places))
-    raise UserError(f"there is no checkpoint {str(path)!r} (looked for {looked})")
+    listing = ", ".join(dict.fromkeys(str(location.absolute()) for location in locations))
+    raise UserError(f"there is no checkpoint {str(path)!r} (looked for {listing})")
 
 
-def _modern(place: Path) -> Path:
-    """Return ``step<N>`` for SINGA's ``step<N>-worker<id>``."""
-    match = re.fullmatch(r"(step\d+)-worker\d+(\.bin)?", place.name)
-    return place.with_name(match[1]) if match else place
+def _without_worker(path: Path) -> Path:
+    """Return ``step<N>`` for SINGA's ``step<N>-worker<id>``, and any other path unchanged."""
+    match = re.fullmatch(r"(step\d+)-worker\d+(\.bin)?", path.name)
+    return path.with_name(match[1]) if match else path
 
 
-def _read(place: Path) -> Arrays:
-    if place.is_dir():
-        return read_checkpoint_params(place)
+def _read(path: Path) -> Arrays:
+    if path.is_dir():
+        return read_checkpoint_params(path)
     readers: dict[str, Callable[[Path], Arrays]] = {".safetensors": read_safetensors, ".npz": read_npz}
-    if place.suffix in readers:
-        return readers[place.suffix](place)
-    from dsinga.checkpoint.singa import read_singa  # the only reader that needs protobuf
+    if path.suffix in readers:
+        return readers[path.suffix](path)
+    from dsinga.checkpoint.singa import read_singa  # imported here, since only this reader needs protobuf
 
-    return read_singa(place)
+    return read_singa(path)

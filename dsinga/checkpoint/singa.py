@@ -1,4 +1,4 @@
-"""Checkpoints that SINGA 0.x wrote: a ``BlobProtos`` message (its common.proto) in each ``step<N>-worker<id>``."""
+"""Reading SINGA 0.x checkpoints: a ``BlobProtos`` message (common.proto) in each file ``step<N>-worker<id>``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dsinga.errors import UserError
 
 
 def read_singa(path: Path) -> dict[str, np.ndarray]:
-    """Return the params of a SINGA checkpoint by name, float32 in the shapes that it says.
+    """Return the params of a SINGA checkpoint by name, float32 arrays in the shapes given in the file.
 
-    Raises UserError, naming the file, if it is not one or is truncated.
+    Raises UserError, naming the file, if it is truncated or not a SINGA checkpoint.
     """
     protos = _blob_protos()()
     try:
@@ -32,12 +32,12 @@ def read_singa(path: Path) -> dict[str, np.ndarray]:
 
 @functools.cache
 def _blob_protos() -> Any:
-    """Make the message class: BlobProtos {name = 4, blob = 5 {shape = 1, data = 2}}; other fields are not needed."""
+    """Return the message class BlobProtos {name = 4, blob = 5 {shape = 1, data = 2}}; other fields are not needed."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="dsinga/blobs.proto", package="dsinga.singa", syntax="proto2")
     blob = file.message_type.add(name="Blob")
     blob.field.add(name="shape", number=1, type=field.TYPE_INT32, label=field.LABEL_REPEATED)
-    # Packed floats and a byte string look alike on the wire; as bytes, numpy can take them without a Python loop.
+    # Packed floats and a byte string have the same encoding; declared as bytes, numpy reads them without a Python loop.
     blob.field.add(name="data", number=2, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL)
     protos = file.message_type.add(name="Blobs")
     protos.field.add(name="name", number=4, type=field.TYPE_STRING, label=field.LABEL_REPEATED)

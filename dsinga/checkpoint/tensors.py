@@ -1,4 +1,4 @@
-"""Named arrays in one file: safetensors written durably, and safetensors or npz read with clear errors."""
+"""Files of named arrays: writing safetensors durably, reading safetensors and npz."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Arrays = dict[str, np.ndarray]
 
 
 class Fingerprint(NamedTuple):
-    """Length and CRC-32 of a file, to tell that it is as it was written (safetensors itself checks the header only)."""
+    """The length and CRC-32 of a file, to detect damage (safetensors itself checks the header only)."""
 
     bytes: int
     crc32: int
 
 
 def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Fingerprint:
-    """Write a safetensors file, down to the disk; return its fingerprint.
+    """Write a safetensors file, flush it to the disk and return its fingerprint.
 
     Raises OSError if it cannot be written.
     """
     try:
-        # The format knows neither strides nor byte order, so arrays must be plain.
+        # The format has neither strides nor byte order, so arrays must be contiguous.
         safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
     except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
@@ -41,7 +41,7 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Fingerprint:
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """Read a file through and return its fingerprint."""
+    """Return the fingerprint of a file."""
     length = crc = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -50,16 +50,16 @@ def fingerprint(path: Path) -> Fingerprint:
     return Fingerprint(length, crc)
 
 
-def read_safetensors(path: Path, written: Fingerprint | None = None) -> Arrays:
+def read_safetensors(path: Path, expected: Fingerprint | None = None) -> Arrays:
     """Return the arrays of a safetensors file by name.
 
-    Raises UserError, naming the file, if it cannot be read, is truncated or not as it was ``written``.
+    Raises UserError, naming the file, if it cannot be read, or differs from the fingerprint ``expected``.
     """
     try:
-        if written is not None and (found := fingerprint(path)) != written:
+        if expected is not None and (actual := fingerprint(path)) != expected:
             raise UserError(
-                f"{path} is damaged: it has {found.bytes} bytes with CRC-32 {found.crc32:08x}, but "
-                f"{written.bytes} bytes with {written.crc32:08x} were written; use another checkpoint"
+                f"{path} is damaged: it has {actual.bytes} bytes with CRC-32 {actual.crc32:08x}, but "
+                f"{expected.bytes} bytes with {expected.crc32:08x} were written; use another checkpoint"
             )
         return safetensors.numpy.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
@@ -69,10 +69,10 @@ def read_safetensors(path: Path, written: Fingerprint | None = None) -> Arrays:
 def read_npz(path: Path) -> Arrays:
     """Return the arrays of a numpy ``.npz`` file by name; raise UserError, naming the file, if it cannot be read."""
     try:
-        with open(path, "rb") as file:  # numpy leaves it open if it is no archive
+        with open(path, "rb") as file:  # numpy would leave the file open if it is not an archive
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds an array without a name")
+                raise ValueError("it has an array without a name")
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} cannot be read as npz: {error}") from error

@@ -1,4 +1,4 @@
-"""What a run tells of itself: its history as rows, in a file, on a line, and as a picture. Takes plain rows."""
+"""Reporting on a run: its history as rows, in a metrics file, as a progress display and as curves."""
 
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import History, Row

@@ -1,4 +1,4 @@
-"""Curves of a run: a panel for loss, one for accuracy, a line for each phase."""
+"""Drawing the curves of a run: a panel for loss, one for accuracy, a line for each phase."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ OTHER_COLOUR = "#7f7f7f"
 
 
 def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = ("loss", "accuracy")) -> str:
-    """Return an SVG element with one panel for each of ``names`` that a row has, against "step", a line for each phase.
+    """Return an SVG element with a panel for each of ``names`` that occurs in ``rows``, and a line for each phase.
 
-    ``rows`` are mappings with "step", "phase" and numbers; values that are not finite leave a gap. Without any row to
-    show, the picture says so.
+    The horizontal axis is "step". ``rows`` are mappings with "step", "phase" and numbers; values that are not finite
+    leave a gap. Without any value the picture says "no rows yet".
     """
     rows = list(rows)
     panels = [Panel(name, lines) for name in names if (lines := _lines(rows, name))]
-    shown = " and ".join(panel.title for panel in panels)
-    return draw_panels(panels, f"{shown} by step" if panels else "no rows yet")
+    titles = " and ".join(panel.title for panel in panels)
+    return draw_panels(panels, f"{titles} by step" if panels else "no rows yet")
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, Line]:
-    """Return the points (step, value) of each phase that has a finite value of ``name``: train, val, test, others."""
+    """Return a line of points (step, value) for each phase with finite values of ``name``: train, val, test, others."""
     lines: dict[str, list[Point]] = {phase: [] for phase in COLOURS}
     for row in rows:
         if name in row and "step" in row:

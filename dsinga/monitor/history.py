@@ -1,4 +1,4 @@
-"""The history of a run: rows in the order in which they were made, indexed by row and column."""
+"""The history of a run: a list of rows, indexed by row and column."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dsinga.monitor.curve import draw_curves
 from dsinga.registry import nearest
 
 Row = dict[str, Any]
-"""One object a line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ..."""
+"""One line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ..."""
 
 
 class History(Sequence[Row]):
-    """Rows, indexed like a list or, with a second index, by column.
+    """A sequence of rows, indexed like a list or, with a second index, by column.
 
     ==============================  ==============================================================
     ``history[-1]``                 the last row, a dict
     ``history[-1, "loss"]``         its loss; KeyError, with the nearest column, if it has none
-    ``history[10:20]``              those rows, a History
-    ``history[:, "loss"]``          the losses of all rows that have one, a list
-    ``history[:, ("step", "loss")]``  pairs, of all rows that have both
+    ``history[10:20]``              these rows, a History
+    ``history[:, "loss"]``          a list of the losses of all rows that have one
+    ``history[:, ("step", "loss")]``  a list of pairs, for all rows that have both
     ``history.phase("test")``       the rows of one phase, a History
     ==============================  ==============================================================
 
-    In a notebook it shows itself as its curves.
+    In a notebook it is displayed as curves.
     """
 
     def __init__(self, rows: Iterable[Row] = ()):
@@ -35,7 +35,7 @@ class History(Sequence[Row]):
         self._rows.append(row)
 
     def phase(self, name: str) -> History:
-        """Return the rows of phase ``name``; an empty History if there are none."""
+        """Return the rows of the phase ``name``, a History."""
         return History(row for row in self._rows if row.get("phase") == name)
 
     @property
@@ -53,14 +53,14 @@ class History(Sequence[Row]):
         if not isinstance(index, tuple):
             rows = self._rows[index]
             return History(rows) if isinstance(index, slice) else rows
-        where, column = index
+        row_index, column = index
         names = (column,) if isinstance(column, str) else tuple(column)
-        rows = self._rows[where] if isinstance(where, slice) else [self._rows[where]]
-        found = [tuple(row[name] for name in names) for row in rows if all(name in row for name in names)]
-        if rows and not found:
-            raise KeyError(_absent(names, History(rows).columns))
-        values = [cells[0] for cells in found] if isinstance(column, str) else found
-        return values if isinstance(where, slice) else values[0]
+        rows = self._rows[row_index] if isinstance(row_index, slice) else [self._rows[row_index]]
+        tuples = [tuple(row[name] for name in names) for row in rows if all(name in row for name in names)]
+        if rows and not tuples:
+            raise KeyError(_missing_column(names, History(rows).columns))
+        values = [cells[0] for cells in tuples] if isinstance(column, str) else tuples
+        return values if isinstance(row_index, slice) else values[0]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -71,7 +71,7 @@ class History(Sequence[Row]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, History) and self._rows == other._rows
 
-    __hash__ = None  # type: ignore[assignment]  # it changes, as a list does
+    __hash__ = None  # type: ignore[assignment]  # mutable, like a list
 
     def __repr__(self) -> str:
         steps = [row["step"] for row in self._rows if "step" in row]
@@ -82,8 +82,9 @@ class History(Sequence[Row]):
         return draw_curves(self._rows)
 
 
-def _absent(names: Sequence[str], known: Sequence[str]) -> str:
+def _missing_column(names: Sequence[str], columns: Sequence[str]) -> str:
+    """Return the message of the KeyError for ``names`` that no row has."""
     for name in names:
-        if name not in known:
-            return f"no column {name!r} here{nearest(name, known)} (columns: {', '.join(known)})"
-    return f"no row here has all of {', '.join(names)}"
+        if name not in columns:
+            return f"no column {name!r}{nearest(name, columns)} (columns: {', '.join(columns)})"
+    return f"no row has all of {', '.join(names)}"

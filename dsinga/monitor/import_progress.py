@@ -1,4 +1,4 @@
-"""How far an import of records is: a bar in a terminal, silence elsewhere."""
+"""The progress bar of an import of records; shown in a terminal only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TextIO
 
 @contextlib.contextmanager
 def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar called ``name``, on standard error by default, while the context lasts.
+    """Return a context that shows a progress bar titled ``name`` if ``out`` (standard error by default) is a terminal.
 
-    Yields the function to call with how much is done and of how much, 0 if unknown; the unit does not matter.
+    It yields a function to call with the amount done and the total (0 if unknown), in any unit.
     """
     out = out or sys.stderr
     if not out.isatty():

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: the rows of a run, one JSON object a line, as they are made."""
+"""Writing and reading ``metrics.jsonl``, the rows of a run as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from dsinga.monitor.history import History, Row
 
 
 class MetricsFile:
-    """Appends rows to a JSON-lines file; each row is on its way to the disk when :meth:`append` returns.
+    """Appends rows to a JSON-lines file and flushes each of them to the operating system.
 
-    Without ``resumed_step`` the file starts anew. With it, the rows of an earlier run stay, but for those of steps
-    after ``resumed_step``, which will be made again: the file is replaced as a whole, so that a crash leaves either
-    the old rows or the kept ones. A line that a crash cut short is dropped.
+    Without ``resumed_step`` the file starts empty. With it, the rows of the earlier run up to ``resumed_step`` are kept
+    and later ones removed, since the resumed run writes them again. The file is replaced atomically, so that a crash
+    leaves either all old rows or the kept ones. An incomplete last line, from a crash, is removed.
 
-    JSON has no NaN and no infinity: a loss that diverged is written as null, and read back as NaN.
+    JSON has no NaN and no infinity: a loss that diverged is written as null and read back as NaN.
     """
 
     def __init__(self, path: str | os.PathLike[str], resumed_step: int | None = None):
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if resumed_step is None or not self.path.exists():
-            kept = []
+            rows = []
         else:
-            kept = [row for row in read_metrics(self.path) if row.get("step", 0) <= resumed_step]
-        _replace(self.path, "".join(map(_line, kept)))
+            rows = [row for row in read_metrics(self.path) if row.get("step", 0) <= resumed_step]
+        _replace(self.path, "".join(map(_to_line, rows)))
         self._file = open(self.path, "a", encoding="utf-8")
 
     def append(self, row: Row) -> None:
         """Write ``row`` as one line and flush it. numpy scalars are written as numbers."""
-        self._file.write(_line(row))
+        self._file.write(_to_line(row))
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file; further calls do nothing."""
         self._file.close()
 
     def __enter__(self) -> MetricsFile:
@@ -49,9 +49,9 @@ class MetricsFile:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> History:
-    """Read the rows of a ``metrics.jsonl``; a last line without its end, from a run that was killed, is left out.
+    """Return the rows of a ``metrics.jsonl``; an incomplete last line, from a killed run, is left out.
 
-    Raises UserError, with file and line, where a line is not a JSON object.
+    Raises UserError, with file and line, if a line is not a JSON object.
     """
     *lines, _unfinished = Path(path).read_text(encoding="utf-8").split("\n")
     rows = History()
@@ -59,24 +59,24 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not a row of metrics: {error}") from None
+            raise UserError(f"{path}:{number}: not a row of metrics: {error}; correct or delete the line") from None
         if not isinstance(row, dict):
-            raise UserError(f"{path}:{number}: a row of metrics is a JSON object, not {line[:40]!r}")
+            raise UserError(f"{path}:{number}: a row of metrics must be a JSON object, not {line[:40]!r}")
         rows.append({name: math.nan if value is None else value for name, value in row.items()})
     return rows
 
 
-def _line(row: Row) -> str:
-    return json.dumps({name: _plain(value) for name, value in row.items()}, allow_nan=False) + "\n"
+def _to_line(row: Row) -> str:
+    return json.dumps({name: _to_json(value) for name, value in row.items()}, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value  # numpy's scalars
+def _to_json(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value  # converts numpy scalars
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _replace(path: Path, text: str) -> None:
-    """Make ``path`` hold ``text``, all at once."""
+    """Replace the contents of ``path`` by ``text``, atomically."""
     draft = path.with_name(path.name + ".draft")
     with open(draft, "w", encoding="utf-8") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""Panels of lines as one small SVG: axes with round numbers, a colour and a last value for each line."""
+"""Drawing panels of lines as an SVG: axes with round numbers, and a colour and the last value for each line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 Point = tuple[float, float]
 
-# Wong, "Points of view: Color blindness", Nature Methods 8 (2011): told apart by everybody, on white and in grey.
+# Wong, "Points of view: Color blindness", Nature Methods 8 (2011): distinguishable by colour-blind readers and in grey.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-MOST_POINTS = 400  # of a line: more than a panel has pixels would only make the notebook heavy
+MAX_POINTS = 400  # of a line: more points than a panel has pixels would only make the notebook larger
 
 
 class Line(NamedTuple):
@@ -24,12 +24,12 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One set of axes: what is drawn over what, and the lines by name. ``whole`` is for an axis that counts things."""
+    """One set of axes: its title, its lines by name, the label of its x axis, and whether x ticks are integers only."""
 
     title: str
     lines: Mapping[str, Line]
     x_label: str = "step"
-    whole: bool = True
+    integer_ticks: bool = True
 
 
 class PlotArea(NamedTuple):
@@ -42,7 +42,7 @@ class PlotArea(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Maps ``low`` to pixel ``start`` and ``high`` to pixel ``end``, linearly."""
+    """A linear map from values to pixels: ``low`` to ``start`` and ``high`` to ``end``."""
 
     low: float
     high: float
@@ -50,14 +50,14 @@ class Scale(NamedTuple):
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of ``value``."""
+        """Return the pixel coordinate of ``value``."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
 def draw_panels(panels: Sequence[Panel], label: str) -> str:
-    """Return an SVG element with the panels side by side; ``label`` says what they show, and stands alone if none do.
+    """Return an SVG element with the panels side by side, or with the text ``label`` if there are no panels.
 
-    Values that are not finite leave a gap.
+    ``label`` describes the picture to screen readers. Values that are not finite leave a gap.
     """
     width, height = 380 * max(len(panels), 1) + 20, 270
     body = "".join(_panel(panel, 380 * i + 10) for i, panel in enumerate(panels))
@@ -71,29 +71,29 @@ def draw_panels(panels: Sequence[Panel], label: str) -> str:
     )
 
 
-def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """Return at most ``most`` of the points: first and last, and between them the lowest and highest of each bucket.
+def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
+    """Return at most ``max_points`` of the points: the first, the last, and the extremes of equal intervals between.
 
     So a spike of a single step stays visible, which an average or every n-th point would hide.
     """
-    if len(points) <= most:
+    if len(points) <= max_points:
         return list(points)
-    buckets = (most - 2) // 2
+    count = (max_points - 2) // 2
     inner = points[1:-1]
-    kept = [points[0]]
-    for i in range(buckets):
-        bucket = inner[len(inner) * i // buckets : len(inner) * (i + 1) // buckets]
-        kept += sorted({min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])})
-    return [*kept, points[-1]]
+    selection = [points[0]]
+    for i in range(count):
+        interval = inner[len(inner) * i // count : len(inner) * (i + 1) // count]
+        selection += sorted({min(interval, key=lambda p: p[1]), max(interval, key=lambda p: p[1])})
+    return [*selection, points[-1]]
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most ``most + 1`` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    apart = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
-    first, last = math.ceil(low / apart - 1e-9), math.floor(high / apart + 1e-9)
-    return [i * apart for i in range(first, last + 1)]
+def ticks(low: float, high: float, max_intervals: int) -> list[float]:
+    """Return at most ``max_intervals + 1`` round numbers within [low, high], 1, 2 or 5 times a power of ten apart."""
+    minimum = (high - low) / max_intervals
+    power = 10.0 ** math.floor(math.log10(minimum))
+    spacing = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= minimum * (1 - 1e-9))
+    first, last = math.ceil(low / spacing - 1e-9), math.floor(high / spacing + 1e-9)
+    return [i * spacing for i in range(first, last + 1)]
 
 
 def _panel(panel: Panel, left: float) -> str:
@@ -104,15 +104,15 @@ def _panel(panel: Panel, left: float) -> str:
     steps, values = zip(*(point for line in panel.lines.values() for point in line.points), strict=True)
     x_scale = _scale(steps, area.left, area.left + area.width, margin=0)
     y_scale = _scale([y for y in values if math.isfinite(y)], area.top + area.height, area.top, margin=0.05)
-    drawn = "".join(_line(line, x_scale, y_scale) for line in panel.lines.values())
+    curves = "".join(_line(line, x_scale, y_scale) for line in panel.lines.values())
     title = f'<text x="{area.left}" y="24" font-size="13" font-weight="600" fill="#222">{escape(panel.title)}</text>'
-    named = list(zip(names, (line.colour for line in panel.lines.values()), strict=True))
-    return title + _legend(named, area, beside) + _axes(panel, area, x_scale, y_scale) + drawn
+    entries = list(zip(names, (line.colour for line in panel.lines.values()), strict=True))
+    return title + _legend(entries, area, beside) + _axes(panel, area, x_scale, y_scale) + curves
 
 
 def _scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
     low, high = min(values), max(values)
-    if low == high:  # one value: give it room on both sides
+    if low == high:  # a single value gets room on both sides
         spread = abs(low) * 0.1 or 1.0
         return Scale(low - spread, high + spread, start, end)
     room = (high - low) * margin
@@ -122,12 +122,12 @@ def _scale(values: Sequence[float], start: float, end: float, margin: float) -> 
 def _axes(panel: Panel, area: PlotArea, x_scale: Scale, y_scale: Scale) -> str:
     right, bottom = area.left + area.width, area.top + area.height
     parts = []
-    for value in ticks(y_scale.low, y_scale.high, most=7):
+    for value in ticks(y_scale.low, y_scale.high, max_intervals=7):
         y = y_scale(value)
         parts.append(f'<path d="M{area.left} {y:.1f}H{right}" stroke="#ececec"/>')
         parts.append(f'<text x="{area.left - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="#666">{value:.6g}</text>')
-    for value in ticks(x_scale.low, x_scale.high, most=6):
-        if panel.whole and (value < 0 or value % 1):  # there is no such step
+    for value in ticks(x_scale.low, x_scale.high, max_intervals=6):
+        if panel.integer_ticks and (value < 0 or value % 1):
             continue
         x = x_scale(value)
         parts.append(f'<path d="M{x:.1f} {bottom}v4" stroke="#999"/>')
@@ -141,41 +141,41 @@ def _axes(panel: Panel, area: PlotArea, x_scale: Scale, y_scale: Scale) -> str:
 
 
 def _step(value: float) -> str:
-    """Write a step: 800, 1000, 20k, 1.5M."""
+    """Return a step as text: 800, 1000, 20k, 1.5M."""
     for unit, letter in ((1e6, "M"), (1e3, "k")):
         if value >= 10 * unit:
             return f"{value / unit:.6g}{letter}"
     return f"{value:.7g}"
 
 
-def _legend(named: Sequence[tuple[str, str]], area: PlotArea, beside: bool) -> str:
-    """Name each line, with its last value, the number that is looked for first: beside the title, or in rows below."""
+def _legend(entries: Sequence[tuple[str, str]], area: PlotArea, beside: bool) -> str:
+    """Draw the name and last value of each line, in its colour, beside the title or in rows below it."""
     parts, x, right = [], area.left + area.width, area.left + area.width
-    for number, (words, colour) in enumerate(reversed(named) if beside else named):
+    for number, (text, colour) in enumerate(reversed(entries) if beside else entries):
         if not beside:
             x = right - (2 - number % 3) * 112
         y = 24 if beside else 39 + 15 * (number // 3)
-        parts.append(f'<text x="{x:.0f}" y="{y}" text-anchor="end" fill="{colour}">{escape(words)}</text>')
-        x -= 6.2 * len(words) + 12
+        parts.append(f'<text x="{x:.0f}" y="{y}" text-anchor="end" fill="{colour}">{escape(text)}</text>')
+        x -= 6.2 * len(text) + 12
     return "".join(parts)
 
 
 def _line(line: Line, x_scale: Scale, y_scale: Scale) -> str:
-    """Draw a line, broken where a value is not finite; with a dot for each point where there are few."""
+    """Draw a line with gaps at values that are not finite; a line of at most 40 points also gets a dot for each."""
     path, dots = "", ""
-    for run in _runs(line.points):
-        places = [f"{x_scale(x):.1f} {y_scale(y):.1f}" for x, y in thin(run)]
-        path += "M" + "L".join(places)
+    for stretch in _finite_stretches(line.points):
+        vertices = [f"{x_scale(x):.1f} {y_scale(y):.1f}" for x, y in thin(stretch)]
+        path += "M" + "L".join(vertices)
         if len(line.points) <= 40:
-            # A stroke without length, with round ends, is a dot.
-            dots += "".join(f"M{place}h0" for place in places)
+            # A stroke of zero length with round ends is a dot.
+            dots += "".join(f"M{vertex}h0" for vertex in vertices)
     stroke = f'fill="none" stroke="{line.colour}" stroke-linecap="round" stroke-linejoin="round"'
     return f'<path d="{path}" stroke-width="1.6" {stroke}/>' + (
         f'<path d="{dots}" stroke-width="4.5" {stroke}/>' if dots else ""
     )
 
 
-def _runs(points: Sequence[Point]) -> list[list[Point]]:
-    """Cut ``points`` where a value is not finite, and leave those out."""
-    finite = itertools.groupby(points, key=lambda point: math.isfinite(point[1]))
-    return [list(run) for is_finite, run in finite if is_finite]
+def _finite_stretches(points: Sequence[Point]) -> list[list[Point]]:
+    """Return the stretches of consecutive points with finite values."""
+    groups = itertools.groupby(points, key=lambda point: math.isfinite(point[1]))
+    return [list(stretch) for is_finite, stretch in groups if is_finite]

@@ -1,4 +1,4 @@
-"""How far a run is, while it runs: a live line in a terminal, plain lines in a log, a picture in a notebook."""
+"""Progress displays of a run: a live line in a terminal, plain lines in a log, a picture in a notebook."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NOT_VALUES = {"step", "phase", "time", "samples_per_second"}
 
 
 def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, earlier: Iterable[Row] = ()) -> Progress:
-    """Return the Progress that suits where the run was started: notebook, terminal, or neither (a log, a pipe).
+    """Return the progress display for the environment: a notebook, a terminal, or neither (a log, a pipe).
 
     Args:
-        total_steps: The step at which the run will be done.
-        name: What is trained, in a word or two.
-        out: Where lines go if this is no notebook; standard error by default, so that output can be piped.
-        earlier: Rows of the history of a run that is resumed, with which a picture begins.
+        total_steps: The last step of the run.
+        name: The name of the job.
+        out: The stream for lines outside a notebook; standard error by default, so that standard output can be piped.
+        earlier: The history of a resumed run, which the picture begins with.
     """
     out = out or sys.stderr
     throughput = ThroughputEstimate(total_steps)
@@ -33,19 +33,19 @@ def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, ear
 
 
 class Progress(ABC):
-    """Shown progress; a context manager that closes at its end. Its methods belong to one thread."""
+    """A display of the progress of a run; a context manager that closes it. All methods are called by one thread."""
 
     @abstractmethod
     def update(self, row: Row) -> None:
-        """Show where training is: "step", "samples_per_second", and the newest "loss", "accuracy", ..."""
+        """Show the current "step", "samples_per_second", "loss", "accuracy", ..."""
 
     @abstractmethod
     def event(self, row: Row) -> None:
-        """Show a row of the history: of training (every ``disp_freq`` steps), of a test or a validation."""
+        """Show a row of the history: of training (every ``disp_freq`` steps), a test or a validation."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the display; what it last showed stays."""
+        """End the display; its last state stays visible."""
 
     def __enter__(self) -> Progress:
         return self
@@ -55,7 +55,7 @@ class Progress(ABC):
 
 
 class ThroughputEstimate:
-    """Samples a second, and the time left by the last few updates: a slow start or a long test is soon forgotten."""
+    """The samples per second and the time left, estimated from the last ten updates to forget a slow start."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self.total_steps = total_steps
@@ -64,7 +64,7 @@ class ThroughputEstimate:
         self._samples: float | None = None
 
     def update(self, row: Row) -> None:
-        """Take note of a row of :meth:`Progress.update`, at the time of this call."""
+        """Record the time at which the run reached the step of ``row``, a row as for :meth:`Progress.update`."""
         self._recent.append((row["step"], self._clock()))
         self._samples = row.get("samples_per_second")
 
@@ -79,7 +79,7 @@ class ThroughputEstimate:
 
 
 class PlainLines(Progress):
-    """One line for every row of the history: for logs, pipes and batch jobs."""
+    """A display that prints one line for every row of the history, for logs, pipes and batch jobs."""
 
     def __init__(self, throughput: ThroughputEstimate, out: TextIO):
         self._throughput = throughput
@@ -97,17 +97,17 @@ class PlainLines(Progress):
 
 
 class LiveLine(Progress):
-    """A bar at the bottom of the terminal that moves; tests and validations scroll by above it."""
+    """A display with a progress bar at the bottom of the terminal, and lines for tests and validations above it."""
 
     def __init__(self, throughput: ThroughputEstimate, name: str, out: TextIO):
-        from rich.console import Console  # only a terminal has such a line
+        from rich.console import Console  # imported here, since only a terminal needs it
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
 
         self._throughput = throughput
-        named, tail = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[tail]}", markup=False)
-        columns = (named, BarColumn(), MofNCompleteColumn(), tail)
-        # What the program prints to standard output stays there, even while the bar is on a terminal: it may be piped.
+        title, tail = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[tail]}", markup=False)
+        columns = (title, BarColumn(), MofNCompleteColumn(), tail)
+        # The program's standard output is not redirected to the bar's terminal, since it may be piped.
         self._bar = Bar(*columns, console=Console(file=out, highlight=False), redirect_stdout=False)
         self._task = self._bar.add_task(name, total=throughput.total_steps, tail="")
         self._bar.start()
@@ -125,7 +125,7 @@ class LiveLine(Progress):
 
 
 class Picture(Progress):
-    """The curves under the notebook's cell, and a line of text below; drawn anew at most twice a second."""
+    """A display of curves and a line of text below a notebook's cell, redrawn at most twice a second."""
 
     def __init__(self, throughput: ThroughputEstimate, name: str, earlier: Iterable[Row] = ()):
         from IPython.display import DisplayHandle
@@ -133,16 +133,16 @@ class Picture(Progress):
         self._throughput = throughput
         self._name = name
         self._rows = list(earlier)
-        self._newest: Row = {"step": max((row["step"] for row in self._rows), default=0)}
-        self._drawn = time.monotonic()
+        self._latest: Row = {"step": max((row["step"] for row in self._rows), default=0)}
+        self._draw_time = time.monotonic()
         self._handle = DisplayHandle()
         self._handle.display(self)
 
     def update(self, row: Row) -> None:
         self._throughput.update(row)
-        self._newest = row
-        if time.monotonic() - self._drawn > 0.5:
-            self._drawn = time.monotonic()
+        self._latest = row
+        if time.monotonic() - self._draw_time > 0.5:
+            self._draw_time = time.monotonic()
             self._handle.update(self)
 
     def event(self, row: Row) -> None:
@@ -152,7 +152,7 @@ class Picture(Progress):
         self._handle.update(self)
 
     def __repr__(self) -> str:
-        row = self._newest
+        row = self._latest
         total = self._throughput.total_steps
         return f"{self._name}: step {row['step']}/{total}  {values(row)}  {self._throughput}".rstrip()
 
@@ -161,23 +161,23 @@ class Picture(Progress):
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; imports nothing where IPython is not in use."""
+    """Return whether this process is the kernel of a notebook, without importing IPython."""
     ipython = sys.modules.get("IPython")
     shell: Any = ipython.get_ipython() if ipython else None
     return shell is not None and hasattr(shell, "kernel")
 
 
 def values(row: Row) -> str:
-    """Write the numbers of a row: "loss 0.2134  accuracy 0.941"."""
+    """Return the numbers of a row as text: "loss 0.2134  accuracy 0.941"."""
     return "  ".join(f"{name} {value:.4g}" for name, value in row.items() if name not in NOT_VALUES)
 
 
 def event_line(row: Row, total_steps: int) -> str:
-    """Write a row of the history: "step 200/400  test  loss 0.31  accuracy 0.951"."""
+    """Return a row of the history as text: "step 200/400  test  loss 0.31  accuracy 0.951"."""
     return f"step {row['step']}/{total_steps}  {row['phase']}  {values(row)}"
 
 
 def duration(seconds: float) -> str:
-    """Write a duration as hours, minutes and seconds: 3725 is "1:02:05"."""
+    """Return a duration as hours, minutes and seconds: 3725 is "1:02:05"."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{second:02}"

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: kept, written and shown."""
+"""The monitor of a run: keeps its history, writes its metrics file and shows its progress."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from dsinga.monitor.progress import Progress, show_progress
 
 
 class RunMonitor(contextlib.ExitStack):
-    """Hands what the driver of a run tells to the history, the metrics file and the progress line.
+    """Receives the rows of a run and passes them to the history, the metrics file and the progress display.
+
+    A context manager, which closes the file and the display.
 
     Args:
-        name: of the job.
-        steps: how many the run will have.
+        name: name of the job.
+        steps: number of steps of the run.
         workspace: folder for ``metrics.jsonl``; None for no file.
-        resume: whether rows are added to those of an earlier run, which are otherwise put aside.
-        progress: whether a line, or a picture in a notebook, is shown.
+        resume: whether rows are appended to those of an earlier run; otherwise these are renamed to ``*.old``.
+        progress: whether a progress line is shown, or a picture in a notebook.
     """
 
     def __init__(self, name: str, steps: int, workspace: Path | None, resume: bool, progress: bool):
@@ -29,47 +31,47 @@ class RunMonitor(contextlib.ExitStack):
         self._name, self._steps = name, steps
         self._workspace, self._resume, self._progress = workspace, resume, progress
         self._file: MetricsFile | None = None
-        self._shown: Progress | None = None
+        self._display: Progress | None = None
         self.history = History()
 
     def begin(self, step: int) -> None:
-        """Take in that the run begins at ``step``. Raises UserError where the workspace cannot be written."""
+        """Open the metrics file and the display for a run that begins at ``step``.
+
+        Raises UserError if the workspace cannot be written.
+        """
         if self._workspace:
             try:
                 self._open(self._workspace / "metrics.jsonl", step)
             except OSError as error:
                 raise UserError(f"the workspace {self._workspace} cannot be written: {error}") from error
         if self._progress:
-            self._shown = self.enter_context(show_progress(self._steps, self._name, earlier=self.history))
+            self._display = self.enter_context(show_progress(self._steps, self._name, earlier=self.history))
 
     def _open(self, path: Path, step: int) -> None:
         if not self._resume:
-            put_aside(path.parent)
+            rename_old_run(path.parent)
         self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
         self.history = read_metrics(path)
 
     def record(self, row: dict[str, Any]) -> None:
-        """Take in a row of the history."""
+        """Add a row to the history and the metrics file, and show it."""
         self.history.append(row)
         if self._file:
             self._file.append(row)
-        if self._shown:
-            self._shown.event(row)
+        if self._display:
+            self._display.event(row)
 
     def progress(self, row: dict[str, Any]) -> None:
-        """Take in how far the run is, which is shown and forgotten."""
-        if self._shown:
-            self._shown.update(row)
+        """Show the current step, speed and metrics, without keeping them."""
+        if self._display:
+            self._display.update(row)
 
 
-def put_aside(workspace: Path) -> None:
-    """Rename what an earlier run left in the workspace to ``*.old``, so that a new run is not mixed with it.
-
-    One earlier run is kept, not more.
-    """
+def rename_old_run(workspace: Path) -> None:
+    """Rename the metrics and checkpoints of an earlier run in the workspace to ``*.old``, replacing older ``*.old``."""
     for name in ("metrics.jsonl", "checkpoint"):
-        found, old = workspace / name, workspace / f"{name}.old"
-        if found.exists():
-            if old.is_dir():
-                shutil.rmtree(old)
-            found.replace(old)
+        path, old_path = workspace / name, workspace / f"{name}.old"
+        if path.exists():
+            if old_path.is_dir():
+                shutil.rmtree(old_path)
+            path.replace(old_path)

@@ -97,7 +97,7 @@ def draw_curves(features: Features, labels: np.ndarray) -> str:
             blocks = ranked_relevance(*pair[::turn], labels, labels)
             curve = np.concatenate([precision_at_recall(relevant, LEVELS) for relevant in blocks]).mean(axis=0)
             lines[kind] = Line(list(zip(LEVELS, curve, strict=True)), colour)
-        panels.append(Panel(title, lines, "recall", whole=False))
+        panels.append(Panel(title, lines, "recall", integer_ticks=False))
     return draw_panels(panels, "precision by recall")
 
 

@@ -56,7 +56,7 @@ def main(conf: str, steps: int, test_freq: int, data_root: str | None, out: Path
         name: Line([(row["time"], row["accuracy"]) for row in rows[1:]], COLOURS[k])  # less the start
         for k, (name, rows) in enumerate(tests.items())
     }
-    panel = Panel("accuracy", lines, x_label="seconds", whole=False)
+    panel = Panel("accuracy", lines, x_label="seconds", integer_ticks=False)
     out.with_suffix(".svg").write_text(draw_panels([panel], "accuracy by time"))
 
 

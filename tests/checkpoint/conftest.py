@@ -1,4 +1,4 @@
-"""A disk that takes no file above one MiB."""
+"""A fixture that limits the size of files to one MiB, as a full disk would."""
 
 import resource
 

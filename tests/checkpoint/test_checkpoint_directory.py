@@ -1,4 +1,4 @@
-"""Checkpoint directories: bits in, bits out; complete or not there; damage is noticed and named."""
+"""Checkpoint directories are read bit for bit as written, are complete or absent, and damage is detected."""
 
 import json
 import os
@@ -27,11 +27,11 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8).filter(lam
 arrays = hnp.arrays(np.uint32, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)).map(lambda a: a.view(np.float32))
 
 
-def assert_same_bits(found, wanted):
-    assert found.keys() == wanted.keys()
-    for name, array in wanted.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name].view(np.uint32), array.view(np.uint32))
+def assert_same_bits(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        assert actual[name].dtype == array.dtype
+        np.testing.assert_array_equal(actual[name].view(np.uint32), array.view(np.uint32))
 
 
 @given(
@@ -39,17 +39,17 @@ def assert_same_bits(found, wanted):
     state=st.dictionaries(names, st.dictionaries(names.filter(lambda slot: "/" not in slot), arrays, min_size=1)),
     step=st.integers(0, 10**9),
 )
-def test_what_is_read_has_the_bits_of_what_was_written(params, state, step):
+def test_arrays_are_read_bit_for_bit_as_written(params, state, step):
     with tempfile.TemporaryDirectory() as root:
         path = write_checkpoint(root, step, params, state, META)
         assert path == Path(root) / f"step{step}" == latest(root)
-        found = read_checkpoint(path)
+        checkpoint = read_checkpoint(path)
         assert sorted(os.listdir(root)) == [path.name]
-    assert (found.step, found.meta) == (step, META)
-    assert_same_bits(found.params, params)
-    assert found.state.keys() == state.keys()
+    assert (checkpoint.step, checkpoint.meta) == (step, META)
+    assert_same_bits(checkpoint.params, params)
+    assert checkpoint.state.keys() == state.keys()
     for name, slots in state.items():
-        assert_same_bits(found.state[name], slots)
+        assert_same_bits(checkpoint.state[name], slots)
 
 
 def test_arrays_that_are_not_contiguous_or_writable_are_written_as_they_look(tmp_path):
@@ -93,15 +93,15 @@ def test_latest_is_the_highest_step_that_is_complete(tmp_path):
 def test_a_step_that_is_written_again_is_replaced(tmp_path):
     write_checkpoint(tmp_path, 5, PARAMS, STATE, {"try": 1})
     write_checkpoint(tmp_path, 5, {"w": PARAMS["w"] + 1}, {}, {"try": 2})
-    found = read_checkpoint(tmp_path / "step5")
-    assert (found.state, found.meta) == ({}, {"try": 2})
-    assert_same_bits(found.params, {"w": PARAMS["w"] + 1})
+    checkpoint = read_checkpoint(tmp_path / "step5")
+    assert (checkpoint.state, checkpoint.meta) == ({}, {"try": 2})
+    assert_same_bits(checkpoint.params, {"w": PARAMS["w"] + 1})
     assert os.listdir(tmp_path) == ["step5"]
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["cut", "empty", "flip", "gone"])
-def test_damage_is_noticed_and_the_file_is_named(tmp_path, name, damage):
+def test_damage_is_detected_and_the_file_is_named(tmp_path, name, damage):
     path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
     data = bytearray((path / name).read_bytes())
     if damage == "gone":
@@ -111,9 +111,9 @@ def test_damage_is_noticed_and_the_file_is_named(tmp_path, name, damage):
     else:
         data[-1] ^= 1
         (path / name).write_bytes({"cut": data[:-5], "empty": b"", "flip": data}[damage])
-    # Wrong fingerprints in checkpoint.json look like damage to the files that they are of.
-    named = "state.safetensors" if (name, damage) == ("checkpoint.json", "flip") else name
-    with pytest.raises(UserError, match=named):
+    # A wrong fingerprint in checkpoint.json looks like damage to the file of that fingerprint.
+    damaged = "state.safetensors" if (name, damage) == ("checkpoint.json", "flip") else name
+    with pytest.raises(UserError, match=damaged):
         read_checkpoint(path)
 
 
@@ -121,19 +121,19 @@ def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
     path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
     about = json.loads((path / "checkpoint.json").read_text())
     (path / "checkpoint.json").write_text(json.dumps(about | {"format": 2}))
-    with pytest.raises(UserError, match=r"checkpoint.json is of format 2.*upgrade dsinga"):
+    with pytest.raises(UserError, match=r"checkpoint.json has format 2.*upgrade dsinga"):
         read_checkpoint(path)
 
 
-def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_no_trace(tmp_path, small_disk):
+def test_a_full_disk_leaves_the_last_checkpoint_and_no_partial_one(tmp_path, small_disk):
     write_checkpoint(tmp_path, 1, PARAMS, STATE, META)
     with pytest.raises(RunError, match="step2 cannot be written"):
         write_checkpoint(tmp_path, 2, {"w": np.zeros(1 << 20, np.float32)}, {}, {})
     assert os.listdir(tmp_path) == ["step1"]
 
 
-# Writes checkpoints in which every number is the step, until it is killed. With a part named, it kills itself when that
-# part of the second checkpoint is about to be written; the parts before it are on the disk by then.
+# Writes checkpoints in which every number is the step, until it is killed. If ``part`` is given, the process kills
+# itself when that part of the second checkpoint is about to be written, after the parts before it.
 WRITER = """
 import os, signal, sys
 import numpy as np
@@ -163,28 +163,28 @@ def writer(root, part=""):
     return subprocess.Popen([sys.executable, "-c", WRITER, str(root), part])
 
 
-def assert_whole(path, step):
-    found = read_checkpoint(path)
-    assert found.step == found.meta["step"] == step
-    assert np.all(found.params["w"] == step)
-    assert np.all(found.state["w"]["h"] == step)
+def assert_complete(path, step):
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.step == checkpoint.meta["step"] == step
+    assert np.all(checkpoint.params["w"] == step)
+    assert np.all(checkpoint.state["w"]["h"] == step)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("part", ["params", "state", "meta"])
-def test_a_process_killed_in_the_middle_leaves_the_checkpoint_before(tmp_path, part):
+def test_a_process_killed_while_writing_leaves_the_checkpoint_before(tmp_path, part):
     assert writer(tmp_path, part).wait(60) == -signal.SIGKILL
-    left = sorted(os.listdir(tmp_path))
-    assert left == [".step2.partial", "step1"]  # it was in the middle
+    names = sorted(os.listdir(tmp_path))
+    assert names == [".step2.partial", "step1"]  # the process was writing the second checkpoint
     assert latest(tmp_path) == tmp_path / "step1"
-    assert_whole(tmp_path / "step1", 1)
+    assert_complete(tmp_path / "step1", 1)
     write_checkpoint(tmp_path, 2, PARAMS, STATE, META)
     assert sorted(os.listdir(tmp_path)) == ["step1", "step2"]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("file", FILES)
-def test_a_process_killed_at_any_moment_leaves_whole_checkpoints_only(tmp_path, file):
+def test_a_process_killed_at_any_moment_leaves_complete_checkpoints_only(tmp_path, file):
     process = writer(tmp_path)
     try:
         while not (tmp_path / ".step3.partial" / file).exists() and not (tmp_path / "step4").exists():
@@ -197,4 +197,4 @@ def test_a_process_killed_at_any_moment_leaves_whole_checkpoints_only(tmp_path, 
     assert steps[-1] >= 2
     assert latest(tmp_path) == tmp_path / f"step{steps[-1]}"
     for step in steps:
-        assert_whole(tmp_path / f"step{step}", step)
+        assert_complete(tmp_path / f"step{step}", step)

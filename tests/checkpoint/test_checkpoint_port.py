@@ -1,4 +1,4 @@
-"""Params of one net for another: by name, later paths win, misfits and strangers named."""
+"""Loading the params of one net into another: by name, later paths first, with errors for differing shapes."""
 
 import logging
 
@@ -13,12 +13,12 @@ ONE, TWO = np.full((2, 3), 1, np.float32), np.full((2, 3), 2, np.float32)
 SHAPES = {"w": (2, 3), "b": (3,), "fresh": (4,)}
 
 
-def test_params_go_by_name_and_later_paths_win(tmp_path):
+def test_params_match_by_name_and_later_paths_override_earlier_ones(tmp_path):
     write_checkpoint(tmp_path / "old", 1, {"w": ONE, "b": np.ones(3, np.float32)}, {}, {})
     write_checkpoint(tmp_path / "new", 2, {"w": TWO}, {}, {})
-    found = port(SHAPES, [tmp_path / "old" / "step1", tmp_path / "new" / "step2"], report=pytest.fail)
-    assert found.keys() == {"w", "b"}  # "fresh" keeps its initial value
-    np.testing.assert_array_equal(found["w"], TWO)
+    params = port(SHAPES, [tmp_path / "old" / "step1", tmp_path / "new" / "step2"], report=pytest.fail)
+    assert params.keys() == {"w", "b"}  # "fresh" keeps its initial value
+    np.testing.assert_array_equal(params["w"], TWO)
     np.testing.assert_array_equal(port(SHAPES, [tmp_path / "new", tmp_path / "old"])["w"], ONE)
 
 
@@ -33,29 +33,29 @@ def test_a_folder_means_the_latest_checkpoint_in_it(tmp_path, monkeypatch, place
 
 
 def test_the_working_directory_comes_before_the_roots(tmp_path, monkeypatch):
-    for name, array in (("here", ONE), ("there", TWO)):
+    for name, array in (("working", ONE), ("root", TWO)):
         write_checkpoint(tmp_path / name / "checkpoint", 1, {"w": array}, {}, {})
-    monkeypatch.chdir(tmp_path / "here")
-    np.testing.assert_array_equal(read_params("checkpoint", [tmp_path / "there"])["w"], ONE)
+    monkeypatch.chdir(tmp_path / "working")
+    np.testing.assert_array_equal(read_params("checkpoint", [tmp_path / "root"])["w"], ONE)
 
 
 @pytest.mark.parametrize("name", ["step6000-worker0", "step6000-worker0.bin"])
-def test_the_name_that_singa_gives_a_checkpoint_finds_the_one_written_here(tmp_path, name):
+def test_singas_name_of_a_checkpoint_finds_the_checkpoint_of_that_step(tmp_path, name):
     write_checkpoint(tmp_path, 6000, {"w": TWO}, {}, {})
     write_checkpoint(tmp_path, 7000, {"w": ONE}, {}, {})
     np.testing.assert_array_equal(port(SHAPES, [name], roots=[tmp_path])["w"], TWO)
 
 
 @pytest.mark.parametrize("save", [safetensors.numpy.save_file, lambda arrays, path: np.savez(path, **arrays)])
-def test_bare_files_can_be_read(tmp_path, save):
+def test_npz_and_safetensors_files_can_be_read(tmp_path, save):
     path = tmp_path / ("w.npz" if save is not safetensors.numpy.save_file else "w.safetensors")
     save({"w": ONE.astype(np.float16)}, path)
-    found = port(SHAPES, [path])["w"]
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, ONE)
+    array = port(SHAPES, [path])["w"]
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, ONE)
 
 
-def test_a_misfit_names_the_param_both_shapes_and_the_file(tmp_path):
+def test_the_error_for_another_shape_names_the_param_both_shapes_and_the_file(tmp_path):
     path = write_checkpoint(tmp_path, 1, {"w": ONE.T}, {}, {})
     with pytest.raises(UserError, match=r"'w' has the shape \(2, 3\) in this net, but \(3, 2\) in .*/step1: "):
         port(SHAPES, [path])
@@ -63,20 +63,20 @@ def test_a_misfit_names_the_param_both_shapes_and_the_file(tmp_path):
 
 def test_params_that_the_net_does_not_have_are_reported(tmp_path, caplog):
     path = write_checkpoint(tmp_path, 1, {"w": ONE, "z": ONE, "y": ONE}, {}, {})
-    said = []
-    assert port(SHAPES, [path], report=said.append).keys() == {"w"}
-    assert said == [f"the net has no params y, z of {path}: they are left out"]
+    messages = []
+    assert port(SHAPES, [path], report=messages.append).keys() == {"w"}
+    assert messages == [f"the net has no params y, z of {path}: they are left out"]
     with caplog.at_level(logging.WARNING):
         port(SHAPES, [path])
-    assert caplog.messages == said
+    assert caplog.messages == messages
 
 
-def test_what_is_not_there_says_where_it_was_looked_for(tmp_path, monkeypatch):
+def test_the_error_for_a_missing_checkpoint_lists_the_paths(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=rf"no checkpoint 'empty' \(looked for .*/empty, {tmp_path}/empty\)"):
         port(SHAPES, ["empty"], roots=[tmp_path])
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=rf"\(looked for {tmp_path}/empty\)"):  # each place once
+    with pytest.raises(UserError, match=rf"\(looked for {tmp_path}/empty\)"):  # each path once
         port(SHAPES, ["empty"], roots=[tmp_path])
 
 
@@ -92,7 +92,7 @@ def test_files_of_another_kind_are_named(tmp_path, suffix, data):
 def test_an_array_without_a_name_is_refused(tmp_path):
     with open(tmp_path / "w.npz", "wb") as file:
         np.save(file, ONE)
-    with pytest.raises(UserError, match=r"w\.npz cannot be read as npz: it holds an array without a name"):
+    with pytest.raises(UserError, match=r"w\.npz cannot be read as npz: it has an array without a name"):
         read_params(tmp_path / "w.npz")
 
 
@@ -102,20 +102,20 @@ def test_npz_with_objects_is_not_unpickled(tmp_path):
         read_params(tmp_path / "w.npz")
 
 
-def test_export_writes_what_others_can_read(tmp_path):
+def test_export_writes_a_valid_safetensors_file(tmp_path):
     params = {"w": ONE, "b": np.zeros(3, np.float32)}
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, 4, params, {"w": {"h": ONE}}, {}))
     path = tmp_path / "out.safetensors"
     path.write_text("something older")
     export_safetensors(checkpoint, path)
-    found = safetensors.numpy.load_file(path)
-    assert found.keys() == params.keys()
+    exported = safetensors.numpy.load_file(path)
+    assert exported.keys() == params.keys()
     for name, array in params.items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(exported[name], array)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["out.safetensors", "step4"]
 
 
-def test_an_export_that_fails_leaves_what_was_there(tmp_path, small_disk):
+def test_an_export_that_fails_leaves_the_old_file(tmp_path, small_disk):
     path = tmp_path / "out.safetensors"
     path.write_text("something older")
     with pytest.raises(RunError, match="cannot be written"):
@@ -124,7 +124,7 @@ def test_an_export_that_fails_leaves_what_was_there(tmp_path, small_disk):
     assert path.read_text() == "something older"
 
 
-def test_export_into_a_folder_that_is_not_there_says_so(tmp_path):
+def test_export_into_a_missing_folder_is_an_error(tmp_path):
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, 4, {"w": ONE}, {}, {}))
     with pytest.raises(RunError, match=r"nowhere/out\.safetensors cannot be written"):
         export_safetensors(checkpoint, tmp_path / "nowhere" / "out.safetensors")

@@ -1,4 +1,4 @@
-"""Checkpoints of SINGA, made here by protobuf from the definition in SINGA's common.proto."""
+"""Reading SINGA's checkpoints, which the tests write by protobuf from the definition in SINGA's common.proto."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def blob_protos():
 
 
 @pytest.fixture
-def written(blob_protos, tmp_path):
+def checkpoint_file(blob_protos, tmp_path):
     protos = blob_protos()
     for id, (name, array) in enumerate({"conv1_weight": W, "conv1_bias": B}.items()):
         protos.id.append(id)
@@ -44,24 +44,29 @@ def written(blob_protos, tmp_path):
     return path
 
 
-def test_params_are_read_by_name(written):
-    found = read_params(written)
-    assert list(found) == ["conv1_weight", "conv1_bias"]
-    np.testing.assert_array_equal(found["conv1_weight"], W)
-    np.testing.assert_array_equal(found["conv1_bias"].view(np.int32), B.view(np.int32))
-    assert all(array.dtype == np.float32 and array.flags.writeable for array in found.values())
+def test_params_are_read_by_name(checkpoint_file):
+    params = read_params(checkpoint_file)
+    assert list(params) == ["conv1_weight", "conv1_bias"]
+    np.testing.assert_array_equal(params["conv1_weight"], W)
+    np.testing.assert_array_equal(params["conv1_bias"].view(np.int32), B.view(np.int32))
+    assert all(array.dtype == np.float32 and array.flags.writeable for array in params.values())
 
 
-def test_they_can_be_ported(written):
-    found = port({"conv1_weight": (20, 25)}, ["step1000-worker0"], roots=[written.parent], report=lambda said: None)
-    np.testing.assert_array_equal(found["conv1_weight"], W)
+def test_they_can_be_ported(checkpoint_file):
+    params = port(
+        {"conv1_weight": (20, 25)},
+        ["step1000-worker0"],
+        roots=[checkpoint_file.parent],
+        report=lambda message: None,
+    )
+    np.testing.assert_array_equal(params["conv1_weight"], W)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 30, 500, -1])
-def test_a_truncated_one_is_named(written, cut):
-    written.write_bytes(written.read_bytes()[:cut])
+@pytest.mark.parametrize("length", [0, 1, 30, 500, -1])
+def test_a_truncated_file_is_named(checkpoint_file, length):
+    checkpoint_file.write_bytes(checkpoint_file.read_bytes()[:length])
     with pytest.raises(UserError, match="step1000-worker0 cannot be read as a checkpoint of SINGA"):
-        read_params(written)
+        read_params(checkpoint_file)
 
 
 def test_a_blob_that_is_shorter_than_its_shape_is_named(blob_protos, tmp_path):
@@ -73,7 +78,7 @@ def test_a_blob_that_is_shorter_than_its_shape_is_named(blob_protos, tmp_path):
         read_params(path)
 
 
-def test_something_else_is_named(tmp_path):
+def test_another_file_is_named(tmp_path):
     path = tmp_path / "step1-worker0"
     path.write_text("a text\n")
     with pytest.raises(UserError, match="cannot be read as a checkpoint of SINGA"):

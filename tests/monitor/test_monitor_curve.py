@@ -1,4 +1,4 @@
-"""The curves: well-formed, inside their panel, and true to the rows."""
+"""Curves are well-formed SVG, inside their panel, and have the values of the rows."""
 
 import math
 import re
@@ -20,11 +20,11 @@ def texts(svg):
 
 
 def lines(svg):
-    """The vertices of each line, as (across, down) in pixels; a line with a gap has several runs."""
+    """Return the vertices (x, y) in pixels of each stretch of each line; a line with a gap has several stretches."""
     root = ElementTree.fromstring(svg)
     paths = [path.get("d") for path in root.iter(f"{SVG}path") if path.get("stroke-width") == "1.6"]
     return [
-        [[tuple(map(float, place.split())) for place in run.split("L")] for run in path.split("M")[1:]]
+        [[tuple(map(float, vertex.split())) for vertex in stretch.split("L")] for stretch in path.split("M")[1:]]
         for path in paths
     ]
 
@@ -35,7 +35,7 @@ def test_a_panel_for_loss_and_one_for_accuracy():
     assert len(lines(svg)) == 2
 
 
-def test_only_what_the_rows_have():
+def test_no_panel_for_a_metric_that_no_row_has():
     svg = draw_curves([{"step": 0, "phase": "train", "loss": 1.0}, {"step": 1, "phase": "train", "loss": 0.5}])
     assert "accuracy" not in texts(svg)
     assert len(lines(svg)) == 1
@@ -49,7 +49,7 @@ def test_a_line_for_each_phase_in_the_order_train_val_test():
     assert sorted(legend, key=legend.index, reverse=True) == ["train 2", "val 3", "test 1"]
 
 
-def test_no_rows_is_a_picture_too():
+def test_without_values_the_picture_says_so():
     assert texts(draw_curves([])) == ["no rows yet"]
     assert texts(draw_curves([{"step": 0, "phase": "train", "loss": math.nan}])) == ["no rows yet"]
 
@@ -63,7 +63,7 @@ def test_the_lowest_value_is_lowest():
 def test_a_value_that_is_not_finite_leaves_a_gap(bad):
     rows = [{"step": s, "phase": "train", "loss": bad if s == 5 else 1.0 + s} for s in range(10)]
     (line,) = lines(draw_curves(rows))
-    assert [len(run) for run in line] == [5, 4]
+    assert [len(stretch) for stretch in line] == [5, 4]
 
 
 def test_names_are_escaped():
@@ -77,21 +77,21 @@ def test_everything_lies_inside_its_panel(points):
     svg = draw_curves([{"step": step, "phase": "train", "loss": y} for step, y in sorted(points)])
     assert "nan" not in svg.replace("dominant", "")
     for line in lines(svg):
-        for run in line:
-            for across, down in run:
-                assert 55 <= across <= 367
-                assert 39 <= down <= 223
+        for stretch in line:
+            for x, y in stretch:
+                assert 55 <= x <= 367
+                assert 39 <= y <= 223
 
 
 @given(finite, st.floats(1e-6, 1e9), st.integers(2, 10))
-def test_ticks_are_round_few_and_inside(low, extent, most):
+def test_ticks_are_round_few_and_inside(low, extent, max_intervals):
     high = low + max(extent, abs(low) * 1e-3)
-    found = ticks(low, high, most)
-    assert len(found) <= most + 1
+    values = ticks(low, high, max_intervals)
+    assert len(values) <= max_intervals + 1
     slack = (high - low) * 1e-6
-    assert all(low - slack <= tick <= high + slack for tick in found)
-    apart = {f"{b - a:.3e}"[0] for a, b in zip(found, found[1:], strict=False)}
-    assert apart <= {"1", "2", "5"}
+    assert all(low - slack <= tick <= high + slack for tick in values)
+    first_digits = {f"{b - a:.3e}"[0] for a, b in zip(values, values[1:], strict=False)}
+    assert first_digits <= {"1", "2", "5"}
 
 
 def test_ticks_of_a_known_range():
@@ -102,11 +102,11 @@ def test_ticks_of_a_known_range():
 @given(st.lists(finite, min_size=30, max_size=300))
 def test_thinning_keeps_ends_and_extremes(values):
     points = list(enumerate(values))
-    kept = thin(points, most=20)
-    assert len(kept) <= 20
-    assert kept == sorted(kept)
-    assert (kept[0], kept[-1]) == (points[0], points[-1])
-    assert {min(values), max(values)} <= {y for _, y in kept}
+    selection = thin(points, max_points=20)
+    assert len(selection) <= 20
+    assert selection == sorted(selection)
+    assert (selection[0], selection[-1]) == (points[0], points[-1])
+    assert {min(values), max(values)} <= {y for _, y in selection}
 
 
 def test_a_long_run_makes_a_small_picture():
@@ -117,9 +117,9 @@ def test_a_long_run_makes_a_small_picture():
 
 def test_many_lines_are_named_in_rows_above_the_panel():
     lines = {f"framework {n}": Line([(0.5, n), (1.5, n + 0.25)], COLOURS[n]) for n in range(5)}
-    picture = draw_panels([Panel("accuracy", lines, x_label="seconds", whole=False)], "accuracy by time")
+    picture = draw_panels([Panel("accuracy", lines, x_label="seconds", integer_ticks=False)], "accuracy by time")
     texts = {element.text: element for element in ElementTree.fromstring(picture).iter() if element.text}
     assert "seconds" in texts
     heights = [float(texts[f"framework {n} {n + 0.25:.4g}"].get("y")) for n in range(5)]
     assert heights == [39, 39, 39, 54, 54]
-    assert "0.6" in texts or "0.8" in texts  # an axis of seconds has places between whole numbers
+    assert "0.6" in texts or "0.8" in texts  # an axis of seconds has ticks between integers

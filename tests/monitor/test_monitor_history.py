@@ -1,4 +1,4 @@
-"""History: what each index gives, and what a wrong one says."""
+"""History: the result of each kind of index, and the error for a wrong one."""
 
 import pytest
 
@@ -50,13 +50,13 @@ def test_phase_filters(history):
 
 @pytest.mark.parametrize("index", [(-1, "acuracy"), (slice(None), "acuracy")], ids=["row", "slice"])
 def test_an_unknown_column_names_the_nearest(history, index):
-    with pytest.raises(KeyError, match="no column 'acuracy' here; did you mean 'accuracy'"):
+    with pytest.raises(KeyError, match="no column 'acuracy'; did you mean 'accuracy'"):
         history[index]
 
 
-def test_columns_that_no_row_has_together(history):
+def test_columns_that_no_row_has_together_are_an_error(history):
     rows = History([{"step": 1, "loss": 1.0}, {"step": 2, "rate": 0.1}])
-    with pytest.raises(KeyError, match="no row here has all of loss, rate"):
+    with pytest.raises(KeyError, match="no row has all of loss, rate"):
         rows[:, ("loss", "rate")]
 
 
@@ -72,16 +72,16 @@ def test_append_and_columns(history):
     assert history != History(ROWS)
 
 
-def test_a_history_is_not_changed_through_one_made_from_it(history):
+def test_a_selection_is_a_copy(history):
     history.phase("train").append({"step": 99})
     history[:].append({"step": 99})
     assert history == History(ROWS)
 
 
-def test_repr_tells_the_span(history):
+def test_repr_has_the_range_of_steps(history):
     assert repr(history) == "<History of 4 rows, steps 0 to 10>"
     assert repr(History()) == "<History of 0 rows>"
 
 
-def test_it_shows_itself_as_curves(history):
+def test_it_is_displayed_as_curves(history):
     assert history._repr_html_().startswith("<svg")

@@ -1,4 +1,4 @@
-"""The bar of an import: seen in a terminal, nowhere else."""
+"""The progress bar of an import is shown in a terminal and nowhere else."""
 
 import io
 
@@ -23,7 +23,7 @@ def test_a_terminal_gets_a_bar(monkeypatch):
     assert "100%" in last
 
 
-def test_a_log_gets_nothing():
+def test_a_log_gets_no_bar():
     out = io.StringIO()
     with show_import("mnist", out) as progress:
         progress(25, 100)

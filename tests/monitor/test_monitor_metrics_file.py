@@ -1,4 +1,4 @@
-"""metrics.jsonl: what is written is what is read, and a resumed run leaves each step in it once."""
+"""metrics.jsonl: rows are read as they were written, and after resuming each step occurs once."""
 
 import json
 import math
@@ -14,30 +14,30 @@ def rows(*steps, phase="train"):
     return [{"step": step, "phase": phase, "time": step / 10, "loss": 1 / (step + 1)} for step in steps]
 
 
-def write(path, some, **options):
+def write(path, metrics, **options):
     with MetricsFile(path, **options) as file:
-        for row in some:
+        for row in metrics:
             file.append(row)
 
 
-def test_rows_come_back_as_they_were(tmp_path):
+def test_rows_are_read_as_they_were_written(tmp_path):
     write(tmp_path / "run" / "metrics.jsonl", rows(0, 10, 20))
     assert list(read_metrics(tmp_path / "run" / "metrics.jsonl")) == rows(0, 10, 20)
 
 
-def test_a_row_can_be_read_at_once(tmp_path):
+def test_a_row_can_be_read_before_the_file_is_closed(tmp_path):
     with MetricsFile(tmp_path / "m.jsonl") as file:
         file.append(rows(0)[0])
         assert json.loads((tmp_path / "m.jsonl").read_text()) == rows(0)[0]
 
 
-def test_a_new_run_starts_the_file_anew(tmp_path):
+def test_a_new_run_replaces_the_file(tmp_path):
     write(tmp_path / "m.jsonl", rows(0, 10))
     write(tmp_path / "m.jsonl", rows(5))
     assert read_metrics(tmp_path / "m.jsonl")[:, "step"] == [5]
 
 
-def test_a_resumed_run_keeps_what_came_before(tmp_path):
+def test_a_resumed_run_keeps_earlier_steps(tmp_path):
     write(tmp_path / "m.jsonl", rows(0, 10, 20, 30))
     write(tmp_path / "m.jsonl", rows(20, 30, 40), resumed_step=10)
     assert read_metrics(tmp_path / "m.jsonl")[:, "step"] == [0, 10, 20, 30, 40]
@@ -66,7 +66,7 @@ def test_a_crash_while_resuming_loses_nothing(tmp_path, monkeypatch):
     assert read_metrics(path)[:, "step"] == [0, 10, 20]
 
 
-def test_numbers_of_numpy_are_numbers(tmp_path):
+def test_numpy_scalars_are_written_as_numbers(tmp_path):
     write(tmp_path / "m.jsonl", [{"step": np.int64(3), "loss": np.float32(0.5)}])
     assert list(read_metrics(tmp_path / "m.jsonl")) == [{"step": 3, "loss": 0.5}]
 
@@ -82,7 +82,7 @@ def test_a_diverged_loss_is_valid_json(tmp_path, loss):
     ("line", "message"),
     [
         ("loss 0.5", "m.jsonl:2: not a row of metrics"),
-        ("[1, 2]", r"m.jsonl:2: a row .* is a JSON object, not '\[1, 2\]'"),
+        ("[1, 2]", r"m.jsonl:2: a row .* must be a JSON object, not '\[1, 2\]'"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, message):

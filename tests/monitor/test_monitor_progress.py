@@ -1,4 +1,4 @@
-"""Progress: the right display for the place, and the right numbers on it."""
+"""Progress: which display is chosen, and the numbers that it shows."""
 
 import io
 import itertools
@@ -30,7 +30,7 @@ class Terminal(io.StringIO):
 
 
 def ticking(seconds):
-    """A clock that gains ``seconds`` each time it is read."""
+    """Return a clock that advances by ``seconds`` each time it is read."""
     return itertools.count(0, seconds).__next__
 
 
@@ -56,13 +56,13 @@ def test_a_terminal_gets_a_bar_and_tests_above_it(monkeypatch):
         progress.update(NOW)
         progress.event(TRAIN)
         progress.event(TEST)
-    shown = out.getvalue()
-    assert "step 100/400  test  loss 0.3  accuracy 0.92\n" in shown.replace("\r", "")
-    assert "train" not in shown
-    assert "100/400 loss 0.25  accuracy 0.9375  3,200 samples/s" in shown[shown.rindex("net [v1]") :]
+    output = out.getvalue()
+    assert "step 100/400  test  loss 0.3  accuracy 0.92\n" in output.replace("\r", "")
+    assert "train" not in output
+    assert "100/400 loss 0.25  accuracy 0.9375  3,200 samples/s" in output[output.rindex("net [v1]") :]
 
 
-def test_what_the_program_prints_stays_on_standard_output(capsys):
+def test_standard_output_is_not_redirected(capsys):
     with show_progress(400, "net", Terminal()):
         print("piped")
     assert capsys.readouterr().out == "piped\n"
@@ -84,7 +84,7 @@ def test_the_time_left_is_known_from_the_second_update_on():
     assert str(throughput) == "3,200 samples/s  0:00:04 left"
 
 
-def test_the_pace_forgets_a_slow_start():
+def test_the_estimate_forgets_a_slow_start():
     seconds = itertools.chain([0.0], itertools.count(1000))
     throughput = ThroughputEstimate(10_000, clock=seconds.__next__)
     for step in range(0, 2000, 100):
@@ -99,7 +99,7 @@ def test_no_time_is_left_at_the_end():
     assert str(throughput) == "10 samples/s"
 
 
-def test_no_time_left_is_said_while_no_step_is_done():
+def test_no_time_left_is_shown_before_the_first_step():
     throughput = ThroughputEstimate(400, clock=ticking(1))
     for _ in range(2):
         throughput.update({"step": 200})
@@ -113,12 +113,12 @@ def test_duration(seconds, text):
     assert duration(seconds) == text
 
 
-def test_values_leave_out_where_and_when():
+def test_values_leave_out_step_phase_and_time():
     assert values(TRAIN) == "loss 0.26  accuracy 0.93"
     assert values(NOW) == "loss 0.25  accuracy 0.9375"
 
 
-def test_a_script_is_no_notebook():
+def test_a_script_is_not_a_notebook():
     assert not in_notebook()
     code = "import sys, dsinga.monitor; sys.exit('IPython' in sys.modules or dsinga.monitor.progress.in_notebook())"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
