@@ -15,7 +15,7 @@ from dsinga.errors import UserError
 
 T = TypeVar("T")
 
-KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "importer")
+KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "importer", "extension")
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
 

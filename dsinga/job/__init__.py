@@ -8,9 +8,11 @@ from dsinga.job.enums import (
     ChangeMethod,
     Compression,
     DropoutUnit,
+    ExtensionType,
     HingeNorm,
     InitMethod,
     LayerType,
+    MonitorMode,
     ParamType,
     PartitionMethod,
     Phase,
@@ -23,6 +25,7 @@ from dsinga.job.enums import (
     UpdatePlace,
     UpdaterType,
 )
+from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.html import job_html  # which also sets how notebooks show a Job
 from dsinga.job.inputconf import CharRNNConf, DataConf, MnistConf, OnehotConf, RGBImageConf, StoreConf
 from dsinga.job.layerconf import LayerConf
@@ -104,6 +107,8 @@ __all__ = [
     "EmbeddingConf",
     "EuclideanLossConf",
     "ExponentialConf",
+    "ExtensionConf",
+    "ExtensionType",
     "FixedStepConf",
     "GRUConf",
     "HingeLossConf",
@@ -124,6 +129,7 @@ __all__ = [
     "LinearConf",
     "Message",
     "MnistConf",
+    "MonitorMode",
     "NetConf",
     "OnehotConf",
     "ParamConf",

@@ -10,6 +10,7 @@ from dsinga.job.checknet import check_net
 from dsinga.job.enums import (
     AlgType,
     ChangeMethod,
+    ExtensionType,
     InitMethod,
     LayerType,
     ParamType,
@@ -17,9 +18,10 @@ from dsinga.job.enums import (
     Phase,
     UpdaterType,
 )
+from dsinga.job.extensionconf import ExtensionConf, check_extension
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.limits import beyond
-from dsinga.job.message import JobError, Message, set_fields
+from dsinga.job.message import JobError, Message, field_types, item_type, set_fields
 from dsinga.job.paramconf import ParamConf, ParamGenConf
 from dsinga.job.schema import AlgConf, FixedStepConf, Job, LRGenConf, UpdaterConf
 
@@ -35,6 +37,10 @@ NEEDS: dict[object, tuple[str, ...]] = {
     ChangeMethod.kLinear: ("linear_conf",),
     ChangeMethod.kStep: ("step_conf",),
     ChangeMethod.kFixedStep: ("fixedstep_conf",),
+    ExtensionType.kUserExtension: ("user_type",),
+    ExtensionType.kEarlyStopping: ("monitor",),
+    ExtensionType.kKeepBest: ("monitor",),
+    ExtensionType.kReduceOnPlateau: ("monitor",),
     InitMethod.kUserInit: ("user_type",),
     ParamType.kUser: ("user_type",),
     LayerType.kUserLayer: ("user_type",),
@@ -57,6 +63,10 @@ NEEDS: dict[object, tuple[str, ...]] = {
     LayerType.kRNN: ("rnn_conf",),
     LayerType.kEmbedding: ("embedding_conf",),
 }
+
+
+# The messages whose type is an enumeration with a member for a user's own.
+TYPED = (AlgConf, UpdaterConf, LRGenConf, ParamGenConf, ParamConf, LayerConf, ExtensionConf)
 
 
 def training_phases(job: Job) -> list[Phase]:
@@ -82,6 +92,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
             raise fault(layer, message, f"low: {message.low} is above high: {message.high}", "low")
         elif isinstance(message, LayerConf):
             check_layer(message)
+        elif isinstance(message, ExtensionConf):
+            check_extension(message)
     check_cluster(job)
     check_algorithm(job)
     if Phase.kTrain in phases and job.train_steps == 0:
@@ -126,7 +138,7 @@ def check_numbers(layer: LayerConf | None, message: Message) -> None:
 
 def check_type(layer: LayerConf | None, message: Message) -> None:
     """Refuse a type without the fields that it needs, or with a user's type beside a built-in one."""
-    if not isinstance(message, (AlgConf, UpdaterConf, LRGenConf, ParamGenConf, ParamConf, LayerConf)):
+    if not isinstance(message, TYPED):
         return
     field = "alg" if isinstance(message, AlgConf) else "type"
     type_: enum.Enum = getattr(message, field)
@@ -139,7 +151,8 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
         if getattr(message, needed):
             continue
         if needed in set_fields(message) or field in set_fields(message):
-            remedy = f'{needed}: "..."' if needed.startswith("user") else f"{needed} {{ ... }}"
+            is_text = item_type(field_types(type(message))[needed])[0] is str
+            remedy = f'{needed}: "..."' if is_text else f"{needed} {{ ... }}"
             raise fault(layer, message, f"{field} {type_.name} needs {remedy}", field)
         known = ", ".join(one.name for one in list(type(type_))[:3])
         raise fault(layer, message, f"{type(message).__name__} needs its {field} ({known}, ...) or a {needed}")

@@ -55,6 +55,24 @@ class ChangeMethod(Enum):
     kUserChange = 100
 
 
+class ExtensionType(Enum):
+    """The extensions of the training loop."""
+
+    kEarlyStopping = 1
+    kKeepBest = 2
+    kReduceOnPlateau = 3
+    kStopOnTime = 4
+    kUserExtension = 106
+
+
+class MonitorMode(Enum):
+    """Whether lower or higher values of a metric are better; ``auto`` goes by its name."""
+
+    auto = 0
+    min = 1
+    max = 2
+
+
 class InitMethod(Enum):
     """How a param is initialised. The names ``kConst`` and ``kUniformFanInOut`` are those of SINGA's Param page.
 

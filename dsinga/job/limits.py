@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dsinga.job import connectionconf, inputconf, layerconf, lossconf, neuronconf, paramconf, schema
+from dsinga.job import connectionconf, extensionconf, inputconf, layerconf, lossconf, neuronconf, paramconf, schema
 from dsinga.job.message import Message
 
 
@@ -47,6 +47,12 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         **dict.fromkeys(("train_steps", "test_steps", "validate_steps", "warmup_steps", "step", "seed", "gpu"), SOME),
         **dict.fromkeys(_OFTEN, SOME),
         "num_openblas_threads": COUNT,
+    },
+    extensionconf.ExtensionConf: {
+        **dict.fromkeys(("patience", "freq"), COUNT),
+        **dict.fromkeys(("min_delta", "min_factor", "cooldown", "after"), SOME),
+        "factor": Range(0, 1, open_low=True, open_high=True),
+        "seconds": POSITIVE,
     },
     schema.CDConf: {"cd_k": COUNT},
     schema.NetConf: {"partition_dim": PARTITION_DIM, "unroll_len": COUNT},

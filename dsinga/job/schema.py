@@ -22,6 +22,7 @@ from dsinga.job.enums import (
     UpdatePlace,
     UpdaterType,
 )
+from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import Message
 
@@ -208,7 +209,8 @@ class Job(Message):
     """A training job.
 
     Beyond SINGA: ``seed``, from which every random number of the job comes; ``skip_bad_batches``, by which a batch
-    whose loss is not finite changes nothing, where training otherwise ends; ``precision``, of products on GPUs.
+    whose loss is not finite changes nothing, where training otherwise ends; ``precision``, of products on GPUs;
+    ``extension``, what the training loop does besides training.
 
     ``gpu`` are the numbers of GPUs of each host: the first of the host's workers computes on the first of them, and so
     on; workers beyond them compute on CPU cores.
@@ -245,6 +247,7 @@ class Job(Message):
     train_one_batch: AlgConf = field(default_factory=lambda: AlgConf(alg=AlgType.kBP))
     updater: UpdaterConf = field(default_factory=lambda: UpdaterConf(type=UpdaterType.kSGD))
     cluster: ClusterConf | None = None
+    extension: list[ExtensionConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)
     neuralnet: NetConf = field(default_factory=NetConf)
 

@@ -40,6 +40,9 @@ def complaint(of: Job, phases=None) -> str:
 def test_a_sound_job_passes():
     check(job())
     check(job("test_steps: 3 test_freq: 1"))
+    check(
+        job('extension { type: kEarlyStopping monitor: "val/loss" patience: 5 } extension { user_type: "Own" freq: 2 }')
+    )
     check(job("updater { type: kSGD learning_rate { type: kFixedStep fixedstep_conf { step: 0 step_lr: 1 } } }"))
 
 
@@ -55,6 +58,22 @@ def test_a_sound_job_passes():
             "user_type: 'Lion' has no effect beside type kSGD; write type: kUserUpdater, or leave type out",
         ),
         ('train_one_batch { alg: kBP user_alg: "my" }', "write alg: kUserAlg, or leave alg out"),
+        (
+            "extension { patience: 3 }",
+            "ExtensionConf needs its type (kEarlyStopping, kKeepBest, kReduceOnPlateau, ...)",
+        ),
+        ("extension { type: kEarlyStopping patience: 3 }", 'type kEarlyStopping needs monitor: "..."'),
+        (
+            'extension { type: kKeepBest monitor: "val/loss" patience: 3 }',
+            "extension kKeepBest has no field 'patience'",
+        ),
+        (
+            'extension { type: kReduceOnPlateau monitor: "val/loss" factor: 1 }',
+            "factor must be in (0, 1), not 1.0",
+        ),
+        ("extension { type: kStopOnTime }", "extension kStopOnTime needs either seconds, as in seconds: 7200, or time"),
+        ('extension { type: kStopOnTime seconds: 1 time: "2h" }', "extension kStopOnTime needs either seconds"),
+        ('extension { user_type: "Own" after: 3 }', "after has no effect without freq"),
         ("updater { type: kRMSProp }", "type kRMSProp needs rmsprop_conf { ... }"),
         ("updater { type: kSGD momentum: 1 }", "momentum must be in [0, 1), not 1.0"),
         ("updater { type: kSGD momentum: nan }", "momentum must be in [0, 1), not nan"),

@@ -1,0 +1,61 @@
+"""The message ``extension { ... }`` of a job: what a training loop does besides training. Not in SINGA."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from dsinga.job.enums import ExtensionType, MonitorMode
+from dsinga.job.message import Message, set_fields
+from dsinga.registry import nearest
+
+
+class ExtensionConf(Message):
+    """An extension of the training loop: a built-in one by its ``type``, or ``user_type`` names a registered one.
+
+    A field that is not given has the default that ``dsinga.extensions`` documents for the type.
+
+    ``monitor`` is a metric of a phase, as in "val/loss"; ``mode`` says whether lower or higher values of it are better,
+    and ``min_delta`` by how much a value must be better to count. ``patience`` counts values without improvement.
+    ``factor``, ``min_factor`` and ``cooldown`` are for kReduceOnPlateau, ``seconds`` and ``time`` (as in "2h") for
+    kStopOnTime. ``freq`` and ``after`` say every how many steps a user's extension runs, and from which step on.
+    """
+
+    type: ExtensionType = ExtensionType.kUserExtension
+    user_type: str | None = None
+    monitor: str | None = None
+    mode: MonitorMode | None = None
+    patience: int | None = None
+    min_delta: float | None = None
+    factor: float | None = None
+    min_factor: float | None = None
+    cooldown: int | None = None
+    seconds: float | None = None
+    time: str | None = None
+    freq: int | None = None
+    after: int | None = None
+    extensions: dict[str, Any] = field(default_factory=dict)
+
+
+# The fields that have a meaning for each built-in type; a user's own class may read any of them.
+FIELDS: dict[ExtensionType, tuple[str, ...]] = {
+    ExtensionType.kEarlyStopping: ("monitor", "mode", "patience", "min_delta"),
+    ExtensionType.kKeepBest: ("monitor", "mode", "min_delta"),
+    ExtensionType.kReduceOnPlateau: (
+        "monitor", "mode", "patience", "min_delta", "factor", "min_factor", "cooldown",
+    ),
+    ExtensionType.kStopOnTime: ("seconds", "time"),
+}  # fmt: skip
+
+
+def check_extension(conf: ExtensionConf) -> None:
+    """Raise JobError for fields that contradict each other or have no effect on an extension of this type."""
+    known = FIELDS.get(conf.type, ())
+    for name in set_fields(conf):
+        if known and name not in ("type", "user_type", *known):
+            hint = nearest(name, known) or f"; it has {', '.join(known)}"
+            raise conf.error(f"extension {conf.type.name} has no field {name!r}{hint}", name)
+    if conf.type is ExtensionType.kStopOnTime and (conf.seconds is None) == (conf.time is None):
+        raise conf.error('extension kStopOnTime needs either seconds, as in seconds: 7200, or time, as in time: "2h"')
+    if conf.after is not None and conf.freq is None:
+        raise conf.error("after has no effect without freq; give freq: every how many steps it runs", "after")
