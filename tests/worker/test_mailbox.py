@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from distributed.protocol import deserialize, serialize
 
 from dsinga import RunError
 from dsinga.transport.hostcalls import connect
+from dsinga.worker import mailbox
 from dsinga.worker.mailbox import Courier, GroupPeers, Mailbox, Neighbour, pack, unpack
 from dsinga.worker.meter import Meter
 
@@ -177,8 +178,32 @@ def test_early_mail_is_kept_and_acknowledged_when_its_reader_comes_near() -> Non
     np.testing.assert_array_equal(box.take("a", 1), 2 * ARRAY)
 
 
+class BlockingNoted(Neighbour):
+    """A peer that sets ``blocked`` when its sender waits for an acknowledgement."""
+
+    def __init__(self, box: Mailbox, blocked: threading.Event):
+        super().__init__(box)
+        self._box, self._blocked = box, blocked
+        self.put = self._put
+
+    def _put(self, turn: int, key: str, array: np.ndarray) -> Future[None] | None:
+        acknowledged = self._box.put(turn, key, array)
+        if acknowledged is not None:
+            wait = acknowledged.exception
+
+            def exception(timeout: float | None = None) -> BaseException | None:
+                if not acknowledged.done():
+                    self._blocked.set()
+                return wait(timeout)
+
+            acknowledged.exception = exception  # type: ignore[method-assign]
+        return acknowledged
+
+
 def test_a_sender_does_not_run_away_from_its_reader() -> None:
     one, two = crew()
+    blocked = threading.Event()
+    one.introduce([Neighbour(one.box), BlockingNoted(two.box, blocked)])
     steps: list[int] = []
 
     def run() -> None:
@@ -190,8 +215,7 @@ def test_a_sender_does_not_run_away_from_its_reader() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
-        with pytest.raises(TimeoutError):
-            running.result(timeout=0.2)
+        assert blocked.wait(10)
         ahead = len(steps)
         for step in range(6):
             two.receive("a")
@@ -210,17 +234,25 @@ def test_a_sender_ends_its_wait_for_a_reader_that_never_comes() -> None:
         one.finish()
 
 
-def test_closing_ends_every_wait_at_once() -> None:
+def test_closing_ends_every_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "POLL_SECONDS", 60)  # so that no wait ends because it looks now and then
     one, two = crew()
     acknowledged = two.box.put(9, "early", ARRAY)
     assert acknowledged is not None
+    begun = threading.Event()
+    wait_for = two.box._changed.wait_for
+
+    def noted(*arguments: Any) -> bool:
+        begun.set()  # under the lock, which close() gets when the wait has begun
+        return wait_for(*arguments)
+
+    monkeypatch.setattr(two.box._changed, "wait_for", noted)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(two.receive, "a")
-        threading.Timer(0.1, two.box.close, [RunError("the Dask worker tcp://x was lost")]).start()
-        began = time.monotonic()
+        assert begun.wait(10)
+        two.box.close(RunError("the Dask worker tcp://x was lost"))
         with pytest.raises(RunError, match="tcp://x was lost"):
             waiting.result(timeout=10)
-        assert time.monotonic() - began < 0.4, "not by looking now and then"
     with pytest.raises(RunError, match="tcp://x was lost"):
         acknowledged.result(timeout=0)
     with pytest.raises(RunError, match="tcp://x was lost"):
