@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga.errors import RunError, UserError
 from dsinga.registry import register
+from dsinga.version import __version__
 
 if TYPE_CHECKING:
     from dsinga.api import (
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
         train,
     )
     from dsinga.job import Job, load, loads
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Job",

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import click
 
-import dsinga
 from dsinga.commands import data, inference, inspection, training
 from dsinga.errors import RunError, UserError
+from dsinga.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(dsinga.__version__, prog_name="dsinga")
+@click.version_option(__version__, prog_name="dsinga")
 def main_group() -> None:
     """Train neural networks, described as in Apache SINGA, on a Dask cluster, from zarr arrays."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-import dsinga
+from dsinga.version import __version__
 
 Figures = tuple[float, ...]
 
@@ -62,7 +62,7 @@ def _cache_folder() -> Path:
 
 
 def _versions() -> dict[str, str]:
-    return {"dsinga": dsinga.__version__, "numpy": np.__version__}
+    return {"dsinga": __version__, "numpy": np.__version__}
 
 
 def _read(path: Path) -> dict[str, Figures]:
