@@ -1,0 +1,175 @@
+"""The layer contract passes a user's right layer and names the fault of a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dsinga import registry
+from dsinga.errors import UserError
+from dsinga.job import Phase
+from dsinga.layers import Connection, Layer, Output, ParamSpec
+from dsinga.ops import BACKENDS
+from dsinga.testing import LayerCase, LayerContract
+
+NUMPY = BACKENDS["numpy"]()
+SHAPES = [(5, 4)]
+
+
+class NoisyScale(Layer):
+    """Columns times a factor each, plus noise in training; right in every respect."""
+
+    source_count = 1
+    connection = Connection.kOneToOne
+
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.shape = self.source_shapes[0]
+        self.params = (ParamSpec("factor", self.shape[1:]),)
+
+    def noise(self, ctx):
+        return ctx.uniform(self.name, self.shape[1], self.columns)
+
+    def compute_feature(self, params, sources, ctx):
+        x = sources[0] * params[0]
+        return Output(x + self.noise(ctx).astype(x.dtype) if ctx.training else x)
+
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        return (grad * params[0] if needs[0] else None,), ((grad * sources[0]).sum(axis=0),)
+
+
+registry.register("layer", "NoisyScale")(NoisyScale)
+
+
+class TestNoisyScale(LayerContract):
+    cases = [LayerCase("NoisyScale", SHAPES, phases_differ=True)]
+
+
+class SameNoise(NoisyScale):
+    def noise(self, ctx):
+        return ctx.uniform(self.name, self.shape[1])
+
+
+class SameNoiseOnTheDevice(NoisyScale):
+    def noise(self, ctx):
+        return ctx.ops.to_numpy(ctx.random(self.name, self.shape[1]))
+
+
+class NoiseOfThePart(NoisyScale):
+    def noise(self, ctx):
+        return ctx.uniform(f"{self.name}{self.columns}", self.shape[1])
+
+
+class WrongSlope(NoisyScale):
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        (dx,), params = super().compute_gradient(params, sources, output, grad, needs, ctx)
+        return (None if dx is None else 2 * dx,), params
+
+
+class AlwaysComputes(NoisyScale):
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        return super().compute_gradient(params, sources, output, grad, [True], ctx)
+
+
+class Counts(NoisyScale):
+    calls = 0
+
+    def noise(self, ctx):
+        type(self).calls += 1
+        return super().noise(ctx) + type(self).calls
+
+
+class Centred(NoisyScale):
+    def compute_feature(self, params, sources, ctx):
+        return Output(super().compute_feature(params, sources, ctx).feature - sources[0].mean(axis=0))
+
+
+class Writes(NoisyScale):
+    def compute_feature(self, params, sources, ctx):
+        sources[0][0] = 0
+        return super().compute_feature(params, sources, ctx)
+
+
+class Wide(NoisyScale):
+    def compute_feature(self, params, sources, ctx):
+        return Output(super().compute_feature(params, sources, ctx).feature.astype(np.float64))
+
+
+class Uncut(NoisyScale):
+    def __init__(self, conf, source_shapes, info=None):
+        super().__init__(conf, source_shapes, info)
+        self.params = (ParamSpec("factor", self.shape[1:], cut_axis=None),)
+
+
+class Plain(NoisyScale):
+    def noise(self, ctx):
+        return np.zeros(self.shape[1:], np.float32)
+
+
+@pytest.fixture
+def case_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Register a class for the time of a test, and return a case of it."""
+    monkeypatch.setattr(registry, "_entries", {kind: dict(entries) for kind, entries in registry._entries.items()})
+
+    def case_of(cls: type[Layer]) -> LayerCase:
+        registry.register("layer", cls.__name__)(cls)
+        return LayerCase(cls.__name__, SHAPES, phases_differ=True)
+
+    return case_of
+
+
+@pytest.mark.parametrize("cls", [SameNoise, SameNoiseOnTheDevice, NoiseOfThePart])
+def test_parts_with_the_same_random_numbers_are_found(case_of, cls: type[Layer]):
+    contract, case = LayerContract(), case_of(cls)
+    with pytest.raises(AssertionError, match=f"{cls.__name__}, cut by features, .* self.columns"):
+        contract.test_parts_cut_by_features_make_the_whole(case, NUMPY, Phase.kTrain)
+    contract.test_parts_cut_by_features_make_the_whole(case, NUMPY, Phase.kTest)
+    contract.test_parts_of_a_batch_add_up_to_the_whole(case, NUMPY, "two")
+
+
+def test_a_wrong_gradient_is_found(case_of):
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        LayerContract().test_the_gradient_is_the_derivative(case_of(WrongSlope))
+
+
+def test_a_gradient_that_nobody_needs_is_found(case_of):
+    with pytest.raises(AssertionError, match=r"where needs\[i\] is False"):
+        LayerContract().test_gradients_that_no_source_needs_are_not_computed(case_of(AlwaysComputes), NUMPY)
+
+
+def test_a_state_of_its_own_is_found(case_of):
+    with pytest.raises(AssertionError):
+        LayerContract().test_a_layer_is_a_pure_function(case_of(Counts), NUMPY)
+
+
+def test_rows_that_depend_on_each_other_are_found(case_of):
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        LayerContract().test_parts_of_a_batch_add_up_to_the_whole(case_of(Centred), NUMPY, "two")
+
+
+def test_writing_to_a_source_is_found(case_of):
+    with pytest.raises(ValueError, match="read-only"):
+        LayerContract().test_the_feature_has_the_declared_shape_and_dtype(case_of(Writes), NUMPY)
+
+
+def test_a_wide_feature_is_found(case_of):
+    with pytest.raises(AssertionError):
+        LayerContract().test_the_feature_has_the_declared_shape_and_dtype(case_of(Wide), NUMPY)
+
+
+def test_a_param_that_is_not_cut_with_the_layer_is_found(case_of):
+    with pytest.raises(UserError, match="correct its cut_axis"):
+        LayerContract().test_parts_cut_by_features_make_the_whole(case_of(Uncut), NUMPY, Phase.kTest)
+
+
+def test_phases_that_do_not_differ_are_found(case_of):
+    with pytest.raises(AssertionError, match="set phases_differ"):
+        LayerContract().test_phases_differ_only_where_the_case_says_so(case_of(Plain), NUMPY)
+
+
+def test_a_layer_that_cannot_be_made_is_named():
+    """At the test, not where pytest collects it."""
+    with pytest.raises(UserError, match="no layer is registered as 'NoSuchLayer'"):
+        LayerContract().test_a_layer_is_a_pure_function(LayerCase("NoSuchLayer", SHAPES), NUMPY)

@@ -1,0 +1,110 @@
+"""The updater contract passes a user's right updater and names the fault of a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dsinga import registry
+from dsinga.job import UpdaterConf
+from dsinga.testing import UpdaterContract
+from dsinga.training import Updater
+
+
+class Lion(Updater):
+    """Chen et al. (2023): the sign of a running mean; right in every respect."""
+
+    slots = ("mean",)
+
+    def change(self, lr, w, g, slots, t, s):
+        (mean,) = slots
+        w -= lr * np.sign(0.9 * mean + 0.1 * g)
+        mean *= self.conf.momentum
+        mean += (1 - self.conf.momentum) * g
+
+
+registry.register("updater", "Lion")(Lion)
+
+
+def conf_of(name: str, **more: object) -> UpdaterConf:
+    rate = {"type": "kStep", "base_lr": 0.1, "step_conf": {"gamma": 0.5, "change_freq": 2}}
+    return UpdaterConf(type="kUserUpdater", user_type=name, momentum=0.9, learning_rate=rate, **more)
+
+
+class TestLion(UpdaterContract):
+    confs = [conf_of("Lion"), conf_of("Lion", weight_decay=0.1, clip_low=-1, clip_high=0.5)]
+
+    def formula(self, conf, step, lr, w, g, slots):
+        mean = slots["mean"]
+        mean_after = conf.momentum * mean + (1 - conf.momentum) * g
+        return w - lr * np.sign(0.9 * mean + 0.1 * g), {"mean": mean_after}
+
+
+class Doubled(Lion):
+    def change(self, lr, w, g, slots, t, s):
+        super().change(2 * lr, w, g, slots, t, s)
+
+
+class NotInPlace(Lion):
+    def change(self, lr, w, g, slots, t, s):
+        w = w - lr * g
+
+
+class WritesGradient(Lion):
+    def change(self, lr, w, g, slots, t, s):
+        g *= lr
+        w -= g
+
+
+class Remembers(Lion):
+    def __init__(self, conf):
+        super().__init__(conf)
+        self.count = 0
+
+    def change(self, lr, w, g, slots, t, s):
+        self.count += 1
+        super().change(lr * self.count, w, g, slots, t, s)
+
+
+class Normalises(Lion):
+    def change(self, lr, w, g, slots, t, s):
+        super().change(lr, w, g / np.abs(g).max(initial=1), slots, t, s)
+
+
+@pytest.fixture
+def conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Register a class for the time of a test, and return a configuration that names it."""
+    monkeypatch.setattr(registry, "_entries", {kind: dict(entries) for kind, entries in registry._entries.items()})
+
+    def conf(cls: type[Updater]) -> UpdaterConf:
+        registry.register("updater", cls.__name__)(cls)
+        return conf_of(cls.__name__)
+
+    return conf
+
+
+def test_another_formula_is_found(conf):
+    with pytest.raises(AssertionError, match="param after step 0"):
+        TestLion().test_the_update_follows_the_formula(conf(Doubled))
+
+
+def test_a_param_that_is_not_changed_in_place_is_found(conf):
+    with pytest.raises(AssertionError, match="in place, as by w -="):
+        UpdaterContract().test_param_and_state_change_in_place_in_float32(conf(NotInPlace))
+
+
+def test_writing_to_the_gradient_is_found(conf):
+    with pytest.raises(ValueError, match="read-only"):
+        UpdaterContract().test_param_and_state_change_in_place_in_float32(conf(WritesGradient))
+
+
+def test_a_state_of_its_own_is_found(conf):
+    with pytest.raises(AssertionError, match="param"):
+        UpdaterContract().test_training_can_be_resumed(conf(Remembers))
+
+
+def test_elements_that_depend_on_each_other_are_found(conf, monkeypatch):
+    with pytest.raises(AssertionError, match="param"):
+        UpdaterContract().test_a_slice_of_a_param_gets_the_bits_of_the_whole(conf(Normalises), monkeypatch)
