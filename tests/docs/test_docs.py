@@ -127,7 +127,11 @@ def test_the_commands_in_the_readme_have_these_options():
         command.make_context("dsinga", words)  # raises click.UsageError
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, *(ROOT / "docs" / "dev").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"],
+    ids=lambda page: page.stem,
+)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
