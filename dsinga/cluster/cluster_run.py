@@ -16,7 +16,7 @@ from distributed.client import ClosedClientError
 from dsinga.cluster import tasks
 from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.servers import Servers
-from dsinga.cluster.supervision import TaskChain, gather, run_chains
+from dsinga.cluster.supervision import TaskChain, TaskChains, gather
 from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.training import Metrics
@@ -62,6 +62,8 @@ class ClusterRun:
         self._run = config.run
         self._several = config.topology.groups > 1
         self._servers = Servers(client, config, placement)
+        self.chains = TaskChains(client, placement.addresses)
+        self._moments: tuple[int, int] = (-1, 0)  # the last step that tasks were named after, and how many were
         self._tenants: list[Future] = []
         self._tokens: list[list[Future | None]] = [[None] * len(group) for group in placement.partitions]
 
@@ -123,11 +125,13 @@ class ClusterRun:
 
     def evaluate(self, phase: Phase, batches: int, step: int) -> list[Future]:
         """Send off the first ``batches`` batches of ``phase`` to group 0, with its params after ``step`` steps."""
-        return self.send(tasks.evaluate, 0, f"{phase.name}-at-{step}", phase, batches, step)
+        return self.send(tasks.evaluate, 0, f"{phase.name}-{self._moment(step)}", phase, batches, step)
 
     def run_chains(self, chains: Sequence[TaskChain]) -> None:
         """Run chains of the tasks that this run has sent off, until all have ended."""
-        run_chains(self._client, chains, self._placement.addresses)
+        for chain in chains:
+            self.chains.add(chain)
+        self.chains.finish()
 
     def settle(self) -> None:
         """Let all server groups agree, and group 0 have their values, when all worker groups have ended."""
@@ -147,8 +151,17 @@ class ClusterRun:
         for values, slots in self._servers.ask(0, "snapshot", version, state):
             pieces.update(values)
             history.update(slots)
-        kept = self._gather(self.send(tasks.held, 0, f"at-{step}")) if self.config.kept else ()
+        kept = self._gather(self.send(tasks.held, 0, self._moment(step))) if self.config.kept else ()
         return whole_values(self.config, pieces, history, kept)
+
+    def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate by ``factors`` wherever params are updated: from which step on, by how much.
+
+        To be called when group 0 stands at ``step``, with no factor for an earlier step that was not there before.
+        """
+        self._servers.ask_all("set_rate_factors", factors)
+        if self.config.kept:
+            self._gather(self.send(tasks.set_rate_factors, 0, self._moment(step), factors))
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
@@ -198,6 +211,12 @@ class ClusterRun:
         )  # fmt: skip
         crew = range(len(self._placement.partitions[0]))
         self._gather([self._submit(tasks.hold, 0, p, "values", shared) for p in crew])
+
+    def _moment(self, step: int) -> str:
+        """Return "at-<step>" for the name of a task, numbered where there are several at one step."""
+        last, count = self._moments
+        self._moments = step, count + 1 if step == last else 0
+        return f"at-{step}" + (f"-{self._moments[1]}" if self._moments[1] else "")
 
     def _key(self, group: int, partition: int) -> PartitionKey:
         address = self._placement.partitions[group][partition]

@@ -52,6 +52,7 @@ class ServerActor:
         visited: bool = True,
         alone: bool = False,
     ):
+        self._updater = updater
         self._timeout = timeout
         self._codec = codec
         self._sizes = {spec.slice.id: spec.slice.size for spec in slices}
@@ -128,6 +129,10 @@ class ServerActor:
     async def flush(self) -> int:
         """Tell neighbouring server groups what they have not been told; return how many messages there ever were."""
         return await self._wait(self._shard.flush())
+
+    async def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate by these factors, each from a step on (:meth:`Updater.set_rate_factors`)."""
+        self._updater.set_rate_factors(factors)
 
     async def renew(self, group: int) -> None:
         """Let a worker group that stands still have the values as they now are."""

@@ -89,6 +89,10 @@ class Servers:
         mine = self.of(group)
         return self._ask(mine, method, lambda key: arguments)
 
+    def ask_all(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of the servers of all server groups, side by side; return their answers in order."""
+        return self._ask(self._actors, method, lambda key: arguments)
+
     def of(self, group: int) -> dict[ServerKey, Any]:
         """Return the actors of the servers of a worker group."""
         server_group = self._config.topology.server_group(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
@@ -35,43 +36,57 @@ def check_workers(client: Client, addresses: Iterable[str]) -> None:
 
 
 def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str]) -> list[Any]:
-    """Return the results of ``futures`` in their order; raises what :func:`run_chains` raises."""
-    return run_chains(client, [_once(futures)], addresses)[0]
+    """Return the results of ``futures`` in their order; raises what :class:`TaskChains` raises."""
+    return TaskChains(client, addresses).wait(futures)
 
 
-def _once(futures: Sequence[Future]) -> TaskChain:
-    return (yield futures)
+class TaskChains:
+    """Chains of tasks that go on side by side while one waits, each as fast as its own tasks come back.
 
-
-def run_chains(client: Client, chains: Sequence[TaskChain], addresses: Iterable[str]) -> list[Any]:
-    """Run chains of tasks side by side, each as fast as its own tasks come back; return what they return, in order.
-
-    Raises RunError that names the worker as soon as one of the ``addresses`` is lost, RunError where Dask gives a task
-    up, and what a task or a chain raised.
+    Whatever waits raises RunError that names the worker as soon as one of the ``addresses`` is lost, RunError where
+    Dask gives a task up, and what a task or a chain raised.
     """
-    watch = _Supervisor(client, sorted(addresses))
-    returned: dict[int, Any] = {}
-    awaited: dict[int, Sequence[Future]] = {}
 
-    def go_on(number: int, results: list[Any] | None) -> None:
-        try:
-            awaited[number] = chains[number].send(results)
-        except StopIteration as end:
-            returned[number] = end.value
+    def __init__(self, client: Client, addresses: Iterable[str]):
+        self._supervisor = _Supervisor(client, sorted(addresses))
+        self._awaited: dict[TaskChain, Sequence[Future]] = {}
 
-    for number in range(len(chains)):
-        go_on(number, None)
-    while awaited:
-        ready = [number for number, futures in awaited.items() if all(future.done() for future in futures)]
-        if not ready:
-            watch.wait([future for futures in awaited.values() for future in futures])
-        for number in ready:
-            go_on(number, watch.results(awaited.pop(number)))
-    return [returned[number] for number in range(len(chains))]
+    def add(self, chain: TaskChain) -> None:
+        """Begin a chain; it goes on whenever something is waited for."""
+        self._go_on(chain, None)
+
+    def wait(self, futures: Sequence[Future]) -> list[Any]:
+        """Return the results of ``futures`` in their order."""
+        while True:
+            went_on = self._advance()
+            if all(future.done() for future in futures):
+                return self._supervisor.results(futures)
+            if not went_on:
+                self._supervisor.wait([*futures, *self._pending()])
+
+    def finish(self) -> None:
+        """Let all chains go on to their ends."""
+        while self._awaited:
+            if not self._advance():
+                self._supervisor.wait(self._pending())
+
+    def _advance(self) -> bool:
+        """Let those chains go on whose tasks have ended; return whether there were any."""
+        ready = [chain for chain, futures in self._awaited.items() if all(future.done() for future in futures)]
+        for chain in ready:
+            self._go_on(chain, self._supervisor.results(self._awaited.pop(chain)))
+        return bool(ready)
+
+    def _go_on(self, chain: TaskChain, results: list[Any] | None) -> None:
+        with contextlib.suppress(StopIteration):
+            self._awaited[chain] = chain.send(results)
+
+    def _pending(self) -> list[Future]:
+        return [future for futures in self._awaited.values() for future in futures]
 
 
 class _Supervisor:
-    """PendingPulls for tasks with an eye on the Dask workers that they need."""
+    """Waits for tasks with an eye on the Dask workers that they need."""
 
     def __init__(self, client: Client, addresses: Sequence[str]):
         self._client = client

@@ -90,6 +90,11 @@ def renew(key: PartitionKey, token: Any) -> None:
     find_worker(key).exchange.renew()
 
 
+def set_rate_factors(key: PartitionKey, factors: Mapping[int, float], token: Any) -> None:
+    """Task: let a partition multiply the learning rate of its own updates by factors. It comes after ``token``."""
+    find_worker(key).set_rate_factors(factors)
+
+
 def abandon(run: str, message: str | None = None) -> None:
     """End the run in this process: waits that go on end with ``message``. Called on the event loop, past all queues."""
     _abandon(lambda key: key.run == run, message)

@@ -55,11 +55,25 @@ class Updater(ABC):
     """
 
     slots: tuple[str, ...] = ()
+    _rate_factors: Sequence[tuple[int, float]] = ()  # (from which step on, factor), in rising order of the steps
 
     def __init__(self, conf: UpdaterConf):
         self.conf = conf
         self.rate = schedule(conf.learning_rate)
         self.clips = conf.clip_high > conf.clip_low
+
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the schedule's rate by ``factors[s]`` from step s on, up to the next step of the table.
+
+        It takes the place of an earlier table. Threads may be updating: the rate of a step with the same factor in both
+        tables does not change.
+        """
+        self._rate_factors = tuple(sorted(factors.items()))
+
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate at ``step``: the schedule's, times the factor that holds then."""
+        rate = float(self.rate(step))  # a numpy float64 from a user's schedule would widen the blocks
+        return next((rate * factor for start, factor in reversed(self._rate_factors) if start <= step), rate)
 
     def create_state(self, size: int) -> dict[str, np.ndarray]:
         """Return the state for ``size`` elements before the first update: float32 zeros, by slot."""
@@ -99,7 +113,7 @@ class Updater(ABC):
 
         The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``.
         """
-        lr = float(self.rate(step)) * lr_scale  # a numpy float64 from a user's schedule would widen the blocks
+        lr = self.rate_at(step) * lr_scale
         formula = Formula(self, self.change_at(step), lr, self.conf.weight_decay * wd_scale)
         slots = [state[slot] for slot in self.slots]
         if isinstance(gradient, SparseRows):

@@ -199,6 +199,10 @@ class GroupWorker:
         users = {name: self._config.parts[name].users for name in self._replicated}
         return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.partition])
 
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate of the updates that this worker does itself, as :class:`Updater` says."""
+        self._config.updater.set_rate_factors(factors)
+
     def net(self, phase: Phase) -> NeuralNet:
         """Return the partition of the net of a phase that this worker computes."""
         return self._config.nets[phase].locals[self._key.partition]

@@ -263,3 +263,18 @@ def test_no_rows_are_no_update():
     one, value = updater("kAdam", weight_decay=1.0, clip_norm=1.0), numbers(0, 6)
     one.update(0, value, SparseRows(np.empty(0, np.int64), np.empty((0, 3), np.float32), (2, 3)), one.create_state(6))
     np.testing.assert_array_equal(value, numbers(0, 6))
+
+
+@given(st.dictionaries(st.integers(0, 20), st.floats(0.01, 1)), st.integers(0, 30))
+def test_a_factor_multiplies_the_rate_from_its_step_on(factors, step):
+    """A table of factors is the same as a schedule that has them."""
+    sgd = updater("kSGD")
+    schedule = sgd.rate(step)
+    sgd.set_rate_factors(factors)
+    earlier = [start for start in sorted(factors) if start <= step]
+    assert sgd.rate_at(step) == (schedule * factors[earlier[-1]] if earlier else schedule)
+    value = np.ones(3, np.float32)
+    sgd.update(step, value, np.ones(3, np.float32), {})
+    np.testing.assert_array_equal(value, 1 - np.float32(sgd.rate_at(step)))
+    sgd.set_rate_factors({})
+    assert sgd.rate_at(step) == schedule
