@@ -273,11 +273,11 @@ BAD_PARTITIONINGS = {
     ),
     "a location beyond the group": (
         ["cluster.nworkers_per_group=2", "neuralnet.layer[ip1].location=2"],
-        r"layer 'ip1': location must be one of the group's workers, 0 to 1",
+        r"layer 'ip1': location must be a worker of the group, 0 to 1, not 2",
     ),
     "a location beyond the only worker": (
         ["neuralnet.layer[ip1].location=1"],
-        r"layer 'ip1': location must be one of the group's workers, 0 to 0",
+        r"layer 'ip1': location must be a worker of the group, 0 to 0, not",
     ),
     "a dimension that layers do not have": (
         ["neuralnet.layer[ip1].partition_dim=2"],
@@ -289,7 +289,7 @@ BAD_PARTITIONINGS = {
     ),
     "params that training cuts otherwise": (
         ["cluster.nworkers_per_group=2", BY_FEATURES],
-        r"layer 'decode': training cuts its params \('w1'\) otherwise",
+        r"layer 'decode': training cuts its params \('w1'\) in another way",
     ),
 }
 

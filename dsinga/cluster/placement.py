@@ -110,7 +110,7 @@ def _deal(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Group
 
 def _beside(topology: Topology, server_group: int, partitions: Groups) -> tuple[str, ...]:
     """Return the Dask workers of a server group's servers, all in the processes of its worker groups."""
-    beside = [address for group in topology.served(server_group) for address in partitions[group]]
+    beside = [address for group in topology.worker_groups(server_group) for address in partitions[group]]
     if len(beside) == topology.servers:
         return tuple(beside)
     homes = [home for home in dict.fromkeys(beside) for _ in range(topology.servers_per_process)]

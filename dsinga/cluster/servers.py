@@ -39,8 +39,9 @@ class Servers:
                 mine = [spec for spec in specs if spec.slice.server == server]
                 visited = self._visited(group, addresses[server])
                 arguments = (
-                    key, mine, self._config.updater, shape.served(group), step, shape.staleness, self._config.timeout,
-                    self._config.options.codec(), visited, shape.groups == shape.server_groups == 1,
+                    key, mine, self._config.updater, shape.worker_groups(group), step, shape.staleness,
+                    self._config.timeout, self._config.options.codec(), visited,
+                    shape.groups == shape.server_groups == 1,
                 )  # fmt: skip
                 self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
                 made.append(key)
@@ -48,7 +49,7 @@ class Servers:
 
     def _visited(self, group: int, address: str) -> bool:
         """Whether partitions of other processes come to a server of this group at that address."""
-        crews = (self._placement.partitions[served] for served in self._config.topology.served(group))
+        crews = (self._placement.partitions[served] for served in self._config.topology.worker_groups(group))
         return any(process(other) != process(address) for crew in crews for other in crew)
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
@@ -70,7 +71,7 @@ class Servers:
         if shape.edges:
             ways = routes(shape.edges, shape.server_groups)
             for key in self._actors:
-                there = [key._replace(group=group) for group in shape.neighbours(key.group)]
+                there = [key._replace(group=group) for group in shape.linked_groups(key.group)]
                 neighbours = {other: self._actors[other] for other in there}
                 meetings.append(self._submit(meet, key, "meet", key, neighbours, ways, shape.sync_freq))
         self._gather(meetings)

@@ -26,7 +26,7 @@ from dsinga.job.enums import (
     UpdaterType,
 )
 from dsinga.job.extensionconf import ExtensionConf
-from dsinga.job.html import job_html  # which also sets how notebooks show a Job
+from dsinga.job.html_table import job_html  # which also sets how notebooks show a Job
 from dsinga.job.inputconf import CharRNNConf, DataConf, MnistConf, OnehotConf, RGBImageConf, StoreConf
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.lossconf import (

@@ -1,4 +1,4 @@
-"""The configuration of connection layers, and of layers that stand in for others (SINGA 0.3's job.proto)."""
+"""The settings of connection layers and of dummy layers (SINGA 0.3's job.proto)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dsinga.job.message import Message
 
 
 class DummyConf(Message):
-    """kDummy: a source of random numbers (``input``), an end (``output``), or a pass-through."""
+    """Settings of kDummy: it is a source of random numbers (``input``), an end (``output``), or passes data on."""
 
     input: bool = False
     output: bool = False
@@ -16,27 +16,27 @@ class DummyConf(Message):
 
 
 class ConcateConf(Message):
-    """kConcate."""
+    """Settings of kConcate: the axis on which its sources are joined."""
 
     concate_dim: int = 0
     num_concates: int = 1
 
 
 class SliceConf(Message):
-    """kSlice."""
+    """Settings of kSlice: the axis on which its source is cut, and the number of slices."""
 
     slice_dim: int = 0
     num_slices: int = 1
 
 
 class SplitConf(Message):
-    """kSplit."""
+    """Settings of kSplit: the number of destinations that get the whole feature."""
 
     num_splits: int = 1
 
 
 class RNNDummyConf(Message):
-    """kRNNDummy."""
+    """Settings of kRNNDummy, which gives random numbers in place of a source, or passes its source on."""
 
     dynamic_srclayer: str | None = None
     shape: list[int] = field(default_factory=list)

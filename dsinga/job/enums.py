@@ -6,7 +6,7 @@ from enum import Enum, IntFlag
 
 
 class Phase(IntFlag):
-    """A phase of a net; a layer's ``include`` and ``exclude`` hold them."""
+    """A phase of a run; a layer's ``include`` and ``exclude`` list the phases it belongs to."""
 
     kUnknown = 0
     kTrain = 1
@@ -43,7 +43,7 @@ class UpdaterType(Enum):
 
 
 class ChangeMethod(Enum):
-    """How the learning rate changes with the step."""
+    """The schedules of the learning rate."""
 
     kFixed = 0
     kInverseT = 1
@@ -74,10 +74,10 @@ class MonitorMode(Enum):
 
 
 class InitMethod(Enum):
-    """How a param is initialised. The names ``kConst`` and ``kUniformFanInOut`` are those of SINGA's Param page.
+    """The initialisers of params. The names ``kConst`` and ``kUniformFanInOut`` come from SINGA's Param page.
 
-    ``kUniformFanInOut`` multiplies by √(6 / (rows + columns)), as that page says; the source's ``kUniformSqrtFanInOut``
-    multiplies by 1 / √(rows + columns).
+    ``kUniformFanInOut`` multiplies by √(6 / (rows + columns)), as on that page; ``kUniformSqrtFanInOut``, from SINGA's
+    source, multiplies by 1 / √(rows + columns).
     """
 
     kConstant = 0
@@ -91,19 +91,19 @@ class InitMethod(Enum):
 
     @classmethod
     def aliases(cls) -> dict[str, InitMethod]:
-        """Other spellings of members."""
+        """Return other names of members."""
         return {"kConst": cls.kConstant}
 
 
 class ParamType(Enum):
-    """The kind of a param; SINGA knows one of its own."""
+    """The kind of a param: SINGA's only one, or a user's."""
 
     kParam = 0
     kUser = 103
 
 
 class UnrollConnType(Enum):
-    """How copies of an unrolled layer connect to those of its source."""
+    """How the copies of an unrolled layer take the copies of a source."""
 
     kUnrollOneToOne = 1
     kUnrollOneToAll = 2
@@ -128,7 +128,7 @@ class PoolMethod(Enum):
 
 
 class DropoutUnit(Enum):
-    """What kDropout drops at a time: one number, a channel of a row, or a row as a whole."""
+    """The unit that kDropout drops: a single number, a channel of a row, or a whole row."""
 
     kNumber = 0
     kChannel = 1
@@ -136,28 +136,28 @@ class DropoutUnit(Enum):
 
 
 class HingeNorm(Enum):
-    """Whether kHingeLoss sums what classes lack of the margin, or the squares of that."""
+    """Whether kHingeLoss sums the violations of the margin (L1) or their squares (L2)."""
 
     L1 = 1
     L2 = 2
 
 
 class SlicingMethod(Enum):
-    """How params are cut for the servers: SINGA's slicer, or fixed-size blocks dealt out by hash (PaddlePaddle)."""
+    """How params are sliced for servers: by SINGA's slicer, or in blocks of fixed size by hash (PaddlePaddle)."""
 
     kSinga = 0
     kBlock = 1
 
 
 class PartitionMethod(Enum):
-    """Who says how layers are partitioned: the job, layer by layer, or the cost model."""
+    """Whether the job (manual) or the cost model (auto) chooses how layers are partitioned."""
 
     manual = 0
     auto = 1
 
 
 class SyncTopology(Enum):
-    """Which server groups are neighbours, and so send each other what their params have changed by."""
+    """Which server groups are linked; linked groups send each other the changes of their params."""
 
     kAllToAll = 0
     kRing = 1
@@ -165,7 +165,7 @@ class SyncTopology(Enum):
 
 
 class Compression(Enum):
-    """How gradients are made smaller on their way: the sign and two means (1-bit SGD), or the largest alone."""
+    """How gradients are compressed: to signs and two means (1-bit SGD), or to their largest numbers."""
 
     kNone = 0
     kOneBit = 1
@@ -173,23 +173,23 @@ class Compression(Enum):
 
 
 class PullTime(Enum):
-    """When a worker asks for new values: at once with its push, or when the next forward pass needs them."""
+    """When a worker pulls new values: at once after its push, or when the next forward pass needs them."""
 
     kAtOnce = 0
     kDeferred = 1
 
 
 class UpdatePlace(Enum):
-    """Who applies the updater: the server, or every worker for itself after the server has added the gradients."""
+    """Where the updater runs: at the server, or at every worker after the server has summed the gradients."""
 
     kServer = 0
     kWorker = 1
 
 
 class Precision(Enum):
-    """How products of float32 are computed where a GPU does it. Params, features and sums of products stay float32.
+    """The precision of float32 matrix products on a GPU; params, features and sums of products stay float32.
 
-    kTF32 and kBF16 round the factors to 10 and 7 bits behind the binary point.
+    kTF32 and kBF16 round the factors to 10 and 7 bits of the mantissa.
     """
 
     kFloat32 = 0

@@ -1,4 +1,4 @@
-"""The configuration of input layers, and of stores (SINGA 0.3's job.proto)."""
+"""The settings of input layers and of stores (SINGA 0.3's job.proto)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dsinga.job.message import Message
 
 
 class StoreConf(Message):
-    """Where an input layer reads its records, or an output layer writes its results."""
+    """The store from which an input layer reads records, or to which an output layer writes results."""
 
     backend: str | None = None
     path: str | None = None
@@ -26,7 +26,7 @@ class StoreConf(Message):
 
 
 class DataConf(Message):
-    """kLMDBData and kShardData: a store by path."""
+    """Settings of kLMDBData and kShardData: the path of a store and the batch size."""
 
     path: str
     batchsize: int
@@ -34,7 +34,7 @@ class DataConf(Message):
 
 
 class MnistConf(Message):
-    """kMnist: x/norm_a - norm_b; the elastic distortion of SINGA's documentation was never in its source."""
+    """Settings of kMnist: x/norm_a - norm_b; the elastic distortion of SINGA's documentation is not in its source."""
 
     norm_a: float = 1.0
     norm_b: float = 0.0
@@ -48,9 +48,9 @@ class MnistConf(Message):
 
 
 class RGBImageConf(Message):
-    """kImagePreprocess and kRGBImage: crop, mirror, scale; ``cropsize`` 0 keeps the whole image.
+    """Settings of kImagePreprocess and kRGBImage: crop, mirror, scale; ``cropsize`` 0 keeps the whole image.
 
-    Beyond SINGA: ``pad`` pixels of zeros on every side, before the cut.
+    Beyond SINGA: ``pad`` adds pixels of zeros on every side before the crop.
     """
 
     scale: float = 1.0
@@ -61,7 +61,7 @@ class RGBImageConf(Message):
 
 
 class CharRNNConf(Message):
-    """kCharRNN: a text, its vocabulary, streams and steps."""
+    """Settings of kCharRNN: a text, its vocabulary, the number of streams and of time steps."""
 
     path: str | None = None
     vocab_path: str | None = None
@@ -70,6 +70,6 @@ class CharRNNConf(Message):
 
 
 class OnehotConf(Message):
-    """kOneHot."""
+    """Settings of kOneHot: the number of different codes."""
 
     vocab_size: int = 0

@@ -1,4 +1,4 @@
-"""LayerProto: what a job says of a layer (SINGA 0.3's job.proto)."""
+"""The schema of a layer: LayerProto of SINGA 0.3's job.proto."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from dsinga.job.paramconf import ParamConf
 
 
 class LayerConf(Message):
-    """A layer: its type, its sources, its params, the phases it belongs to, and the configuration of its type.
+    """A layer: its type, its sources, its params, the phases it belongs to, and the settings of its type.
 
-    ``unroll_len`` is the number of time steps, None for the net's; an explicit 1 keeps the layer out of unrolling.
-    ``unroll_index`` is the step of a copy that unrolling has made, None in a job. ``per_step`` computes a layer that
-    knows one step at each step of whole sequences, however many they have: nothing is unrolled, and phases may differ.
-    Beyond SINGA 0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one
-    worker of the group.
+    ``unroll_len`` is the number of time steps, None for the net's; 1 keeps the layer out of unrolling. ``unroll_index``
+    is the time step of a copy made by unrolling, None in a job. ``per_step`` applies a layer for single steps to each
+    step of whole sequences, without unrolling, so that phases may have sequences of different lengths. Beyond SINGA
+    0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one worker of the
+    group.
     """
 
     aliases: ClassVar = {"srclayer": "srclayers"}
@@ -104,7 +104,7 @@ class LayerConf(Message):
 
     @property
     def type_name(self) -> str:
-        """The name to look the layer's class up by: ``user_type`` for a kUserLayer, else the type's."""
+        """The registered name of the layer's class: ``user_type`` for a kUserLayer, else the name of the type."""
         return self.user_type or "" if self.type is LayerType.kUserLayer else self.type.name
 
     def in_phase(self, phase: Phase) -> bool:
@@ -113,5 +113,5 @@ class LayerConf(Message):
 
 
 def included(include: Collection[Phase], exclude: Collection[Phase], phase: Phase) -> bool:
-    """Whether a layer with this ``include`` and ``exclude`` belongs to ``phase``; it does unless they say otherwise."""
+    """Whether a layer with this ``include`` and ``exclude`` belongs to ``phase``; without them it belongs to all."""
     return (not include or phase in include) and phase not in exclude

@@ -1,4 +1,4 @@
-"""Which values the numbers of a job may have: one table over the schema."""
+"""The allowed ranges of the numbers in a job, in one table over the schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.job.message import Message
 
 
 class Range(NamedTuple):
-    """The numbers from ``low`` to ``high``, without the ends that are open."""
+    """The numbers from ``low`` to ``high``; an open end is excluded."""
 
     low: float
     high: float = math.inf
@@ -29,11 +29,11 @@ class Range(NamedTuple):
         return f"in {'(' if self.open_low else '['}{self.low}, {self.high}{')' if self.open_high else ']'}"
 
 
-COUNT = Range(1)  # of things of which there must be one
-SOME = Range(0)  # a count, or a frequency, whose 0 means none or never
-SHARE = Range(0, 1, open_high=True)  # a share or a decay: a whole 1 would leave nothing
+COUNT = Range(1)  # a number of things, at least one
+SOME = Range(0)  # a count or a frequency; 0 means none or never
+SHARE = Range(0, 1, open_high=True)  # a fraction or a decay, less than 1
 POSITIVE = Range(0, open_low=True)
-AXIS = Range(0, 3)  # of a batch of images
+AXIS = Range(0, 3)  # an axis of a batch of images (N, C, H, W)
 PARTITION_DIM = Range(-1, 1)  # rows, features, or -1: not partitioned
 
 _WINDOW = {
@@ -110,8 +110,8 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
 }
 
 
-def beyond(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
-    """Yield (field, item, value, range) for each number of ``message`` that is outside its range."""
+def out_of_range(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
+    """Yield (field, item, value, allowed range) for each number of ``message`` that is out of its range."""
     for field, allowed in LIMITS.get(type(message), {}).items():
         values = getattr(message, field)
         for item, value in enumerate(values if isinstance(values, list) else [values]):

@@ -1,4 +1,4 @@
-"""The configuration of losses, and of layers that rank what a net says (SINGA 0.3's job.proto)."""
+"""The settings of losses and of layers that rank predictions (SINGA 0.3's job.proto)."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from dsinga.job.message import Message
 
 
 class SoftmaxLossConf(Message):
-    """kSoftmaxLoss."""
+    """Settings of kSoftmaxLoss: a prediction is right if the label is among the ``topk`` largest."""
 
     topk: int = 1
     scale: float = 1.0
 
 
 class ClassSoftmaxLossConf(Message):
-    """kClassSoftmaxLoss: the number of words, and the first word of each class."""
+    """Settings of kClassSoftmaxLoss: the number of words, and the first word of each class."""
 
     vocab_size: int
     class_start: list[int] = field(default_factory=list)
 
 
 class EuclideanLossConf(Message):
-    """kEuclideanLoss."""
+    """Settings of kEuclideanLoss: a factor of the loss and its gradient."""
 
     scale: float = 1.0
 
 
 class SigmoidCrossEntropyLossConf(Message):
-    """kSigmoidCrossEntropyLoss."""
+    """Settings of kSigmoidCrossEntropyLoss: a factor of the loss and its gradient."""
 
     scale: float = 1.0
 
 
 class HingeLossConf(Message):
-    """kHingeLoss."""
+    """Settings of kHingeLoss: its norm and margin."""
 
     norm: HingeNorm = HingeNorm.L1
     margin: float = 1.0
@@ -44,6 +44,6 @@ class HingeLossConf(Message):
 
 
 class ArgSortConf(Message):
-    """kArgSort, kAccuracy."""
+    """Settings of kArgSort and kAccuracy: how many of the largest predictions count."""
 
     topk: int = 1

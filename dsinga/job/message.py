@@ -1,4 +1,4 @@
-"""The base of every message of the schema: a dataclass that checks its fields and knows where it was written."""
+"""The base class of the schema's messages: a dataclass that checks its fields and knows its place in the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.registry import nearest
 
 
 class Where(NamedTuple):
-    """A place in a job: the path of its file and the line, counted from 1; line 0 is a place that has no lines."""
+    """A place in a job file: path and line, counted from 1; line 0 if the place has no line."""
 
     file: str
     line: int = 0
@@ -26,25 +26,26 @@ class Where(NamedTuple):
 
 
 class JobError(UserError):
-    """A mistake in a job. ``str()`` begins with ``file:line:`` where the place is known."""
+    """An error in a job; its text begins with ``file:line:`` where the place is known."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(dataclasses.field,))
 class Message:
     """Base of the schema's messages.
 
-    Subclasses are keyword-only dataclasses. Whatever is assigned to a field, in the constructor or later, is converted
-    to the field's type: an enum from its name, a message from a mapping, a list from one value or an iterable. Raises
-    JobError, naming the field and the nearest valid name, where that cannot be done and where there is no such field.
+    Subclasses are keyword-only dataclasses. A value that is assigned to a field, in the constructor or later, is
+    converted to the field's type: an enum from its name, a message from a mapping, a list from one value or an
+    iterable. Raises JobError, with the field and the nearest valid name, for a value that cannot be converted and for
+    an unknown field.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}  # other spellings of fields, as older documentation has them
 
-    # Set by the text reader, on the instance: where the message begins, and the place of each value of each field.
+    # The text reader sets on each instance the place of the message and of each value of each field.
     _where: ClassVar[Where | None] = None
     _lines: ClassVar[Mapping[str, Sequence[Where]]] = {}
 
-    # Of the class: the types of its fields, and the defaults of those that are not required.
+    # For each subclass: the types of all fields, and the defaults of the fields that are not required.
     _types: ClassVar[dict[str, Any]] = {}
     _defaults: ClassVar[dict[str, Any]] = {}
 
@@ -58,8 +59,8 @@ class Message:
         @functools.wraps(assign)
         def init(self: Message, **values: Any) -> None:
             given = {field_name(cls, name): value for name, value in values.items()}
-            if lack := missing(cls, given):
-                raise JobError(lack)
+            if text := missing(cls, given):
+                raise JobError(text)
             assign(self, **given)
 
         cls.__init__ = init  # type: ignore[assignment, method-assign]
@@ -75,35 +76,35 @@ class Message:
         return f"{type(self).__name__}({', '.join(fields)})"
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed, which still knows where it was written."""
+        """Return a copy with some fields changed that keeps its place in the job file."""
         changed = copy.copy(self)
         for name, value in changes.items():
             setattr(changed, name, value)
         return changed
 
     def where(self, field: str | None = None, item: int = 0) -> Where | None:
-        """Where this message, or value ``item`` of one of its fields, was written; None if it was made in Python."""
+        """Return the place of this message, or of value ``item`` of a field; None if it was made in Python."""
         places = self._lines.get(field or "", ())
         return places[min(item, len(places) - 1)] if places else self._where
 
     def error(self, message: str, field: str | None = None, item: int = 0) -> JobError:
-        """Return the JobError that says ``message`` of this message, or of one value of a field, with its place."""
+        """Return a JobError about this message, or about one value of a field, with its place."""
         where = self.where(field, item)
         return JobError(f"{where}: {message}" if where else message)
 
 
 def field_types(cls: type[Message]) -> dict[str, Any]:
-    """Return the fields of a message class with their resolved types, in the order of the schema."""
+    """Return the types of the fields of a message class, by name, in the order of the schema."""
     return cls._types
 
 
 def defaults(cls: type[Message]) -> dict[str, Any]:
-    """Return the default of each field of a message class that is not required; not to be changed by the caller."""
+    """Return the defaults of the fields that are not required; the caller must not change them."""
     return cls._defaults
 
 
 def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a dataclass that have a default, with its value."""
+    """Yield (name, default) for each field of a dataclass that has a default."""
     for field in dataclasses.fields(cls):
         if field.default is not dataclasses.MISSING:
             yield field.name, field.default
@@ -112,7 +113,7 @@ def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
 
 
 def field_name(cls: type[Message], name: str) -> str:
-    """Return the name of the field that ``name`` spells; raise JobError with the nearest one, or all, if none."""
+    """Return the field that ``name`` spells; raise JobError with the nearest field, or the fields, if there is none."""
     name = cls.aliases.get(name, name)
     fields = field_types(cls)
     if name not in fields:
@@ -123,7 +124,7 @@ def field_name(cls: type[Message], name: str) -> str:
 
 
 def missing(cls: type[Message], given: Iterable[str]) -> str:
-    """Return what to say about the required fields of a message class that are not ``given``; "" if there are none."""
+    """Return an error text about the required fields that are not in ``given``, "" if none is missing."""
     names = [repr(name) for name in field_types(cls) if name not in given and name not in defaults(cls)]
     return f"{cls.__name__} needs the field{'s' * (len(names) > 1)} {' and '.join(names)}" if names else ""
 
@@ -136,15 +137,15 @@ def set_fields(message: Message) -> dict[str, Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return a value with enum members as their names, which is how a job is written in Python too."""
+    """Return a value with enum members replaced by their names, as a job in Python has them."""
     if isinstance(value, list):
-        return [readable(one) for one in value]
+        return [readable(item) for item in value]
     return value.name if isinstance(value, enum.Enum) else value
 
 
 @functools.cache
 def item_type(hint: Any) -> tuple[Any, bool]:
-    """Return the type of one value of a field, and whether the field holds a list of them."""
+    """Return (type of one value of a field, whether the field holds a list of values)."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):  # T | None
         hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     if typing.get_origin(hint) is list:
@@ -164,24 +165,24 @@ def is_message(kind: Any) -> bool:
 
 
 def describe(kind: Any) -> str:
-    """Return words for the type of one value, for error messages."""
+    """Return words for a type, for error messages."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a mapping"}
     return words.get(kind, f"a {kind.__name__}")
 
 
 def convert(value: Any, hint: Any, what: str) -> Any:
-    """Return ``value`` as the field type ``hint``; raise JobError, calling the field ``what``, where it is none."""
+    """Return ``value`` converted to the field type ``hint``; raise JobError, which calls the field ``what``."""
     kind, repeated = item_type(hint)
     if not repeated:
         if value is None and is_optional(hint):
             return None
         return convert_item(value, kind, what)
     several = isinstance(value, Iterable) and not isinstance(value, (str, Mapping))
-    return [convert_item(one, kind, what) for one in (value if several else [value])]
+    return [convert_item(item, kind, what) for item in (value if several else [value])]
 
 
 def convert_item(value: Any, kind: Any, what: str) -> Any:
-    """Return ``value`` as the type ``kind``; raise JobError, calling the field ``what``, where it is none."""
+    """Return ``value`` converted to the type ``kind``; raise JobError, which calls the field ``what``."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar
         value = value.item()
     if issubclass(kind, enum.Enum):
@@ -190,7 +191,7 @@ def convert_item(value: Any, kind: Any, what: str) -> Any:
         return kind(**value)
     if isinstance(value, Mapping) and kind is dict:
         return dict(value)
-    if isinstance(value, bool) and kind is not bool:  # which Python takes for a number
+    if isinstance(value, bool) and kind is not bool:  # to Python a bool is an int
         pass
     elif kind is float and isinstance(value, int):
         return float(value)
@@ -200,12 +201,12 @@ def convert_item(value: Any, kind: Any, what: str) -> Any:
 
 
 def member(value: Any, cls: type[enum.Enum], what: str) -> enum.Enum:
-    """Return the member of the enum ``cls`` with this name (or, as protobuf allows, this number)."""
+    """Return the member of the enum ``cls`` with this name or, as protobuf allows, this number."""
     names = {**cls.__members__, **getattr(cls, "aliases", dict)()}
     if isinstance(value, str) and value in names:
         return names[value]
     if not isinstance(value, bool):
-        for one in names.values():
-            if value is one or (type(value) is int and value == one.value):
-                return one
+        for candidate in names.values():
+            if value is candidate or (type(value) is int and value == candidate.value):
+                return candidate
     raise JobError(f"{what}: there is no {cls.__name__} {value!r}{nearest(str(value), names)}")

@@ -1,4 +1,4 @@
-"""The configuration of neuron layers, which compute features of features (SINGA 0.3's job.proto)."""
+"""The settings of neuron layers, which compute features from features (SINGA 0.3's job.proto)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dsinga.job.message import Message
 
 
 class ActivationConf(Message):
-    """kActivation."""
+    """Settings of kActivation: its function."""
 
     type: ActivationType = ActivationType.RELU
 
 
 class WindowConf(Message):
-    """What convolution and pooling share: kernel, pad and stride, for both directions or each (x across, y down)."""
+    """Settings shared by convolution and pooling: kernel, pad and stride, for both directions or each (x, y)."""
 
     kernel: int | None = None
     pad: int | None = None
@@ -26,7 +26,7 @@ class WindowConf(Message):
     stride_y: int | None = None
 
     def pair(self, field: str, default: int) -> tuple[int, int]:
-        """Return (vertical, horizontal) of "kernel", "pad" or "stride": the common value, else each its own."""
+        """Return (vertical, horizontal) of "kernel", "pad" or "stride"."""
         both = getattr(self, field)
         if both is not None:
             return both, both
@@ -35,7 +35,7 @@ class WindowConf(Message):
 
 
 class ConvolutionConf(WindowConf):
-    """kConvolution; kernel 3, pad 0, stride 1 by default. Beyond SINGA: it may do without a bias."""
+    """Settings of kConvolution; kernel 3, pad 0, stride 1 by default. Beyond SINGA: ``bias_term`` may be false."""
 
     num_filters: int
     bias_term: bool = True
@@ -43,21 +43,21 @@ class ConvolutionConf(WindowConf):
 
 
 class PoolingConf(WindowConf):
-    """kPooling; kernel 3, pad 0, stride 2 by default. Beyond SINGA: one window over the whole image (Caffe's name)."""
+    """Settings of kPooling; kernel 3, pad 0, stride 2 by default. Beyond SINGA: ``global_pooling``, as in Caffe."""
 
     pool: PoolMethod = PoolMethod.MAX
     global_pooling: bool = False
 
 
 class DropoutConf(Message):
-    """kDropout: the share of units set to zero. Beyond SINGA: what is such a unit."""
+    """Settings of kDropout: the fraction of units set to zero. Beyond SINGA: the kind of ``unit``."""
 
     dropout_ratio: float = 0.5
     unit: DropoutUnit = DropoutUnit.kNumber
 
 
 class InnerProductConf(Message):
-    """kInnerProduct: W is (num_output, inputs), or (inputs, num_output) if ``transpose``."""
+    """Settings of kInnerProduct: its weight is (num_output, inputs), or (inputs, num_output) if ``transpose``."""
 
     num_output: int
     bias_term: bool = True
@@ -65,7 +65,7 @@ class InnerProductConf(Message):
 
 
 class LRNConf(Message):
-    """kLRN."""
+    """Settings of kLRN, local response normalisation over channels."""
 
     local_size: int = 5
     alpha: float = 1.0
@@ -74,7 +74,7 @@ class LRNConf(Message):
 
 
 class RBMConf(Message):
-    """kRBMVis, kRBMHid. Beyond SINGA: the chains of a hidden layer may be ``persistent``."""
+    """Settings of kRBMVis and kRBMHid. Beyond SINGA: the Gibbs chains of a hidden layer may be ``persistent``."""
 
     hdim: int
     bias_term: bool = True
@@ -83,22 +83,22 @@ class RBMConf(Message):
 
 
 class ReLUConf(Message):
-    """kReLU."""
+    """Settings of kReLU: the slope for negative inputs."""
 
     negative_slope: float = 0.0
 
 
 class SoftmaxConf(Message):
-    """kSoftmax."""
+    """Settings of kSoftmax: into how many groups a row is divided."""
 
     num_softmax_per_instance: int = 1
 
 
 class RecurrentConf(Message):
-    """What recurrent layers share: the width of their state.
+    """Settings shared by recurrent layers: the width of the hidden state.
 
-    Beyond SINGA: ``bidirectional``, and ``carry``, by which a batch begins with the state that the one before ended
-    with; unset, it does so where it reads on in the same texts (kCharRNN), with one worker group.
+    Beyond SINGA: ``bidirectional``, and ``carry``, which begins a batch with the last state of the batch before. By
+    default the state is carried where batches continue the same texts (kCharRNN) in a job with one worker group.
     """
 
     dim_hidden: int
@@ -108,31 +108,31 @@ class RecurrentConf(Message):
 
 
 class GRUConf(RecurrentConf):
-    """kGRU."""
+    """Settings of kGRU."""
 
 
 class LSTMConf(RecurrentConf):
-    """kLSTM."""
+    """Settings of kLSTM."""
 
 
 class RNNConf(RecurrentConf):
-    """kRNN."""
+    """Settings of kRNN."""
 
 
 class EmbeddingConf(Message):
-    """kEmbedding."""
+    """Settings of kEmbedding: the number of different codes, and the width of their vectors."""
 
     vocab_size: int = 0
     feature_dim: int = 100
 
 
 class BMConf(Message):
-    """kBM. Beyond SINGA: the share of the newest batch in the running statistics (PyTorch's name)."""
+    """Settings of kBM. Beyond SINGA: ``momentum`` is the weight of the newest batch, as in PyTorch."""
 
     momentum: float = 0.1
 
 
 class LayerNormConf(Message):
-    """kLayerNorm: the first of the axes that are normalised together."""
+    """Settings of kLayerNorm: the first of the axes that are normalised together."""
 
     first_axis: int = 1

@@ -1,4 +1,4 @@
-"""ParamProto and how a param is filled (SINGA 0.3's job.proto)."""
+"""The schema of a param and its initialiser: ParamProto of SINGA 0.3's job.proto."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsinga.job.message import Message
 
 
 class ParamGenConf(Message):
-    """How a param is filled before training."""
+    """The initialiser of a param."""
 
     type: InitMethod = InitMethod.kUserInit
     user_type: str | None = None
@@ -23,7 +23,7 @@ class ParamGenConf(Message):
 
 
 class ParamConf(Message):
-    """A param of a layer: a name (made from the layer's if empty), its filling, its scales, its sharing."""
+    """A param of a layer: its name (by default made from the layer's), initialiser, scales and sharing."""
 
     name: str = ""
     type: ParamType = ParamType.kParam

@@ -1,4 +1,4 @@
-"""Job files in protobuf text format, as SINGA's: from a path or a text to a Job."""
+"""Reads job files in protobuf text format, as SINGA's, from a path or a string."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from dsinga.job.draft import read
+from dsinga.job.builder import read
 from dsinga.job.message import JobError, Where
 from dsinga.job.overrides import override
 from dsinga.job.schema import Job
@@ -17,8 +17,8 @@ from dsinga.job.textformat import UnclosedError, parse
 def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """Return the job of a file, with ``overrides`` ("path=value") applied.
 
-    Raises JobError if the file cannot be read, for whatever is not in the schema, and for missing required fields, in
-    one message with file, line and layer. What a job means as a whole is :func:`dsinga.job.check`'s concern.
+    Raises JobError, with file, line and layer, if the file cannot be read, has a field or value that is not in the
+    schema, or lacks a required field. :func:`dsinga.job.check` checks the job as a whole.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -30,14 +30,14 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
 
 
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:
-    """Return the job that ``text`` holds; ``file`` is the path to name in errors. Raises JobError as :func:`load`."""
+    """Return the job in ``text``; errors name ``file`` as its path. Raises JobError as :func:`load` does."""
     try:
         block = parse(text, file)
     except UnclosedError as error:
-        # Where the '}' is missing shows at the first field that does not belong into the block still open.
+        # The first field that does not belong into the open block shows where a '}' is missing.
         read(parse(f"{text}\n{error.closing}", file), Job, Where(file, 1))
         raise
-    draft = read(block, Job, Where(file, 1))
-    for one in overrides:
-        override(draft, one)
-    return cast(Job, draft.build())
+    builder = read(block, Job, Where(file, 1))
+    for path_and_value in overrides:
+        override(builder, path_and_value)
+    return cast(Job, builder.build())

@@ -1,4 +1,4 @@
-"""The job as data: SINGA 0.3's JobProto and the messages directly below it, but the layers (see ``layerconf.py``).
+"""The schema of a job: SINGA 0.3's JobProto and its messages, without the layers (``layerconf.py``).
 
 Field names, defaults and meanings are SINGA's (job.proto of branch v0.3) unless a docstring says otherwise; a class
 ``XConf`` is SINGA's ``XProto``. ``extensions`` holds the bracketed extensions ``[name] { ... }`` of user-defined types.
@@ -28,13 +28,13 @@ from dsinga.job.message import Message
 
 
 class CDConf(Message):
-    """Contrastive divergence: the number of Gibbs steps."""
+    """Settings of contrastive divergence: the number of Gibbs steps."""
 
     cd_k: int = 1
 
 
 class AlgConf(Message):
-    """The TrainOneBatch algorithm: a built-in one, or ``user_alg`` names a registered one."""
+    """The TrainOneBatch algorithm: a built-in one, or the registered one that ``user_alg`` names."""
 
     alg: AlgType = AlgType.kUserAlg
     user_alg: str | None = None
@@ -43,15 +43,15 @@ class AlgConf(Message):
 
 
 class LayerGroupConf(Message):
-    """Names of layers that belong together."""
+    """The names of the layers of a group."""
 
     layer: list[str] = field(default_factory=list)
 
 
 class NetConf(Message):
-    """The neural net: its layers, and the dimension on which layers are partitioned that do not say otherwise.
+    """The neural net: its layers, and the dimension on which layers without a ``partition_dim`` are partitioned.
 
-    Beyond SINGA: ``partition: auto`` leaves the choice to the cost model, but for layers that say their own.
+    Beyond SINGA: with ``partition: auto`` the cost model chooses, except for layers with a ``partition_dim``.
     """
 
     layer: list[LayerConf] = field(default_factory=list)
@@ -62,47 +62,47 @@ class NetConf(Message):
 
 
 class FixedStepConf(Message):
-    """``step_lr[i]`` holds from ``step[i]`` on."""
+    """Learning rate schedule: ``step_lr[i]`` from step ``step[i]`` on."""
 
     step: list[int] = field(default_factory=list)
     step_lr: list[float] = field(default_factory=list)
 
 
 class StepConf(Message):
-    """base·gamma^⌊step/change_freq⌋."""
+    """Learning rate schedule: base·gamma^⌊step/change_freq⌋."""
 
     gamma: float = 1.0
     change_freq: int
 
 
 class LinearConf(Message):
-    """From base to final_lr over change_freq steps."""
+    """Learning rate schedule: linear from base to final_lr over change_freq steps."""
 
     change_freq: int
     final_lr: float
 
 
 class ExponentialConf(Message):
-    """Halved every change_freq steps."""
+    """Learning rate schedule: halved every change_freq steps."""
 
     change_freq: int
 
 
 class InverseTConf(Message):
-    """base/(1 + step/final_lr)."""
+    """Learning rate schedule: base/(1 + step/final_lr)."""
 
     final_lr: float
 
 
 class InverseConf(Message):
-    """base·(1 + gamma·step)^(-pow)."""
+    """Learning rate schedule: base·(1 + gamma·step)^(-pow)."""
 
     gamma: float = 1.0
     pow: float = 0.0
 
 
 class LRGenConf(Message):
-    """The learning rate and how it changes."""
+    """The learning rate and its schedule."""
 
     type: ChangeMethod = ChangeMethod.kUserChange
     user_type: str | None = None
@@ -117,19 +117,19 @@ class LRGenConf(Message):
 
 
 class RMSPropConf(Message):
-    """Decay of the running mean of squared gradients."""
+    """Settings of RMSProp: the decay of the running mean of squared gradients."""
 
     rho: float
 
 
 class AdaDeltaConf(Message):
-    """Decay of both running means."""
+    """Settings of AdaDelta: the decay of both running means."""
 
     rho: float = 0.9
 
 
 class AdamConf(Message):
-    """Decays of the first and second moment. Beyond SINGA: ``bias_correction``, with which Adam is as published."""
+    """Settings of Adam: decays of both moments. Beyond SINGA: ``bias_correction`` computes Adam as published."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -137,16 +137,16 @@ class AdamConf(Message):
 
 
 class AdamMaxConf(Message):
-    """Decays of the first moment and of the infinity norm."""
+    """Settings of AdamMax: decays of the first moment and of the infinity norm."""
 
     beta1: float = 0.9
     beta2: float = 0.999
 
 
 class UpdaterConf(Message):
-    """How servers change params by gradients. Clipping is on where ``clip_high > clip_low``.
+    """The updater, which changes params by gradients. Gradients are clipped if ``clip_high > clip_low``.
 
-    Beyond SINGA: ``clip_norm``, if it is not 0, is the Euclidean norm down to which a param's gradient is scaled.
+    Beyond SINGA: if ``clip_norm`` is not 0, a param's gradient with a larger Euclidean norm is scaled down to it.
     """
 
     type: UpdaterType = UpdaterType.kUserUpdater
@@ -166,20 +166,20 @@ class UpdaterConf(Message):
 
 
 class SyncEdgeConf(Message):
-    """Two server groups that are neighbours."""
+    """Two server groups that synchronise with each other."""
 
     group: list[int] = field(default_factory=list)
 
 
 class ClusterConf(Message):
-    """The topology (5.1 and 5.2 of the paper). Beyond SINGA: everything from ``slicing`` on.
+    """The topology (5.1 and 5.2 of the paper). Beyond SINGA: ``slicing`` and the fields after it.
 
-    ``start_port``, ``share_memory`` and ``poll_time`` are SINGA's and have no effect: Dask's workers talk by Dask's
-    means. ``sync_freq`` counts updates between two synchronisations of neighbouring server groups; ``sync_edge``, if
-    there is any, takes the place of ``sync_topology``. ``staleness`` is how many steps a worker group may be ahead of
-    the slowest one of its server group (no bound if it is not given). ``topk_share`` is the share of the numbers of a
-    gradient that kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows
-    in place of the gradients of their weights, where that is less.
+    ``start_port``, ``share_memory`` and ``poll_time`` are SINGA's and have no effect, because Dask connects the
+    workers. ``sync_freq`` is the number of updates between two synchronisations of linked server groups; ``sync_edge``,
+    if there is any, replaces ``sync_topology``. ``staleness`` is how many steps a worker group may be ahead of the
+    slowest one of its server group (default: no bound). ``topk_share`` is the fraction of a gradient's numbers that
+    kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in place of the
+    gradients of their weights, where that is less.
     """
 
     nworker_groups: int = 1
@@ -208,17 +208,17 @@ class ClusterConf(Message):
 class Job(Message):
     """A training job.
 
-    Beyond SINGA: ``seed``, from which every random number of the job comes; ``skip_bad_batches``, by which a batch
-    whose loss is not finite changes nothing, where training otherwise ends; ``precision``, of products on GPUs;
-    ``extension``, what the training loop does besides training.
+    Beyond SINGA: ``seed`` determines all random numbers of the job; ``skip_bad_batches`` skips a batch whose loss is
+    not finite, where training otherwise ends with an error; ``precision`` is the precision of products on GPUs;
+    ``extension`` adds extensions to the training loop.
 
-    ``gpu`` are the numbers of GPUs of each host: the first of the host's workers computes on the first of them, and so
-    on; workers beyond them compute on CPU cores.
+    ``gpu`` has the numbers of the GPUs to use on each host: the host's first worker computes on the first GPU, and so
+    on; further workers compute on CPU cores.
     """
 
     aliases: ClassVar = {"net": "neuralnet"}
 
-    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga/job/html.py
+    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.job.html_table
 
     name: str = "job"
     seed: int = 0
@@ -253,5 +253,5 @@ class Job(Message):
 
     @property
     def net(self) -> NetConf:
-        """The neural net, by its short name."""
+        """The neural net; a short name for ``neuralnet``."""
         return self.neuralnet

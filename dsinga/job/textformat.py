@@ -1,4 +1,4 @@
-"""The syntax of protobuf's text format: from text to names, values and lines, without a schema.
+"""Parses the syntax of protobuf's text format into names, values and line numbers, without a schema.
 
 The language is that of https://protobuf.dev/reference/protobuf/textformat-spec/; as in protobuf's C++ parser, octal and
 hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field are accepted.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsinga.job.message import JobError
-from dsinga.job.syntaxfault import Fault, explain
+from dsinga.job.syntax_fault import SyntaxFault, explain
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -44,14 +44,14 @@ STRING: /"(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])*'/
 
 
 class UnclosedError(JobError):
-    """A text that ends within blocks; ``closing`` would close them."""
+    """The text ends within a block; ``closing`` has the brackets that would close all open blocks."""
 
     def __init__(self, message: str, closing: str):
         super().__init__(message)
         self.closing = closing
 
 
-class Word(str):
+class BareWord(str):
     """A value written without quotes: an enum member, ``true``, ``inf``."""
 
 
@@ -64,8 +64,8 @@ class Block(NamedTuple):
 class Entry(NamedTuple):
     """One field as written: its name (an extension's with its brackets), its value, the line of its name.
 
-    The value is a ``str`` (it had quotes), a :class:`Word`, an ``int``, a ``float``, a :class:`Block`, or a ``list`` of
-    these.
+    The value is a ``str`` (quoted in the text), a :class:`BareWord`, an ``int``, a ``float``, a :class:`Block`, or a
+    ``list`` of these.
     """
 
     name: str
@@ -79,7 +79,7 @@ def parse(text: str, file: str) -> Block:
 
 
 def parse_value(text: str, file: str) -> Any:
-    """Return the one value that ``text`` holds, as :class:`Entry` has it; raise JobError where it is none."""
+    """Return the value in ``text``, of a type as in :class:`Entry`; raise JobError if it is not a single value."""
     return _parse(text, file, "value")
 
 
@@ -91,7 +91,7 @@ def _parse(text: str, file: str, start: str) -> Any:
     except UnexpectedInput as error:
         fault = explain(error, text)
     except BadToken as error:
-        fault = Fault(error.token.line or 0, error.token.column or 0, error.message)
+        fault = SyntaxFault(error.token.line or 0, error.token.column or 0, error.message)
     place = f"{file}:{fault.line}:{fault.column}" if start == "document" else file
     raise (
         UnclosedError(f"{place}: {fault.message}", fault.closing)
@@ -102,7 +102,7 @@ def _parse(text: str, file: str, start: str) -> Any:
 
 @functools.cache
 def parser() -> Lark:
-    """Return the parser, made at its first use: a program that reads no job shall not wait for its tables."""
+    """Return the parser; it is made at first use, because making it takes time that not every program needs."""
     from lark import Lark
 
     return Lark(GRAMMAR, parser="lalr", start=["document", "value"], transformer=_actions())
@@ -138,8 +138,8 @@ def _actions() -> Any:
         def minus_number(self, token: Token) -> int | float:
             return -number(token)
 
-        def word(self, token: Token) -> Word:
-            return Word(token)
+        def word(self, token: Token) -> BareWord:
+            return BareWord(token)
 
         def minus_word(self, token: Token) -> float:
             if token.lower() not in ("inf", "infinity", "nan"):
@@ -150,7 +150,7 @@ def _actions() -> Any:
 
 
 class BadToken(Exception):
-    """A token of the right kind whose content is wrong."""
+    """A token of the right kind with invalid content."""
 
     def __init__(self, token: Token, message: str):
         super().__init__(message)
@@ -158,7 +158,7 @@ class BadToken(Exception):
 
 
 def number(token: Token) -> int | float:
-    """Return the number that a token spells: decimal, hexadecimal (0x), octal (0), or real, perhaps with an f."""
+    """Return the number that a token spells: decimal, hexadecimal (0x), octal (0), or real, with or without f."""
     if re.fullmatch(r"0[xX][0-9a-fA-F]+", token):
         return int(token, 16)
     if re.fullmatch(r"0[0-7]*", token):
@@ -175,7 +175,7 @@ PLAIN_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True)
 
 
 def unquote(token: Token) -> str:
-    r"""Return what a quoted string holds. Octal and ``\x`` escapes are bytes, of UTF-8, as protobuf has them."""
+    r"""Return the text of a quoted string. Octal and ``\x`` escapes are bytes of UTF-8, as in protobuf."""
 
     def replaced(match: re.Match[bytes]) -> bytes:
         octal, hexadecimal, short, long, plain = match.groups()
@@ -189,5 +189,5 @@ def unquote(token: Token) -> str:
         return ESCAPE.sub(replaced, token[1:-1].encode()).decode()
     except KeyError:
         raise BadToken(token, f"{str(token)} has an unknown escape; write \\\\ for a backslash") from None
-    except (ValueError, OverflowError):  # beyond Unicode, or no UTF-8
+    except (ValueError, OverflowError):  # a number beyond Unicode, or bytes that are not UTF-8
         raise BadToken(token, f"{str(token)} is not UTF-8 text") from None

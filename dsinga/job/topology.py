@@ -1,4 +1,4 @@
-"""From ClusterProto to numbers: the groups of workers and of servers that a job asks for, and who tells whom."""
+"""The logical topology of a job: its worker groups, server groups, and the links between server groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Edges = tuple[tuple[int, int], ...]
 class Topology(NamedTuple):
     """``groups`` worker groups of ``workers`` each, ``server_groups`` server groups of ``servers`` each.
 
-    The worker groups are asynchronous to each other; the workers of one are synchronous. A server group has a whole
-    copy of the params, which ``slicing`` cuts for its servers, and serves ``groups / server_groups`` worker groups,
-    of which none is ever more than ``staleness`` steps ahead of the slowest (None: no bound). Two server groups joined
-    by one of ``edges`` exchange what their params have changed by every ``sync_freq`` updates. For ``warmup`` steps
-    worker group 0 is alone. ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers get processes of
-    their own) say where all of them are to run.
+    The workers of a group are synchronous; the groups are asynchronous to each other. A server group has a whole copy
+    of the params, sliced for its servers by the method ``slicing``, and serves ``groups / server_groups`` worker
+    groups. None of these is more than ``staleness`` steps ahead of the slowest (None: no bound). Two server groups
+    linked by one of ``edges`` exchange the changes of their params every ``sync_freq`` updates. Worker group 0 trains
+    alone for ``warmup`` steps. ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in
+    processes without workers) constrain the placement.
     """
 
     workers: int
@@ -36,24 +36,24 @@ class Topology(NamedTuple):
     separate: bool = False
 
     def server_group(self, group: int) -> int:
-        """Return the server group of a worker group."""
+        """Return the server group that serves a worker group."""
         return group // (self.groups // self.server_groups)
 
-    def served(self, server_group: int) -> range:
-        """Return the worker groups of a server group."""
+    def worker_groups(self, server_group: int) -> range:
+        """Return the worker groups that a server group serves."""
         share = self.groups // self.server_groups
         return range(server_group * share, (server_group + 1) * share)
 
-    def neighbours(self, server_group: int) -> list[int]:
-        """Return the server groups that a server group exchanges changes with."""
-        return [one + other - server_group for one, other in self.edges if server_group in (one, other)]
+    def linked_groups(self, server_group: int) -> list[int]:
+        """Return the server groups with which a server group exchanges changes."""
+        return [first + second - server_group for first, second in self.edges if server_group in (first, second)]
 
     @property
     def framework(self) -> str:
-        """The name that the topology has in the literature, or the empty string.
+        """The name of the topology in the literature, or the empty string.
 
-        Several worker groups are Downpour where they share one server group, and distributed Hogwild where each has a
-        server group of its own; what is between the two is a hybrid.
+        Several worker groups are Downpour if they share one server group, distributed Hogwild if each has a server
+        group of its own, and hybrid otherwise.
         """
         if self.groups == 1:
             if self.workers == 1:
@@ -70,9 +70,9 @@ class Topology(NamedTuple):
         if self.separate:
             parts[-1] += " in processes of their own"
         if self.edges:
-            edges = ", ".join(f"{one}-{other}" for one, other in self.edges)
-            often = "every update" if self.sync_freq == 1 else f"every {self.sync_freq} updates"
-            parts.append(f"synchronised along {edges} {often}")
+            edges = ", ".join(f"{first}-{second}" for first, second in self.edges)
+            interval = "every update" if self.sync_freq == 1 else f"every {self.sync_freq} updates"
+            parts.append(f"synchronised along {edges} {interval}")
         if self.staleness is not None and self.groups > 1:
             parts.append(f"at most {_count(self.staleness, 'step')} apart")
         if self.warmup and self.groups > 1:
@@ -89,15 +89,15 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def topology(job: Job, at_hand: int, processes: int) -> Topology:
-    """Return the topology of a job, which has been checked, on ``at_hand`` Dask workers in ``processes`` processes.
+def topology(job: Job, available: int, processes: int) -> Topology:
+    """Return the topology of a checked job on ``available`` Dask workers in ``processes`` processes.
 
-    A job without ``cluster {}`` is one group over the workers at hand, with a server in each process, but never more
-    workers than the batch has rows.
+    A job without ``cluster {}`` has one group of all available workers, but not more than the batch has rows, and a
+    server in each process.
     """
     conf = job.cluster
     if conf is None:
-        workers = max(1, min(at_hand, smallest_batch(job)))
+        workers = max(1, min(available, smallest_batch(job)))
         return Topology(workers, min(processes, workers))
     return Topology(
         workers=conf.nworkers_per_group,
@@ -116,9 +116,9 @@ def topology(job: Job, at_hand: int, processes: int) -> Topology:
 
 
 def sync_edges(conf: ClusterConf) -> Edges:
-    """Return the pairs of server groups that are neighbours, each once, the smaller number first.
+    """Return the pairs of linked server groups, each once, the smaller number first.
 
-    They are the job's own where it gives any; else all pairs, or 0-1, 1-2, ... closed to a ring, or a star round 0.
+    They are the job's ``sync_edge``; without any, all pairs, a ring 0-1, 1-2, ..., or a star around 0.
     """
     groups = range(conf.nserver_groups)
     if conf.sync_edge:
@@ -133,7 +133,7 @@ def sync_edges(conf: ClusterConf) -> Edges:
 
 
 def smallest_batch(job: Job) -> int:
-    """Return the smallest batch size that an input layer of the job names, at least 1."""
+    """Return the smallest batch size of the job's input layers, at least 1."""
     sizes = [sum(layer.store_conf.batchsize) for layer in job.neuralnet.layer if layer.store_conf]
     legacy = [layer.lmdbdata_conf or layer.sharddata_conf for layer in job.neuralnet.layer]
     sizes += [conf.batchsize for conf in legacy if conf]

@@ -1,4 +1,4 @@
-"""A job as protobuf text format: what the reader reads back to an equal job."""
+"""Writes a job in protobuf text format, which the reader reads back as an equal job."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ NAME = re.compile(r"[A-Za-z_]\w*|\[[A-Za-z_][\w./-]*\]")
 def to_text(job: Job) -> str:
     """Return ``job`` in text format, without the fields that have their default values.
 
-    Raises JobError for extensions that the format cannot express: it knows no None and no list within a list.
+    Raises JobError for extensions with values that the format cannot express: None, and a list within a list.
     """
     return "".join(f"{line}\n" for line in lines(message_fields(job)))
 
 
 def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
-    """Yield names and values as the text has them: extensions under their bracketed names."""
+    """Yield the names and values of the fields as in the text: extensions have names in brackets."""
     for name, value in set_fields(message).items():
         if name == "extensions":
             yield from ((f"[{extension}]", inner) for extension, inner in value.items())
         else:
-            # A list of one is written as a single value, as one does by hand; one of messages as so many fields.
+            # A list with one value is written as a single value, a list of messages as one field for each.
             single = isinstance(value, list) and (len(value) == 1 or isinstance(value[0], Message))
-            yield from ((name, one) for one in (value if single else [value]))
+            yield from ((name, item) for item in (value if single else [value]))
 
 
 def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str]:
-    """Yield the lines of a block, without its braces; blocks within it that fit ``width`` take one each."""
+    """Yield the lines of a block, without its braces; an inner block that fits ``width`` takes one line."""
     for name, value in fields:
         if not NAME.fullmatch(name):
             raise JobError(f"a job in text format cannot hold a field called {name!r}")
         if isinstance(value, (Message, Mapping)):
             inner = [*lines(message_fields(value) if isinstance(value, Message) else value.items(), width - 2)]
-            whole = " ".join([name, "{", *inner, "}"])
-            if len(whole) <= width:
-                yield whole
+            line = " ".join([name, "{", *inner, "}"])
+            if len(line) <= width:
+                yield line
             else:
-                yield from (f"{name} {{", *(f"  {line}" for line in inner), "}")
+                yield from (f"{name} {{", *(f"  {inner_line}" for inner_line in inner), "}")
         else:
             yield f"{name}: {written(value)}"
 
 
 def written(value: Any) -> str:
-    """Return a value that stands on one line: a scalar, or a list, whose items may be blocks of an extension."""
+    """Return the text of a scalar, or of a list, whose items may be blocks of an extension."""
     if isinstance(value, list):
-        if any(isinstance(one, list) for one in value):
+        if any(isinstance(item, list) for item in value):
             raise JobError(f"a job in text format cannot hold a list within a list: {value!r}")
-        return f"[{', '.join(written(one) for one in value)}]"
+        return f"[{', '.join(written(item) for item in value)}]"
     if isinstance(value, Mapping):
         return f"{{ {' '.join(lines(value.items()))} }}"
     if isinstance(value, enum.Enum):
@@ -69,10 +69,10 @@ def written(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return ``text`` as a string literal; what does not print is escaped as the bytes of its UTF-8."""
+    """Return ``text`` as a string literal; characters that do not print are escaped as UTF-8 bytes."""
     escapes = {"\n": r"\n", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
-    def escaped(one: str) -> str:
-        return escapes.get(one) or (one if one.isprintable() else "".join(f"\\{byte:03o}" for byte in one.encode()))
+    def escaped(char: str) -> str:
+        return escapes.get(char) or (char if char.isprintable() else "".join(f"\\{byte:03o}" for byte in char.encode()))
 
     return f'"{"".join(map(escaped, text))}"'

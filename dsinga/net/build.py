@@ -9,7 +9,7 @@ from graphlib import TopologicalSorter
 import numpy as np
 
 from dsinga.job import JobError, LayerConf, NetConf, Phase
-from dsinga.job.checknet import check_net, sources
+from dsinga.job.check_net import check_net, forward_sources
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.codes import Codes
 from dsinga.layers.context import RecordInfo
@@ -63,7 +63,7 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
     for layer in confs:
         cls = layer_class(layer)
         check_records(layer, cls, records)
-        source_positions = [position[source] for source in sources(layer, named)]
+        source_positions = [position[source] for source in forward_sources(layer, named)]
         shapes = [
             layers[source].shape if k == cls.label_source else handed_shape(layers[source], handed, source)
             for k, source in enumerate(source_positions)
@@ -74,7 +74,7 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
         check_codes(layers[-1], records)
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
-    joined = [tuple(position[source] for source in sources(layer, named)) for layer in confs]
+    joined = [tuple(position[source] for source in forward_sources(layer, named)) for layer in confs]
     nodes = [Node(*node) for node in zip(layers, joined, names, strict=True)]
     return NeuralNet(insert_reconstructions(insert_splits(nodes)), freeze_other_params(nodes, params), phase)
 
@@ -155,7 +155,9 @@ def sort_layers(confs: Sequence[LayerConf]) -> list[LayerConf]:
     """Return the layers in topological order, and in the job's order where that leaves a choice."""
     named = {layer.name: layer for layer in confs}
     position = {layer.name: k for k, layer in enumerate(confs)}
-    sorter = TopologicalSorter({position[name]: [position[s] for s in sources(named[name], named)] for name in named})
+    sorter = TopologicalSorter(
+        {position[name]: [position[s] for s in forward_sources(named[name], named)] for name in named}
+    )
     sorter.prepare()
     ready: list[int] = []
     ordered: list[LayerConf] = []

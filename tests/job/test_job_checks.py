@@ -110,7 +110,7 @@ def test_a_sound_job_passes():
         ("cluster { nservers_per_procs: -2 }", "nservers_per_procs must be at least 1, not -2"),
         (
             "cluster { nworker_groups: 3 nserver_groups: 2 }",
-            "nserver_groups: 2 must divide nworker_groups: 3; a server group serves equally many",
+            "nserver_groups: 2 must divide nworker_groups: 3, because each server group serves as many",
         ),
         ("cluster { nserver_groups: 2 }", "nserver_groups: 2 must divide nworker_groups: 1"),
     ],
@@ -139,7 +139,7 @@ def test_a_mistake_outside_the_net_is_told_with_its_line(top, said):
         ("param { init { type: kGaussian std: -1 } }", "std must be at least 0, not -1.0"),
         ("param { type: kUser }", 'type kUser needs user_type: "..."'),
         ("shift: [1, 1]", "shift has 2 values for 1 srclayers"),
-        ("include: kTrain exclude: kTest", "has both include and exclude; keep include"),
+        ("include: kTrain exclude: kTest", "has both include and exclude; leave exclude out"),
     ],
 )
 def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, said):
@@ -160,11 +160,11 @@ def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, said):
         ('layer { name: "x" type: kRecordInput store_conf { path: "a" } }', "store_conf needs a batchsize, as in"),
         (
             'layer { name: "x" type: kReLU srclayers: "dta" }',
-            "phase kTrain has no layer 'dta' for its srclayers; did you mean",
+            "its source 'dta' is not in phase kTrain; did you mean",
         ),
         (
             'layer { name: "x" type: kReLU srclayers: "qqq" }',
-            "has no layer 'qqq' for its srclayers; its layers are x, data, ip1",
+            "its source 'qqq' is not in phase kTrain; its layers are x, data, ip1",
         ),
         ('layer { name: "x" type: kReLU srclayers: "x" }', "its srclayers lead back to it in phase kTrain: x <- x"),
         (
@@ -184,11 +184,13 @@ def test_a_layer_that_does_not_fit_is_told_with_its_line(net, said):
 
 def test_each_value_of_a_list_has_its_own_line():
     text = "net { layer { name: 'b' type: kReLU } layer { name: 'a' type: kReLU\n srclayers: 'b'\n srclayers: 'c' } }"
-    assert complaint(loads(f"train_steps: 1 {text}", "f")).startswith("f:3: layer 'a': phase kTrain has no layer 'c'")
+    assert complaint(loads(f"train_steps: 1 {text}", "f")).startswith(
+        "f:3: layer 'a': its source 'c' is not in phase kTrain"
+    )
 
 
 def test_a_source_of_another_phase_is_shown_where_it_is():
-    said = "layer 'ip1': phase kVal has no layer 'data' for its srclayers; the one of line 5 has another include"
+    said = "layer 'ip1': its source 'data' is not in phase kVal; the layer of this name on line 5 is in other phases"
     assert complaint(job("validate_steps: 3 validate_freq: 1")) == f"job.conf:10: {said}"
     check(job("validate_steps: 3"))  # never due
     check(job("validate_steps: 3 validate_freq: 1"), [Phase.kTrain, Phase.kTest])
@@ -215,7 +217,7 @@ def test_contrastive_divergence_and_boltzmann_machines_want_each_other():
     hid = "layer { name: 'hid' type: kRBMHid srclayers: 'vis' rbm_conf { hdim: 3 } }"
     assert "layer 'vis': kRBMVis has no gradient for kBP" in complaint(job(net=vis + hid))
     assert "the net has no kRBMVis layer" in complaint(job("train_one_batch { alg: kCD }"))
-    auto = "the cost model knows back-propagation, not kCD; leave partition out"
+    auto = "partition: auto supports back-propagation only, not kCD; leave partition out"
     assert auto in complaint(job("train_one_batch { alg: kCD }", f"partition: auto {vis} {hid}"))
 
 
@@ -233,7 +235,7 @@ def test_a_deep_net_is_walked_without_recursion():
 def test_a_layer_is_placed_on_a_worker_of_the_group():
     check(job("cluster { nworkers_per_group: 2 }", ip1="location: 1"))
     said = complaint(job("cluster { nworkers_per_group: 2 }", ip1="location: 2"))
-    assert said == f"job.conf:{IP1}: layer 'ip1': location must be one of the group's workers, 0 to 1"
+    assert said == f"job.conf:{IP1}: layer 'ip1': location must be a worker of the group, 0 to 1, not 2"
 
 
 def test_training_needs_steps_and_testing_does_not():
@@ -246,12 +248,12 @@ def test_training_needs_steps_and_testing_does_not():
 def test_a_job_without_layers_is_refused():
     assert "no layers" in complaint(loads("train_steps: 1"))
     only_test = loads("train_steps: 1 net { layer { name: 'a' type: kReLU include: kTest } }", "f")
-    assert complaint(only_test) == "f:1: no layer is in phase kTrain"
+    assert complaint(only_test) == "f:1: no layer is in phase kTrain; change the include or exclude of its layers"
 
 
 def test_a_job_made_in_python_is_checked_without_places():
     made = Job(train_steps=1, net={"layer": [{"name": "a", "type": "kReLU", "srclayers": "b"}]})
-    assert complaint(made).startswith("layer 'a': phase kTrain has no layer 'b'")
+    assert complaint(made).startswith("layer 'a': its source 'b' is not in phase kTrain")
     twice = {"name": "a", "type": "kReLU"}
     assert complaint(Job(train_steps=1, net={"layer": [twice, twice]})).startswith(
         "layer 'a' is in phase kTrain twice; "

@@ -107,8 +107,8 @@ LAYER = "net {{ layer {{ name: 'ip1'\n type: kInnerProduct\n {} }} }}"
         (LAYER.format("srclayrs: 'a'"), 3, ["layer 'ip1': LayerConf has no field 'srclayrs'", "'srclayers'?"]),
         (LAYER.format("innerproduct_conf {\n num_outputs: 3 }"), 4, ["layer 'ip1': InnerProductConf", "'num_output'?"]),
         (LAYER.format("num_output: 3"), 3, ["layer 'ip1'", "'num_output'; it belongs in innerproduct_conf"]),
-        (LAYER.format("innerproduct_conf { layer { } }"), 3, ["but NetConf has: is a '}' missing before it?"]),
-        (LAYER.format("param { train_steps: 1 }"), 3, ["layer 'ip1': ParamConf", "but Job has: is a '}' missing"]),
+        (LAYER.format("innerproduct_conf { layer { } }"), 3, ["but NetConf has it: is a '}' missing before it?"]),
+        (LAYER.format("param { train_steps: 1 }"), 3, ["layer 'ip1': ParamConf", "but Job has it: is a '}' missing"]),
         (
             "net { layer { type: kInnerProdct name: 'a' } }",
             1,
@@ -145,7 +145,7 @@ LAYER = "net {{ layer {{ name: 'ip1'\n type: kInnerProduct\n {} }} }}"
         (
             "net {\n layer {\n  name: 'a'\n layer {\n }\n}",
             4,
-            ["layer 'a'", "but NetConf has: is a '}' missing before it?"],
+            ["layer 'a'", "but NetConf has it: is a '}' missing before it?"],
         ),
     ],
 )

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dsinga.job import JobError
-from dsinga.job.textformat import Block, Entry, UnclosedError, Word, parse, parse_value
+from dsinga.job.textformat import BareWord, Block, Entry, UnclosedError, parse, parse_value
 
 
 def values(text: str) -> list:
@@ -51,7 +51,7 @@ def test_a_value_is_what_protobuf_makes_of_it(text, value):
 
 def test_words_are_told_from_strings():
     word, string = values("a: kSGD b: 'kSGD'")
-    assert (type(word), type(string)) == (Word, str)
+    assert (type(word), type(string)) == (BareWord, str)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_extensions_and_lists_of_blocks_keep_names_and_lines():
         ("a { 3: 4 }", "1:5", "expected a field name, found '3'"),
         ("a: [1 2]", "1:7", "expected ',' or ']', found '2'"),
         ("a: [[1]]", "1:5", "expected a value, found '['"),
-        ("a: 1 }", "1:6", "this '}' closes nothing"),
+        ("a: 1 }", "1:6", "'}' closes no block"),
         ("a {\n b: 1\n", "3:1", "the text ends, but the '{' of line 1 is never closed"),
         ("a: [", "1:5", "the text ends, but the '[' of line 1 is never closed"),
         ("a: 1.2.3", "1:4", "'1.2.3' is not a number"),

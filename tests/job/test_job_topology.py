@@ -76,4 +76,4 @@ def test_given_edges_take_the_place_of_a_named_graph() -> None:
 def test_a_server_group_serves_neighbouring_worker_groups() -> None:
     shape = asked(6, 3, 1, 1)
     assert [shape.server_group(group) for group in range(6)] == [0, 0, 1, 1, 2, 2]
-    assert [list(shape.served(server_group)) for server_group in range(3)] == [[0, 1], [2, 3], [4, 5]]
+    assert [list(shape.worker_groups(server_group)) for server_group in range(3)] == [[0, 1], [2, 3], [4, 5]]

@@ -1,4 +1,4 @@
-"""A job as a small HTML table, which notebooks show for it."""
+"""Shows a job in notebooks as an HTML table with a row for each layer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SHOWN_APART = ("name", "type", "user_type", "srclayers", "include", "exclude", "
 
 
 def job_html(job: Job) -> str:
-    """Return the picture of ``job``: a line on training, then a row for each layer."""
+    """Return ``job`` as HTML: a line on training, then a table with a row for each layer."""
     head = ("layer", "type", "sources", "configuration", "params", "phases")
     rows = [
-        f"<div><b>{escape(job.name)}</b>: {escape(training(job))}</div>",
+        f"<div><b>{escape(job.name)}</b>: {escape(training_summary(job))}</div>",
         "<table>",
         f"<thead>{row(head, 'th')}</thead>",
         "<tbody>",
@@ -28,10 +28,12 @@ def job_html(job: Job) -> str:
     return "\n".join(rows)
 
 
-def training(job: Job) -> str:
-    """Return what the job does, in one line: steps, algorithm, updater, workers."""
+def training_summary(job: Job) -> str:
+    """Return one line on the training of a job: steps, algorithm, updater, workers."""
     alg, updater, rate = job.train_one_batch, job.updater, job.updater.learning_rate
-    rates = ", ".join(f"{one:g}" for one in (rate.fixedstep_conf.step_lr if rate.fixedstep_conf else [rate.base_lr]))
+    rates = ", ".join(
+        f"{value:g}" for value in (rate.fixedstep_conf.step_lr if rate.fixedstep_conf else [rate.base_lr])
+    )
     parts = [
         f"{job.train_steps} steps of {alg.user_alg or alg.alg.name}",
         f"{updater.user_type or updater.type.name} at {rates} ({rate.user_type or rate.type.name})",
@@ -45,42 +47,42 @@ def layer_cells(layer: LayerConf) -> tuple[str, ...]:
     """Return the cells of a layer's row."""
     conf = {name: value for name, value in set_fields(layer).items() if name not in SHOWN_APART}
     phases = [phase.name or "" for phase in layer.include] + [f"not {phase.name}" for phase in layer.exclude]
-    params = [param_words(param) for param in layer.param]
+    params = [param_text(param) for param in layer.param]
     sources = ", ".join(layer.srclayers)
-    return layer.name, layer.type_name, sources, ", ".join(words(conf)), ", ".join(params), ", ".join(phases)
+    return layer.name, layer.type_name, sources, ", ".join(field_texts(conf)), ", ".join(params), ", ".join(phases)
 
 
-def words(fields: dict[str, Any]) -> list[str]:
-    """Return "field value" for each field that is set, those of inner messages in place of the messages."""
-    found = []
+def field_texts(fields: dict[str, Any]) -> list[str]:
+    """Return "field value" for each field that is set; an inner message is replaced by its fields."""
+    texts = []
     for name, value in fields.items():
         if isinstance(value, Message):
-            found += words(set_fields(value)) or [name]
+            texts += field_texts(set_fields(value)) or [name]
         elif isinstance(value, dict):
-            found += words(value) or [name]
+            texts += field_texts(value) or [name]
         else:
             value = readable(value)
-            found.append(f"{name} {'×'.join(map(number, value)) if isinstance(value, list) else number(value)}")
-    return found
+            texts.append(f"{name} {'×'.join(map(number, value)) if isinstance(value, list) else number(value)}")
+    return texts
 
 
 def number(value: Any) -> str:
-    """Return a value as one writes it: 16 for the float 16.0."""
+    """Return a number as people write it: 16 for the float 16.0."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def param_words(param: ParamConf) -> str:
-    """Return a param's name, if the job gives it one, and where its values come from."""
+def param_text(param: ParamConf) -> str:
+    """Return a param's name, if the job gives it one, and its initialiser or the param that it shares."""
     if param.share_from:
         return f"{param.name} = {param.share_from}".lstrip()
-    filling = (param.init.user_type or param.init.type.name) if param.init else ""
-    return f"{param.name} ({filling})" if param.name and filling else param.name or filling
+    initialiser = (param.init.user_type or param.init.type.name) if param.init else ""
+    return f"{param.name} ({initialiser})" if param.name and initialiser else param.name or initialiser
 
 
 def row(cells: tuple[str, ...], tag: str) -> str:
-    """Return a table row of escaped cells, aligned to the left as text should be."""
+    """Return a table row of escaped cells, aligned to the left."""
     inner = "".join(f'<{tag} style="text-align: left">{escape(cell)}</{tag}>' for cell in cells)
     return f"<tr>{inner}</tr>"
 
 
-Job._repr_html_ = job_html  # set here because the schema must not import what shows it
+Job._repr_html_ = job_html  # set here because the schema must not import this file

@@ -30,9 +30,18 @@ def complaint(cluster: str, **changes: object) -> str:
     ("cluster", "said"),
     [
         ("nserver_groups: 3", "nserver_groups: 3 must divide nworker_groups: 4"),
-        ("update: kWorker", "update: kWorker keeps a copy of the params in every worker, and those of 4 worker groups"),
-        ("fullc_gather: true", "fullc_gather keeps weights in the workers, and those of 4 worker groups would drift"),
-        ("nserver_groups: 4 staleness: 1", "each of the job's 4 server groups has only one; leave it out, or use"),
+        (
+            "update: kWorker",
+            "update: kWorker keeps a copy of the params in every worker, and the copies of 4 worker groups",
+        ),
+        (
+            "fullc_gather: true",
+            "fullc_gather keeps weights in the workers, and the copies of 4 worker groups would drift",
+        ),
+        (
+            "nserver_groups: 4 staleness: 1",
+            "each of the 4 server groups has one worker group only; leave it out, or use",
+        ),
         ("nserver_groups: 4 sync_edge { group: 0 }", "sync_edge joins two server groups, as in sync_edge { group: 0"),
         ("nserver_groups: 4 sync_edge { group: 0 group: 4 }", "sync_edge names server group 4, but the job has 4, num"),
         ("nserver_groups: 4 sync_edge { group: 2 group: 2 }", "sync_edge joins server group 2 to itself"),
@@ -52,7 +61,7 @@ def test_a_topology_that_cannot_be_is_refused_with_its_line(cluster: str, said: 
 def test_a_warm_up_must_end_before_the_run_does() -> None:
     told = complaint("", warmup_steps=11)
     assert told == (
-        "job.conf:1: warmup_steps: 11 is beyond the 10 train_steps; the other worker groups would never begin"
+        "job.conf:1: warmup_steps: 11 is more than train_steps: 10; the other worker groups would never begin"
     )
 
 

@@ -1,0 +1,187 @@
+"""Builds a message field by field: values may be added or replaced before required fields are checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.job.layerconf import LayerConf
+from dsinga.job.message import (
+    JobError,
+    Message,
+    Where,
+    convert_item,
+    defaults,
+    describe,
+    field_name,
+    field_types,
+    is_message,
+    item_type,
+    missing,
+    set_fields,
+)
+from dsinga.job.textformat import BareWord, Block
+
+BOOLEANS = {"true": True, "True": True, "t": True, "false": False, "False": False, "f": False, 1: True, 0: False}
+
+
+class MessageBuilder:
+    """The values of a message that is being read, with the place of each in the text.
+
+    ``values`` holds the values of the fields, with a builder for each inner message; ``lines`` the place of each value
+    of each field. ``owner`` names the layer that the message belongs to and begins its error messages. ``outer`` is the
+    builder of the message around this one.
+    """
+
+    def __init__(self, cls: type[Message], where: Where, owner: str = "", outer: MessageBuilder | None = None):
+        self.cls, self.where, self.owner, self.outer = cls, where, owner, outer
+        self.values: dict[str, Any] = {}
+        self.lines: dict[str, list[Where]] = {}
+
+    def error(self, message: str, where: Where | None = None) -> JobError:
+        """Return a JobError about this message, placed at ``where`` or at the begin of the message."""
+        return JobError(f"{where or self.where}: {self.owner}{message}")
+
+    def field(self, spelled: str, where: Where) -> tuple[str, Any, bool]:
+        """Return (name, type of one value, whether it is repeated) of a field; raise JobError if there is none."""
+        try:
+            name = field_name(self.cls, spelled)
+        except JobError as error:
+            hint = self.placement_hint(spelled)
+            text = f"{self.cls.__name__} has no field {spelled!r}{hint}" if hint else str(error)
+            raise self.error(text, where) from None
+        return (name, *item_type(field_types(self.cls)[name]))
+
+    def placement_hint(self, spelled: str) -> str:
+        """Return a hint for a field that this message lacks but an inner or an outer message has, else ""."""
+        kinds = {name: item_type(hint)[0] for name, hint in field_types(self.cls).items()}
+        blocks = [name for name, kind in kinds.items() if is_message(kind) and spelled in field_types(kind)]
+        if blocks:
+            return f"; it belongs in {' or '.join(blocks)}"
+        outer = self.outer
+        while outer and spelled not in field_types(outer.cls):
+            outer = outer.outer
+        return f", but {outer.cls.__name__} has it: is a '}}' missing before it?" if outer else ""
+
+    def add(self, spelled: str, value: Any, where: Where) -> None:
+        """Set the field ``spelled`` to a value from the parser; add the value if the field is repeated."""
+        if spelled.startswith("["):
+            return self.add_extension(spelled, value, where)
+        name, kind, repeated = self.field(spelled, where)
+        if kind is dict:
+            raise self.error(f"{self.cls.__name__}: extensions are written by name, as [name] {{ ... }}", where)
+        if repeated:
+            items = [self.item(name, kind, item, where) for item in (value if isinstance(value, list) else [value])]
+            self.values.setdefault(name, []).extend(items)
+            self.lines.setdefault(name, []).extend([where] * len(items))
+            return None
+        if name in self.values:
+            raise self.error(f"{self.cls.__name__}.{name} is given twice, first at {self.lines[name][0]}", where)
+        self.values[name] = self.item(name, kind, value, where)
+        self.lines[name] = [where]
+        return None
+
+    def add_extension(self, spelled: str, value: Any, where: Where) -> None:
+        """Store the extension ``[name]`` of a user-defined type as nested dicts."""
+        if "extensions" not in field_types(self.cls):
+            raise self.error(f"{self.cls.__name__} takes no extensions such as {spelled}", where)
+        put(self.values.setdefault("extensions", {}), spelled[1:-1], plain_value(value))
+        self.lines.setdefault("extensions", []).append(where)
+
+    def item(self, name: str, kind: Any, value: Any, where: Where) -> Any:
+        """Return one value of a field as ``kind``, or a builder for a message; raise JobError for any other value."""
+        what = f"{self.cls.__name__}.{name}"
+        if isinstance(value, Block) and is_message(kind):
+            return read(value, kind, where, self)
+        if isinstance(value, (Block, list)) or is_message(kind):
+            expected = f"a block {name} {{ ... }}" if is_message(kind) else describe(kind)
+            given = {Block: "a block { ... }", list: "a list"}.get(type(value), repr(value))
+            raise self.error(f"{what} takes {expected}, not {given}", where)
+        try:
+            return convert_item(typed(value, kind, what), kind, what)
+        except JobError as error:
+            raise self.error(str(error), where) from None
+
+    def child(self, name: str, kind: type[Message], where: Where) -> MessageBuilder:
+        """Return the builder of an inner message, made from the field's default if the field is not set yet."""
+        if name not in self.values:
+            default = defaults(self.cls).get(name)
+            self.values[name] = (
+                builder_of(default, where, self) if default else MessageBuilder(kind, where, self.owner, self)
+            )
+            self.lines[name] = [where]
+        return self.values[name]
+
+    def build(self) -> Message:
+        """Return the message; raise JobError if it or an inner message lacks a required field."""
+        if text := missing(self.cls, self.values):
+            raise self.error(text)
+        message = self.cls(**{name: build_value(value) for name, value in self.values.items()})
+        message._where = self.where  # type: ignore[misc]
+        message._lines = self.lines  # type: ignore[misc]
+        return message
+
+
+def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
+    """Return a builder with the fields of a block of the text; the block begins at ``where``."""
+    owner = outer.owner if outer else ""
+    if cls is LayerConf:
+        names = [entry.value for entry in block.entries if entry.name == "name" and type(entry.value) is str]
+        owner = f"layer {names[0]!r}: " if names else ""
+    builder = MessageBuilder(cls, where, owner, outer)
+    for entry in block.entries:
+        builder.add(entry.name, entry.value, Where(where.file, entry.line))
+    return builder
+
+
+def builder_of(message: Message, where: Where, outer: MessageBuilder) -> MessageBuilder:
+    """Return a builder that builds an equal of ``message``, a default value without lists."""
+    builder = MessageBuilder(type(message), where, outer.owner, outer)
+    for name, value in set_fields(message).items():
+        builder.values[name] = builder_of(value, where, builder) if isinstance(value, Message) else value
+    return builder
+
+
+def build_value(value: Any) -> Any:
+    """Return a value of a builder with the messages in it built."""
+    if isinstance(value, list):
+        return [build_value(item) for item in value]
+    return value.build() if isinstance(value, MessageBuilder) else value
+
+
+def typed(value: Any, kind: Any, what: str) -> Any:
+    """Return the Python value of a scalar that the text format spells otherwise: booleans and infinities."""
+    if kind is bool and not (type(value) is str or isinstance(value, float)):
+        return BOOLEANS.get(value, value)
+    if kind is str and isinstance(value, BareWord):
+        raise JobError(f'{what} takes a string: write "{value}", with quotes')
+    if kind is float and isinstance(value, BareWord):
+        return real(value) or value
+    return value
+
+
+def real(word: BareWord) -> float | None:
+    """Return the float of a word such as inf, None for any other word."""
+    return float(word) if word.lower() in ("inf", "infinity", "nan") else None
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value of an extension, which has no schema, as a dict, list, bool, number or string."""
+    if isinstance(value, Block):
+        fields: dict[str, Any] = {}
+        for entry in value.entries:
+            put(fields, entry.name, plain_value(entry.value))
+        return fields
+    if isinstance(value, list):
+        return [plain_value(item) for item in value]
+    if isinstance(value, BareWord):
+        number = real(value)
+        return {"true": True, "false": False}.get(value, str(value)) if number is None else number
+    return value
+
+
+def put(fields: dict[str, Any], name: str, value: Any) -> None:
+    """Set a field of an extension, which has no schema; a field given several times becomes a list."""
+    if name in fields:
+        before, after = (item if isinstance(item, list) else [item] for item in (fields[name], value))
+        value = before + after
+    fields[name] = value

@@ -1,0 +1,77 @@
+"""Checks the topology of a job: numbers of groups, edges between server groups, options for several groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsinga.job.enums import UpdatePlace
+from dsinga.job.schema import ClusterConf, Job
+
+
+def check_cluster(job: Job) -> None:
+    """Raise JobError for the first field of ``cluster {}``, or one that depends on it, that cannot work."""
+    if job.warmup_steps > job.train_steps > 0:
+        text = f"warmup_steps: {job.warmup_steps} is more than train_steps: {job.train_steps}; the other worker groups"
+        raise job.error(f"{text} would never begin", "warmup_steps")
+    cluster = job.cluster
+    if cluster is None:
+        return
+    groups, server_groups = cluster.nworker_groups, cluster.nserver_groups
+    if groups % server_groups:
+        text = f"nserver_groups: {server_groups} must divide nworker_groups: {groups}, because each server group serves"
+        raise cluster.error(f"{text} as many worker groups", "nserver_groups")
+    check_edges(cluster)
+    if groups > 1:
+        check_asynchronous(cluster)
+    for layer in job.neuralnet.layer:
+        if layer.location is not None and layer.location >= cluster.nworkers_per_group:
+            last = cluster.nworkers_per_group - 1
+            text = f"layer {layer.name!r}: location must be a worker of the group, 0 to {last}, not {layer.location}"
+            raise layer.error(text, "location")
+
+
+def check_asynchronous(cluster: ClusterConf) -> None:
+    """Raise JobError for options that do not work with several worker groups.
+
+    ``staleness`` is allowed in a job of one worker group, which keeps any bound. It is refused where each worker group
+    has a server group of its own, because no server group could then keep the bound.
+    """
+    groups = cluster.nworker_groups
+    if cluster.update is UpdatePlace.kWorker:
+        text = f"update: kWorker keeps a copy of the params in every worker, and the copies of {groups} worker groups"
+        raise cluster.error(f"{text} would drift apart; use update: kServer, or one worker group", "update")
+    if cluster.fullc_gather:
+        text = f"fullc_gather keeps weights in the workers, and the copies of {groups} worker groups would drift apart"
+        raise cluster.error(f"{text}; leave it out, or use one worker group", "fullc_gather")
+    if cluster.staleness is not None and cluster.nserver_groups == groups:
+        text = f"staleness bounds the worker groups of one server group, but each of the {groups} server groups has one"
+        raise cluster.error(f"{text} worker group only; leave it out, or use fewer server groups", "staleness")
+
+
+def check_edges(cluster: ClusterConf) -> None:
+    """Raise JobError for a sync_edge to an unknown server group, and for a server group that no edge reaches."""
+    groups = cluster.nserver_groups
+    for edge in cluster.sync_edge:
+        if len(edge.group) != 2:
+            text = f"sync_edge joins two server groups, as in sync_edge {{ group: 0 group: 1 }}; it has {edge.group}"
+            raise edge.error(text, "group")
+        for item, group in enumerate(edge.group):
+            if group not in range(groups):
+                text = f"sync_edge names server group {group}, but the job has {groups}, numbered from 0"
+                raise edge.error(text, "group", item)
+        if edge.group[0] == edge.group[1]:
+            raise edge.error(f"sync_edge joins server group {edge.group[0]} to itself; join it to another", "group")
+    if cluster.sync_edge:
+        unreached = sorted(set(range(groups)) - reached([tuple(edge.group) for edge in cluster.sync_edge]))
+        if unreached:
+            text = f"no path of sync_edge leads from server group 0 to {unreached[0]}; their params would drift apart"
+            raise cluster.error(text, "sync_edge")
+
+
+def reached(edges: Iterable[tuple[int, ...]], start: int = 0) -> set[int]:
+    """Return the nodes that can be reached from ``start`` along edges in either direction."""
+    edges, nodes, frontier = list(edges), {start}, {start}
+    while frontier:
+        frontier = {node for edge in edges if frontier & set(edge) for node in edge} - nodes
+        nodes |= frontier
+    return nodes
