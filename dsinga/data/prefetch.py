@@ -116,7 +116,7 @@ class _Queue(Generic[T]):
         except Empty:
             raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for the batch of step {step} to be read") from None
         if item is _END or self._closed:
-            raise self._error or RunError(f"the prefetching was closed before step {step} took its batch")
+            raise self._error or RunError(f"cannot read the batch of step {step} after the end of prefetching")
         self._tickets.put(None)
         return item
 

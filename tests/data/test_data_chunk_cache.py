@@ -1,4 +1,4 @@
-"""The cache of decoded chunks: bounded, shared by threads, each chunk loaded once."""
+"""The cache of decoded chunks is bounded, shared by threads, and loads each chunk once."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def kilobyte(value: int) -> np.ndarray:
     return np.full(1024, value, np.uint8)
 
 
-def test_it_keeps_what_was_used_last() -> None:
+def test_it_keeps_the_most_recently_used_chunks() -> None:
     cache = ChunkCache(limit=3 << 10)
     loads: list[int] = []
 
     def get(key: int) -> np.ndarray:
         return cache.get(key, lambda: loads.append(key) or kilobyte(key))
 
-    for key in (0, 1, 2, 0, 3):  # 3 drives out 1, since 0 was used again
+    for key in (0, 1, 2, 0, 3):  # 3 evicts 1, since 0 was used again
         assert (get(key) == key).all()
     assert loads == [0, 1, 2, 3]
     get(0), get(2), get(1)
     assert loads == [0, 1, 2, 3, 1]
 
 
-def test_a_chunk_beyond_the_limit_is_served_but_not_kept() -> None:
+def test_a_chunk_larger_than_the_limit_is_returned_but_not_kept() -> None:
     cache = ChunkCache(limit=1000)
     loads: list[int] = []
     for _ in range(2):
@@ -44,28 +44,28 @@ def test_chunks_are_read_only() -> None:
         chunk[0] = 2
 
 
-def test_an_error_reaches_all_who_wait_and_is_forgotten() -> None:
+def test_an_error_is_raised_in_all_waiting_threads_and_not_kept() -> None:
     cache = ChunkCache()
-    started, go = threading.Event(), threading.Event()
+    started, unblocked = threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
     def fail() -> np.ndarray:
         started.set()
-        assert go.wait(10)
+        assert unblocked.wait(10)
         raise OSError("disk")
 
-    def ask() -> None:
+    def get() -> None:
         try:
             cache.get("x", fail)
         except OSError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=ask) for _ in range(3)]
+    threads = [threading.Thread(target=get) for _ in range(3)]
     threads[0].start()
     assert started.wait(10)
     for thread in threads[1:]:
         thread.start()
-    go.set()
+    unblocked.set()
     for thread in threads:
         thread.join(10)
     assert len(errors) == 3
@@ -75,11 +75,11 @@ def test_an_error_reaches_all_who_wait_and_is_forgotten() -> None:
 def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "TIMEOUT_SECONDS", 0.05)
     cache = ChunkCache()
-    started, go = threading.Event(), threading.Event()
+    started, unblocked = threading.Event(), threading.Event()
 
     def slow() -> np.ndarray:
         started.set()
-        assert go.wait(10)
+        assert unblocked.wait(10)
         return kilobyte(1)
 
     thread = threading.Thread(target=lambda: cache.get("x", slow), daemon=True)
@@ -87,5 +87,5 @@ def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) 
     assert started.wait(10)
     with pytest.raises(RunError, match="waited 0 s for another thread to read chunk x"):
         cache.get("x", slow)
-    go.set()
+    unblocked.set()
     thread.join(10)

@@ -1,4 +1,4 @@
-"""Sentences in columns: codes, tags, what is seen of unseen words, and faults by file and line."""
+"""The importer of tagged sentences: codes, tags, features of words, and errors with file and line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(folder: Path, text: str) -> Path:
     return folder / "sentences.conll"
 
 
-def imported(folder: Path, text: str, name: str = "train", **options: object) -> dict[str, RecordStore]:
+def import_text(folder: Path, text: str, name: str = "train", **options: object) -> dict[str, RecordStore]:
     import_records("conll", write(folder, text), folder / name, **options)
     return {part.stem: RecordStore(part) for part in (folder / name).iterdir()}
 
@@ -37,19 +37,19 @@ def rows(store: RecordStore) -> tuple[list, list | None]:
     return data.tolist(), None if labels is None else labels.tolist()
 
 
-def test_words_get_codes_by_how_often_they_occur_and_tags_by_type(tmp_path):
-    words = imported(tmp_path, TRAIN)["words"]
+def test_words_have_codes_by_frequency_and_tags_by_type(tmp_path):
+    words = import_text(tmp_path, TRAIN)["words"]
     assert words.vocabulary == ("<unk>", "paris", "is")  # hilton occurs once only
     assert words.classes == ("O", "B-location", "I-location", "B-person", "I-person")
     assert rows(words) == ([[1, 2, 2], [1, 0, -1]], [[1, 0, 0], [1, 4, -1]])
 
 
-def test_what_is_seen_of_words_are_stores_of_their_own(tmp_path):
-    stores = imported(tmp_path, TRAIN, min_count=1)
+def test_features_of_words_are_separate_stores(tmp_path):
+    stores = import_text(tmp_path, TRAIN, min_count=1)
     assert set(stores) == {"words", "shapes", "prefixes", "suffixes"}
     assert {store.shape for store in stores.values()} == {(3,)}
-    named = {name: [store.vocabulary[code] for code in rows(store)[0][0]] for name, store in stores.items()}
-    assert named == {
+    symbols = {name: [store.vocabulary[code] for code in rows(store)[0][0]] for name, store in stores.items()}
+    assert symbols == {
         "words": ["paris", "is", "is"],
         "shapes": ["Xx", "x", "x"],
         "prefixes": ["par", "is", "is"],
@@ -67,28 +67,28 @@ def test_shapes(word: str, shape: str):
 
 
 def test_other_sentences_get_the_codes_of_training(tmp_path):
-    imported(tmp_path, TRAIN)
-    words = imported(tmp_path, "is O\nBerlin B-location\nparis O\nis O\n", "val", vocabulary=str(tmp_path / "train"))[
-        "words"
-    ]
+    import_text(tmp_path, TRAIN)
+    words = import_text(
+        tmp_path, "is O\nBerlin B-location\nparis O\nis O\n", "val", vocabulary=str(tmp_path / "train")
+    )["words"]
     assert words.vocabulary == ("<unk>", "paris", "is")
     assert rows(words) == ([[2, 0, 1, 2]], [[0, 1, 0, 0]])
 
 
-def test_without_tags_labels_say_how_long_sentences_are(tmp_path):
-    imported(tmp_path, TRAIN)
+def test_without_tags_labels_are_zero_padded_with_minus_one(tmp_path):
+    import_text(tmp_path, TRAIN)
     folder = str(tmp_path / "train")
-    words = imported(tmp_path, "is\nparis\n\nis\n", "new", vocabulary=folder, has_label=False)["words"]
+    words = import_text(tmp_path, "is\nparis\n\nis\n", "new", vocabulary=folder, has_label=False)["words"]
     assert rows(words) == ([[2, 1], [2, -1]], [[0, 0], [0, -1]])
     assert words.classes[1] == "B-location"
 
 
 def test_other_kinds_of_tags_are_in_alphabetical_order(tmp_path):
-    assert imported(tmp_path, "the D\nB-52 N\nis V\n")["words"].classes == ("D", "N", "V")
+    assert import_text(tmp_path, "the D\nB-52 N\nis V\n")["words"].classes == ("D", "N", "V")
 
 
 def test_the_tag_is_the_last_column(tmp_path):
-    assert imported(tmp_path, "the D I-NP O\nB-52 N I-NP B-x\n")["words"].classes == ("O", "B-x", "I-x")
+    assert import_text(tmp_path, "the D I-NP O\nB-52 N I-NP B-x\n")["words"].classes == ("O", "B-x", "I-x")
 
 
 @pytest.mark.parametrize(
@@ -106,23 +106,23 @@ def test_the_tag_is_the_last_column(tmp_path):
         ("is O\n", {"min_count": 0}, "min_count is 0"),
     ],
 )
-def test_faults_are_named_before_anything_is_written(tmp_path, text: str, options: dict, message: str):
-    imported(tmp_path, TRAIN)
+def test_errors_are_raised_before_a_store_is_written(tmp_path, text: str, options: dict, message: str):
+    import_text(tmp_path, TRAIN)
     if "vocabulary" in options:
         options = {"vocabulary": str(tmp_path / options["vocabulary"])}
     with pytest.raises(UserError, match=message):
-        imported(tmp_path, text, "other", **options)
-    assert not (tmp_path / "other").exists()
+        import_text(tmp_path, text, "destination", **options)
+    assert not (tmp_path / "destination").exists()
 
 
-def test_bytes_that_are_no_text_are_named(tmp_path):
+def test_bytes_that_are_not_utf_8_are_named(tmp_path):
     (tmp_path / "x").write_bytes(b"is O\n\xff O\n")
     with pytest.raises(UserError, match="x:2: not UTF-8 text"):
         import_records("conll", tmp_path / "x", tmp_path / "out")
 
 
-def test_a_store_that_holds_no_codes_has_no_vocabulary(tmp_path):
+def test_stores_without_a_vocabulary_are_refused(tmp_path):
     for name in ("words", "shapes", "prefixes", "suffixes"):
         write_store(tmp_path / "train" / f"{name}.zarr", [(np.ones((1, 2)), None)])
     with pytest.raises(UserError, match="words.zarr has no vocabulary"):
-        imported(tmp_path, "is O\n", "val", vocabulary=str(tmp_path / "train"))
+        import_text(tmp_path, "is O\n", "val", vocabulary=str(tmp_path / "train"))

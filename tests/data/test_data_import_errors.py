@@ -1,4 +1,4 @@
-"""Sources with a fault: one message that names the file and the place in it, and no store."""
+"""Faulty sources: one error that names the file and the place in it, and no store."""
 
 from __future__ import annotations
 
@@ -67,162 +67,196 @@ ROWS = cifar_rows(*records(5, (3, 32, 32)))
 PAIRS = [pair(b"%d" % row, pixels(np.full((4, 4), row, np.uint8), row)) for row in range(3)]
 
 FAULTS: dict[str, tuple[str, Fault, str]] = {
-    "no file": ("mnist", lambda at: at, "has no file train-images-idx3-ubyte"),
+    "no file": ("mnist", lambda folder: folder, "has no file train-images-idx3-ubyte"),
     "no such source": (
         "mnist",
-        lambda at: at / "nowhere",
+        lambda folder: folder / "nowhere",
         "nowhere does not exist; give a file or folder on this machine",
     ),
     "idx truncated": (
         "mnist",
-        lambda at: _mnist(at, IMAGES[:-800]),
+        lambda folder: _mnist(folder, IMAGES[:-800]),
         "train-images.* is truncated: it ends in row 8 of 10",
     ),
-    "idx too long": ("mnist", lambda at: _mnist(at, IMAGES + b"x"), "has more bytes than the 10 rows"),
-    "idx header": ("mnist", lambda at: _mnist(at, IMAGES[:9]), "is truncated: it ends in its header"),
-    "idx magic": ("mnist", lambda at: _mnist(at, b"\x7fELF" + IMAGES), "starts with 2051, this one with b'.x7fELF'"),
-    "idx counts": ("mnist", lambda at: _mnist(at, IMAGES, idx(np.arange(9))), "10 images but .* has 9 labels"),
+    "idx too long": ("mnist", lambda folder: _mnist(folder, IMAGES + b"x"), "has more bytes than the 10 rows"),
+    "idx header": ("mnist", lambda folder: _mnist(folder, IMAGES[:9]), "is truncated: it ends in its header"),
+    "idx magic": (
+        "mnist",
+        lambda folder: _mnist(folder, b"\x7fELF" + IMAGES),
+        "starts with 2051, this one with b'.x7fELF'",
+    ),
+    "idx counts": ("mnist", lambda folder: _mnist(folder, IMAGES, idx(np.arange(9))), "10 images but .* has 9 labels"),
     "gzip truncated": (
         "mnist",
-        lambda at: _mnist(at, gzip.compress(IMAGES)[:-30], suffix=".gz"),
+        lambda folder: _mnist(folder, gzip.compress(IMAGES)[:-30], suffix=".gz"),
         "gz is truncated: its comp",
     ),
     "gzip damaged": (
         "mnist",
-        lambda at: _mnist(at, IMAGES, suffix=".gz"),
+        lambda folder: _mnist(folder, IMAGES, suffix=".gz"),
         "gz cannot be decompressed: Not a gzipped file",
     ),
-    "xz damaged": ("mnist", lambda at: _mnist(at, IMAGES, suffix=".xz"), "xz cannot be decompressed"),
+    "xz damaged": ("mnist", lambda folder: _mnist(folder, IMAGES, suffix=".xz"), "xz cannot be decompressed"),
     "cifar truncated": (
         "cifar10",
-        lambda at: _cifar(at, ROWS[:-1]),
+        lambda folder: _cifar(folder, ROWS[:-1]),
         "data_batch_1.bin is truncated: it ends within row 4",
     ),
     "cifar label": (
         "cifar10",
-        lambda at: _cifar(at, ROWS + b"M" + ROWS[1:]),
+        lambda folder: _cifar(folder, ROWS + b"M" + ROWS[1:]),
         "is not CIFAR-10: row 5 has label 77, not 0 to 9",
     ),
-    "cifar none": ("cifar10", lambda at: at, "has no data_batch_1.bin"),
-    "cifar tar": ("cifar10", lambda at: _file(at, "x.tar.gz", b"nonsense"), "cannot be read as a tar archive"),
+    "cifar none": ("cifar10", lambda folder: folder, "has no data_batch_1.bin"),
+    "cifar tar": ("cifar10", lambda folder: _file(folder, "x.tar.gz", b"nonsense"), "cannot be read as a tar archive"),
     "csv word": (
         "csv",
-        lambda at: _file(at, "x.csv", b"1,2,3\n\n4,5,six\n"),
+        lambda folder: _file(folder, "x.csv", b"1,2,3\n\n4,5,six\n"),
         "x.csv:3: value 3, 'six', is not a number",
     ),
     "csv header": (
         "csv",
-        lambda at: _file(at, "x.csv", b"label,a\n1,2\n"),
+        lambda folder: _file(folder, "x.csv", b"label,a\n1,2\n"),
         "x.csv:1: value 1, 'label', is not a number",
     ),
     "csv columns": (
         "csv",
-        lambda at: _file(at, "x.csv", b"1,2,3\n4,5\n"),
+        lambda folder: _file(folder, "x.csv", b"1,2,3\n4,5\n"),
         "x.csv:2: 2 values, but the lines before have 3",
     ),
-    "csv late": ("csv", lambda at: _file(at, "x.csv", b"1,2,3\n" * 300_000 + b"4,5\n"), "x.csv:300001: 2 values, but"),
-    "csv label": ("csv", lambda at: _file(at, "x.csv", b"1,2\n\n1.5,2\n"), "x.csv:3: label 1.5 is not an integer"),
+    "csv late": (
+        "csv",
+        lambda folder: _file(folder, "x.csv", b"1,2,3\n" * 300_000 + b"4,5\n"),
+        "x.csv:300001: 2 values, but",
+    ),
+    "csv label": (
+        "csv",
+        lambda folder: _file(folder, "x.csv", b"1,2\n\n1.5,2\n"),
+        "x.csv:3: label 1.5 is not an integer",
+    ),
     "csv no data": (
         "csv",
-        lambda at: _file(at, "x.csv", b"1\n2\n"),
+        lambda folder: _file(folder, "x.csv", b"1\n2\n"),
         "x.csv:1: only one value; a line needs a label and data",
     ),
-    "csv empty": ("csv", lambda at: _file(at, "x.csv", b"\n"), "there are no records to write"),
+    "csv empty": ("csv", lambda folder: _file(folder, "x.csv", b"\n"), "there are no records to write"),
     "kvfile truncated": (
         "kvfile",
-        lambda at: _file(at, "x.bin", b"".join(PAIRS)[:-5]),
+        lambda folder: _file(folder, "x.bin", b"".join(PAIRS)[:-5]),
         "record 2 at byte 82: its value ends",
     ),
     "kvfile not one": (
         "kvfile",
-        lambda at: _file(at, "x.bin", b"some text, not pairs"),
+        lambda folder: _file(folder, "x.bin", b"some text, not pairs"),
         "is not a kvfile, or truncated",
     ),
     "kvfile no message": (
         "kvfile",
-        lambda at: _file(at, "x.bin", pair(b"", b"\xff\xff")),
+        lambda folder: _file(folder, "x.bin", pair(b"", b"\xff\xff")),
         "is not a RecordProto message",
     ),
     "kvfile empty record": (
         "kvfile",
-        lambda at: _file(at, "x.bin", pair(b"", b"")),
+        lambda folder: _file(folder, "x.bin", pair(b"", b"")),
         "record 0 at byte 0 has 0 values, but",
     ),
     "kvfile mixed": (
         "kvfile",
-        lambda at: _file(at, "x.bin", PAIRS[0] + pair(b"", pixels(np.zeros((2, 4), np.uint8), 1))),
+        lambda folder: _file(folder, "x.bin", PAIRS[0] + pair(b"", pixels(np.zeros((2, 4), np.uint8), 1))),
         r"record 1 at byte 41 is uint8 of shape \(2, 4\), but the first record \(.*\) is uint8 of shape \(4, 4\)",
     ),
     "kvfile some labels": (
         "kvfile",
-        lambda at: _file(
-            at, "x.bin", PAIRS[0] + pair(b"", RecordProto(shape=[4, 4], pixel=bytes(16)).SerializeToString())
+        lambda folder: _file(
+            folder, "x.bin", PAIRS[0] + pair(b"", RecordProto(shape=[4, 4], pixel=bytes(16)).SerializeToString())
         ),
         "record 1 at byte 41 has no label, but the first record .* has one",
     ),
     "kvfile shape": (
         "kvfile",
-        lambda at: _file(at, "x.bin", pair(b"", RecordProto(shape=[4, 5], pixel=bytes(16)).SerializeToString())),
+        lambda folder: _file(
+            folder, "x.bin", pair(b"", RecordProto(shape=[4, 5], pixel=bytes(16)).SerializeToString())
+        ),
         r"record 0 at byte 0 has 16 values, but its shape \(4, 5\) has 20",
     ),
-    "lmdb record": ("lmdb", lambda at: _lmdb(at, b"\xff\xff"), "record 'k7' is not a CaffeDatum message"),
-    "lmdb none": ("lmdb", lambda at: _file(at, "x.mdb", b"x"), "cannot be opened as an LMDB database"),
-    "npz none": ("npz", lambda at: _file(at, "x.npz", b"x"), "cannot be read as an npz file"),
+    "lmdb record": ("lmdb", lambda folder: _lmdb(folder, b"\xff\xff"), "record 'k7' is not a CaffeDatum message"),
+    "lmdb none": ("lmdb", lambda folder: _file(folder, "x.mdb", b"x"), "cannot be opened as an LMDB database"),
+    "npz none": ("npz", lambda folder: _file(folder, "x.npz", b"x"), "cannot be read as an npz file"),
     "npz names": (
         "npz",
-        lambda at: _npz(at, train=np.zeros(3)),
+        lambda folder: _npz(folder, train=np.zeros(3)),
         "has no array named data or x or images; it has train",
     ),
-    "npz rows": ("npz", lambda at: _npz(at, x=np.zeros((3, 2)), y=np.zeros(2)), r"'y' has shape \(2,\), but 'x' has"),
-    "npz objects": ("npz", lambda at: _npz(at, x=np.array([None])), "array 'x' is object"),
-    "mat none": ("mat", lambda at: _file(at, "x.mat", b"x" * 300), "x.mat cannot be read as a MATLAB file"),
-    "mat empty": ("mat", lambda at: _file(at, "x.mat", b""), "x.mat cannot be read as a MATLAB file"),
+    "npz rows": (
+        "npz",
+        lambda folder: _npz(folder, x=np.zeros((3, 2)), y=np.zeros(2)),
+        r"'y' has shape \(2,\), but 'x' has",
+    ),
+    "npz objects": ("npz", lambda folder: _npz(folder, x=np.array([None])), "array 'x' is object"),
+    "mat none": ("mat", lambda folder: _file(folder, "x.mat", b"x" * 300), "x.mat cannot be read as a MATLAB file"),
+    "mat empty": ("mat", lambda folder: _file(folder, "x.mat", b""), "x.mat cannot be read as a MATLAB file"),
     "mat hdf5": (
         "mat",
-        lambda at: _file(at, "x.mat", b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + b"x" * 400),
+        lambda folder: _file(folder, "x.mat", b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + b"x" * 400),
         "format 7.3 .HDF5.; save it with",
     ),
-    "mat folder": ("mat", lambda at: at, r"must have one .mat file, but has none; give the path of the file itself"),
+    "mat folder": (
+        "mat",
+        lambda folder: folder,
+        r"must have one .mat file, but has none; give the path of the file itself",
+    ),
     "mat folder two": (
         "mat",
-        lambda at: _file(_mat(at, a=np.ones((3, 2))), "b.mat", b"").parent,
+        lambda folder: _file(_mat(folder, a=np.ones((3, 2))), "b.mat", b"").parent,
         "but has 2: a.mat, b.mat",
     ),
-    "mat no matrix": ("mat", lambda at: _mat(at, a=np.ones(3)), r"no dense matrix of numbers.*; it has a \(1, 3\)"),
-    "mat sparse": ("mat", lambda at: _mat(at, a=csc_array(np.eye(3))), r"no dense matrix .*; it has a \(3, 3\) sparse"),
+    "mat no matrix": (
+        "mat",
+        lambda folder: _mat(folder, a=np.ones(3)),
+        r"no dense matrix of numbers.*; it has a \(1, 3\)",
+    ),
+    "mat sparse": (
+        "mat",
+        lambda folder: _mat(folder, a=csc_array(np.eye(3))),
+        r"no dense matrix .*; it has a \(3, 3\) sparse",
+    ),
     "mat cut": (
         "mat",
-        lambda at: _file(at, "x.mat", (_mat(at, a=np.ones((9, 9))) / "a.mat").read_bytes()[:400]),
+        lambda folder: _file(folder, "x.mat", (_mat(folder, a=np.ones((9, 9))) / "a.mat").read_bytes()[:400]),
         r"^[^ ]*x.mat cannot be read: could not read bytes$",
     ),
     "mat beyond": (
         "mat",
-        lambda at: _mat(at, a=np.full((3, 2), 1e300)),
+        lambda folder: _mat(folder, a=np.full((3, 2), 1e300)),
         "values beyond the range of float32; scale them",
     ),
     "mat rows": (
         "mat",
-        lambda at: _mat(at, a_tr=np.ones((3, 2)), y_tr=np.ones(4)),
+        lambda folder: _mat(folder, a_tr=np.ones((3, 2)), y_tr=np.ones(4)),
         "'a_tr' has 3 rows, but there are 4",
     ),
     "mat two labels": (
         "mat",
-        lambda at: _mat(at, a=np.ones((3, 2)), y=np.ones(3), z=np.ones(3)),
+        lambda folder: _mat(folder, a=np.ones((3, 2)), y=np.ones(3), z=np.ones(3)),
         "'y' and 'z' could both be labels",
     ),
     "mat list": (
         "mat",
-        lambda at: _mat(at, "a 1\nb\n", a_tr=np.ones((3, 2))),
+        lambda folder: _mat(folder, "a 1\nb\n", a_tr=np.ones((3, 2))),
         "trainset.list:2: a line must end in an integer label, not 'b'",
     ),
-    "image": ("imagefolder", lambda at: _file(at, "list", b"list 3"), "list cannot be read as an image"),
-    "image missing": ("imagefolder", lambda at: _file(at, "list", b"a.png 3"), "a.png cannot be read: No such file"),
+    "image": ("imagefolder", lambda folder: _file(folder, "list", b"list 3"), "list cannot be read as an image"),
+    "image missing": (
+        "imagefolder",
+        lambda folder: _file(folder, "list", b"a.png 3"),
+        "a.png cannot be read: No such file",
+    ),
     "image list": (
         "imagefolder",
-        lambda at: _file(at, "list", b"a.png 3\nb.png"),
+        lambda folder: _file(folder, "list", b"a.png 3\nb.png"),
         "list:2: a line must be 'path label'",
     ),
-    "image folder": ("imagefolder", lambda at: at, "has no images"),
+    "image folder": ("imagefolder", lambda folder: folder, "has no images"),
 }
 
 
@@ -241,7 +275,7 @@ def test_an_unknown_kind_is_refused_with_the_nearest(tmp_path: Path) -> None:
         import_records("minst", tmp_path, tmp_path / "x")
 
 
-def test_a_size_that_is_beyond_the_file_is_not_allocated(tmp_path: Path) -> None:
+def test_memory_is_not_allocated_for_a_size_larger_than_the_file(tmp_path: Path) -> None:
     source = _file(tmp_path, "x.bin", struct.pack("=Q", 1 << 62))
     with pytest.raises(UserError, match="its key ends beyond the file's 8 bytes"):
         import_records("kvfile", source, tmp_path / "x.zarr")

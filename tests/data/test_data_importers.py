@@ -1,4 +1,4 @@
-"""What every importer owes: complete stores of exactly the source's records, and nothing where it did not finish."""
+"""Every importer writes complete stores with exactly the records of the source, and none if it does not finish."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
 
 @pytest.fixture
 def destination(tmp_path: Path) -> Path:
-    return tmp_path / "made" / "out"
+    return tmp_path / "imports" / "out"
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
@@ -41,31 +41,33 @@ class TestImporter:
         assert set(counts) == {str(destination / name) for name in source.expected}
         for name, (data, labels) in source.expected.items():
             store = RecordStore(destination / name)
-            found, found_labels = store.read(range(len(store)))
+            records_read, labels_read = store.read(range(len(store)))
             assert counts[store.location] == len(store) == len(data)
             assert store.dtype == data.dtype
-            np.testing.assert_array_equal(found, data)
+            np.testing.assert_array_equal(records_read, data)
             if labels is None:
-                assert found_labels is None
+                assert labels_read is None
                 assert not store.has_labels
             else:
-                np.testing.assert_array_equal(found_labels, labels)
-                assert found_labels.dtype == np.int64
+                np.testing.assert_array_equal(labels_read, labels)
+                assert labels_read.dtype == np.int64
 
-    def test_progress_rises_to_its_end(self, source: Source, destination: Path) -> None:
-        seen: list[tuple[int, int]] = []
-        import_records(source.kind, source.path, destination, lambda *now: seen.append(now), **source.options)
-        done = [now for now, _ in seen]
+    def test_progress_increases_to_the_total(self, source: Source, destination: Path) -> None:
+        calls: list[tuple[int, int]] = []
+        import_records(
+            source.kind, source.path, destination, lambda *arguments: calls.append(arguments), **source.options
+        )
+        done = [amount for amount, _ in calls]
         assert done == sorted(done)
-        assert len({total for _, total in seen}) == 1
-        assert seen[-1][0] == seen[-1][1]
+        assert len({total for _, total in calls}) == 1
+        assert calls[-1][0] == calls[-1][1]
 
     def test_the_same_source_gives_the_same_bytes(self, source: Source, tmp_path: Path) -> None:
         for name in ("one", "two"):
             import_records(source.kind, source.path, tmp_path / name / "out", **source.options)
         assert all_files(tmp_path / "one") == all_files(tmp_path / "two")
 
-    def test_an_interruption_leaves_nothing(self, source: Source, destination: Path) -> None:
+    def test_an_interrupted_import_leaves_no_file(self, source: Source, destination: Path) -> None:
         def interrupt(done: int, total: int) -> None:
             raise KeyboardInterrupt
 
@@ -73,7 +75,7 @@ class TestImporter:
             import_records(source.kind, source.path, destination, interrupt, **source.options)
         assert not all_files(destination.parent)
 
-    def test_what_is_there_is_refused_then_replaced(self, source: Source, destination: Path) -> None:
+    def test_an_existing_store_is_replaced_only_when_asked(self, source: Source, destination: Path) -> None:
         import_records(source.kind, source.path, destination, **source.options)
         before = all_files(destination)
         with pytest.raises(UserError, match="exists; --overwrite .* replaces it"):
@@ -113,7 +115,7 @@ def image_classes(folder: Path, size: tuple[int, int] = (6, 5)) -> None:
 
 
 class TestImageFolder:
-    def test_sub_folders_are_classes_and_are_mixed(self, tmp_path: Path) -> None:
+    def test_subfolders_are_classes_and_are_shuffled(self, tmp_path: Path) -> None:
         image_classes(tmp_path / "images")
         import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr")
         store = RecordStore(tmp_path / "out.zarr")
@@ -134,17 +136,19 @@ class TestImageFolder:
 
 
 class TestMissingExtra:
-    @pytest.mark.parametrize(("module", "made"), [("lmdb", "lmdb_datum"), ("PIL", "imagefolder"), ("scipy.io", "mat")])
-    def test_one_sentence_says_what_to_install(
-        self, module: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("module", "source_name"), [("lmdb", "lmdb_datum"), ("PIL", "imagefolder"), ("scipy.io", "mat")]
+    )
+    def test_the_error_names_the_package_to_install(
+        self, module: str, source_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        source = SOURCES[made](tmp_path)
+        source = SOURCES[source_name](tmp_path)
         monkeypatch.setitem(__import__("sys").modules, module, None)
         with pytest.raises(UserError, match=r"^reading .* needs .*: pip install \w+$"):
             import_records(source.kind, source.path, tmp_path / "out")
 
 
-def test_a_store_is_made_of_many_chunks(tmp_path: Path) -> None:
+def test_a_store_has_many_chunks(tmp_path: Path) -> None:
     data, labels = records(2500, (28, 28))
     np.savez(tmp_path / "x.npz", data=data, labels=labels)
     import_records("npz", tmp_path / "x.npz", tmp_path / "x.zarr")

@@ -1,4 +1,4 @@
-"""Imports in a process of their own: killed midway, or given more than memory should hold."""
+"""Imports in a process of their own: killed while they write, or of sources larger than the allowed memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("kind", ["kvfile", "csv"])
-def test_a_killed_import_leaves_nothing_that_opens(kind: str, tmp_path: Path) -> None:
+def test_a_killed_import_leaves_no_complete_store(kind: str, tmp_path: Path) -> None:
     source = SOURCES[kind](tmp_path)
     destination = tmp_path / "out" / "x.zarr"
     with start(WAITING, kind, source.path, destination) as process:
@@ -63,10 +63,10 @@ def test_a_killed_import_leaves_nothing_that_opens(kind: str, tmp_path: Path) ->
         assert process.stdout.readline() == "midway\n"
         process.send_signal(signal.SIGKILL)
         assert process.wait(30) == -signal.SIGKILL
-    left = list(destination.parent.iterdir())
-    assert left, "the import had begun to write"
-    assert destination not in left
-    for path in (*left, destination):
+    paths = list(destination.parent.iterdir())
+    assert paths, "the import had begun to write"
+    assert destination not in paths
+    for path in (*paths, destination):
         with pytest.raises(UserError, match="no store at|is incomplete"):
             RecordStore(path)
     import_records(kind, source.path, destination)
@@ -104,7 +104,7 @@ def large_npz(folder: Path) -> Path:
 def large_csv(folder: Path) -> Path:
     block = "1,0.5,0.25,3e-5,17,0\n" * 5000
     with (folder / "x.csv").open("w") as file:
-        for _ in range(300 * MB // len(block) // 6):  # parsing text is slow: 50 MB are enough to see that it streams
+        for _ in range(300 * MB // len(block) // 6):  # parsing is slow, and 50 MB are enough to exceed the limit
             file.write(block)
     return folder / "x.csv"
 

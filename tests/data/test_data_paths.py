@@ -1,4 +1,4 @@
-"""Finding what a job's path means, old formats included, and mean files."""
+"""Looking up the paths of a job, opening SINGA's formats, and reading mean files."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ONES = np.ones((4, 2), np.float32)
 
 class TestResolve:
     @pytest.fixture(autouse=True)
-    def here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        (tmp_path / "here").mkdir()
-        monkeypatch.chdir(tmp_path / "here")
-        return tmp_path / "here"
+    def working_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        (tmp_path / "working").mkdir()
+        monkeypatch.chdir(tmp_path / "working")
+        return tmp_path / "working"
 
     def test_the_working_directory_comes_first_then_the_roots(self, tmp_path: Path) -> None:
         roots = [str(tmp_path / "beside"), str(tmp_path / "root")]
-        for folder in ("root", "beside", "here"):
+        for folder in ("root", "beside", "working"):
             (tmp_path / folder / "a").mkdir(parents=True)
             (tmp_path / folder / "a" / "x.bin").write_bytes(b"")
             assert resolve("a/x.bin", roots) == str(tmp_path / folder / "a" / "x.bin")
 
-    def test_an_import_stands_for_what_it_was_made_of(self, tmp_path: Path) -> None:
+    def test_an_imported_store_is_found_in_place_of_its_source(self, tmp_path: Path) -> None:
         (tmp_path / "root" / "train_data.zarr").mkdir(parents=True)
         assert resolve("train_data.bin", [str(tmp_path / "root")]) == str(tmp_path / "root" / "train_data.zarr")
         (tmp_path / "root" / "train_data.bin").write_bytes(b"")
@@ -50,55 +50,55 @@ class TestResolve:
         write_store("memory://roots/a/x.zarr", [(ONES, None)])
         assert resolve("a/x.bin", ["memory://roots"]) == "memory://roots/a/x.zarr"
 
-    def test_the_message_lists_where_it_looked(self, tmp_path: Path) -> None:
+    def test_the_message_lists_the_paths(self, tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             resolve("a/x.bin", [str(tmp_path / "root"), str(tmp_path / "root")])
         lines = str(caught.value).splitlines()
         assert lines[0] == "a/x.bin was not found (nor x.zarr beside it); looked for"
-        assert lines[1:3] == [f"  {tmp_path}/here/a/x.bin", f"  {tmp_path}/root/a/x.bin"]
+        assert lines[1:3] == [f"  {tmp_path}/working/a/x.bin", f"  {tmp_path}/root/a/x.bin"]
         assert "--data-root" in lines[3]
         with pytest.raises(UserError, match=r"^x.zarr was not found; looked for"):
             resolve("x.zarr", [str(tmp_path / "root")])
-        with pytest.raises(UserError, match=rf"^{tmp_path}/here/x.zarr was not found; make a store with: .*$"):
+        with pytest.raises(UserError, match=rf"^{tmp_path}/working/x.zarr was not found; make a store with: .*$"):
             resolve("x.zarr")
 
 
-def old_kinds(folder: Path) -> dict[str, tuple[str | None, Source]]:
-    made = {}
+def singa_sources(folder: Path) -> dict[str, tuple[str | None, Source]]:
+    sources = {}
     for name in ("kvfile", "csv", "lmdb_record", "imagefolder"):
         (folder / name).mkdir()
-        made[name] = SOURCES[name](folder / name)
+        sources[name] = SOURCES[name](folder / name)
     return {
-        "kvfile": ("kvfile", made["kvfile"]),
-        "kvfile by suffix": (None, made["kvfile"]),
-        "textfile": ("textfile", made["csv"]),
-        "textfile by suffix": ("", made["csv"]),
-        "lmdb": ("lmdb", made["lmdb_record"]),
-        "lmdb by its look": (None, made["lmdb_record"]),
-        "imagefolder": ("imagefolder", made["imagefolder"]),
+        "kvfile": ("kvfile", sources["kvfile"]),
+        "kvfile by suffix": (None, sources["kvfile"]),
+        "textfile": ("textfile", sources["csv"]),
+        "textfile by suffix": ("", sources["csv"]),
+        "lmdb": ("lmdb", sources["lmdb_record"]),
+        "lmdb by its files": (None, sources["lmdb_record"]),
+        "imagefolder": ("imagefolder", sources["imagefolder"]),
     }
 
 
-KINDS = ["kvfile", "kvfile by suffix", "textfile", "textfile by suffix", "lmdb", "lmdb by its look", "imagefolder"]
+KINDS = ["kvfile", "kvfile by suffix", "textfile", "textfile by suffix", "lmdb", "lmdb by its files", "imagefolder"]
 
 
-class TestOldFormats:
+class TestSingaFormats:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_they_are_imported_once_beside_themselves(self, kind: str, tmp_path: Path) -> None:
-        backend, source = old_kinds(tmp_path)[kind]
+    def test_they_are_imported_once_into_a_store_beside_them(self, kind: str, tmp_path: Path) -> None:
+        backend, source = singa_sources(tmp_path)[kind]
         store = open_store(source.path, backend)
         data, labels = source.expected[""]
-        found, found_labels = store.read(range(len(data)))
-        np.testing.assert_array_equal(found, data)
-        np.testing.assert_array_equal(found_labels, labels)
+        records, labels_read = store.read(range(len(data)))
+        np.testing.assert_array_equal(records, data)
+        np.testing.assert_array_equal(labels_read, labels)
         assert store.location == str(source.path.with_suffix(".zarr"))
         written = os.stat(Path(store.location) / "zarr.json").st_mtime_ns
         assert open_store(source.path, backend).digest == store.digest
         assert os.stat(Path(store.location) / "zarr.json").st_mtime_ns == written
 
     @pytest.mark.parametrize("kind", KINDS[:4])
-    def test_the_import_alone_will_do(self, kind: str, tmp_path: Path) -> None:
-        backend, source = old_kinds(tmp_path)[kind]
+    def test_the_source_is_not_needed_after_the_import(self, kind: str, tmp_path: Path) -> None:
+        backend, source = singa_sources(tmp_path)[kind]
         store = open_store(source.path, backend)
         source.path.unlink()
         assert open_store(source.path, backend).location == store.location
@@ -107,9 +107,9 @@ class TestOldFormats:
         path = tmp_path / "x.bin"
         for value in (1, 2):
             path.write_bytes(pair(b"", pixels(np.full((2, 2), value, np.uint8), 0)))
-            later = (tmp_path / "x.zarr" / "zarr.json") if value == 2 else None
-            if later:  # whatever the resolution of the clock
-                os.utime(path, ns=(later.stat().st_mtime_ns + 1,) * 2)
+            metadata = (tmp_path / "x.zarr" / "zarr.json") if value == 2 else None
+            if metadata:  # newer by a nanosecond, whatever the resolution of the clock
+                os.utime(path, ns=(metadata.stat().st_mtime_ns + 1,) * 2)
             assert (open_store(path).read([0])[0] == value).all()
 
     def test_an_interrupted_store_beside_it_is_replaced(self, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ class TestOldFormats:
         (store / "zarr.json").write_text(metadata.replace('"complete": true', '"complete": false'))
         assert len(open_store(source.path)) == 900
 
-    def test_what_is_no_store_beside_it_is_left_alone(self, tmp_path: Path) -> None:
+    def test_a_folder_beside_it_that_is_not_a_store_is_kept(self, tmp_path: Path) -> None:
         source = SOURCES["kvfile"](tmp_path)
         (tmp_path / "train_data.zarr").mkdir()
         (tmp_path / "train_data.zarr" / "precious").write_text("x")
@@ -148,7 +148,7 @@ class TestOldFormats:
         np.testing.assert_array_equal(data, images.expected[""][0][[3]])
         assert labels.tolist() == [4]
 
-    def test_processes_that_import_at_once_agree(self, tmp_path: Path) -> None:
+    def test_processes_that_import_concurrently_use_one_store(self, tmp_path: Path) -> None:
         source = SOURCES["kvfile"](tmp_path)
         script = (
             "import sys; from dsinga.data import open_store; print('ready', flush=True); sys.stdin.readline(); "
@@ -202,16 +202,16 @@ class TestRefused:
         with pytest.raises(UserError, match=message):
             open_store(tmp_path / "x", backend)
 
-    def test_an_old_file_at_a_url(self) -> None:
-        fsspec.filesystem("memory").pipe_file("/old/x.bin", b"x")
+    def test_a_kvfile_at_a_url(self) -> None:
+        fsspec.filesystem("memory").pipe_file("/singa/x.bin", b"x")
         with pytest.raises(
-            UserError, match="memory://old/x.bin: a kvfile cannot be read from a URL; copy it to this machine"
+            UserError, match="memory://singa/x.bin: a kvfile cannot be read from a URL; copy it to this machine"
         ):
-            open_store("memory://old/x.bin", "kvfile")
-        write_store("memory://old/x.zarr", [(ONES, None)])
-        assert len(open_store("memory://old/x.zarr", "kvfile")) == 4
+            open_store("memory://singa/x.bin", "kvfile")
+        write_store("memory://singa/x.zarr", [(ONES, None)])
+        assert len(open_store("memory://singa/x.zarr", "kvfile")) == 4
 
-    def test_a_folder_that_is_no_database(self, tmp_path: Path) -> None:
+    def test_an_empty_database(self, tmp_path: Path) -> None:
         with lmdb.open(str(tmp_path / "db"), map_size=1 << 20):
             pass
         with pytest.raises(UserError, match="there are no records to write"):
@@ -234,9 +234,9 @@ class TestMean:
 
     def test_a_numpy_file(self, tmp_path: Path) -> None:
         np.save(tmp_path / "std.npy", self.MEAN.astype(np.float64))
-        found = read_mean(tmp_path / "std.npy")
-        assert found.dtype == np.float32
-        np.testing.assert_array_equal(found, self.MEAN)
+        mean = read_mean(tmp_path / "std.npy")
+        assert mean.dtype == np.float32
+        np.testing.assert_array_equal(mean, self.MEAN)
 
     def test_more_than_one_record_is_refused(self, tmp_path: Path) -> None:
         write_store(tmp_path / "m.zarr", [(ONES, None)])
@@ -258,4 +258,4 @@ class TestMean:
 def test_a_store_opens_by_its_own_path(tmp_path: Path) -> None:
     write_store(tmp_path / "plain", [(ONES, None)])
     assert isinstance(open_store(tmp_path / "plain"), RecordStore)
-    assert len(open_store(tmp_path / "plain", backend="kvfile")) == 4  # as a job that was moved to zarr may still say
+    assert len(open_store(tmp_path / "plain", backend="kvfile")) == 4  # as in a job whose data were moved to zarr

@@ -23,7 +23,7 @@ def stores(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("name", "prefix", "count"), [("train", "train", 60000), ("test", "t10k", 10000)])
-def test_mnist_is_the_published_bytes(stores: Path, real_data: Path, name: str, prefix: str, count: int) -> None:
+def test_mnist_has_the_published_bytes(stores: Path, real_data: Path, name: str, prefix: str, count: int) -> None:
     store = RecordStore(stores / "mnist" / f"{name}_data.zarr")
     data, labels = store.read(range(count))
     assert (len(store), store.shape, store.dtype) == (count, (28, 28), np.uint8)
@@ -32,13 +32,13 @@ def test_mnist_is_the_published_bytes(stores: Path, real_data: Path, name: str, 
     np.testing.assert_array_equal(labels, np.frombuffer(raw, np.uint8))
 
 
-def test_mnist_labels_are_those_everybody_knows(stores: Path) -> None:
+def test_mnist_begins_with_the_well_known_labels(stores: Path) -> None:
     labels = RecordStore(stores / "mnist" / "train_data.zarr").read_labels(range(10))
     assert labels.tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert RecordStore(stores / "mnist" / "test_data.zarr").read_labels(range(4)).tolist() == [7, 2, 1, 0]
 
 
-def test_cifar10_is_the_published_bytes(stores: Path, real_data: Path) -> None:
+def test_cifar10_has_the_published_bytes(stores: Path, real_data: Path) -> None:
     store = RecordStore(stores / "cifar10" / "train_data.zarr")
     files = sorted((real_data / "cifar10").glob("data_batch_*.bin.xz"))
     assert len(store) == 10000 * len(files)
@@ -50,7 +50,7 @@ def test_cifar10_is_the_published_bytes(stores: Path, real_data: Path) -> None:
         assert data.tobytes() == raw[:, 1:].tobytes()
 
 
-def test_cifar10_labels_are_those_everybody_knows(stores: Path) -> None:
+def test_cifar10_begins_with_the_well_known_labels(stores: Path) -> None:
     store = RecordStore(stores / "cifar10" / "train_data.zarr")
     names = [store.classes[label] for label in store.read_labels(range(5))]
     assert names == ["frog", "truck", "truck", "deer", "automobile"]
@@ -65,7 +65,7 @@ def test_cifar10_mean_is_that_of_the_training_images(stores: Path) -> None:
     np.testing.assert_array_equal(read_mean(stores / "cifar10" / "image_mean.bin"), expected)
 
 
-def test_an_epoch_read_ahead_is_the_whole_of_the_store(stores: Path) -> None:
+def test_a_prefetched_epoch_has_every_record_of_the_store(stores: Path) -> None:
     store = RecordStore(stores / "cifar10" / "train_data.zarr")
     sampler = Sampler(len(store), 100, seed=1, chunk=store.chunk)
     counts = np.zeros(10, int)
@@ -74,6 +74,6 @@ def test_an_epoch_read_ahead_is_the_whole_of_the_store(stores: Path) -> None:
         for data, labels in batches:
             counts += np.bincount(labels, minlength=10)
             total += int(data.sum(dtype=np.int64))
-    facts = describe(store)
-    assert dict(zip(store.classes, counts.tolist(), strict=True)) == facts["labels"]
+    summary = describe(store)
+    assert dict(zip(store.classes, counts.tolist(), strict=True)) == summary["labels"]
     assert total == int(store.read(range(len(store)))[0].sum(dtype=np.int64))

@@ -1,4 +1,4 @@
-"""The order of records: a pure function that visits every record once an epoch, mixed, in few chunks at a time."""
+"""The sampler is a pure function of seed and step: an epoch visits every record once and mixes few chunks at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ seeds = st.integers(0, 2**64 - 1)
 
 
 def epochs(sampler: Sampler, count: int) -> np.ndarray:
-    """The first ``count`` epochs, an epoch a row."""
+    """Return the row numbers of the first ``count`` epochs, an epoch in each row."""
     steps = -(-count * sampler.length // sampler.batchsize)
     rows = np.concatenate([sampler.rows(step) for step in range(steps)])
     return rows[: count * sampler.length].reshape(count, sampler.length)
@@ -33,15 +33,22 @@ class TestOrder:
         for epoch in epochs(Sampler(length, batchsize, seed, chunk), 3):
             np.testing.assert_array_equal(np.sort(epoch), np.arange(length))
 
-    @given(length=lengths, batchsize=batchsizes, other=batchsizes, seed=seeds, chunk=chunks, shuffle=st.booleans())
+    @given(
+        length=lengths,
+        batchsize=batchsizes,
+        other_batchsize=batchsizes,
+        seed=seeds,
+        chunk=chunks,
+        shuffle=st.booleans(),
+    )
     def test_the_order_does_not_depend_on_the_batch_size(
-        self, length: int, batchsize: int, other: int, seed: int, chunk: int, shuffle: bool
+        self, length: int, batchsize: int, other_batchsize: int, seed: int, chunk: int, shuffle: bool
     ) -> None:
-        one, two = (Sampler(length, size, seed, chunk, shuffle) for size in (batchsize, other))
-        np.testing.assert_array_equal(epochs(one, 2), epochs(two, 2))
+        first, second = (Sampler(length, size, seed, chunk, shuffle) for size in (batchsize, other_batchsize))
+        np.testing.assert_array_equal(epochs(first, 2), epochs(second, 2))
 
     @given(length=lengths, batchsize=batchsizes, chunk=chunks, steps=st.lists(st.integers(0, 200), min_size=1))
-    def test_a_step_has_the_same_rows_whenever_it_is_asked(
+    def test_a_step_has_the_same_rows_in_any_order_of_calls(
         self, length: int, batchsize: int, chunk: int, steps: list[int]
     ) -> None:
         in_order = {step: Sampler(length, batchsize, 3, chunk).rows(step) for step in sorted(steps)}
@@ -53,7 +60,9 @@ class TestOrder:
             np.testing.assert_array_equal(rows, in_order[step])
 
     @given(length=lengths, batchsize=batchsizes, chunk=chunks, skip=st.integers(0, 2000), shuffle=st.booleans())
-    def test_skip_passes_over_records(self, length: int, batchsize: int, chunk: int, skip: int, shuffle: bool) -> None:
+    def test_skip_leaves_out_the_first_records(
+        self, length: int, batchsize: int, chunk: int, skip: int, shuffle: bool
+    ) -> None:
         plain = np.concatenate(
             [Sampler(length, 1, 5, chunk, shuffle).rows(step) for step in range(skip, skip + batchsize)]
         )
@@ -69,7 +78,7 @@ class TestOrder:
         for epoch in (rows[:3], rows[3:6], rows[6:9]):
             assert sorted(epoch) == [0, 1, 2]
 
-    def test_the_arrays_are_the_callers_own(self) -> None:
+    def test_the_caller_may_change_the_arrays(self) -> None:
         sampler = Sampler(100, 10, 1, 7)
         before = sampler.rows(2).copy()
         sampler.rows(2)[:] = 0
@@ -80,18 +89,18 @@ class TestOrder:
         output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
         assert [int(row) for row in output.stdout.split()] == Sampler(1000, 20, 7, 64).rows(123).tolist()
 
-    def test_the_order_is_fixed_for_ever(self) -> None:
-        # A checkpoint from today must go on with the same records under any later version.
+    def test_the_order_is_the_same_in_every_version(self) -> None:
+        # A resumed run of any later version must continue with the same records.
         assert Sampler(1000, 8, 7, 64).rows(123).tolist() == [883, 681, 953, 639, 895, 869, 959, 577]
 
 
 class TestMixing:
     def test_seeds_and_epochs_differ(self) -> None:
         first, second = epochs(Sampler(5000, 100, 1, 200), 2)
-        (other,) = epochs(Sampler(5000, 100, 2, 200), 1)
-        for one, two in ((first, second), (first, other)):
-            assert (one == two).mean() < 0.01
-            assert abs(np.corrcoef(one, two)[0, 1]) < 0.1
+        (other_seed,) = epochs(Sampler(5000, 100, 2, 200), 1)
+        for a, b in ((first, second), (first, other_seed)):
+            assert (a == b).mean() < 0.01
+            assert abs(np.corrcoef(a, b)[0, 1]) < 0.1
 
     def test_every_record_may_come_at_any_time(self) -> None:
         positions = np.stack([np.argsort(epochs(Sampler(1000, 100, seed, 100), 1)[0]) for seed in range(200)])
@@ -112,17 +121,17 @@ class TestMixing:
         for start in range(0, length, chunk):  # a stretch as long as a chunk touches at most two slots
             assert len(np.unique(order[start : start + chunk] // chunk)) <= min(count, MIXED_CHUNKS + 2)
 
-    def test_each_chunk_is_needed_in_one_stretch(self) -> None:
+    def test_each_chunk_is_read_within_one_stretch_of_the_epoch(self) -> None:
         chunk, count = 100, 50
         (order,) = epochs(Sampler(chunk * count, 50, 0, chunk), 1)
         spans = [np.ptp(np.flatnonzero(order // chunk == index)) for index in range(count)]
         assert np.median(spans) <= MIXED_CHUNKS * chunk
         assert (
             sum(span > MIXED_CHUNKS * chunk for span in spans) < MIXED_CHUNKS
-        )  # those dealt round the end of the epoch
+        )  # chunks whose shares go to slots at both ends of the epoch
 
 
 @pytest.mark.parametrize("arguments", [(0, 1, 0, 1), (1, 0, 0, 1), (1, 1, 0, 0), (1, 1, 0, 1, True, -1)])
-def test_nonsense_is_refused(arguments: tuple) -> None:
+def test_impossible_arguments_are_refused(arguments: tuple) -> None:
     with pytest.raises(AssertionError):
         Sampler(*arguments)

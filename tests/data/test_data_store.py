@@ -1,4 +1,4 @@
-"""A store holds what was written, wherever it lies, and says what is wrong when it cannot be read."""
+"""A store returns the records that were written, on every file system, and names the fault if it cannot be read."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def sequences(rows: int = 70, steps: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 class StoreContract:
-    """What holds wherever a store lies."""
+    """The contract of a store on every file system."""
 
     def location(self, tmp_path: Path) -> str:
         raise NotImplementedError
 
     @pytest.mark.parametrize("dtype", ["uint8", "float32"])
     @pytest.mark.parametrize("size", [1, 37, 341, 1000])
-    def test_it_holds_what_was_written(self, tmp_path: Path, dtype: str, size: int) -> None:
+    def test_records_are_read_as_they_were_written(self, tmp_path: Path, dtype: str, size: int) -> None:
         data, labels = contents(dtype=dtype)
         location = self.location(tmp_path)
         assert write_store(location, in_batches(data, labels, size), classes=["a", "b"]) == ROWS
@@ -60,12 +60,12 @@ class StoreContract:
         assert (len(store), store.shape, store.dtype, store.has_labels) == (ROWS, (3, 16, 16), np.dtype(dtype), True)
         assert store.chunk == chunk_rows(data[0].nbytes)
         assert store.classes == ("a", "b")
-        found, found_labels = store.read(np.arange(ROWS))
-        np.testing.assert_array_equal(found, data)
-        np.testing.assert_array_equal(found_labels, labels)
-        assert (found.dtype, found_labels.dtype) == (np.dtype(dtype), np.dtype("int64"))
+        records, labels_read = store.read(np.arange(ROWS))
+        np.testing.assert_array_equal(records, data)
+        np.testing.assert_array_equal(labels_read, labels)
+        assert (records.dtype, labels_read.dtype) == (np.dtype(dtype), np.dtype("int64"))
 
-    def test_it_holds_sequences_with_a_label_for_each_step(self, tmp_path: Path) -> None:
+    def test_sequences_have_a_label_for_each_step(self, tmp_path: Path) -> None:
         codes, labels = sequences()
         location = self.location(tmp_path)
         write_store(location, in_batches(codes, labels, 32), classes=["O"], vocabulary=["<unk>", "word"])
@@ -73,31 +73,31 @@ class StoreContract:
         assert (store.shape, store.label_shape, store.dtype) == ((5,), (5,), np.dtype("int32"))
         assert (store.classes, store.vocabulary) == (("O",), ("<unk>", "word"))
         order = np.random.default_rng(0).permutation(len(store))
-        found, found_labels = store.read(order)
-        np.testing.assert_array_equal(found, codes[order])
-        np.testing.assert_array_equal(found_labels, labels[order])
+        records, labels_read = store.read(order)
+        np.testing.assert_array_equal(records, codes[order])
+        np.testing.assert_array_equal(labels_read, labels[order])
         assert store.label_range() == (0, 6)
         histogram = describe(store)["labels"]
         assert histogram == {"O": int((labels == 0).sum())} | {str(k): int((labels == k).sum()) for k in range(1, 7)}
 
-    def test_rows_come_in_the_order_asked(self, tmp_path: Path) -> None:
+    def test_records_come_in_the_order_of_rows(self, tmp_path: Path) -> None:
         data, labels = contents(dtype="float32")
         location = self.location(tmp_path)
         write_store(location, [(data, labels)])
         store = RecordStore(location)
         for rows in ([999, 0, 341, 340, 0], [5], [], np.random.default_rng(0).permutation(ROWS)[:64], range(700, 710)):
-            found, found_labels = store.read(rows)
-            np.testing.assert_array_equal(found, data[np.asarray(rows, int)])
-            np.testing.assert_array_equal(found_labels, labels[np.asarray(rows, int)])
+            records, labels_read = store.read(rows)
+            np.testing.assert_array_equal(records, data[np.asarray(rows, int)])
+            np.testing.assert_array_equal(labels_read, labels[np.asarray(rows, int)])
 
-    def test_what_is_read_is_the_callers_own(self, tmp_path: Path) -> None:
+    def test_the_caller_may_change_the_arrays(self, tmp_path: Path) -> None:
         data, labels = contents()
         location = self.location(tmp_path)
         write_store(location, [(data, labels)])
         store = RecordStore(location)
-        found, found_labels = store.read([1, 2, 3])
-        found[:] = 0
-        found_labels[:] = 0
+        records, labels_read = store.read([1, 2, 3])
+        records[:] = 0
+        labels_read[:] = 0
         np.testing.assert_array_equal(store.read([1, 2, 3])[0], data[1:4])
 
     def test_without_labels(self, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ class StoreContract:
         assert store.read([0])[1] is None
         assert store.read_labels([0]) is None
 
-    def test_a_pickle_holds_the_location_only(self, tmp_path: Path) -> None:
+    def test_a_pickle_has_the_location_only(self, tmp_path: Path) -> None:
         data, labels = contents()
         location = self.location(tmp_path)
         write_store(location, [(data, labels)])
@@ -126,7 +126,7 @@ class StoreContract:
         with pytest.raises(IndexError, match=f"are not all in the {ROWS} records of"):
             RecordStore(location).read(rows)
 
-    def test_an_error_midway_leaves_nothing_that_opens(self, tmp_path: Path) -> None:
+    def test_an_error_while_writing_leaves_no_store(self, tmp_path: Path) -> None:
         def broken() -> Any:
             yield contents()
             raise ZeroDivisionError
@@ -150,7 +150,9 @@ class StoreContract:
 
     def test_a_missing_chunk_is_named_not_read_as_zeros(self, tmp_path: Path) -> None:
         location = self.location(tmp_path)
-        write_store(location, [contents(shape=(30, len(location)))])  # records of its own: equal ones may be in memory
+        write_store(
+            location, [contents(shape=(30, len(location)))]
+        )  # other records than in other tests, whose chunks may be cached
         self.remove(location, "data/c/0/0/0")
         store = RecordStore(location)
         with pytest.raises(UserError, match="is damaged: chunk data/c/0/0/0 is missing; import it again"):
@@ -175,7 +177,7 @@ class TestLocal(StoreContract):
     def location(self, tmp_path: Path) -> str:
         return str(tmp_path / "a" / "x.zarr")
 
-    def test_nothing_but_the_store_is_left(self, tmp_path: Path) -> None:
+    def test_writing_leaves_no_other_files(self, tmp_path: Path) -> None:
         write_store(self.location(tmp_path), [contents()])
         write_store(self.location(tmp_path), [contents(20)], overwrite=True)
         assert [path.name for path in (tmp_path / "a").iterdir()] == ["x.zarr"]
@@ -204,7 +206,7 @@ class TestMemory(StoreContract):
 
 
 class TestRefusals:
-    """What is no complete store of this layout."""
+    """Errors for folders that are not complete stores of this format."""
 
     @pytest.fixture
     def good(self, tmp_path: Path) -> Path:
@@ -253,12 +255,14 @@ class TestRefusals:
             RecordStore(good)
 
     def test_damaged_chunk(self, good: Path) -> None:
-        write_store(good, [contents(77)], overwrite=True)  # records of its own: equal ones may be in memory
+        write_store(
+            good, [contents(77)], overwrite=True
+        )  # other records than in other tests, whose chunks may be cached
         (good / "data/c/0/0/0/0").write_bytes(b"nonsense" * 10)
         with pytest.raises(UserError, match="chunk data/c/0/0/0/0 cannot be decoded"):
             RecordStore(good).read([0])
 
-    def test_things_that_are_no_stores(self, tmp_path: Path) -> None:
+    def test_other_files_and_folders(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "zarr.json").write_text("{nonsense")
@@ -275,22 +279,22 @@ class TestRefusals:
 
 
 class TestReading:
-    """Only what is needed is decoded, and once."""
+    """Only the chunks of the rows are decoded, each once."""
 
     @pytest.fixture
     def decoded(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """The chunks decoded since the test began, with an empty cache."""
-        seen: list[int] = []
+        """The chunks decoded during the test, beginning with an empty cache."""
+        indices: list[int] = []
         load = RecordStore._load
 
-        def watched(store: RecordStore, column: Any, index: int) -> np.ndarray:
+        def recording_load(store: RecordStore, column: Any, index: int) -> np.ndarray:
             if column.name == "data":
-                seen.append(index)
+                indices.append(index)
             return load(store, column, index)
 
-        monkeypatch.setattr(RecordStore, "_load", watched)
+        monkeypatch.setattr(RecordStore, "_load", recording_load)
         monkeypatch.setattr(store_module, "_cache", ChunkCache())
-        return seen
+        return indices
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> RecordStore:
@@ -307,23 +311,23 @@ class TestReading:
         pickle.loads(pickle.dumps(store)).read([131])
         assert decoded == [2, 15]
 
-    def test_once_though_many_threads_ask(self, store: RecordStore, decoded: list[int]) -> None:
+    def test_each_chunk_once_for_many_threads(self, store: RecordStore, decoded: list[int]) -> None:
         barrier = threading.Barrier(8)
-        found: list[np.ndarray] = []
+        results: list[np.ndarray] = []
 
-        def ask() -> None:
+        def read() -> None:
             barrier.wait(10)
-            found.append(store.read(np.arange(0, 1000, 7))[0])
+            results.append(store.read(np.arange(0, 1000, 7))[0])
 
-        threads = [threading.Thread(target=ask) for _ in range(8)]
+        threads = [threading.Thread(target=read) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(30)
         assert sorted(decoded) == list(range(16))
-        assert len(found) == 8
-        for one in found:
-            np.testing.assert_array_equal(one, contents(1000, (1 << 14,))[0][::7])
+        assert len(results) == 8
+        for records in results:
+            np.testing.assert_array_equal(records, contents(1000, (1 << 14,))[0][::7])
 
     def test_the_same_bytes_in_another_shape_are_not_the_same_records(self, tmp_path: Path) -> None:
         data = np.arange(6, dtype=np.uint8)
@@ -332,7 +336,7 @@ class TestReading:
             store = RecordStore(tmp_path / f"{shape}.zarr")
             np.testing.assert_array_equal(store.read(range(len(store)))[0], data.reshape(shape))
 
-    def test_a_store_written_anew_is_not_taken_for_the_old(self, tmp_path: Path) -> None:
+    def test_a_rewritten_store_is_not_read_from_the_cache(self, tmp_path: Path) -> None:
         for value in (1, 2):
             write_store(tmp_path / "x.zarr", [(np.full((5, 3), value, np.uint8), None)], overwrite=True)
             assert (RecordStore(tmp_path / "x.zarr").read([0, 4])[0] == value).all()
@@ -356,7 +360,7 @@ def test_the_label_range_is_that_of_all_labels(tmp_path):
 
 
 def test_small_chunks_are_read_many_together(tmp_path: Path) -> None:
-    """As others write them: 64 KiB, sixteen to a block; one that is missing is named as if it were read alone."""
+    """Chunks of 64 KiB, sixteen to a block, as other programs write them; the error names the missing chunk."""
     data = np.random.default_rng(0).integers(1, 256, (1000, 1 << 12)).astype(np.uint8)
     write_store(tmp_path / "x.zarr", [(data, None)])
     shutil.rmtree(tmp_path / "x.zarr" / "data")

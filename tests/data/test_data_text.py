@@ -1,4 +1,4 @@
-"""Texts as stores of codes, and the pieces of them that the rows of a batch read."""
+"""Texts as stores of codes, and the windows that the rows of a batch read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_back(location: Path) -> str:
     return "".join(store.vocabulary[code] for code in codes)
 
 
-def test_characters_come_back(text: Path, tmp_path: Path) -> None:
+def test_characters_are_read_as_they_were_imported(text: Path, tmp_path: Path) -> None:
     assert import_records("text", text, tmp_path / "out.zarr") == {str(tmp_path / "out.zarr"): len(TEXT)}
     store = RecordStore(tmp_path / "out.zarr")
     assert (store.dtype, store.shape) == (np.uint8, ())
@@ -44,7 +44,7 @@ def test_characters_are_bytes_of_any_encoding(tmp_path: Path) -> None:
     assert read_back(tmp_path / "out.zarr").encode("latin-1") == content
 
 
-def test_words_are_coded_by_how_often_they_occur(tmp_path: Path) -> None:
+def test_words_have_codes_by_decreasing_frequency(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("the cat\n  the dög\n\n")
     import_records("text", tmp_path / "in", tmp_path / "out.zarr", words=True)
     store = RecordStore(tmp_path / "out.zarr")
@@ -54,21 +54,21 @@ def test_words_are_coded_by_how_often_they_occur(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_text_is_held_out(text: Path, tmp_path: Path) -> None:
-    counts = import_records("text", text, tmp_path / "made", held_out=0.1)
+    counts = import_records("text", text, tmp_path / "imports", held_out=0.1)
     assert {Path(name).name: count for name, count in counts.items()} == {"train_data.zarr": 198, "test_data.zarr": 22}
-    train, test = (tmp_path / "made" / name for name in ("train_data.zarr", "test_data.zarr"))
+    train, test = (tmp_path / "imports" / name for name in ("train_data.zarr", "test_data.zarr"))
     assert read_back(train) + read_back(test) == TEXT
     assert RecordStore(train).vocabulary == RecordStore(test).vocabulary
 
 
-def test_another_text_takes_the_codes_of_the_first(text: Path, tmp_path: Path) -> None:
+def test_another_text_gets_the_codes_of_the_first(text: Path, tmp_path: Path) -> None:
     import_records("text", text, tmp_path / "out.zarr")
     (tmp_path / "more").write_text("cc a")
     import_records("text", tmp_path / "more", tmp_path / "more.zarr", vocabulary=str(tmp_path / "out.zarr"))
     np.testing.assert_array_equal(RecordStore(tmp_path / "more.zarr").read(range(4))[0], [4, 4, 1, 2])
 
 
-def test_what_is_left_out_is_no_part_of_the_share_that_is_held_out(tmp_path: Path) -> None:
+def test_held_out_is_a_fraction_of_the_text_without_skipped_symbols(tmp_path: Path) -> None:
     (tmp_path / "in").write_text("aaaaaaaaxxxxxxxx")
     (tmp_path / "known").write_text("a")
     import_records(
@@ -124,12 +124,12 @@ class TestOpenText:
         vocabulary.write_text("cba \n")
         store = open_text("input.txt", "vocab.txt", roots=[str(text.parent)])
         assert store.vocabulary == ("c", "b", "a", " ", "\n")
-        made = os.stat(store.location).st_mtime_ns
-        assert os.stat(open_text(text, vocabulary).location).st_mtime_ns == made
+        modified = os.stat(store.location).st_mtime_ns
+        assert os.stat(open_text(text, vocabulary).location).st_mtime_ns == modified
         vocabulary.write_text("\n abc")
         assert open_text(text, vocabulary).vocabulary == ("\n", " ", "a", "b", "c")
 
-    def test_what_was_imported_beside_a_file_needs_no_vocabulary(self, text: Path) -> None:
+    def test_an_imported_store_beside_a_file_needs_no_vocabulary(self, text: Path) -> None:
         import_records("text", text, text.with_suffix(".zarr"))
         assert len(open_text(text, "vocab.txt")) == len(TEXT)
 
@@ -150,7 +150,7 @@ class TestWindows:
         import_records("text", text, text.with_suffix(".zarr"))
         return Windows(RecordStore(text.with_suffix(".zarr")), batchsize=3, steps=10)
 
-    def test_rows_go_on_in_streams_of_their_own(self, windows: Windows) -> None:
+    def test_each_row_reads_consecutive_windows_of_its_stream(self, windows: Windows) -> None:
         stream = len(TEXT) // 3
         assert (windows.windows_per_stream, len(windows), windows.shape) == (
             (stream - 1) // 10,
@@ -166,7 +166,7 @@ class TestWindows:
                 read = "".join(windows.vocabulary[code] for code in codes)
                 assert read == TEXT[start : start + 11]
 
-    def test_they_travel(self, windows: Windows) -> None:
+    def test_windows_can_be_pickled(self, windows: Windows) -> None:
         copy = pickle.loads(pickle.dumps(windows))
         np.testing.assert_array_equal(copy.read([4, 2])[0], windows.read([4, 2])[0])
 
@@ -174,7 +174,7 @@ class TestWindows:
         with pytest.raises(UserError, match=r"has 220 codes, too few for 30 rows of 11; .*batchsize"):
             Windows(windows.store, batchsize=30, steps=10)
 
-    def test_records_that_are_no_text_are_refused(self, tmp_path: Path) -> None:
+    def test_a_store_of_images_is_refused(self, tmp_path: Path) -> None:
         write_store(tmp_path / "images.zarr", [(np.zeros((9, 4), np.uint8), None)])
         with pytest.raises(UserError, match=r"not the codes of a text; import a text with: dsinga data import text"):
             Windows(RecordStore(tmp_path / "images.zarr"), 2, 3)

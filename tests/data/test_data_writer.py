@@ -1,4 +1,4 @@
-"""Writing stores: what is refused, and what is left when it does not finish."""
+"""Writing stores: errors for unsuitable batches, and the state of the destination afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONES = np.ones((4, 2), np.float32)
 def test_batches_of_any_sizes_give_the_same_store(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], width: int
 ) -> None:
-    # Records of 16 to 48 KiB: 65 to 21 a chunk, so that batches end before, at and after the ends of chunks.
+    # Records of 16 to 48 KiB, 65 to 21 per chunk: batches end before, at and after the ends of chunks.
     total = sum(sizes)
     data = np.arange(total, dtype=np.uint32).view(np.uint8).reshape(total, 4, 1, 1)
     data = np.broadcast_to(data, (total, 4, 4096, width))
@@ -35,14 +35,14 @@ def test_batches_of_any_sizes_give_the_same_store(
         return
     assert write_store(path, batches) == total
     store = RecordStore(path)
-    found, labels = store.read(range(total))
-    np.testing.assert_array_equal(found, data)
+    records, labels = store.read(range(total))
+    np.testing.assert_array_equal(records, data)
     np.testing.assert_array_equal(labels, np.arange(total))
     assert len(list((path / "data" / "c").iterdir())) == -(-total // store.chunk)
 
 
 @pytest.mark.parametrize(
-    ("given_dtype", "kept"),
+    ("dtype", "stored_dtype"),
     [
         ("uint8", "uint8"),
         ("bool", "uint8"),
@@ -53,10 +53,10 @@ def test_batches_of_any_sizes_give_the_same_store(
         ("int8", "float32"),
     ],
 )
-def test_bytes_and_codes_stay_and_other_numbers_become_float32(tmp_path: Path, given_dtype: str, kept: str) -> None:
-    write_store(tmp_path / "x.zarr", [(np.ones((2, 3), given_dtype), None)])
+def test_bytes_and_codes_stay_and_other_numbers_become_float32(tmp_path: Path, dtype: str, stored_dtype: str) -> None:
+    write_store(tmp_path / "x.zarr", [(np.ones((2, 3), dtype), None)])
     store = RecordStore(tmp_path / "x.zarr")
-    assert store.dtype == kept
+    assert store.dtype == stored_dtype
     assert (store.read([0, 1])[0] == 1).all()
 
 
@@ -89,29 +89,29 @@ def test_batches_that_do_not_fit_are_refused(tmp_path: Path, batches: list[Any],
 
 
 class TestDestination:
-    def test_what_is_no_store_is_never_replaced(self, tmp_path: Path) -> None:
+    def test_a_folder_or_file_that_is_not_a_store_is_never_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "precious").write_text("data")
         for destination in (tmp_path, tmp_path / "precious"):
             with pytest.raises(UserError, match="exists and is not a record store; choose another destination"):
                 write_store(destination, [(ONES, None)], overwrite=True)
         assert (tmp_path / "precious").read_text() == "data"
 
-    def test_an_empty_folder_is_as_good_as_none(self, tmp_path: Path) -> None:
+    def test_an_empty_folder_is_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "x.zarr").mkdir()
         write_store(tmp_path / "x.zarr", [(ONES, None)])
         assert len(RecordStore(tmp_path / "x.zarr")) == 4
 
-    def test_a_place_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
+    def test_a_destination_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         with pytest.raises(UserError, match=r"file/x.zarr cannot be written: .*file"):
             write_store(tmp_path / "file" / "x.zarr", [(ONES, None)])
 
-    def test_one_of_many_writers_wins(self, tmp_path: Path) -> None:
+    def test_one_of_several_concurrent_writers_succeeds(self, tmp_path: Path) -> None:
         barrier = threading.Barrier(6)
         outcomes: list[str] = []
 
         def batches(value: int) -> Iterator[tuple[np.ndarray, None]]:
-            barrier.wait(10)  # all have seen that nothing is there
+            barrier.wait(10)  # all have checked that the destination does not exist
             yield np.full((3, 2), value, np.uint8), None
 
         def write(value: int) -> None:
@@ -132,7 +132,7 @@ class TestDestination:
         assert (RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0] == int(wrote[0].split()[1])).all()
         assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
-    def test_many_may_replace_one_at_once(self, tmp_path: Path) -> None:
+    def test_several_writers_may_replace_a_store_concurrently(self, tmp_path: Path) -> None:
         write_store(tmp_path / "x.zarr", [(ONES, None)])
         barrier = threading.Barrier(6)
 
@@ -148,6 +148,6 @@ class TestDestination:
             thread.start()
         for thread in threads:
             thread.join(30)
-        found = RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0]
-        assert len(np.unique(found)) == 1
+        records = RecordStore(tmp_path / "x.zarr").read([0, 1, 2])[0]
+        assert len(np.unique(records)) == 1
         assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]

@@ -1,4 +1,4 @@
-"""Small sources of every kind, made from known records, for the tests of importers."""
+"""Small sources of every kind, written from given records, for the tests of importers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.data.importers.protos import CaffeDatum, RecordProto
 
 
 class Source(NamedTuple):
-    """A source on disk, and what must be found in each store made of it, by name below the destination."""
+    """A source on disk, and the expected data and labels of each imported store, by path below the destination."""
 
     kind: str
     path: Path
@@ -58,7 +58,7 @@ def _cifar_expected() -> dict[str, tuple[np.ndarray, np.ndarray | None]]:
 def cifar10(folder: Path) -> Source:
     expected = _cifar_expected()
     (data, labels), test = expected["train_data.zarr"], expected["test_data.zarr"]
-    for number in range(1, 11):  # ten files, so that their order by number is not that by name
+    for number in range(1, 11):  # ten files, whose order by number differs from their order by name
         rows = slice(70 * (number - 1), 70 * number)
         raw = cifar_rows(data[rows], labels[rows])
         if number % 2:
@@ -74,7 +74,7 @@ def cifar10_tar(folder: Path) -> Source:
     source = cifar10(folder / "files")
     path = folder / "cifar-10-binary.tar.gz"
     with tarfile.open(path, "w:gz", compresslevel=1) as archive:
-        for file in sorted(source.path.iterdir(), reverse=True):  # the published archive is in no order either
+        for file in sorted(source.path.iterdir(), reverse=True):  # the published archive is not sorted either
             raw = lzma.decompress(file.read_bytes()) if file.suffix == ".xz" else file.read_bytes()
             plain = folder / file.name.removesuffix(".xz")
             plain.write_bytes(raw)
@@ -87,7 +87,7 @@ def csv(folder: Path) -> Source:
     data, labels = rng.normal(size=(5000, 20)).astype(np.float32), rng.integers(-3, 1000, 5000)
     path = folder / "train.csv"
     rows = [",".join(map(repr, [int(label), *row.tolist()])) for label, row in zip(labels, data, strict=True)]
-    rows.insert(7, "")  # an empty line is no record
+    rows.insert(7, "")  # an empty line is not a record
     path.write_text("\n".join(rows))
     return Source("csv", path, {"": (data, labels)})
 
@@ -163,22 +163,22 @@ def npz_fortran(folder: Path) -> Source:
 
 
 def mat(folder: Path) -> Source:
-    """Two modalities and their labels, counted from 1, in one file; a matrix without labels; what is no matrix."""
+    """One file with two modalities, their labels counted from 1, a matrix without labels, and other variables."""
     rng = np.random.default_rng(0)
-    images, texts, other = (rng.normal(size=shape) for shape in ((6000, 50), (6000, 3), (7, 4)))
+    images, texts, numbers = (rng.normal(size=shape) for shape in ((6000, 50), (6000, 3), (7, 4)))
     labels = rng.integers(0, 5, 6000)
     path = folder / "features.mat"
-    more = {"note": "hello", "scale_tr": 0.5, "weight_tr": rng.normal(size=9), "empty": np.zeros((0, 4))}
-    more["limits_tr"] = np.array([0, np.inf])
-    savemat(path, {"I_tr": images, "T_tr": texts.astype(np.float32), "L_tr": labels + 1.0, "other": other, **more})
-    floats = {name: array.astype(np.float32) for name, array in (("I_tr", images), ("T_tr", texts), ("other", other))}
+    others = {"note": "hello", "scale_tr": 0.5, "weight_tr": rng.normal(size=9), "empty": np.zeros((0, 4))}
+    others["limits_tr"] = np.array([0, np.inf])
+    savemat(path, {"I_tr": images, "T_tr": texts.astype(np.float32), "L_tr": labels + 1.0, "other": numbers, **others})
+    floats = {name: array.astype(np.float32) for name, array in (("I_tr", images), ("T_tr", texts), ("other", numbers))}
     return Source(
         "mat", path, {f"{name}.zarr": (data, labels if "_" in name else None) for name, data in floats.items()}
     )
 
 
 def mat_lists(folder: Path) -> Source:
-    """A folder: labels in list files, as with Wikipedia's features; bytes stay bytes."""
+    """A folder with labels in list files, as of Wikipedia's features; bytes stay bytes."""
     (train, labels), (test, test_labels) = records(90, (12,)), records(30, (12,), 1)
     savemat(folder / "raw.mat", {"I_tr": train, "I_te": test})
     for name, numbers in (("trainset.list", labels), ("testset.list", test_labels)):
@@ -187,7 +187,7 @@ def mat_lists(folder: Path) -> Source:
 
 
 def imagefolder(folder: Path) -> Source:
-    """A list file, whose order is kept; lossless images."""
+    """Lossless images and a list file, whose order is kept."""
     data, labels = records(40, (3, 6, 5))
     for number, image in enumerate(data):
         Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"image {number}.png")
@@ -197,8 +197,8 @@ def imagefolder(folder: Path) -> Source:
 
 
 SOURCES: dict[str, Callable[[Path], Source]] = {
-    made.__name__: made
-    for made in (
+    function.__name__: function
+    for function in (
         mnist,
         cifar10,
         cifar10_tar,
