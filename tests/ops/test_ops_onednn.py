@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dsinga.errors import UserError
 from dsinga.ops.numpy_ops import NumpyOps
+from tests.support.cpu_instructions import AVX512
 
 try:
     from dsinga.ops.onednn import (
@@ -18,7 +18,6 @@ try:
         lrn,
         normalisation,
         pooling,
-        pooling_gradient,
         thread,
     )
     from dsinga.ops.onednn.onednn_ops import OnednnOps
@@ -28,13 +27,6 @@ except UserError as error:
 onednn = OnednnOps()
 
 IN, OUT = (64, 3, 32, 32), (64, 32, 32, 32)
-
-
-CPU = Path("/proc/cpuinfo")
-AVX512 = pytest.mark.skipif(
-    CPU.exists() and "avx512f" not in CPU.read_text(),
-    reason="oneDNN 3.2 normalises channels-last images with AVX-512 alone; elsewhere matrix products do",
-)
 
 
 @pytest.fixture
@@ -47,64 +39,18 @@ def own_thread():
 @pytest.mark.parametrize(
     ("make", "arguments"),
     [
-        (convolution._Forward, (IN, (32, 3, 5, 5), True, (1, 1), (2, 2))),
-        (convolution._BackwardWeights, (IN, (32, 3, 5, 5), (1, 1), (2, 2))),
-        (convolution._BackwardData, (OUT, (64, 32, 5, 5), (1, 1), (2, 2))),
-        (pooling._Forward, (library.MAX_POOLING, OUT, (3, 3), (2, 2), (0, 0), True)),
-        (pooling._Backward, (library.AVG_POOLING, OUT, (3, 3), (2, 2), (0, 0))),
-        pytest.param(normalisation._Forward, (OUT, 3, 5e-5, 0.75, 1.0, True), marks=AVX512),
-        pytest.param(normalisation._Backward, (OUT, 5, 1e-4, 0.75, 1.0), marks=AVX512),
+        (convolution.ConvolutionForward, (IN, (32, 3, 5, 5), (1, 1), (2, 2), True)),
+        (convolution.BackwardWeights, (IN, (32, 3, 5, 5), (1, 1), (2, 2))),
+        (convolution.BackwardData, (OUT, (64, 32, 5, 5), (1, 1), (2, 2))),
+        (pooling.PoolingForward, (library.MAX_POOLING, OUT, (3, 3), (2, 2), (0, 0), True)),
+        (pooling.PoolingBackward, (library.AVG_POOLING, OUT, (3, 3), (2, 2), (0, 0))),
+        pytest.param(normalisation.LRNForward, (OUT, 3, 5e-5, 0.75, 1.0, True), marks=AVX512),
+        pytest.param(normalisation.LRNBackward, (OUT, 5, 1e-4, 0.75, 1.0), marks=AVX512),
     ],
 )
 def test_the_library_has_the_kernels_of_image_nets(make, arguments):
     assert thread.get_kernel(make, *arguments) is not None
     assert thread.get_kernel(make, *arguments) is thread.get_kernel(make, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("x", "window", "stride"),
-    [
-        ((5, 32, 9, 11), (3, 3), (2, 2)),
-        ((3, 20, 8, 8), (2, 4), (1, 3)),  # gaps between windows, channels that fill no register
-        ((2, 3, 7, 6), (7, 6), (1, 1)),
-        ((4, 8, 12, 9), (4, 2), (4, 2)),  # no element in two windows
-        ((1, 700, 5, 12), (4, 4), (1, 1)),  # a window that spans more than 32,767 elements
-        ((3, 8, 19, 24), (5, 3), (1, 2)),  # so few channels that the library adds in another order
-    ],
-)
-def test_the_gradient_of_max_pooling_by_indices_is_that_of_the_library(x, window, stride, monkeypatch):
-    monkeypatch.setattr(pooling_gradient, "BLOCK", 2000)  # some records together, and some left
-    rng = np.random.default_rng(0)
-    rows = np.maximum(rng.standard_normal((x[0], *x[2:], x[1]), np.float32), 0)  # half of them equal
-    forward = thread.get_kernel(pooling._Forward, library.MAX_POOLING, x, window, stride, (0, 0), True)
-    back = thread.get_kernel(pooling._Backward, library.MAX_POOLING, x, window, stride, (0, 0))
-    y, winners = forward(rows)
-    dy = rng.integers(-9, 10, (x[0], *y.shape[2:], x[1])).astype(np.float32)  # whose sums are exact
-    expected = np.empty_like(rows)
-    back.pool(dy, expected, winners)
-    find = pooling_gradient.IndexedGradient(x, y.shape, window, stride)
-    np.testing.assert_array_equal(find(dy, winners).transpose(0, 2, 3, 1), expected)
-
-
-@pytest.mark.parametrize(
-    ("y", "window", "pad", "implementation", "cores", "wanted"),
-    [
-        ((64, 32, 15, 15), (3, 3), (0, 0), "jit:avx2", 1, True),
-        ((64, 32, 15, 15), (3, 3), (0, 0), "jit:avx2", 2, False),
-        ((64, 32, 15, 15), (3, 3), (0, 0), "jit:avx512_core", 1, False),
-        ((64, 32, 15, 15), (3, 3), (1, 0), "jit:avx2", 1, False),
-        ((1, 32, 15, 15), (3, 3), (0, 0), "jit:avx2", 1, False),
-        ((64, 32, 15, 15), (2, 2), (0, 0), "jit:avx2", 1, False),
-        ((64, 20, 12, 12), (2, 2), (0, 0), "jit:avx2", 1, True),  # of which the library finds 24
-        ((64, 32, 15, 15), (16, 16), (0, 0), "jit:avx2", 1, False),  # its numbers are no bytes
-    ],
-)
-def test_indices_are_for_large_windows_and_odd_channels(own_thread, y, window, pad, implementation, cores, wanted):
-    def found() -> bool:
-        thread.set_threads(cores)
-        return pooling_gradient.suits(y, window, pad, implementation)
-
-    assert own_thread(found) is wanted
 
 
 def test_what_the_library_lacks_is_left_to_numpy():
@@ -152,7 +98,7 @@ def test_a_thread_keeps_a_bounded_number_of_kernels(own_thread, monkeypatch):
 
     def many() -> tuple[int, list[np.ndarray]]:
         results = [onednn.relu(np.full(size, 2.0, np.float32)) for size in range(1, 10)]
-        return len(thread.this.kernels), results
+        return len(thread.thread_state.kernels), results
 
     kept, results = own_thread(many)
     assert kept == 3
@@ -164,7 +110,7 @@ def test_kernels_are_made_anew_for_another_number_of_cores(own_thread):
         found = []
         for cores in (1, 1, 2):
             onednn.set_threads(cores)
-            found.append(len(thread.this.kernels))
+            found.append(len(thread.thread_state.kernels))
             onednn.relu(np.ones(3, np.float32))
         return found
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from dsinga.errors import UserError
 from dsinga.ops.numpy_ops import NumpyOps
+from tests.support.cpu_instructions import AVX2_ALONE
 
 try:
-    from dsinga.ops.onednn import convolution, image_gradient, kernel_gradient, library
+    from dsinga.ops.onednn import convolution, kernel_gradient, library
+    from dsinga.ops.onednn.choices import choose_kernel
     from dsinga.ops.onednn.descriptors import engine, free, image
     from dsinga.ops.onednn.onednn_ops import OnednnOps
     from dsinga.ops.onednn.primitive import Primitive
-    from dsinga.ops.onednn.thread import this
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 onednn = OnednnOps()
-CPU = Path("/proc/cpuinfo")
 
 
 GEOMETRIES = pytest.mark.parametrize(
@@ -51,18 +49,6 @@ def test_products_find_the_gradient_of_kernels(records, kernel, stride, pad, mon
         np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
-@GEOMETRIES
-def test_products_find_the_gradient_of_images(records, kernel, stride, pad, monkeypatch):
-    monkeypatch.setattr(image_gradient, "ROWS", 30)
-    x, w, dy = convolved(records, kernel, stride, pad)
-    find = image_gradient.ImageGradient(x.shape, w.shape, stride, pad)
-    expected = NumpyOps().convolution_grad(x, w, dy, stride, pad, True, False)[0]
-    for _ in range(2):
-        found = find(np.ascontiguousarray(dy.transpose(0, 2, 3, 1)), w)
-        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
-    assert found.transpose(0, 2, 3, 1).flags.c_contiguous
-
-
 def convolved(records, kernel, stride, pad):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((records, 4, 9, 11), np.float32)
@@ -70,63 +56,19 @@ def convolved(records, kernel, stride, pad):
     return x, w, rng.standard_normal(NumpyOps().convolution(x, w, None, stride, pad).shape, np.float32)
 
 
-@pytest.mark.parametrize(
-    ("x", "w", "implementation", "wanted"),
-    [
-        ((16, 256, 13, 13), (384, 256, 3, 3), "jit:avx2", True),
-        ((16, 256, 13, 13), (384, 256, 3, 3), "brgconv:avx512_core", False),
-        ((64, 32, 15, 15), (32, 32, 5, 5), "jit:avx2", True),
-        ((64, 32, 15, 15), (32, 32, 1, 1), "jit:avx2", False),
-        ((64, 3, 32, 32), (32, 3, 5, 5), "jit:avx2", False),
-        ((1, 32, 15, 15), (32, 32, 5, 5), "jit:avx2", False),
-        ((1, 3, 4, 4), (8, 3, 5, 5), "x64:gemm:jit", True),
-    ],
-)
-def test_products_are_for_wide_convolutions_without_avx512(x, w, implementation, wanted):
-    assert kernel_gradient.suits(x, w, (1, 1), (w[2] // 2, w[3] // 2), implementation) is wanted
-
-
-BRGCONV = "brg_fwd:avx2+brgconv:avx2"
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "stride", "pad", "implementation", "cores", "wanted"),
-    [
-        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 0, BRGCONV, 1, True),
-        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 0, BRGCONV, 2, False),
-        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 2, BRGCONV, 1, False),
-        ((1, 20, 12, 12), (50, 20, 5, 5), 1, 0, BRGCONV, 1, False),
-        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 0, "brgconv:avx512_core", 1, False),
-        ((64, 20, 12, 12), (50, 20, 5, 5), 1, 2, "x64:gemm:jit", 1, True),
-        ((64, 20, 12, 12), (80, 20, 5, 5), 2, 2, "brgconv_strided:avx2", 1, True),
-        ((64, 32, 14, 14), (50, 32, 3, 3), 2, 1, "jit:avx2", 1, True),
-        ((64, 32, 28, 28), (50, 32, 3, 3), 2, 1, "jit:avx2", 1, False),
-        ((64, 64, 14, 14), (16, 64, 3, 3), 2, 1, "jit:avx2", 1, False),
-    ],
-)
-def test_products_are_for_images_of_which_the_library_multiplies_many_zeros(
-    x, w, stride, pad, implementation, cores, wanted, monkeypatch
-):
-    monkeypatch.setattr(this.team, "size", cores)
-    assert image_gradient.suits(x, w, (stride, stride), (pad, pad), implementation) is wanted
-
-
-AVX2 = pytest.mark.skipif(
-    not CPU.exists() or "avx512f" in CPU.read_text() or "avx2" not in CPU.read_text(),
-    reason="other instructions have other implementations",
-)
+MASKED, ONE_PIXEL, DIRECT = "brg_fwd:avx2+brgconv:avx2", "jit_1x1:avx2", "jit:avx2"
 
 
 @pytest.mark.parametrize(
     ("channels", "filters", "kernel", "stride", "expected"),
     [
-        (20, 6, 5, 1, convolution.MASKED),  # of which 24 are found
-        (5, 9, 3, 1, convolution.MASKED),
-        (24, 9, 3, 1, convolution.MASKED),
-        (25, 9, 3, 1, convolution.MASKED),
-        (16, 32, 1, 1, convolution.ONE_PIXEL),
-        (7, 32, 1, 2, convolution.ONE_PIXEL),
-        (16, 32, 3, 2, convolution.DIRECT),
+        (20, 6, 5, 1, MASKED),  # of which 24 are found
+        (5, 9, 3, 1, MASKED),
+        (24, 9, 3, 1, MASKED),
+        (25, 9, 3, 1, MASKED),
+        (16, 32, 1, 1, ONE_PIXEL),
+        (7, 32, 1, 2, ONE_PIXEL),
+        (16, 32, 3, 2, DIRECT),
         (8, 65, 4, 2, "brgconv_strided:avx2"),
     ],
 )
@@ -145,13 +87,13 @@ class TestGradientOfImages:
             ):
                 np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
 
-    @AVX2
-    def test_is_found_by_the_quickest_implementation(self, channels, filters, kernel, stride, expected):
+    @AVX2_ALONE
+    def test_is_found_by_the_implementation_of_the_table(self, channels, filters, kernel, stride, expected):
         x, w, pad = (3, channels, 6, 8), (filters, channels, kernel, kernel), (kernel // 2, kernel // 2)
-        find = convolution._backward_data(x, w, (stride, stride), pad)
-        padded = isinstance(find, convolution._PaddedBackwardData)
+        find = choose_kernel("convolution_grad_x", convolution.BackwardData, x, w, (stride, stride), pad)
+        padded = isinstance(find, convolution.PaddedBackwardData)
         assert padded == (channels in (5, 20))
-        assert (find.gradient if padded else find).convolve.implementation == expected
+        assert (find.gradient if padded else find).implementation == expected
 
 
 def test_an_implementation_that_the_library_lacks_is_not_insisted_on():

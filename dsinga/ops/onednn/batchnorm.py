@@ -37,7 +37,7 @@ from dsinga.ops.onednn.library import (
     USE_SHIFT,
     VARIANCE,
 )
-from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
+from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import Array
 
@@ -128,7 +128,7 @@ def _fold(pixels: int, channels: int) -> tuple[int, int]:
 
 def _large(x: Array) -> bool:
     """Whether the records of x (B, C, ...) have pixels enough; else x is left to numpy."""
-    return suits(x) and prod(x.shape[2:]) >= SHORTEST // 2
+    return accepts(x) and prod(x.shape[2:]) >= SHORTEST // 2
 
 
 def _totals(x: Array, y: Array) -> tuple[Array, Array]:
@@ -178,12 +178,12 @@ class OnednnBatchNorm(NumpyNormalisation):
         return self.channel_affine(x, np.ones_like(centre), -centre), centre
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
-        possible = suits(x) and x.ndim in (2, 4)
+        possible = accepts(x) and x.ndim in (2, 4)
         affine = get_kernel(_Affine, x.size // x.shape[1], x.shape[1]) if possible else None
         return _apply(affine, x, scale, shift) if affine else super().channel_affine(x, scale, shift)
 
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
-        possible = suits(x, other) and x.ndim in (2, 4)
+        possible = accepts(x, other) and x.ndim in (2, 4)
         size = (x.size // x.shape[1], x.shape[1]) if possible else ()
         if possible and other is None:
             affine = get_kernel(_Affine, *size, True)
@@ -198,7 +198,7 @@ class OnednnBatchNorm(NumpyNormalisation):
         return super().rectified_affine(x, scale, shift, other)
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
-        if not _large(x) or not suits(dy):
+        if not _large(x) or not accepts(dy):
             return super().batch_norm_sums(x, dy, mean, variance, epsilon)
         if _far(mean, variance):
             x, centre = self._centred(x, mean)
@@ -207,7 +207,7 @@ class OnednnBatchNorm(NumpyNormalisation):
         return total, (along - mean * total) / np.sqrt(variance + epsilon)
 
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
-        possible = suits(x, dy) and x.ndim in (2, 4)
+        possible = accepts(x, dy) and x.ndim in (2, 4)
         back = get_kernel(_Gradient, x.size // x.shape[1], x.shape[1]) if possible else None
         if not back:
             return super().batch_norm_grad(x, dy, factor, slope, shift)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_convolution import NumpyConvolution
-from dsinga.ops.onednn import image_gradient, kernel_gradient
+from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.descriptors import Unsupported, dense, dims, engine, free, image
 from dsinga.ops.onednn.library import (
     BIAS,
@@ -24,24 +23,18 @@ from dsinga.ops.onednn.library import (
     TRAINING,
     WEIGHTS,
 )
-from dsinga.ops.onednn.primitive import LANES, Primitive, reorder, suits
+from dsinga.ops.onednn.primitive import LANES, Primitive, accepts, reorder
 from dsinga.ops.onednn.products import column_sums
-from dsinga.ops.onednn.thread import get_kernel, this
+from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import Array, Pair
 
 Shape = tuple[int, ...]
 
-# What the library ranks first for AVX2, its brgconv, is slower than
-# the next, for kernels of one pixel: y by a seventh, dx by a tenth; with strides by a third and by half;
-ONE_PIXEL = "jit_1x1:avx2"
-# another for dx of convolutions with strides, by a third, as long as filters are few;
-DIRECT, FEW_FILTERS = "jit:avx2", 64
-# and than itself with more channels, where those of x are few and no multiple of LANES.
-MASKED, FEW_CHANNELS = "brg_fwd:avx2+brgconv:avx2", range(5, 24)
 
+class ConvolutionForward:
+    """The library's convolution, with a bias or without."""
 
-class _Forward:
-    def __init__(self, x: Shape, w: Shape, bias: bool, stride: Pair, pad: Pair):
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, bias: bool = False, prefer: str | None = None):
         self.output_shape = (x[0], w[0], *output_sizes(x, w[2:], stride, pad))
         self.convolve = Primitive(
             "convolution_forward",
@@ -49,11 +42,12 @@ class _Forward:
             *(image(x), free(w), dense(w[:1]) if bias else None, image(self.output_shape)),
             *_geometry(stride, pad),
             operands=(SRC, WEIGHTS, DST, BIAS) if bias else (SRC, WEIGHTS, DST),
-            prefer=ONE_PIXEL if w[2:] == (1, 1) else None,
+            prefer=prefer,
             operations=_operations(self.output_shape, w),
         )
+        self.implementation = self.convolve.implementation
         self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
-        this.packed.reserve(self.convolve.size(WEIGHTS))
+        thread_state.packed_weights.reserve(self.convolve.size(WEIGHTS))
 
     def __call__(self, x: Array, w: Array, *bias: Array) -> Array:
         y = buffers.empty(self.output_shape, channels_last=True)
@@ -61,9 +55,11 @@ class _Forward:
         return y
 
 
-class _BackwardData:
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
-        forward = _forward(x, w, False, stride, pad)
+class BackwardData:
+    """The library's gradient of a convolution's images, from rows (B, H', W', F) and the kernel (F, C, kh, kw)."""
+
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, prefer: str | None = None):
+        forward = _forward(x, w, stride, pad)
         self.shape = x
         self.convolve = Primitive(
             "convolution_backward_data",
@@ -72,10 +68,11 @@ class _BackwardData:
             forward.convolve.description,
             operands=(DIFF_DST, WEIGHTS, DIFF_SRC),
             operations=_operations(forward.output_shape, w),
-            prefer=_preferred_backward(w, stride),
+            prefer=prefer,
         )
+        self.implementation = self.convolve.implementation
         self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
-        this.packed.reserve(self.convolve.size(WEIGHTS))
+        thread_state.packed_weights.reserve(self.convolve.size(WEIGHTS))
 
     def __call__(self, dy: Array, w: Array) -> Array:
         dx = buffers.empty(self.shape, channels_last=True)
@@ -83,24 +80,14 @@ class _BackwardData:
         return dx
 
 
-def _preferred_backward(w: Shape, stride: Pair) -> str | None:
-    if w[2:] == (1, 1):
-        return ONE_PIXEL
-    return DIRECT if stride != (1, 1) and w[0] <= FEW_FILTERS else None
-
-
-class _PaddedBackwardData:
-    """The gradient of x and of channels beside its own, which make a multiple of LANES.
-
-    These and one more copy cost less than the masks the library takes otherwise: of 20 channels of 144 pixels, kernels
-    of 5 x 5, 64 records, 5.6 -> 4.6 ms. From 24 channels on it pays as often as not.
-    """
+class PaddedBackwardData:
+    """The gradient of images whose channels are padded to a multiple of LANES, which the library computes unmasked."""
 
     def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
         batch, self.channels, *size = self.shape = x
         padded = -(-self.channels // LANES) * LANES
         self.weights = np.zeros((w[0], padded, *w[2:]), np.float32)
-        self.gradient = _BackwardData((batch, padded, *size), self.weights.shape, stride, pad)
+        self.gradient = BackwardData((batch, padded, *size), self.weights.shape, stride, pad)
 
     def __call__(self, dy: Array, w: Array) -> Array:
         self.weights[:, : self.channels] = w
@@ -109,19 +96,11 @@ class _PaddedBackwardData:
         return dx
 
 
-def _backward_data(x: Shape, w: Shape, stride: Pair, pad: Pair) -> Callable[[Array, Array], Array]:
-    """Return what finds the gradient of x from rows of dy and from w: the library's kernel or products."""
-    kernel = _BackwardData(x, w, stride, pad)
-    if image_gradient.suits(x, w, stride, pad, kernel.convolve.implementation):
-        return image_gradient.ImageGradient(x, w, stride, pad)
-    if kernel.convolve.implementation == MASKED and x[1] in FEW_CHANNELS and x[1] % LANES:
-        return _PaddedBackwardData(x, w, stride, pad)
-    return kernel
+class BackwardWeights:
+    """The library's gradient of a convolution's kernel, from rows (B, H, W, C) and (B, H', W', F)."""
 
-
-class _BackwardWeights:
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
-        forward = _forward(x, w, False, stride, pad)
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, prefer: str | None = None):
+        forward = _forward(x, w, stride, pad)
         self.shape = w
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.
         self.convolve = Primitive(
@@ -131,33 +110,28 @@ class _BackwardWeights:
             forward.convolve.description,
             operands=(SRC, DIFF_DST, DIFF_WEIGHTS),
             operations=_operations(forward.output_shape, w),
+            prefer=prefer,
         )
+        self.implementation = self.convolve.implementation
         self.unpack = reorder(self.convolve.layout(DIFF_WEIGHTS), dense(w))
-        this.packed.reserve(self.convolve.size(DIFF_WEIGHTS))
+        thread_state.packed_weights.reserve(self.convolve.size(DIFF_WEIGHTS))
 
     def __call__(self, x: Array, dy: Array) -> Array:
         dw = buffers.empty(self.shape)
         if self.unpack is None:
             self.convolve(x, dy, dw)
         else:
-            self.convolve(x, dy, this.packed.array)
-            self.unpack(this.packed.array, dw)
+            self.convolve(x, dy, thread_state.packed_weights.array)
+            self.unpack(thread_state.packed_weights.array, dw)
         return dw
 
 
-def _backward_weights(x: Shape, w: Shape, stride: Pair, pad: Pair) -> Callable[[Array, Array], Array]:
-    """Return what finds the gradient of the weights from rows of x and dy: the library's kernel or products."""
-    kernel = _BackwardWeights(x, w, stride, pad)
-    if kernel_gradient.suits(x, w, stride, pad, kernel.convolve.implementation):
-        return kernel_gradient.KernelGradient(x, w, stride, pad)
-    return kernel
-
-
 class OnednnConvolution(NumpyConvolution):
-    """Convolutions by the library."""
+    """Convolutions by the library, or by what the table of choices has in its place."""
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
-        forward = get_kernel(_Forward, x.shape, w.shape, b is not None, stride, pad) if suits(x, w, b) else None
+        shapes = x.shape, w.shape, stride, pad
+        forward = choose_kernel("convolution", ConvolutionForward, *shapes, b is not None) if accepts(x, w, b) else None
         if not forward:
             return super().convolution(x, w, b, stride, pad)
         bias = () if b is None else (np.ascontiguousarray(b),)
@@ -166,8 +140,9 @@ class OnednnConvolution(NumpyConvolution):
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        weights = get_kernel(_backward_weights, x.shape, w.shape, stride, pad) if suits(x, w, dy) else None
-        data = weights and need_dx and get_kernel(_backward_data, x.shape, w.shape, stride, pad)
+        shapes = x.shape, w.shape, stride, pad
+        weights = choose_kernel("convolution_grad_w", BackwardWeights, *shapes) if accepts(x, w, dy) else None
+        data = weights and need_dx and choose_kernel("convolution_grad_x", BackwardData, *shapes)
         if not weights or (need_dx and not data):
             return super().convolution_grad(x, w, dy, stride, pad, need_dx, need_db)
         dy_rows = to_rows(dy)
@@ -176,8 +151,9 @@ class OnednnConvolution(NumpyConvolution):
         return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
 
 
-def _forward(*arguments: Any) -> _Forward:
-    forward = get_kernel(_Forward, *arguments)
+def _forward(*shapes: Any) -> ConvolutionForward:
+    """Return the library's convolution without a bias, by which its gradients are described."""
+    forward = get_kernel(ConvolutionForward, *shapes)
     if forward is None:
         raise Unsupported("a convolution backward whose forward is unsupported")
     return forward
@@ -196,5 +172,5 @@ def _packed(pack: Primitive | None, w: Array) -> Array:
     """Return weights in the layout that a convolution wants, valid until the thread packs others."""
     if pack is None:
         return w
-    pack(w, this.packed.array)
-    return this.packed.array
+    pack(w, thread_state.packed_weights.array)
+    return thread_state.packed_weights.array

@@ -27,7 +27,7 @@ from dsinga.ops.onednn.library import (
     TANH,
     TRAINING,
 )
-from dsinga.ops.onednn.primitive import Primitive, operand_of, suits
+from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import Array
 
@@ -132,23 +132,23 @@ class OnednnElementwise(NumpyElementwise):
     """Activations, sums, products and softmax by the library. Its relu of NaN is 0, where numpy's is NaN."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        kernel = get_kernel(Function, x.size, RELU, slope) if suits(x) else None
+        kernel = get_kernel(Function, x.size, RELU, slope) if accepts(x) else None
         return _apply(kernel, x) if kernel else super().relu(x, slope)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        kernel = get_kernel(_Derivative, y.size, RELU_FROM_OUTPUT, slope) if suits(y, dy) else None
+        kernel = get_kernel(_Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
         return _apply(kernel, y, dy) if kernel else super().relu_grad(y, dy, slope)
 
     def sigmoid(self, x: Array) -> Array:
-        kernel = get_kernel(Function, x.size, LOGISTIC) if suits(x) else None
+        kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x) else None
         return _apply(kernel, x) if kernel else super().sigmoid(x)
 
     def sigmoid_grad(self, y: Array, dy: Array) -> Array:
-        kernel = get_kernel(_Derivative, y.size, LOGISTIC_FROM_OUTPUT) if suits(y, dy) else None
+        kernel = get_kernel(_Derivative, y.size, LOGISTIC_FROM_OUTPUT) if accepts(y, dy) else None
         return _apply(kernel, y, dy) if kernel else super().sigmoid_grad(y, dy)
 
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
-        kernel = get_kernel(_ScaledTanh, x.size, outer) if suits(x) else None
+        kernel = get_kernel(_ScaledTanh, x.size, outer) if accepts(x) else None
         if not kernel:
             return super().tanh(x, outer, inner)
         x = _dense(x)
@@ -157,21 +157,21 @@ class OnednnElementwise(NumpyElementwise):
         return y
 
     def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
-        kernel = get_kernel(_ScaledTanhDerivative, y.size, outer, inner) if suits(y, dy) else None
+        kernel = get_kernel(_ScaledTanhDerivative, y.size, outer, inner) if accepts(y, dy) else None
         return _apply(kernel, y, y, dy) if kernel else super().tanh_grad(y, dy, outer, inner)
 
     def multiply(self, x: Array, y: Array) -> Array:
-        kernel = get_kernel(_Binary, x.size, MULTIPLY) if suits(x, y) else None
+        kernel = get_kernel(_Binary, x.size, MULTIPLY) if accepts(x, y) else None
         return _apply(kernel, x, y) if kernel else super().multiply(x, y)
 
     def add(self, x: Array, y: Array) -> Array:
-        kernel = get_kernel(_Binary, x.size, ADD) if suits(x, y) else None
+        kernel = get_kernel(_Binary, x.size, ADD) if accepts(x, y) else None
         return _apply(kernel, x, y) if kernel else super().add(x, y)
 
     def softmax(self, x: Array) -> Array:
-        kernel = get_kernel(_Softmax, *x.shape) if suits(x) else None
+        kernel = get_kernel(_Softmax, *x.shape) if accepts(x) else None
         return _apply(kernel, x) if kernel else super().softmax(x)
 
     def softmax_grad(self, y: Array, dy: Array) -> Array:
-        kernel = get_kernel(_SoftmaxDerivative, *y.shape) if suits(y, dy) else None
+        kernel = get_kernel(_SoftmaxDerivative, *y.shape) if accepts(y, dy) else None
         return _apply(kernel, y, dy) if kernel else super().softmax_grad(y, dy)

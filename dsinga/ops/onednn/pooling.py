@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy_pooling import NumpyPooling
-from dsinga.ops.onednn import pooling_gradient
 from dsinga.ops.onednn.descriptors import Unsupported, dims, engine, image
 from dsinga.ops.onednn.library import (
     AVG_POOLING,
@@ -24,15 +21,16 @@ from dsinga.ops.onednn.library import (
     TRAINING,
     WORKSPACE,
 )
-from dsinga.ops.onednn.pooling_gradient import IndexedGradient
-from dsinga.ops.onednn.primitive import Primitive, suits
+from dsinga.ops.onednn.primitive import Primitive, accepts
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import Array, Pair
 
 Shape = tuple[int, ...]
 
 
-class _Forward:
+class PoolingForward:
+    """The library's pooling; that of maxima keeps the place of each in a workspace where it trains."""
+
     def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair, train: bool):
         self.output_shape = (*x[:2], *output_sizes(x, window, stride, pad))
         keep = (WORKSPACE,) if train and algorithm == MAX_POOLING else ()
@@ -54,9 +52,11 @@ class _Forward:
         return y, workspace
 
 
-class _Backward:
+class PoolingBackward:
+    """The library's gradient of a pooling, from rows (B, H', W', C)."""
+
     def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair):
-        forward = get_kernel(_Forward, algorithm, x, window, stride, pad, True)
+        forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, True)
         if forward is None:
             raise Unsupported("pooling_backward")
         self.shape = x
@@ -67,20 +67,11 @@ class _Backward:
             forward.pool.description,
             operands=(DIFF_DST, DIFF_SRC, *((WORKSPACE,) if forward.workspace_size else ())),
         )
-        self.y, self.dense = forward.output_shape, forward.workspace_size == prod(forward.output_shape)
 
     def __call__(self, dy: Array, *workspace: Array) -> Array:
         dx = buffers.empty(self.shape, channels_last=True)
         self.pool(dy, dx, *workspace)
         return dx
-
-
-def _max_backward(x: Shape, window: Pair, stride: Pair, pad: Pair) -> Callable[[Array, Array], Array]:
-    """Return what finds the gradient of maxima from rows of dy and the workspace: the library's kernel or indices."""
-    kernel = _Backward(MAX_POOLING, x, window, stride, pad)
-    if kernel.dense and pooling_gradient.suits(kernel.y, window, pad, kernel.pool.implementation):
-        return IndexedGradient(x, kernel.y, window, stride)
-    return kernel
 
 
 def _geometry(window: Pair, stride: Pair, pad: Pair) -> tuple[Any, ...]:
@@ -92,20 +83,20 @@ class OnednnPooling(NumpyPooling):
     """Pooling by the library. Its workspace is flat; numpy's has the shape of the output: so the two are told apart."""
 
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
-        pool = get_kernel(_Forward, MAX_POOLING, x.shape, kernel, stride, pad, train) if suits(x) else None
+        pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None
         return pool(to_rows(x)) if pool else super().max_pool(x, kernel, stride, pad, train)
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
         if workspace.ndim > 1:
             return super().max_pool_grad(x, workspace, dy, kernel, stride, pad)
-        back = get_kernel(_max_backward, x.shape, kernel, stride, pad)
+        back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, kernel, stride, pad)
         assert back is not None, "a pooling has no backward although it has a forward"
         return back(to_rows(dy), workspace)
 
     def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
-        pool = get_kernel(_Forward, AVG_POOLING, x.shape, kernel, stride, pad, True) if suits(x) else None
+        pool = get_kernel(PoolingForward, AVG_POOLING, x.shape, kernel, stride, pad, True) if accepts(x) else None
         return pool(to_rows(x))[0] if pool else super().avg_pool(x, kernel, stride, pad)
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
-        back = get_kernel(_Backward, AVG_POOLING, x.shape, kernel, stride, pad) if suits(x, dy) else None
+        back = get_kernel(PoolingBackward, AVG_POOLING, x.shape, kernel, stride, pad) if accepts(x, dy) else None
         return back(to_rows(dy)) if back else super().avg_pool_grad(x, dy, kernel, stride, pad)

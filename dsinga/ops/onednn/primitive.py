@@ -22,7 +22,7 @@ from dsinga.ops.onednn.library import (
     quick_execute,
     set_data_handle,
 )
-from dsinga.ops.onednn.thread import is_small, this
+from dsinga.ops.onednn.thread import is_small, thread_state
 from dsinga.ops.types import Array
 
 LANES = 8  # numbers in a register of AVX2, by whose multiples its kernels go
@@ -52,14 +52,14 @@ class Primitive:
         prefer: str | None = None,
         operations: int = 0,
     ):
-        self._team = this.team
+        self._team = thread_state.team
         self._threads, self._execute = 1, quick_execute
-        self._team.call(1)
+        self._team.use(1)
         description = prefer, f"{kind}_primitive_desc_create", *arguments, _attributes(post_ops)
         self.description = _describe(*description)
         if not is_small(operations, sum(map(self.size, operands))):
             self._threads, self._execute = self._team.size, execute
-            self._team.call(self._threads)
+            self._team.use(self._threads)
             self.description = _describe(*description)  # it says how the work is divided
         if self.implementation.startswith(("ref", "simple")):
             raise Unsupported(f"{kind} by {self.implementation}")
@@ -67,7 +67,7 @@ class Primitive:
         used = [operand for operand in operands if self.size(operand)]
         self._memories = [Handle("memory", "memory_create", self.layout(operand), engine, None) for operand in used]
         self._addresses = [memory._as_parameter_.value for memory in self._memories]
-        self._scratch = this.scratchpad
+        self._scratch = thread_state.scratchpad
         scratch_size = self.size(SCRATCHPAD)
         if scratch_size:
             self._scratch.reserve(scratch_size)
@@ -76,7 +76,7 @@ class Primitive:
         table = (_Argument * len(used))(
             *(_Argument(index, memory._as_parameter_) for index, memory in zip(used, self._memories, strict=True))
         )
-        self._execution = (self._primitive._as_parameter_, this.stream._as_parameter_, len(used), table)
+        self._execution = (self._primitive._as_parameter_, thread_state.stream._as_parameter_, len(used), table)
         self._scratch_memory = self._memories[-1]._as_parameter_.value if scratch_size else None
 
     def __call__(self, *arrays: Array) -> None:
@@ -85,7 +85,7 @@ class Primitive:
             set_data_handle(memory, address(array))
         if self._scratch_memory:
             set_data_handle(self._scratch_memory, address(self._scratch.array))
-        self._team.call(self._threads)
+        self._team.use(self._threads)
         status = self._execute(*self._execution)
         if status:
             raise RuntimeError(f"oneDNN: an execution failed with status {status}")
@@ -139,7 +139,7 @@ def operand_of(post_op: int) -> int:
     return POST_OP * (post_op + 1) | SRC_1
 
 
-def suits(*arrays: Array | None) -> bool:
+def accepts(*arrays: Array | None) -> bool:
     """Whether the library shall do it: all arrays float32 and not empty, or None. Numpy does the rest."""
     return all(array is None or (array.dtype == np.float32 and array.size > 0) for array in arrays)
 

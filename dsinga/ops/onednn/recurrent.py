@@ -14,25 +14,20 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
+from dsinga.ops.onednn import choices
 from dsinga.ops.onednn.descriptors import dense, engine, free, strided
 from dsinga.ops.onednn.elementwise import Function
 from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS
-from dsinga.ops.onednn.primitive import Primitive, reorder, suits
+from dsinga.ops.onednn.primitive import Primitive, accepts, reorder
 from dsinga.ops.onednn.products import product
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import Array
 
-WORTH = 4  # products that pay for packing a matrix
-NARROW = 256  # columns; below, the library does not pack, and its kernel for aᵀ b has the long side of the result last
 
+class PackedProduct:
+    """x W for x (n, I), W (I, O), in a layout of W that the library chooses; ``transposed``: W is a view of Wᵀ."""
 
-class _Product:
-    """x W for x (n, I), W (I, O), in a layout of W that the library chooses; ``turned`` says that W is a view of Wᵀ.
-
-    Packing takes 0.1 ms for (512, 1536), a product with 50 rows then 0.91 where ``sgemm`` takes 1.03.
-    """
-
-    def __init__(self, rows: int, inputs: int, outputs: int, turned: bool):
+    def __init__(self, rows: int, inputs: int, outputs: int, transposed: bool):
         weights = (outputs, inputs)  # as the library sees it
         self.multiply = Primitive(
             "inner_product_forward",
@@ -41,7 +36,7 @@ class _Product:
             operations=2 * rows * inputs * outputs,
         )
         self.size = self.multiply.size(WEIGHTS) // np.dtype(np.float32).itemsize
-        given = dense(weights) if turned else strided(weights, (1, outputs))
+        given = dense(weights) if transposed else strided(weights, (1, outputs))
         self.reorder = reorder(given, self.multiply.layout(WEIGHTS))
 
     def pack(self, matrix: Array) -> Array:
@@ -57,36 +52,41 @@ class Factor(NamedTuple):
 
     matrix: Array
     rows: frozenset[int]
-    packed: dict[_Product, Array]
+    packed: dict[PackedProduct, Array]
 
 
-def _is_tall(a: Array, out: Array) -> bool:
-    """Whether a product aᵀ b is found faster turned: (2500, 1536)ᵀ (2500, 101) in 11 instead of 25 ms, on AVX2."""
-    return not a.flags.c_contiguous and out.shape[1] < NARROW and out.shape[0] > 2 * out.shape[1]
+def multiply_transposed(a: Array, b: Array, out: Array) -> None:
+    """Compute a b into ``out`` as the transpose of bᵀ aᵀ.
+
+    The library does not pack matrices of few columns, and its kernel for aᵀ b has the long side of the result last.
+    """
+    transposed = buffers.empty(out.shape[::-1])
+    product(b.T, a.T, transposed)
+    out[...] = transposed.T
 
 
 class OnednnRecurrent(NumpyRecurrent):
     """The products of recurrent layers by the library, on float32."""
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
-        if not suits(a, b, out):
+        if not accepts(a, b, out):
             super().multiply_into(a, b, out, add)
             return
-        if _is_tall(a, out) and not add:
-            turned = buffers.empty(out.shape[::-1])
-            self.multiply_into(b.T, a.T, turned)
-            out[...] = turned.T
-            return
-        product(a, b, out, add)
+        choice = None if add else choices.choose("product_into", "sgemm", a, out)
+        if choice:
+            choices.resolve(choice.implementation)(a, b, out)
+        else:
+            product(a, b, out, add)
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
-        often = [count for count, uses in Counter(rows).items() if uses >= WORTH] if suits(matrix) else []
-        return Factor(matrix, frozenset(often), {})
+        counts = Counter(rows) if accepts(matrix) else {}
+        packed = [count for count, uses in counts.items() if choices.choose("repeated_product", "sgemm", uses)]
+        return Factor(matrix, frozenset(packed), {})
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
         matrix, rows, packed = factor
-        turned = not matrix.flags.c_contiguous
-        kernel = get_kernel(_Product, len(a), *matrix.shape, turned) if len(a) in rows else None
+        transposed = not matrix.flags.c_contiguous
+        kernel = get_kernel(PackedProduct, len(a), *matrix.shape, transposed) if len(a) in rows else None
         if kernel is None:
             self.multiply_into(a, matrix, out)
             return
@@ -95,7 +95,7 @@ class OnednnRecurrent(NumpyRecurrent):
         kernel.multiply(np.ascontiguousarray(a), packed[kernel], out)
 
     def sigmoid_in_place(self, x: Array) -> None:
-        kernel = get_kernel(Function, x.size, LOGISTIC) if suits(x) else None
+        kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x) else None
         if kernel:
             kernel.run(x, x)
         else:

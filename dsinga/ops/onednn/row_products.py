@@ -1,11 +1,10 @@
 """Convolutions as matrix products, one for each column of the outputs and row of the kernel, without im2col.
 
-What row i of the kernel has to do with column x of the outputs is one product for all rows y of these: of the F numbers
-of an output, of the kw·C numbers that the row of the kernel meets there, which lie side by side in channels-last
+What row i of the kernel contributes to column x of the outputs is one product over all rows y of the outputs: of the F
+numbers of an output, of the kw·C numbers that the row of the kernel meets there, which are contiguous in channels-last
 memory, and of that row's weights. In memory that has rows of the images outermost, then records, the numbers of any
 (y, b) and those of the next are one stride apart: so the images are copied once, not kw·kh times as im2col does. Where
-the kernel hangs over the border, products are of its pixels inside the image: nothing is padded, no zeros are
-multiplied.
+the kernel overlaps the border, products are of its pixels inside the image: nothing is padded, no zeros are multiplied.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from dsinga.ops.buffers import address
 from dsinga.ops.layout import output_sizes
-from dsinga.ops.onednn.thread import this
+from dsinga.ops.onednn.thread import thread_state
 from dsinga.ops.types import Array, Pair
 
 Shape = tuple[int, ...]
@@ -26,20 +25,24 @@ Shape = tuple[int, ...]
 LINE = 16  # numbers in a line of the cache
 
 
-class Product(NamedTuple):
-    """A row of the kernel meets a column of the outputs; places are in bytes from the first number."""
+class RowProduct(NamedTuple):
+    """The product of one row of the kernel and one column of the outputs; offsets are in bytes from the first number.
 
-    rows: int  # of the outputs, of all records, that the row meets inside the images
-    width: int  # numbers that it meets at each
-    image: int  # where the first of those are
-    output: int  # where the first of the outputs is
-    kernel: int  # where the weights are, in a kernel that is turned
+    ``rows`` are those of the outputs, of all records, that the row of the kernel meets inside the images, ``width`` the
+    numbers that it meets at each. The offsets are those of the first image and output, and of the weights.
+    """
+
+    rows: int
+    width: int
+    image_offset: int
+    output_offset: int
+    kernel_offset: int
 
 
 class RowProducts:
-    """The products of the convolution of some records, at most ``records``, and scratch memory for what they are of.
+    """The products of the convolution of some records, at most ``records``, and scratch memory for their operands.
 
-    Images are laid as (step, ceil(H / step), n, stride): every step-th row, then those after them; of each row W·C
+    Images are laid out as (step, ceil(H / step), n, stride): every step-th row, then those after them; of each row W·C
     numbers, then a gap. Outputs are (1, H', n, stride) of W'·F numbers, a kernel is (kh, F, kw·C).
     """
 
@@ -51,9 +54,9 @@ class RowProducts:
         self.stride, self.pad, self.outputs = stride, pad, output_sizes(x, w[2:], stride, pad)
         self.image_stride, self.output_stride = _odd_lines(size[1] * channels), _odd_lines(self.outputs[1] * w[0])
         self.kernel_shape = height, w[0], width * channels
-        self._scratch = this.packed
+        self._scratch = thread_state.packed_weights
         self._scratch.reserve(4 * sum(map(prod, self._shapes(self.records))))
-        self._products: dict[int, list[Product]] = {}
+        self._products: dict[int, list[RowProduct]] = {}
 
     def _shapes(self, count: int) -> tuple[Shape, Shape]:
         step = self.stride[0]
@@ -61,25 +64,21 @@ class RowProducts:
         return images, (1, self.outputs[0], count, self.output_stride)
 
     def scratch(self, count: int) -> tuple[Array, Array]:
-        """Return memory for the images and the outputs of so many records, the thread's until its next kernel."""
+        """Return memory for the images and the outputs of ``count`` records, valid until the thread's next kernel."""
         images, outputs = self._shapes(count)
         middle, end = prod(images), prod(images) + prod(outputs)
         numbers = self._scratch.array[: 4 * end].view(np.float32)
         return numbers[:middle].reshape(images), numbers[middle:].reshape(outputs)
 
-    def turned(self, w: Array) -> Array:
-        """Return the kernel (F, C, kh, kw) as products take it."""
-        return np.ascontiguousarray(w.transpose(2, 0, 3, 1)).reshape(self.kernel_shape)
-
-    def products(self, count: int) -> list[Product]:
-        """Return the products of so many records."""
+    def products(self, count: int) -> list[RowProduct]:
+        """Return the products of ``count`` records."""
         if count not in self._products:
-            found = (self._product(i, x, count) for x in range(self.outputs[1]) for i in range(self.window[0]))
-            self._products[count] = [product for product in found if product.rows > 0 and product.width > 0]
+            every = (self._product(i, x, count) for x in range(self.outputs[1]) for i in range(self.window[0]))
+            self._products[count] = [product for product in every if product.rows > 0 and product.width > 0]
         return self._products[count]
 
-    def _product(self, i: int, x: int, count: int) -> Product:
-        """Return what row ``i`` of the kernel has to do with column ``x`` of the outputs."""
+    def _product(self, i: int, x: int, count: int) -> RowProduct:
+        """Return the product of row ``i`` of the kernel and column ``x`` of the outputs."""
         (down, right), (above, beside) = self.stride, self.pad
         first = max(0, -(-(above - i) // down))
         last = min(self.outputs[0] - 1, (self.size[0] - 1 + above - i) // down)
@@ -87,38 +86,33 @@ class RowProducts:
         corner = x * right - beside
         left, end = max(0, -corner), min(self.window[1], self.size[1] - corner)
         image_row = row % down * -(-self.size[0] // down) + row // down
-        return Product(
+        return RowProduct(
             rows=(last - first + 1) * count,
             width=(end - left) * self.channels,
-            image=4 * (image_row * count * self.image_stride + (corner + left) * self.channels),
-            output=4 * (first * count * self.output_stride + x * self.filters),
-            kernel=4 * (i * self.filters * self.window[1] + left) * self.channels,
+            image_offset=4 * (image_row * count * self.image_stride + (corner + left) * self.channels),
+            output_offset=4 * (first * count * self.output_stride + x * self.filters),
+            kernel_offset=4 * (i * self.filters * self.window[1] + left) * self.channels,
         )
 
 
-def turn(rows: Array, turned: Array) -> int:
-    """Copy (B, H, W, C) ``rows`` to scratch memory; return where that is."""
-    for some, place in _matching(rows, turned):
-        place[...] = some
-    return address(turned)
+def copy_rows(rows: Array, scratch: Array) -> int:
+    """Copy (B, H, W, C) ``rows`` to scratch memory; return its address."""
+    for source, target in _row_views(rows, scratch):
+        target[...] = source
+    return address(scratch)
 
 
-def turn_back(turned: Array, rows: Array) -> None:
-    """Copy what is in scratch memory to (B, H, W, C) ``rows``."""
-    for some, place in _matching(rows, turned):
-        some[...] = place
-
-
-def _matching(rows: Array, turned: Array) -> Iterator[tuple[Array, Array]]:
-    step, _, count, _ = turned.shape
+def _row_views(rows: Array, scratch: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the rows of each remainder of the stride, (n, B, W·C), and their place in the scratch memory."""
+    step, _, count, _ = scratch.shape
     numbers = rows[0, 0].size
     outermost = rows.reshape(count, len(rows[0]), numbers).swapaxes(0, 1)
     for remainder in range(min(step, len(outermost))):
-        some = outermost[remainder::step]
-        yield some, turned[remainder, : len(some), :, :numbers]
+        source = outermost[remainder::step]
+        yield source, scratch[remainder, : len(source), :, :numbers]
 
 
 def _odd_lines(numbers: int) -> int:
-    """Round up to an odd number of lines: columns of rows a power of two apart would meet in few places of caches."""
+    """Round up to an odd number of cache lines: rows a power of two apart would share few sets of the caches."""
     lines = -(-numbers // LINE)
     return (lines + 1 - lines % 2) * LINE

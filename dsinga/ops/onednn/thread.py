@@ -38,31 +38,33 @@ class Team:
     """The OpenMP threads that the calling thread's kernels are given: ``size`` for large ones, 1 for small ones."""
 
     def __init__(self) -> None:
-        self.size = self.now = get_omp_threads()
+        self.size = self.current = get_omp_threads()
 
-    def call(self, count: int) -> None:
+    def use(self, count: int) -> None:
         """Let the next kernel run, or be made, with ``count`` threads."""
-        if count != self.now:
+        if count != self.current:
             set_omp_threads(count)
-            self.now = count
+            self.current = count
 
 
-class _Thread(threading.local):
+class ThreadState(threading.local):
+    """The library's objects and scratch memory of one thread."""
+
     def __init__(self) -> None:
         self.team = Team()
         self.stream = Handle("stream", "stream_create", engine, 1)
         self.scratchpad = Arena()
-        self.packed = Arena()
+        self.packed_weights = Arena()
         self.kernels: dict[Any, Any] = {}
 
 
-this = _Thread()
+thread_state = ThreadState()
 
 
 def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
     """Return ``make(*arguments)``, made once by each thread; None if the library does not support the case."""
     key = (make, arguments)
-    kernels = this.kernels
+    kernels = thread_state.kernels
     try:
         return kernels[key]
     except KeyError:
@@ -79,9 +81,9 @@ def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
 
 def set_threads(count: int) -> None:
     """Let large kernels that the calling thread runs use ``count`` cores."""
-    if count != this.team.size:
-        this.team.size = count
-        this.kernels.clear()  # a primitive divides its work when it is made
+    if count != thread_state.team.size:
+        thread_state.team.size = count
+        thread_state.kernels.clear()  # a primitive divides its work when it is made
 
 
 def is_small(operations: int, nbytes: int) -> bool:
@@ -92,6 +94,6 @@ def is_small(operations: int, nbytes: int) -> bool:
 def sgemm(turn_a: bytes, turn_b: bytes, rows: int, columns: int, depth: int, *rest: Any) -> None:
     """Multiply matrices by ``dnnl_sgemm``, with as many threads as the product is worth."""
     small = is_small(2 * rows * columns * depth, 4 * (rows * depth + depth * columns + rows * columns))
-    this.team.call(1 if small else this.team.size)
+    thread_state.team.use(1 if small else thread_state.team.size)
     status = (quick_sgemm if small else full_sgemm)(turn_a, turn_b, rows, columns, depth, *rest)
     assert status == 0, f"sgemm failed with status {status}"

@@ -1,0 +1,226 @@
+"""The table of special cases in which a kernel is not computed by the implementation that oneDNN ranks first.
+
+:func:`choose` is the only reader of the table. ``DSINGA_ONEDNN=plain`` in the environment switches all rows off: every
+kernel is then oneDNN's first choice, or numpy's where the library has none. ``python -m tests.benchmarks.bench_choices
+NET ROW`` measures a row; what was measured stands in docs/dev/measurements.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from dsinga.errors import UserError
+from dsinga.ops.onednn import kernel_gradient
+from dsinga.ops.onednn.descriptors import Unsupported
+from dsinga.ops.onednn.primitive import LANES
+from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.types import Array, Pair
+
+VARIABLE = "DSINGA_ONEDNN"
+NONE = "none"  # the library's implementation where it has none
+
+Shape = tuple[int, ...]
+
+
+class Choice(NamedTuple):
+    """A row of the table.
+
+    Where ``kernel`` would be computed by one of the library's implementations in ``instead_of`` (by any, if that is
+    empty), and ``when`` is true of the kernel's arguments, ``implementation`` computes it: another of the library's, by
+    its name, or ``module.Class`` of this package. ``measured`` says on which processor, when, and what it gained.
+    """
+
+    name: str
+    kernel: str
+    instead_of: tuple[str, ...]
+    when: Callable[..., bool]
+    implementation: str
+    measured: str
+
+    @property
+    def is_of_library(self) -> bool:
+        """Whether the implementation is another one of the library's."""
+        return ":" in self.implementation
+
+
+def is_one_pixel(x: Shape, w: Shape, stride: Pair, pad: Pair, bias: bool = False) -> bool:
+    """Whether a convolution's kernel is 1 x 1."""
+    return w[2:] == (1, 1)
+
+
+def has_strides_and_few_filters(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
+    """Whether a convolution has strides and at most 64 filters."""
+    return stride != (1, 1) and w[0] <= 64
+
+
+def needs_masks(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
+    """Whether an image has few channels, no multiple of LANES: the library's kernel then masks its last register."""
+    return 5 <= x[1] < 24 and x[1] % LANES != 0
+
+
+def is_wide(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
+    """Whether a product of a row of the kernel is large enough to pay for its call."""
+    return w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
+
+
+def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
+    """Whether the rows of a product leave registers partly empty, or need more of them than there are."""
+    return rows not in range(LANES, 4 * LANES + 1, LANES)
+
+
+def is_repeated(uses: int) -> bool:
+    """Whether a matrix is multiplied often enough to pay for packing it."""
+    return uses >= 4
+
+
+def is_tall(a: Array, out: Array) -> bool:
+    """Whether a product aᵀ b has a result of few columns, and more than twice as many rows."""
+    return not a.flags.c_contiguous and out.shape[1] < 256 and out.shape[0] > 2 * out.shape[1]
+
+
+def always(*arguments: Any) -> bool:
+    """Take the row for all arguments."""
+    return True
+
+
+TABLE = (
+    Choice(
+        "one-pixel-forward",
+        "convolution",
+        (),
+        is_one_pixel,
+        "jit_1x1:avx2",
+        "EPYC, AVX2, 2026-11: 0.67 to 0.76 of the kernel's time; Xeon, 2026-11-22: resnet 0.99",
+    ),
+    Choice(
+        "one-pixel-backward",
+        "convolution_grad_x",
+        (),
+        is_one_pixel,
+        "jit_1x1:avx2",
+        "EPYC, AVX2, 2026-11: 0.9 of the kernel's time; Xeon, 2026-11-22: resnet 0.99",
+    ),
+    Choice(
+        "strided-backward",
+        "convolution_grad_x",
+        (),
+        has_strides_and_few_filters,
+        "jit:avx2",
+        "EPYC, AVX2, 2026-11: 0.67 of the kernel's time; Xeon, 2026-11-22: resnet 1.01",
+    ),
+    Choice(
+        "padded-channels",
+        "convolution_grad_x",
+        ("brg_fwd:avx2+brgconv:avx2",),
+        needs_masks,
+        "convolution.PaddedBackwardData",
+        "Xeon limited to AVX2, 2026-11-22: mnist-convnet 0.96",
+    ),
+    Choice(
+        "kernel-gradient-by-products",
+        "convolution_grad_w",
+        ("jit:avx2",),
+        is_wide,
+        "kernel_gradient.KernelGradient",
+        "EPYC, AVX2, 2026-11: AlexNet's kernels 0.67 to 0.91, cifar10-64 0.85",
+    ),
+    Choice(
+        "kernel-gradient-without-im2col",
+        "convolution_grad_w",
+        ("x64:gemm:jit",),
+        always,
+        "kernel_gradient.KernelGradient",
+        "EPYC, AVX2, 2026-11: 0.33 of the kernel's time",
+    ),
+    Choice(
+        "inner-product-by-sgemm",
+        "inner_product",
+        ("gemm:jit:f32",),
+        fills_no_registers,
+        "products.SgemmProduct",
+        "EPYC, AVX2, 2026-11: 0.73 of the kernel's time, the median of 2,500 random shapes",
+    ),
+    Choice(
+        "lrn-by-shifted-sums",
+        "lrn",
+        (NONE,),
+        always,
+        "lrn.ShiftedSums",
+        "EPYC, AVX2, 2026-11: 0.29 of numpy's time forward, 0.18 backward",
+    ),
+    Choice(
+        "packed-weights",
+        "repeated_product",
+        (),
+        is_repeated,
+        "recurrent.PackedProduct",
+        "EPYC, AVX2, 2026-11: 0.88 of the kernel's time",
+    ),
+    Choice(
+        "tall-product-transposed",
+        "product_into",
+        (),
+        is_tall,
+        "recurrent.multiply_transposed",
+        "EPYC, AVX2, 2026-11: 0.44 of the kernel's time",
+    ),
+)
+"""All special cases; of several rows that apply the first is taken."""
+
+
+def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
+    """Return the row for a kernel that the library would compute by ``implementation``; None where there is none."""
+    for choice in _rows(kernel):
+        if choice.instead_of and implementation not in choice.instead_of:
+            continue
+        if choice.name not in switched_off() and choice.when(*arguments):
+            return choice
+    return None
+
+
+def choose_kernel(kernel: str, library_kernel: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a kernel of the calling thread: ``library_kernel(*arguments)``, or what the table has in its place.
+
+    None if the library does not support the case and the table has no row for it.
+    """
+    return get_kernel(_make, kernel, library_kernel, *arguments)
+
+
+def _make(kernel: str, library_kernel: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        made = library_kernel(*arguments)
+        choice = choose(kernel, made.implementation, *arguments)
+    except Unsupported:
+        choice = choose(kernel, NONE, *arguments)
+        if choice is None:
+            raise
+    if choice is None:
+        return made
+    if choice.is_of_library:
+        return library_kernel(*arguments, prefer=choice.implementation)
+    return resolve(choice.implementation)(*arguments)
+
+
+@cache
+def resolve(name: str) -> Any:
+    """Return the object of this package that a row names as ``module.Class``."""
+    module, _, attribute = name.partition(".")
+    return getattr(import_module(f"dsinga.ops.onednn.{module}"), attribute)
+
+
+@cache
+def _rows(kernel: str) -> tuple[Choice, ...]:
+    return tuple(choice for choice in TABLE if choice.kernel == kernel)
+
+
+@cache
+def switched_off() -> frozenset[str]:
+    """Return the names of rows that the environment switches off."""
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "plain"):
+        raise UserError(f"{VARIABLE}={value!r} is unknown: leave it unset, or set it to 'plain'")
+    return frozenset(choice.name for choice in TABLE) if value else frozenset()

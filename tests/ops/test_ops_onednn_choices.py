@@ -1,0 +1,188 @@
+"""The oneDNN backend's table of choices: its names exist, one place reads it, the environment switches it off."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from tests.support.cpu_instructions import AVX2
+
+try:
+    from dsinga.ops.onednn import choices, convolution, library
+    from dsinga.ops.onednn.choices import NONE, TABLE, choose, choose_kernel, resolve, switched_off
+    from dsinga.ops.onednn.descriptors import Handle, dense, engine, free, image, strided
+    from dsinga.ops.onednn.onednn_ops import OnednnOps
+    from dsinga.ops.onednn.primitive import _attributes, _implementation
+    from dsinga.ops.onednn.thread import thread_state
+except UserError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+GEOMETRIES = [  # images, kernel, stride, pad: between them oneDNN has all implementations that the table names
+    ((64, 32, 16, 16), (64, 32, 1, 1), 1, 0),
+    ((64, 16, 32, 32), (32, 16, 1, 1), 2, 0),
+    ((64, 16, 32, 32), (32, 16, 3, 3), 2, 1),
+    ((64, 20, 12, 12), (50, 20, 5, 5), 1, 0),
+]
+BY_NAME = {choice.name: choice for choice in TABLE}
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch):
+    """The table as it is without an environment variable, before the test and after it."""
+    monkeypatch.delenv(choices.VARIABLE, raising=False)
+    switched_off.cache_clear()
+    yield
+    switched_off.cache_clear()
+
+
+@pytest.fixture
+def new_thread():
+    """A thread that has made no kernels."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda *call: pool.submit(*call).result(60)
+
+
+def implementations(function: str, *arguments) -> set[str]:
+    """All implementations that the library has for a primitive."""
+    description = Handle("primitive_desc", f"{function}_primitive_desc_create", *arguments, _attributes(()))
+    names = {_implementation(description)}
+    while not library.lib.dnnl_primitive_desc_next_impl(description):
+        names.add(_implementation(description))
+    return names
+
+
+def library_names(kernel: str) -> set[str]:
+    """The implementations that the library has of a kernel in the table, for the shapes above."""
+    if kernel == "inner_product":
+        arguments = engine, dense((40, 30)), strided((30, 20), (1, 30)), None, dense((40, 20))
+        return implementations("matmul", *arguments)
+    names = set()
+    for x, w, stride, pad in GEOMETRIES:
+        shapes = x, w, (stride, stride), (pad, pad)
+        forward, geometry = convolution._forward(*shapes), convolution._geometry(*shapes[2:])
+        y, algorithm = image(forward.output_shape), library.CONVOLUTION
+        kinds = {
+            "convolution": (
+                *("convolution_forward", engine, library.TRAINING, algorithm),
+                *(image(x), free(w), None, y, *geometry),
+            ),
+            "convolution_grad_x": (
+                *("convolution_backward_data", engine, algorithm),
+                *(image(x), free(w), y, *geometry, forward.convolve.description),
+            ),
+            "convolution_grad_w": (
+                *("convolution_backward_weights", engine, algorithm),
+                *(image(x), free(w), None, y, *geometry, forward.convolve.description),
+            ),
+        }
+        names |= implementations(*kinds[kernel])
+    return names
+
+
+@AVX2
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_name_of_the_table_exists(name):
+    choice = BY_NAME[name]
+    if choice.is_of_library:
+        assert choice.implementation in library_names(choice.kernel)
+    else:
+        assert callable(resolve(choice.implementation))
+    replaced = set(choice.instead_of) - {NONE}
+    assert not replaced or replaced <= library_names(choice.kernel)
+    assert choice.measured
+
+
+def test_names_of_rows_differ():
+    assert len(BY_NAME) == len(TABLE)
+
+
+def test_one_place_asks_for_each_kernel_of_the_table():
+    folder = Path(choices.__file__).parent
+    text = "".join(path.read_text() for path in folder.glob("*.py"))
+    asked = re.findall(r'choose(?:_kernel)?\("(\w+)"', text)
+    assert sorted(asked) == sorted({choice.kernel for choice in TABLE})
+
+
+BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "implementation", "arguments", "row"),
+    [
+        ("convolution_grad_w", "jit:avx2", (*WIDE, (1, 1), (1, 1)), "kernel-gradient-by-products"),
+        ("convolution_grad_w", "brgconv:avx512_core", (*WIDE, (1, 1), (1, 1)), None),
+        (
+            *("convolution_grad_w", "jit:avx2", ((64, 32, 15, 15), (32, 32, 5, 5), (1, 1), (2, 2))),
+            "kernel-gradient-by-products",
+        ),
+        ("convolution_grad_w", "jit:avx2", ((64, 32, 15, 15), (32, 32, 1, 1), (1, 1), (0, 0)), None),
+        ("convolution_grad_w", "jit:avx2", ((64, 3, 32, 32), (32, 3, 5, 5), (1, 1), (2, 2)), None),
+        ("convolution_grad_w", "jit:avx2", ((1, 32, 15, 15), (32, 32, 5, 5), (1, 1), (2, 2)), None),
+        (
+            *("convolution_grad_w", "x64:gemm:jit", ((1, 3, 4, 4), (8, 3, 5, 5), (1, 1), (2, 2))),
+            "kernel-gradient-without-im2col",
+        ),
+        ("convolution_grad_x", BRGCONV, ((3, 20, 6, 8), (6, 20, 5, 5), (1, 1), (2, 2)), "padded-channels"),
+        ("convolution_grad_x", BRGCONV, ((3, 24, 6, 8), (9, 24, 3, 3), (1, 1), (1, 1)), None),
+        ("convolution_grad_x", BRGCONV, ((3, 25, 6, 8), (9, 25, 3, 3), (1, 1), (1, 1)), None),
+        ("inner_product", "gemm:jit:f32", (20, 40, 30), "inner-product-by-sgemm"),
+        ("inner_product", "gemm:jit:f32", (16, 40, 30), None),
+        ("inner_product", "brg:avx512_core", (20, 40, 30), None),
+        ("lrn", NONE, ((2, 3, 4, 4), 3, 1.0, 0.75, 1.0, True), "lrn-by-shifted-sums"),
+        ("repeated_product", "sgemm", (4,), "packed-weights"),
+        ("repeated_product", "sgemm", (3,), None),
+        ("product_into", "sgemm", (np.ones((9, 7)).T, np.ones((7, 3))), "tall-product-transposed"),
+        ("product_into", "sgemm", (np.ones((7, 9)), np.ones((7, 3))), None),
+    ],
+)
+def test_a_row_is_for_these_cases(kernel, implementation, arguments, row):
+    choice = choose(kernel, implementation, *arguments)
+    assert (choice.name if choice else None) == row
+
+
+def kernels_of_a_small_net() -> list[str]:
+    """The classes of what computes kernels that the table has rows for."""
+    ops = OnednnOps()
+    x, w = np.ones((2, 20, 9, 9), np.float32), np.ones((6, 20, 5, 5), np.float32)
+    y = ops.convolution(x, w, None, (1, 1), (2, 2))
+    ops.convolution_grad(x, w, y, (1, 1), (2, 2), True, False)
+    ops.lrn(x, 3, 1.0, 0.75, 1.0, True)
+    ops.inner_product(np.ones((20, 30), np.float32), np.ones((40, 30), np.float32), None)
+    made = (kernel for (make, _), kernel in thread_state.kernels.items() if make is choices._make)
+    return [type(kernel).__name__ for kernel in made]
+
+
+def test_plain_has_the_first_choice_of_the_library_everywhere(new_thread, monkeypatch):
+    monkeypatch.setenv(choices.VARIABLE, "plain")
+    assert switched_off() == set(BY_NAME)
+    own = {choice.implementation.partition(".")[2] for choice in TABLE if not choice.is_of_library}
+    assert not own & set(new_thread(kernels_of_a_small_net))
+    assert not OnednnOps().factor(np.ones((3, 3), np.float32), [2] * 9).rows
+
+
+def test_a_row_that_is_switched_off_leaves_the_others(monkeypatch):
+    monkeypatch.setattr(choices, "switched_off", lambda: {"packed-weights"})
+    assert choose("repeated_product", "sgemm", 9) is None
+    assert choose("lrn", NONE) is BY_NAME["lrn-by-shifted-sums"]
+
+
+def test_an_unknown_value_of_the_variable_is_refused(monkeypatch):
+    monkeypatch.setenv(choices.VARIABLE, "plian")
+    with pytest.raises(UserError, match="DSINGA_ONEDNN='plian' is unknown: leave it unset, or set it to 'plain'"):
+        choose("lrn", NONE)
+
+
+def test_a_kernel_is_made_once_by_each_thread(new_thread):
+    shapes = (2, 4, 5, 5), (3, 4, 3, 3), (1, 1), (0, 0)
+
+    def twice() -> bool:
+        return choose_kernel("convolution_grad_x", convolution.BackwardData, *shapes) is choose_kernel(
+            "convolution_grad_x", convolution.BackwardData, *shapes
+        )
+
+    assert new_thread(twice)
