@@ -17,14 +17,13 @@ PACKAGE = Path(__file__).parents[1] / "dsinga"
 
 LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
 KNOWN_CLASHES = {
-    *("Elementwise", "Message", "Observer", "Operand", "Plan", "Reply", "Run", "Slice", "Statistics", "Transfer"),
+    *("Message", "Operand", "Plan", "Reply", "Run", "Transfer"),
     *("_Backward", "_Forward", "_Values"),
 }
 KNOWN_REFERENCES = {
     "cluster/graph_grain/stepper.py",
     "server/compression.py",
     "server/update_executors.py",
-    "training/updaters.py",
     "transport/roads.py",
     "transport/sharedroad.py",
     "worker/device_params.py",

@@ -1,6 +1,6 @@
-"""Elementwise functions: kReLU, kSigmoid, kSTanh, and kActivation (kCudnnActivation), which is any of them by name.
+"""Activation functions: kReLU, kSigmoid, kSTanh, and kActivation (kCudnnActivation), which names one of them.
 
-Each takes (B, ...) to the same shape, and finds its gradient from its own feature alone.
+Each maps (B, ...) to the same shape, and needs only its feature for its gradient.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dsinga.registry import register
 OUTER, INNER = 1.7159047, 0.66666667
 
 
-class Elementwise(Layer):
-    """A function of each element; subclasses say which."""
+class ElementwiseFunction(Layer):
+    """A function that is applied to each element; subclasses define it."""
 
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToOne
@@ -47,7 +47,7 @@ class Elementwise(Layer):
 
 
 @register("layer", "kReLU")
-class ReLU(Elementwise):
+class ReLU(ElementwiseFunction):
     """max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, a fault that is not kept."""
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -65,7 +65,7 @@ class ReLU(Elementwise):
 
 
 @register("layer", "kSigmoid")
-class Sigmoid(Elementwise):
+class Sigmoid(ElementwiseFunction):
     """1 / (1 + exp(-x))."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
@@ -76,7 +76,7 @@ class Sigmoid(Elementwise):
 
 
 @register("layer", "kSTanh")
-class STanh(Elementwise):
+class STanh(ElementwiseFunction):
     """1.7159047·tanh(0.66666667·x)."""
 
     outer: ClassVar[float] = OUTER
@@ -96,7 +96,7 @@ class Tanh(STanh):
     inner: ClassVar[float] = 1.0
 
 
-FUNCTIONS: dict[ActivationType, type[Elementwise]] = {
+FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
     ActivationType.RELU: ReLU,
     ActivationType.SIGMOID: Sigmoid,
     ActivationType.TANH: Tanh,
@@ -105,7 +105,7 @@ FUNCTIONS: dict[ActivationType, type[Elementwise]] = {
 
 
 @register("layer", "kActivation", "kCudnnActivation")
-class Activation(Elementwise):
+class Activation(ElementwiseFunction):
     """The function that ``activation_conf.type`` names; RELU by default."""
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -66,40 +66,40 @@ class Output(NamedTuple):
 
 
 class Layer(ABC):
-    """Base of all layers: set up once from its configuration and the shapes of its sources, then pure.
-
-    Sequences: a layer over T time steps has the feature (B, T, ...), batch first, so that rows are what they are
-    elsewhere; the labels of its steps are (B, T) int64, -1 where a sequence has ended (which it does for good). A layer
-    that must know lengths takes these labels as those of an optional last source; without it all have length T. The
-    feature of a step beyond the end is 0, and so is its gradient. A layer with ``over_steps`` computes all steps at
-    once: ``conf.unroll_len`` is T, and of a source with more steps (kCharRNN gives T + 1) it takes those that it wants;
-    where it is None, the layer takes all. Other layers know one step only, and meet sequences inside
-    :class:`dsinga.layers.steps.Steps`. Where a net cannot be folded, each layer is made once for each step, as by
-    SINGA: the copy has ``conf.unroll_index``, its step, and the feature (B, ...) of that step; of a source that is not
-    unrolled, such as (B, T + 1) characters, it takes its own step. ``is_recurrent`` layers then have the feature of the
-    copy of the step before, (B, H), as their last source.
+    """Base of all layers: set up once from a configuration and the shapes of the sources, then a pure function.
 
     A subclass calls ``super().__init__`` and sets ``shape`` (the full feature shape, batch first) and ``params``.
     It raises UserError, through :meth:`fail`, when a source has a shape that it cannot take. ``shape`` is that of the
-    global batch: a worker that computes some rows of it meets arrays with fewer, so only ``shape[1:]`` can be relied
-    on in ``compute_feature`` and ``compute_gradient``. No layer changes an array that it was given.
+    global batch: a worker that computes some rows of it gets arrays with fewer rows, so ``compute_feature`` and
+    ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is given.
 
     ``source_count`` is the number of source layers that it takes, None for any number.
     ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None.
     ``is_input`` layers read a store: their one source is a :class:`Records`, and they have no source layers.
     ``is_loss`` layers start the gradient: ``compute_gradient`` is called with ``grad`` None.
     ``is_output`` layers take no part in the gradient; only output layers can follow them.
-    ``hands_parts`` layers hand something of its own to each destination: the feature is a tuple whose i-th entry goes
+    ``hands_parts`` layers give a part of their own to each destination: the feature is a tuple whose i-th entry goes
     to the i-th destination (in the order of the net), ``part_shapes`` has the shape of each, ``shape`` that of the
     whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
-    ``makes_labels`` layers give labels of their own; so do input layers. Others hand on those of their sources.
+    ``makes_labels`` layers give labels of their own; so do input layers. Others pass on those of their sources.
     ``label_shape`` is the shape of one row's label, of a layer that makes labels: () or, for sequences, (T,).
 
-    Cut on dimension 0, a layer serves unchanged for any rows of the batch. How it is cut on dimension 1 is said by
-    ``connection``; where that is None, by ``gathered_because``, why it is not: whole rows are gathered for it instead.
-    ``whole_because``, where it is not empty, is why it cannot be cut on dimension 0: then it is computed on all rows.
-    ``columns`` are those of the whole layer that this one computes, None for all.
-    ``starts_gradient`` and ``wants_gradient`` are for bridges, through which a gradient comes in and goes out.
+    Cut by rows (dimension 0), a layer computes any rows of the batch. ``connection`` says how it is cut by features
+    (dimension 1); where that is None, it is not, ``gathered_because`` says why, and each worker gathers the features of
+    its rows for it. ``whole_because``, where it is not empty, says why the layer cannot be cut by rows: one worker then
+    computes it on all rows. ``columns`` are those of the whole layer that this part computes, None for all.
+    ``starts_gradient`` and ``wants_gradient`` are for bridges, which receive and send a gradient.
+
+    Sequences: a layer over T time steps has the feature (B, T, ...), batch first, so that rows mean the same as
+    elsewhere; the labels of its steps are (B, T) int64, -1 for the steps after the end of a sequence. A layer that
+    needs lengths takes these labels from an optional last source; without it all sequences have length T. The feature
+    of a step after the end is 0, and so is its gradient. A layer with ``over_steps`` computes all steps at once:
+    ``conf.unroll_len`` is T, None for all steps that the source has; of a source with more steps (kCharRNN gives T + 1)
+    it takes those that it needs. Other layers know one step only;
+    :class:`dsinga.layers.timedistributed.TimeDistributed` applies them to whole sequences. Where a net must be
+    unrolled, each layer is made once for each step, as by SINGA: the copy has its step in ``conf.unroll_index``, and
+    the feature (B, ...) of that step; of a source that is not unrolled, such as (B, T + 1) characters, it takes its own
+    step. The last source of a copy of an ``is_recurrent`` layer is the feature (B, H) of the step before.
     """
 
     source_count: ClassVar[int | None] = None

@@ -16,7 +16,7 @@ from dsinga.registry import register
 EPSILON = 1e-5  # cuDNN's smallest, which SINGA uses
 
 
-class Statistics(NamedTuple):
+class BatchStatistics(NamedTuple):
     """Mean and (biased) variance of each channel, (C,) float64, and how many numbers they are of."""
 
     mean: Array
@@ -58,46 +58,48 @@ class BatchNorm(Layer):
         x = sources[0]
         scale, bias, running_mean, running_variance = params
         if not ctx.training:
-            found = Statistics(running_mean.astype(np.float64), running_variance.astype(np.float64))
-            return Output(self.normalise(sources, scale, bias, found, ctx))
-        found = self.statistics(x, ctx)
+            statistics = BatchStatistics(running_mean.astype(np.float64), running_variance.astype(np.float64))
+            return Output(self.normalise(sources, scale, bias, statistics, ctx))
+        statistics = self.batch_statistics(x, ctx)
         share, move = max(self.momentum, 1 / (ctx.step + 1)), ctx.ops.moving_average
-        unbiased = found.size / max(found.size - 1, 1)
+        unbiased = statistics.size / max(statistics.size - 1, 1)
         state = {
-            "mean": move(running_mean, found.mean, share),
-            "variance": move(running_variance, found.variance, share, unbiased),
+            "mean": move(running_mean, statistics.mean, share),
+            "variance": move(running_variance, statistics.variance, share, unbiased),
         }
-        return Output(self.normalise(sources, scale, bias, found, ctx), saved=found, state=state)
+        return Output(self.normalise(sources, scale, bias, statistics, ctx), saved=statistics, state=state)
 
-    def normalise(self, sources: Arrays, scale: Array, bias: Array, found: Statistics, ctx: Context) -> Array:
-        """Return the feature, by the statistics that were found."""
-        affine = ctx.ops.batch_norm_affine(scale, bias, found.mean, found.variance, EPSILON)
+    def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
+        """Return the feature, by the statistics that were statistics."""
+        affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
         return ctx.ops.channel_affine(sources[0], *affine)
 
-    def statistics(self, x: Array, ctx: Context) -> Statistics:
+    def batch_statistics(self, x: Array, ctx: Context) -> BatchStatistics:
         """Return the statistics of the global batch, of which x are the rows at hand."""
         of_one_record = math.prod(x.shape[2:])
         size = ctx.rows.total * of_one_record
         mean, variance = ctx.ops.channel_moments(x)
         if ctx.all_reduce is single_worker:  # nothing need leave the device
-            return Statistics(mean, variance, size)
+            return BatchStatistics(mean, variance, size)
         mean, variance = map(ctx.ops.to_numpy, (mean, variance))
         sums = len(x) * of_one_record * np.stack([mean, variance + mean * mean])
         mean, square = ctx.all_reduce(f"{self.name}.feature", sums) / size
         variance = np.maximum(square - mean * mean, 0)
-        return Statistics(ctx.ops.asarray(mean), ctx.ops.asarray(variance), size)
+        return BatchStatistics(ctx.ops.asarray(mean), ctx.ops.asarray(variance), size)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        x, found, scale = sources[0], output.saved, params[0]
+        x, statistics, scale = sources[0], output.saved, params[0]
         # Of these rows: the gradients of bias and scale, whose parts add up.
-        sums = ctx.ops.batch_norm_sums(x, grad, found.mean, found.variance, EPSILON)
+        sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, EPSILON)
         dx = None
         if needs[0]:
             # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), the sums over the global batch.
             everywhere = self.global_sums(sums, ctx)
-            slopes = ctx.ops.batch_norm_slopes(scale, found.mean, found.variance, everywhere, found.size, EPSILON)
+            slopes = ctx.ops.batch_norm_slopes(
+                scale, statistics.mean, statistics.variance, everywhere, statistics.size, EPSILON
+            )
             dx = ctx.ops.batch_norm_grad(x, grad, *slopes)
         dbias, dscale = (one.astype(scale.dtype) for one in sums)
         return (dx,), (dscale, dbias, None, None)
@@ -126,9 +128,9 @@ class RectifiedBatchNorm(BatchNorm):
         vars(made).update(vars(layer), source_shapes=layer.source_shapes * (1 + added))
         return made
 
-    def normalise(self, sources: Arrays, scale: Array, bias: Array, found: Statistics, ctx: Context) -> Array:
+    def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
         x, *other = sources
-        affine = ctx.ops.batch_norm_affine(scale, bias, found.mean, found.variance, EPSILON)
+        affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
         return ctx.ops.rectified_affine(x, *affine, *other)
 
     def compute_gradient(

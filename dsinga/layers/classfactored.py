@@ -16,7 +16,7 @@ from dsinga.ops.numpy_loss import FLT_MIN
 from dsinga.registry import register
 
 
-class Own(NamedTuple):
+class ClassWords(NamedTuple):
     """The words of one class that a batch asks for: rows of the batch, P(word | class) of all words, the right one."""
 
     number: int
@@ -68,7 +68,7 @@ class ClassSoftmaxLoss(Layer):
         ops, xp = ctx.ops, ctx.ops.xp
         by_class, right = ops.softmax(ops.inner_product(x, params[1], None)), ops.asarray(classes)
         own = by_class[xp.arange(len(labels)), right]
-        within = list(self._within(x, labels, classes, params[0], ctx))
+        within = list(self._words_by_class(x, labels, classes, params[0], ctx))
         for one in within:
             own[one.rows] *= one.probabilities[xp.arange(len(one.right)), one.right]
         loss = -xp.log(xp.maximum(own, FLT_MIN)).sum(dtype=np.float64)
@@ -112,7 +112,9 @@ class ClassSoftmaxLoss(Layer):
         whole[ctx.ops.asarray(where)] = rows
         return whole.reshape(shape)
 
-    def _within(self, x: Array, labels: np.ndarray, classes: np.ndarray, words: Array, ctx: Context) -> Iterator[Own]:
+    def _words_by_class(
+        self, x: Array, labels: np.ndarray, classes: np.ndarray, words: Array, ctx: Context
+    ) -> Iterator[ClassWords]:
         """Yield what is wanted of each class that occurs."""
         order = np.argsort(classes, kind="stable")
         found, begins = np.unique(classes[order], return_index=True)
@@ -120,4 +122,4 @@ class ClassSoftmaxLoss(Layer):
             start, stop = self.bounds[number : number + 2]
             mine = ctx.ops.asarray(rows)
             p = ctx.ops.softmax(ctx.ops.inner_product(x[mine], words[start:stop], None))
-            yield Own(number, mine, p, ctx.ops.asarray(labels[rows] - start))
+            yield ClassWords(number, mine, p, ctx.ops.asarray(labels[rows] - start))

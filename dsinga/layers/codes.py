@@ -12,7 +12,7 @@ from dsinga.layers.base import Array, Layer, Shape, times
 from dsinga.layers.context import Context, RecordInfo
 
 
-class Codes(Layer):
+class CodesLayer(Layer):
     """A layer that takes integers in [0, ``size``): (B, T) of sequences, -1 after the end, or (B,) of one step.
 
     Of a source with more than ``conf.unroll_len`` steps (kCharRNN gives T + 1) it takes the first; a copy of it in an

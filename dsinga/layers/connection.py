@@ -49,7 +49,7 @@ class Split(Layer):
 
 
 @register("layer", "kSlice")
-class Slice(Layer):
+class SliceLayer(Layer):
     """Part i of ``num_slices`` along axis ``slice_dim``, for the i-th destination.
 
     Uneven cuts follow ``numpy.array_split``: the first parts are one longer. (SINGA's must be equal.) Axis 0 is cut as
@@ -77,7 +77,7 @@ class Slice(Layer):
         connect(self, "hands parts of the {} to its destinations")
 
     @classmethod
-    def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> Slice:
+    def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
         """Return the layer that cuts a source of ``shape`` at rising ``bounds`` along ``axis``; partitioning needs it.
 
         ``bounds`` count in the whole batch on axis 0. They may leave out rows that the worker never has.
@@ -169,7 +169,7 @@ class Concate(Layer):
         return None if any(one is None for one in labels) else np.concatenate(labels)
 
 
-def connect(layer: Slice | Concate, does: str) -> None:
+def connect(layer: SliceLayer | Concate, does: str) -> None:
     """Let the layer be cut along every axis but its own; ``does`` says what it does there."""
     layer.connection = None if layer.axis == 1 else Connection.kOneToOne
     if layer.axis == 0:

@@ -42,7 +42,7 @@ class Peers(Protocol):
         """Wait for the array that another worker sends under ``key`` in this step, and return it."""
 
 
-class Observer(Protocol):
+class PassObserver(Protocol):
     """Called in place of each forward and backward pass of a layer: times them, or reads their arrays."""
 
     def __call__(self, layer: Any, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
@@ -107,7 +107,7 @@ class Context:
     all_gather: Callable[[str, Array], Array] = field(default=single_worker)
     peers: Peers | None = None
     skips: bool = False
-    observer: Observer | None = None
+    observer: PassObserver | None = None
 
     def of(self, rows: Rows | None) -> Context:
         """Return the circumstances of a layer that computes ``rows`` of its batch; None for those at hand."""

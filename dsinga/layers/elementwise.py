@@ -12,7 +12,7 @@ from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 
-class Elementwise(Layer):
+class ElementwiseCombination(Layer):
     """Any number of sources of one shape, and a feature of that shape."""
 
     connection = Connection.kOneToOne
@@ -32,7 +32,7 @@ class Elementwise(Layer):
 
 
 @register("layer", "kAdd")
-class Add(Elementwise):
+class Add(ElementwiseCombination):
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -45,7 +45,7 @@ class Add(Elementwise):
 
 
 @register("layer", "kMultiply")
-class Multiply(Elementwise):
+class Multiply(ElementwiseCombination):
     """The product of the sources, such as x·gate(x)."""
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

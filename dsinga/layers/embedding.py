@@ -9,14 +9,14 @@ import numpy as np
 
 from dsinga.job import EmbeddingConf, LayerConf
 from dsinga.layers.base import Arrays, Gradients, Output, ParamSpec, Shape
-from dsinga.layers.codes import Codes
+from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.ops import SparseRows
 from dsinga.registry import register
 
 
 @register("layer", "kEmbedding")
-class Embedding(Codes):
+class Embedding(CodesLayer):
     """Codes (B, T) to (B, T, ``feature_dim``), or (B,) of one step to (B, ``feature_dim``): rows of the weight.
 
     Weight (``vocab_size``, ``feature_dim``). Where a sequence has ended (code -1), zeros.

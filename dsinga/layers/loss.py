@@ -56,7 +56,7 @@ class SoftmaxLoss(Layer):
         return (from_matrix(dx, sources[0], ctx.ops), None), ()
 
 
-class Comparison(Layer):
+class PairLoss(Layer):
     """A loss over two sources with equally long rows; the feature is (B, n)."""
 
     source_count: ClassVar[int | None] = 2
@@ -76,7 +76,7 @@ class Comparison(Layer):
 
 
 @register("layer", "kEuclideanLoss")
-class EuclideanLoss(Comparison):
+class EuclideanLoss(PairLoss):
     """Σ (x - target)²·scale / B over two sources with equally long rows; the feature is x - target, (B, n).
 
     The gradient is 2(x - target)·scale/B, and its negative for the target. SINGA 0.3 has half of that, which is not
@@ -104,7 +104,7 @@ class EuclideanLoss(Comparison):
 
 
 @register("layer", "kSigmoidCrossEntropyLoss")
-class SigmoidCrossEntropyLoss(Comparison):
+class SigmoidCrossEntropyLoss(PairLoss):
     """-Σ (t·log p + (1 - t)·log(1 - p))·scale / B with p = sigmoid(x), which is the feature, (B, n).
 
     The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from dsinga.job import LayerConf, OnehotConf
 from dsinga.layers.base import Arrays, Output, Shape
-from dsinga.layers.codes import Codes
+from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 
 @register("layer", "kOneHot")
-class OneHot(Codes):
+class OneHot(CodesLayer):
     """Codes (B, T) to (B, T, ``vocab_size``), or (B,) of one step to (B, ``vocab_size``): 1 in the place of the code.
 
     Where a sequence has ended (code -1), zeros.

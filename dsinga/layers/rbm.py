@@ -23,7 +23,7 @@ from dsinga.ops import Ops
 from dsinga.registry import register
 
 
-class Side(Layer):
+class RBMSide(Layer):
     """One side of a restricted Boltzmann machine: a weight (hidden, visible), and its own bias unless switched off."""
 
     source_count: ClassVar[int | None] = 1
@@ -63,7 +63,7 @@ class Side(Layer):
 
 
 @register("layer", "kRBMVis")
-class RBMVis(Side):
+class RBMVis(RBMSide):
     """The visible side: (B, ...) to (B, n), the data as they are, which are between 0 and 1 unless ``gaussian``.
 
     The hidden layer among its srclayers is the other side, not computed before it. The net puts a layer
@@ -94,7 +94,7 @@ class RBMVis(Side):
 
 
 @register("layer", "kRBMHid")
-class RBMHid(Side):
+class RBMHid(RBMSide):
     """The hidden side: (B, n) to (B, hdim), the means of its units given the visible ones of its source.
 
     These are the probabilities to be on, or linear with ``gaussian``. Weight (hdim, n), which is that of the visible

@@ -168,7 +168,7 @@ class GRU(Recurrent):
         return [(f"{gate}_{kind}", shape) for kind, shape in kinds for gate in "zrc"]
 
 
-class _OneMatrix(Recurrent):
+class _StackedGates(Recurrent):
     """A layer whose gates lie below each other in one matrix."""
 
     gates: ClassVar[int] = 1
@@ -181,7 +181,7 @@ class _OneMatrix(Recurrent):
 
 
 @register("layer", "kLSTM")
-class LSTM(_OneMatrix):
+class LSTM(_StackedGates):
     """Long short-term memory (Hochreiter and Schmidhuber 1997) with forget gates (Gers et al. 2000).
 
     i, f, o = σ and g = tanh of x hxᵀ + h hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'). Params hx (4H, n), hh (4H, H) and,
@@ -192,7 +192,7 @@ class LSTM(_OneMatrix):
 
 
 @register("layer", "kRNN")
-class RNN(_OneMatrix):
+class RNN(_StackedGates):
     """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``bias_term`` is false."""
 
     cell, conf_field = "rnn", "rnn_conf"

@@ -11,10 +11,10 @@ import numpy as np
 from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.check_net import check_net, forward_sources
 from dsinga.layers.base import Layer, Shape
-from dsinga.layers.codes import Codes
+from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.label import class_labels
-from dsinga.layers.steps import NotByStep
+from dsinga.layers.timedistributed import MustUnroll
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
@@ -44,7 +44,7 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
     if copies is selected or merged:
         try:
             return _build(conf, resolve_carry(merge_copies(selected).layer, phase, records), phase, records)
-        except NotByStep as error:
+        except MustUnroll as error:
             reason = f"; the net is computed copy by copy, because {error}"
     try:
         copies = with_own_names(copies, selected)
@@ -117,7 +117,7 @@ def check_labels(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
     """Raise JobError where a layer takes codes directly from a store that has more codes than its vocab_size."""
-    if not isinstance(layer, Codes):
+    if not isinstance(layer, CodesLayer):
         return
     for name in layer.conf.srclayers:
         codes = records[name].codes if name in records else 0

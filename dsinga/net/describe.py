@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dsinga.layers.base import Shape
 from dsinga.layers.bridge import BridgeDst
-from dsinga.layers.steps import Steps
+from dsinga.layers.timedistributed import TimeDistributed
 from dsinga.net.cut import WHOLE_LAYER
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
@@ -56,7 +56,7 @@ def describe(net: NeuralNet) -> list[LayerRow]:
             params=node.params,
             shared=tuple(name for name in node.params if name not in stage.completes),
             count=sum(net.params[name].size for name in stage.completes),
-            steps=node.layer.steps if isinstance(node.layer, Steps) else node.layer.conf.unroll_len or 1,
+            steps=node.layer.steps if isinstance(node.layer, TimeDistributed) else node.layer.conf.unroll_len or 1,
         )
         for node, stage in zip(net.nodes, net.stages, strict=True)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from dsinga.job import LayerConf, LayerType
 from dsinga.layers.base import Layer
-from dsinga.layers.connection import Concate, Slice
+from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.context import Rows
 from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
@@ -93,9 +93,9 @@ class LabelRedistribution:
         shapes = [self._as_feature[source].shape for source in sources if source is not None]
         conf, shape = label_conf(f"labels({layer.name})", layer.name), (layer.shape[0], *shapes[0][1:])
         label_layer: Layer
-        if isinstance(layer, Slice):
+        if isinstance(layer, SliceLayer):
             conf.name = f"labels({layer.name}.{producer.part})"
-            label_layer = Slice.of(conf, shapes[0], ROWS, layer.bounds)
+            label_layer = SliceLayer.of(conf, shapes[0], ROWS, layer.bounds)
             shape = (layer.part_shapes[producer.part][0], *shape[1:])
         else:
             label_layer = Concate(conf, shapes)
@@ -118,13 +118,13 @@ def makes_labels(layer: Layer) -> bool:
     """Whether the layer gives other labels than its first source that has some, for the same rows."""
     if layer.is_input:
         return getattr(layer, "has_labels", True)
-    overridden = type(layer).hand_on_labels is not Layer.hand_on_labels and not isinstance(layer, (Slice, Concate))
+    overridden = type(layer).hand_on_labels is not Layer.hand_on_labels and not isinstance(layer, (SliceLayer, Concate))
     return layer.makes_labels or overridden
 
 
 def moves_rows(layer: Layer) -> bool:
     """Whether the layer has other rows than its sources, because it slices or joins them."""
-    return isinstance(layer, (Slice, Concate)) and layer.axis == ROWS
+    return isinstance(layer, (SliceLayer, Concate)) and layer.axis == ROWS
 
 
 def label_conf(name: str, source: str) -> LayerConf:

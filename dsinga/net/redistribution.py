@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dsinga.job import ConcateConf, LayerConf, LayerType, SliceConf, SplitConf
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connection import Concate, Slice, Split
+from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.context import Rows
 from dsinga.net.cut import ROWS, WHOLE_LAYER, cut_rows
 from dsinga.net.dataflow import WHOLE_FEATURE
@@ -115,7 +115,7 @@ def _cut_for_destinations(
     else:
         slice_conf = SliceConf(slice_dim=target.dim, num_slices=len(destinations))
         conf = _conf(LayerType.kSlice, feature, target, slice_conf=slice_conf)
-        layer = Slice.of(conf, shape, target.dim, graph.bounds(feature.shape, target.dim))
+        layer = SliceLayer.of(conf, shape, target.dim, graph.bounds(feature.shape, target.dim))
     node = graph.add(layer, Place(location, feature.name), [output], rows=_rows(graph, feature, feature.dim, location))
     return {destination: (NodeOutput(node, k), layer.part_shapes[k]) for k, destination in enumerate(destinations)}
 

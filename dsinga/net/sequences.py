@@ -8,7 +8,7 @@ from dsinga.job import LayerConf, NetConf, UnrollConnType
 from dsinga.layers.base import Layer, Shape, times
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.contract import make_layer
-from dsinga.layers.steps import NotByStep, Steps
+from dsinga.layers.timedistributed import MustUnroll, TimeDistributed
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.unroll import connection, step_counts
 
@@ -18,7 +18,7 @@ def merge_copies(conf: NetConf) -> NetConf:
 
     Layers that are not unrolled get ``unroll_len`` None. Every copy must take the same step of its sources
     (kUnrollOneToOne without shift), or sources that are not unrolled (kUnrollOneToAll). A layer that is not unrolled
-    can take a chain only if it computes whole sequences. Raises NotByStep, with the reason, for any other net.
+    can take a chain only if it computes whole sequences. Raises MustUnroll, with the reason, for any other net.
     """
     lengths = step_counts(conf)
     for layer in conf.layer:
@@ -34,19 +34,19 @@ def merge_copies(conf: NetConf) -> NetConf:
 
 
 def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> None:
-    """Raise NotByStep where a source, which has ``source_steps`` steps, is not taken step by step."""
+    """Raise MustUnroll where a source, which has ``source_steps`` steps, is not taken step by step."""
     kind, shift = connection(layer, index)
     edge = f"layer {layer.name!r} takes {layer.srclayers[index]!r} by {kind.name}"
     if steps == source_steps == 1:
         return
     if steps == 1:
         if not (kind is UnrollConnType.kUnrollOneToAll and layer_class(layer).over_steps):
-            raise NotByStep(f"{edge}, and computes no sequences")
+            raise MustUnroll(f"{edge}, and computes no sequences")
     elif source_steps == 1:
         if kind is not UnrollConnType.kUnrollOneToAll:
-            raise NotByStep(edge)
+            raise MustUnroll(edge)
     elif steps != source_steps or kind is not UnrollConnType.kUnrollOneToOne or shift:
-        raise NotByStep(f"{edge}, shift {shift}, over {source_steps} steps")
+        raise MustUnroll(f"{edge}, shift {shift}, over {source_steps} steps")
 
 
 def make_sequence_layer(
@@ -58,14 +58,16 @@ def make_sequence_layer(
 ) -> Layer:
     """Return the layer that computes all steps of a chain, or of whole sequences if the job says ``per_step``.
 
-    It is of class ``cls`` if this computes whole sequences or there are none, else :class:`Steps`. ``named`` are the
-    layers of the net by name. Raises NotByStep where the steps cannot be computed together.
+    It is of class ``cls`` if this computes whole sequences or there are none, else :class:`TimeDistributed`. ``named``
+    are the layers of the net by name. Raises MustUnroll where the steps cannot be computed together.
     """
     if cls.over_steps or (layer.unroll_len is None and not layer.per_step):
         return make_layer(cls, layer, shapes, info)
     if layer.unroll_len is None:
         return _make_per_step(cls, layer, shapes)
-    return Steps(cls, layer, shapes, layer.unroll_len, [named[name].unroll_len is None for name in layer.srclayers])
+    return TimeDistributed(
+        cls, layer, shapes, layer.unroll_len, [named[name].unroll_len is None for name in layer.srclayers]
+    )
 
 
 def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
@@ -78,6 +80,6 @@ def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) 
             "per_step",
         )
     try:
-        return Steps(cls, layer, shapes, shapes[0][1], [False] * len(shapes))
-    except NotByStep as error:
+        return TimeDistributed(cls, layer, shapes, shapes[0][1], [False] * len(shapes))
+    except MustUnroll as error:
         raise layer.error(f"{error}: it cannot be computed per_step", "per_step") from None

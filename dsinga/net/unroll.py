@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, UnrollConnType
-from dsinga.layers.steps import copy_name
+from dsinga.layers.timedistributed import copy_name
 from dsinga.net.layer_classes import layer_class
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer, Shape
-from dsinga.layers.codes import Codes
+from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import Context, Records, Rows
 from dsinga.ops import Ops
 from dsinga.training import Updater
@@ -144,7 +144,7 @@ def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> 
     if index == layer.label_source:
         steps = layer.source_shapes[0][1:2] if layer.over_steps else ()
         return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *steps))
-    if isinstance(layer, Codes):
+    if isinstance(layer, CodesLayer):
         return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
     return random_numbers(rng, work.sources[index], ops)
 

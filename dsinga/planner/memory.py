@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dsinga.layers.batchnorm import RectifiedBatchNorm
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connection import Slice, Split
+from dsinga.layers.connection import SliceLayer, Split
 from dsinga.layers.dropout import Dropout
 from dsinga.layers.innerproduct import InnerProduct
 from dsinga.layers.layernorm import LayerNorm
@@ -168,7 +168,7 @@ def _gradient_sizes(source: Stage, stage: Stage) -> list[int]:
 def feature_sizes(stage: Stage) -> list[int]:
     """Return the sizes in bytes of the arrays that a layer makes for its feature; parts of a feature are views."""
     layer = stage.layer
-    if isinstance(layer, (Split, Slice, BridgeSrc)) or layer.is_output:
+    if isinstance(layer, (Split, SliceLayer, BridgeSrc)) or layer.is_output:
         return []
     rows = layer.shape[0] if isinstance(layer, BridgeDst) else rows_of(stage)
     return [FLOAT_BYTES * rows * math.prod(layer.shape[1:])]

@@ -18,8 +18,8 @@ import numpy as np
 from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.codes import Codes
-from dsinga.layers.connection import Concate, Slice, Split
+from dsinga.layers.codes import CodesLayer
+from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.context import Context, Records, Rows
 from dsinga.layers.label import FeatureAsLabels
 from dsinga.net import NeuralNet
@@ -166,8 +166,8 @@ def _holds_codes(net: NeuralNet, position: int) -> bool:
     for later in range(position + 1, len(net.nodes)):
         node = net.nodes[later]
         if position in node.sources:
-            if isinstance(node.layer, (FeatureAsLabels, Codes)):
+            if isinstance(node.layer, (FeatureAsLabels, CodesLayer)):
                 return True
-            if isinstance(node.layer, (Concate, Slice, Split)):
+            if isinstance(node.layer, (Concate, SliceLayer, Split)):
                 return _holds_codes(net, later)
     return False

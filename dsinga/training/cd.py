@@ -28,7 +28,7 @@ class Machine(NamedTuple):
     hidden_names: tuple[str, ...]
 
 
-class Statistics(NamedTuple):
+class UnitStatistics(NamedTuple):
     """Visible units (B, n), and the means of the hidden ones given these (B, hdim)."""
 
     visible: Array
@@ -82,7 +82,7 @@ class ContrastiveDivergence:
             raise UserError(f"{layer.visible.name!r} and {layer.hidden.name!r} are not on one worker: kCD wants both")
         names = reconstruction.stage.params, hidden.stage.params
         machine = Machine(layer.visible, layer.hidden, reconstruction.params, hidden.params, *names)
-        data = Statistics(*reconstruction.sources)
+        data = UnitStatistics(*reconstruction.sources)
         if layer.hidden.persistent:
             model, chain = follow_chain(machine, hidden.params[-1], self.steps, ctx)
             push(machine.hidden_names[-1], with_zero_rows(chain, layer.hidden.params[-1], ctx))
@@ -91,26 +91,26 @@ class ContrastiveDivergence:
         push_gradients(machine, data, model, ctx, push)
 
 
-def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> Statistics:
+def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> UnitStatistics:
     """Return the statistics after so many Gibbs steps; ``visible`` are the means after the first."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
     for step in range(1, steps):
         sample = hidden_side.sample(hidden_side.mean(hidden_params, visible, ctx.ops), ctx, f"/{step}")
         visible = visible_side.mean(visible_params, sample, ctx.ops)
-    return Statistics(visible, hidden_side.mean(hidden_params, visible, ctx.ops))
+    return UnitStatistics(visible, hidden_side.mean(hidden_params, visible, ctx.ops))
 
 
-def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> tuple[Statistics, Array]:
+def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> tuple[UnitStatistics, Array]:
     """Return the statistics so many Gibbs steps after the samples ``hidden``, and the hidden samples there."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
     for step in range(steps):
         visible = visible_side.sample(visible_side.mean(visible_params, hidden, ctx.ops), ctx, f"/{step}")
         mean = hidden_side.mean(hidden_params, visible, ctx.ops)
         hidden = hidden_side.sample(mean, ctx, f"/chain/{step}")
-    return Statistics(visible, mean), hidden
+    return UnitStatistics(visible, mean), hidden
 
 
-def push_gradients(machine: Machine, data: Statistics, model: Statistics, ctx: Context, push: Push) -> None:
+def push_gradients(machine: Machine, data: UnitStatistics, model: UnitStatistics, ctx: Context, push: Push) -> None:
     """Push the gradients for the biases and the weight: the model's statistics less the data's, over the batch.
 
     One product over both halves finds that for the weight: the data's half of the hidden units is negative.

@@ -133,7 +133,7 @@ class Adam(Updater):
         descend(w, m, v, self.conf.delta, lr, t, s)
 
     def change_at(self, step: int) -> Change:
-        """See :class:`Updater`. The step, counted from 0, stands for the number of updates before this one."""
+        """Return :meth:`change`, or with ``bias_correction`` :meth:`change_corrected` after ``step`` + 1 updates."""
         return functools.partial(self.change_corrected, step + 1) if self.bias_correction else self.change
 
     def change_corrected(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dsinga.job import LayerConf
 from dsinga.layers import Layer, Rows
-from dsinga.layers.connection import Slice
+from dsinga.layers.connection import SliceLayer
 from dsinga.ops import BACKENDS
 from dsinga.registry import lookup
 from tests.support.layer_cases import context
@@ -112,7 +112,7 @@ def test_what_is_sliced_and_joined_keeps_the_layout_of_images(
     image = np.arange(rows * channels * math.prod(size), dtype=np.float32).reshape(rows, *size, channels)
     image = image.transpose(0, 3, 1, 2)
     conf = LayerConf(name="slice", type="kSlice", srclayers=["image"])
-    cut, ctx = Slice.of(conf, image.shape, axis, bounds), context(OPS, rows=Rows(0, rows, rows))
+    cut, ctx = SliceLayer.of(conf, image.shape, axis, bounds), context(OPS, rows=Rows(0, rows, rows))
     output = cut.compute_feature([], [image], ctx)
     assert [part.shape for part in output.feature] == list(cut.part_shapes)
     parts = [np.array(part) for part in output.feature]  # as bridges bring them: compact
@@ -130,7 +130,7 @@ def without_first(image: np.ndarray, axis: int, length: int) -> np.ndarray:
 
 
 def test_bounds_of_rows_count_in_the_whole_batch():
-    layer = Slice.of(LayerConf(name="slice", type="kSlice"), (N, M), 0, [4, 5, 9])
+    layer = SliceLayer.of(LayerConf(name="slice", type="kSlice"), (N, M), 0, [4, 5, 9])
     parts = layer.compute_feature([], [BLOB[4:9]], context(OPS, rows=Rows(4, 9, N))).feature
     assert np.array_equal(parts[0], BLOB[4:5])
     assert np.array_equal(parts[1], BLOB[5:9])

@@ -16,11 +16,11 @@ from dsinga.layers.contract import make_layer
 from dsinga.ops import Ops
 
 
-class NotByStep(UserError):
+class MustUnroll(UserError):
     """A layer whose steps cannot be computed together: its net must be unrolled."""
 
 
-class Steps(Layer):
+class TimeDistributed(Layer):
     """(B, T, ...) to (B, T, ...): what T copies of a layer, one for each step, compute, as one batch of B·T rows.
 
     ``cls`` and ``conf`` are those of each copy. Of the sources that are ``repeated``, which have no steps, every step
@@ -28,7 +28,7 @@ class Steps(Layer):
     The gradient of a loss is that of the sum over steps of means over the batch (``ctx.rows.total`` stays B), a metric
     the mean over steps; random numbers are those of the copies.
 
-    Raises NotByStep for a layer that keeps a state, hands out parts, or does not compute row by row.
+    Raises MustUnroll for a layer that keeps a state, hands out parts, or does not compute row by row.
     """
 
     gathered_because = "computes all time steps together"
@@ -45,7 +45,7 @@ class Steps(Layer):
         ]
         self.layer = make_layer(cls, conf, shapes, None)
         if why := _not_by_step(self.layer):
-            raise NotByStep(f"layer {conf.name!r} {why}")
+            raise MustUnroll(f"layer {conf.name!r} {why}")
         self.shape = (self.layer.shape[0] // steps, steps, *self.layer.shape[1:])
         self.params = self.layer.params
         for fact in ("label_source", "is_loss", "is_output", "makes_labels"):
@@ -75,7 +75,7 @@ class Steps(Layer):
             for one, again in zip(spread, self.repeated, strict=True)
         ), for_params
 
-    def _flatten(self, sources: Arrays, ops: Ops) -> _Flat:
+    def _flatten(self, sources: Arrays, ops: Ops) -> _StepRows:
         """Return the sources as the inner layer takes them, without the steps that are not there."""
         chosen = None
         if self.label_source is not None and sources[self.label_source] is not None:
@@ -84,7 +84,7 @@ class Steps(Layer):
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))
         there = None if chosen is None else ops.asarray(chosen)
-        flat = _Flat(rows, self.steps, chosen, there, ops)
+        flat = _StepRows(rows, self.steps, chosen, there, ops)
         taken: list[Any] = []
         for k, source in enumerate(sources):
             if source is None:
@@ -103,7 +103,7 @@ class Steps(Layer):
         return labels
 
 
-class _Flat(NamedTuple):
+class _StepRows(NamedTuple):
     """How (B, T, ...) and the rows of one batch, B·T or those that are ``chosen``, become each other.
 
     ``there`` are the same numbers as an array of the backend: labels and codes are in host memory, features are not.
@@ -149,7 +149,7 @@ class _Flat(NamedTuple):
 class _StepsContext(Context):
     """A context whose rows are the steps of rows: each step has the random numbers of its copy of the layer."""
 
-    flat: _Flat | None = None
+    flat: _StepRows | None = None
 
     def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
         return self._of_steps(super().uniform, np, layer, columns, part)
