@@ -1,4 +1,4 @@
-"""``partition: auto``: links measured on a cluster, cuts chosen for it, and a run with them."""
+"""``partition: auto``: the links of a cluster are measured, and the net is cut by what they cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AUTO = JOB.replace("neuralnet {", "neuralnet { partition: auto").replace("train_
 
 @pytest.fixture(scope="module", autouse=True)
 def rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder for what is measured: once for all tests, whose nets have the same layers."""
+    """The folder of measured rates. All tests share it, for their nets have the same layers."""
     folder = tmp_path_factory.mktemp("rates")
     with dask.config.set({"dsinga.cache": str(folder)}):
         yield folder
@@ -41,7 +41,7 @@ def test_between_workers_of_one_process_only_the_barrier_is_measured(threads: Cl
 
 
 @pytest.mark.process
-def test_measures_what_a_message_takes(processes: Client) -> None:
+def test_latency_and_bandwidth_of_messages_are_measured(processes: Client) -> None:
     links = measure_links(processes, list(workers_at_hand(processes)))
     assert links.wire == LOOPBACK
     assert 1e-5 < links.ends.latency < 1e-1
@@ -55,33 +55,36 @@ def assert_sensible(cost: BarrierCost) -> None:
     assert 0 <= cost.seconds(cost.long) < 1
 
 
-def test_a_link_is_told_by_its_calls() -> None:
-    """Half of an empty call, and what a byte more takes; to one power of two."""
+def test_latency_and_bandwidth_follow_from_the_seconds_of_calls() -> None:
+    """Latency is half of an empty call, bandwidth follows from larger calls; both are rounded to a power of two."""
     seconds = {0: 2.1e-3, SMALL: 2.2e-3, LARGE: 2.2e-3 + (LARGE - SMALL) / 1e9}
     assert set(seconds) == set(CALLS)
     assert link_of(seconds) == (2.0**-10, 2.0**30)
 
 
-def test_trains_as_one_worker_does(stores: Path, client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    alone = train(with_workers(automatic(stores), 1), client, progress=False)
+def test_automatic_cuts_train_to_the_params_of_one_worker(
+    stores: Path, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    single = train(with_workers(automatic(stores), 1), client, progress=False)
     with caplog.at_level(logging.INFO, logger="dsinga.cluster.automatic"):
-        together = train(automatic(stores), client, progress=False)
-    assert_close(together.params, alone.params, 1e-5)
+        result = train(automatic(stores), client, progress=False)
+    assert_close(result.params, single.params, 1e-5)
     assert "partition: auto cuts the net over 2 workers so: " in caplog.text
 
 
-def test_the_same_rates_choose_the_same(
+def test_the_same_rates_give_the_same_cuts(
     stores: Path, threads: Client, rates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    links = measure_links(threads, list(workers_at_hand(threads)))  # anew they would be others, on a busy machine
+    # Measured once: a second measurement would differ on a busy machine.
+    links = measure_links(threads, list(workers_at_hand(threads)))
     monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: links)
     job = automatic(stores)
-    one, two = (prepare_run(job, threads, [str(stores)]).config.nets[Phase.kTrain].cuts for _ in range(2))
-    assert one == two
+    first, second = (prepare_run(job, threads, [str(stores)]).config.nets[Phase.kTrain].cuts for _ in range(2))
+    assert first == second
     assert [file.suffix for file in rates.iterdir()] == [".json"]
 
 
-def test_layers_that_say_their_own_keep_it(stores: Path, threads: Client) -> None:
+def test_layers_with_a_partition_dim_or_a_location_keep_it(stores: Path, threads: Client) -> None:
     text = AUTO.replace('name: "ip" type', 'name: "ip" partition_dim: 1 type').replace(
         'name: "drop" type', 'name: "drop" location: 1 type'
     )
@@ -90,7 +93,7 @@ def test_layers_that_say_their_own_keep_it(stores: Path, threads: Client) -> Non
     assert (cuts["drop"].dim, cuts["drop"].location) == (-1, 1)
 
 
-def test_manual_partitioning_is_left_alone(stores: Path, threads: Client) -> None:
+def test_manual_partitioning_is_not_changed(stores: Path, threads: Client) -> None:
     text = AUTO.replace("partition: auto", "partition: manual")
     cuts = prepare_run(automatic(stores, text), threads, [str(stores)]).config.nets[Phase.kTrain].cuts
     assert {cut.dim for cut in cuts.values()} == {0}

@@ -1,6 +1,6 @@
-"""Training on GPUs that are not there: who computes where, what goes up and down, with the numbers of CPU cores.
+"""Training on emulated GPUs: where workers compute, what is copied between host and device, the bits of CPU cores.
 
-The backend is that of ``tests/support/device_array.py``: numpy's kernels, on arrays that host code cannot touch.
+The backend is that of ``tests/support/device_array.py``: numpy's kernels, on arrays that host code cannot read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.small_job import assert_close, assert_same, with_topology
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> StubOps:
-    """Two GPUs in this process; CPU cores compute by numpy, so that both have the same numbers."""
+    """Two emulated GPUs of this process. CPU cores use the numpy backend, so that both give the same bits."""
     monkeypatch.delenv("DSINGA_OPS", raising=False)
     stub = StubOps()
     monkeypatch.setitem(dsinga.ops._loaded, "cupy", stub)
@@ -43,7 +43,7 @@ def train(job: Job, client: Client, steps: int = 4, **more: Any) -> dict[str, np
 
 
 def floats(copies: list[tuple[str, str, tuple[int, ...]]]) -> list[tuple[int, ...]]:
-    """The shapes of arrays of float32 that were copied."""
+    """Return the shapes of the float32 arrays that were copied."""
     return [shape for _, dtype, shape in copies if dtype == "float32"]
 
 
@@ -61,7 +61,7 @@ def test_one_worker_keeps_its_params_on_the_device(job: Job, threads: Client, st
     assert len(stub.record.fetched) == 2 * 8 - 2  # values and momentum, of which running means have none
 
 
-def test_gradients_come_down_and_values_go_up_beside_the_kernels(job: Job, threads: Client, stub: StubOps):
+def test_gradients_and_params_are_copied_while_kernels_run(job: Job, threads: Client, stub: StubOps):
     expected = train(with_topology(job, 2, 2), threads)
     stub.record.clear()
     trained = train(with_topology(job, 2, 2), threads, gpu=[0, 1])
@@ -72,13 +72,15 @@ def test_gradients_come_down_and_values_go_up_beside_the_kernels(job: Job, threa
     assert {*floats(stub.record.uploads)} == params
     threads_of = {thread.rsplit("_", 1)[0] for thread, dtype, _ in stub.record.uploads if dtype == "float32"}
     assert threads_of == {"dsinga-device"}
-    # What is waited for by the thread that computes: sums of batch normalisation over both workers.
+    # The computing thread waits for one copy alone: the sums of batch normalisation over both workers.
     assert {*floats(stub.record.fetched)} <= {()}
     assert not stub.record.syncs
 
 
 @pytest.mark.parametrize("more", [{}, {"update": UpdatePlace.kWorker}], ids=["servers", "workers"])
-def test_workers_that_share_a_gpu_train_as_one_does(job: Job, threads: Client, stub: StubOps, more: dict[str, Any]):
+def test_workers_that_share_a_gpu_train_to_the_params_of_one(
+    job: Job, threads: Client, stub: StubOps, more: dict[str, Any]
+):
     cluster = ClusterConf(nworkers_per_group=2, **more)
     trained = train(job.replace(cluster=cluster), threads, gpu=[0, 0])
     assert_close(trained, train(with_topology(job, 1), threads), 1e-4)
@@ -93,13 +95,13 @@ def test_groups_of_gpu_workers_and_of_cpu_workers_train_together(job: Job, threa
     assert stub.record.downloads
 
 
-def test_bridges_send_what_lies_in_host_memory(job: Job, threads: Client, stub: StubOps):
+def test_bridges_send_arrays_in_host_memory(job: Job, threads: Client, stub: StubOps):
     cut = [layer.replace(partition_dim=1) if layer.name in ("conv", "ip") else layer for layer in job.net.layer]
     job = with_topology(job.replace(neuralnet=job.net.replace(layer=cut)), 2)
     assert_same(train(job, threads, gpu=[0, 1]), train(job, threads))
 
 
-def test_a_job_that_skips_bad_batches_and_tests_on_the_way(job: Job, threads: Client, stub: StubOps):
+def test_bits_are_the_same_with_tests_and_skip_bad_batches(job: Job, threads: Client, stub: StubOps):
     more = {"skip_bad_batches": True, "test_freq": 2, "test_steps": 1}
     for workers in (1, 2):
         expected = train(with_topology(job, workers), threads, 3, **more)
@@ -112,7 +114,7 @@ def test_tasks_of_graph_grain_compute_on_the_device(job: Job, threads: Client, s
     assert_same(trained, train(with_topology(job, 2), threads, 3))
 
 
-def test_every_worker_is_given_a_gpu_turn_by_turn(job: Job, threads: Client, stub: StubOps):
+def test_workers_get_gpus_round_robin(job: Job, threads: Client, stub: StubOps):
     with dask.config.set({"dsinga.device": "gpu"}):
         train(with_topology(job, 3), threads, 1)
     assert sorted(device for device, _ in stub.record.workers[-3:]) == [0, 0, 1]
@@ -122,7 +124,7 @@ def test_every_worker_is_given_a_gpu_turn_by_turn(job: Job, threads: Client, stu
     assert not stub.record.workers
 
 
-def test_kernels_of_a_whole_process_are_those_of_its_first_gpu(
+def test_dsinga_ops_cupy_computes_on_the_first_gpu(
     job: Job, threads: Client, stub: StubOps, monkeypatch: pytest.MonkeyPatch
 ):
     expected = train(with_topology(job, 2), threads, 2)
@@ -132,7 +134,7 @@ def test_kernels_of_a_whole_process_are_those_of_its_first_gpu(
     assert stub.record.downloads
 
 
-def test_precision_goes_to_the_device(job: Job, threads: Client, stub: StubOps):
+def test_precision_is_passed_to_the_device(job: Job, threads: Client, stub: StubOps):
     train(with_topology(job, 1), threads, 1, gpu=[0], precision=Precision.kTF32)
     assert (0, "tf32") in stub.record.workers
     with pytest.raises(UserError, match=r"precision kBF16 is for GPUs, and the job has workers on CPU cores"):
@@ -140,19 +142,21 @@ def test_precision_goes_to_the_device(job: Job, threads: Client, stub: StubOps):
 
 
 def refused(job: Job, client: Client, caplog: pytest.LogCaptureFixture, gpu: list[int]) -> str:
-    """What is said, in the same words, where the job's lines want a GPU, and where the user does."""
+    """Return the warning for the job's ``gpu`` lines; ``--device gpu`` must be refused in the same case."""
     with dask.config.set({"dsinga.device": "gpu"}), pytest.raises(UserError) as error:
         train(job, client, 1, gpu=gpu)
     assert "without --device gpu CPU cores compute" in str(error.value)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "dsinga"):
         train(job, client, 1, gpu=gpu)
-    (said,) = [record.getMessage() for record in caplog.records if "GPU" in record.getMessage()]
-    assert "computes on CPU cores, not on a GPU as the job's gpu lines want" in said
-    return said
+    (message,) = [record.getMessage() for record in caplog.records if "GPU" in record.getMessage()]
+    assert "computes on CPU cores, not on a GPU as the job's gpu lines want" in message
+    return message
 
 
-def test_no_gpu(job: Job, threads: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_without_a_gpu_the_reason_is_named(
+    job: Job, threads: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     def none() -> Any:
         raise UserError("the driver is for CUDA 11.4, CuPy needs 12.0")
 
@@ -162,19 +166,25 @@ def test_no_gpu(job: Job, threads: Client, monkeypatch: pytest.MonkeyPatch, capl
     assert "the driver is for CUDA 11.4, CuPy needs 12.0" in refused(with_topology(job, 1), threads, caplog, [0])
 
 
-def test_a_gpu_that_is_not_there(job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture):
+def test_a_gpu_number_beyond_those_of_the_process(
+    job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
+):
     with caplog.at_level(logging.WARNING, "dsinga"):
         train(with_topology(job, 1), threads, 1, gpu=[7])
     assert "there is no GPU 7, its process sees 2, counted from 0" in caplog.text
 
 
-def test_too_little_memory(job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture):
+def test_a_net_larger_than_the_memory_of_its_gpu(
+    job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
+):
     stub.memory = 2**20
-    said = refused(with_topology(job, 1), threads, caplog, [0])
-    assert re.search(r"the net needs about 1\.\d MiB on GPU 0, which has 1\.0 MiB free; take a smaller batchsize", said)
+    message = refused(with_topology(job, 1), threads, caplog, [0])
+    assert re.search(
+        r"the net needs about 1\.\d MiB on GPU 0, which has 1\.0 MiB free; take a smaller batchsize", message
+    )
 
 
-def test_partitions_that_share_a_gpu_need_its_memory_together(
+def test_the_memory_of_partitions_that_share_a_gpu_is_added_up(
     job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
 ):
     stub.memory = 2**20
@@ -184,7 +194,7 @@ def test_partitions_that_share_a_gpu_need_its_memory_together(
     assert re.search(r"beside 0\.\d MiB of other partitions", caplog.text)
 
 
-def test_forward_passes_run_where_they_are_asked_for(
+def test_evaluate_and_predict_use_the_requested_device(
     job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
 ):
     net = api.build_net(job, "test")
@@ -206,14 +216,14 @@ def test_forward_passes_run_where_they_are_asked_for(
     assert "computes on CPU cores, not on a GPU as the job's gpu lines want: the net needs" in caplog.text
 
 
-def test_params_go_up_once_for_all_batches_of_a_worker(job: Job, threads: Client, stub: StubOps):
+def test_params_are_uploaded_once_for_all_batches_of_a_worker(job: Job, threads: Client, stub: StubOps):
     params = initial_values(api.build_net(job, "test").params, 3)
     with dask.config.set({"dsinga.device": "gpu"}):
         api.evaluate(job, params, "train", client=threads)  # ten batches by three workers
     assert 1 <= [shape for _, _, shape in stub.record.placed].count(params["w2"].shape) <= 3
 
 
-def test_a_text_is_generated_where_it_is_asked_for(stub: StubOps, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_generate_uses_the_requested_device(stub: StubOps, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "text").write_text("ab" * 50)
     import_records("text", tmp_path / "text", tmp_path, held_out=0.1)
     job = models.char_rnn(2, str(tmp_path), batchsize=2, hidden=4, steps=3)
@@ -223,7 +233,8 @@ def test_a_text_is_generated_where_it_is_asked_for(stub: StubOps, tmp_path: Path
     assert api.generate(job.replace(gpu=[1]), params, "a", 5) == expected
     with dask.config.set({"dsinga.device": "gpu"}):
         assert api.generate(job, params, "a", 5) == expected
-    assert stub.record.workers == [(1, "float32")] * 2 + [(0, "float32")] * 2  # each asked for its memory, too
+    # Each device is looked up twice: for its free memory, too.
+    assert stub.record.workers == [(1, "float32")] * 2 + [(0, "float32")] * 2
     stub.memory = 10
     with (
         dask.config.set({"dsinga.device": "gpu"}),
@@ -235,18 +246,16 @@ def test_a_text_is_generated_where_it_is_asked_for(stub: StubOps, tmp_path: Path
     assert "this process computes on CPU cores, not on a GPU as the job's gpu lines want: the net needs" in caplog.text
 
 
-def test_without_cudnn_a_warning_says_once_what_convolves(
-    job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
-):
+def test_a_missing_cudnn_is_warned_of_once(job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture):
     stub.missing = "cuDNN is missing: matrix products compute convolutions"
     devices._warn_once.cache_clear()
     with caplog.at_level(logging.INFO, "dsinga"):
         for _ in range(2):
             train(with_topology(job, 2), threads, 1, gpu=[0, 1])
-    said = [record for record in caplog.records if record.getMessage() == stub.missing]
-    assert [record.levelname for record in said] == ["WARNING"]
+    warnings = [record for record in caplog.records if record.getMessage() == stub.missing]
+    assert [record.levelname for record in warnings] == ["WARNING"]
 
 
-def test_a_device_that_nobody_knows(job: Job, threads: Client):
+def test_an_unknown_device_is_refused(job: Job, threads: Client):
     with dask.config.set({"dsinga.device": "tpu"}), pytest.raises(UserError, match="give auto, cpu or gpu"):
         train(with_topology(job, 1), threads, 1)

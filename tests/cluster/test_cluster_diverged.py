@@ -1,4 +1,4 @@
-"""A loss that is no longer finite ends the run, or its batch is left out by all workers alike."""
+"""A loss that is not finite ends the run or, with ``skip_bad_batches``, all workers skip its batch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.support.small_job import assert_close, assert_same, with_topology
 BAD_STEP = 7
 
 
-@register("layer", "Stumbling")
-class Stumbling(Layer):
-    """The source; but the first row of the batch is NaN at one step."""
+@register("layer", "NaNFeature")
+class NaNFeature(Layer):
+    """An identity layer whose feature has NaN in the first row of the batch at one step."""
 
     connection = Connection.kOneToOne
 
@@ -44,9 +44,9 @@ class Stumbling(Layer):
         return (grad,), ()
 
 
-@register("layer", "Poisonous")
-class Poisonous(Stumbling):
-    """The source; but its gradient is NaN at one step, while the loss looks well."""
+@register("layer", "NaNGradient")
+class NaNGradient(NaNFeature):
+    """An identity layer whose gradient is NaN at one step, while the loss of that step is finite."""
 
     def compute_feature(self, params, sources, ctx):
         return Output(np.array(sources[0]))
@@ -56,7 +56,7 @@ class Poisonous(Stumbling):
 
 
 def with_layer(job: Job, kind: str, workers: int, servers: int = 1, **changes) -> Job:
-    """Return the job, of ten steps, with a layer of that kind before its loss, and without batch normalisation."""
+    """Return the job with ten steps, a layer of that kind before its loss, and no batch normalisation."""
     layers = [layer for layer in job.neuralnet.layer if layer.name != "norm"]
     for layer in layers:
         layer.srclayers = [{"norm": "relu", "ip": "odd"}.get(name, name) for name in layer.srclayers]
@@ -66,8 +66,8 @@ def with_layer(job: Job, kind: str, workers: int, servers: int = 1, **changes) -
 
 
 @pytest.fixture
-def said() -> Iterator[logging.handlers.BufferingHandler]:
-    """What dsinga logs; not caplog, whose handler Dask's clusters turn down."""
+def dsinga_log() -> Iterator[logging.handlers.BufferingHandler]:
+    """A handler that keeps what dsinga logs. That of caplog loses records: Dask's clusters raise its level."""
     handler = logging.handlers.BufferingHandler(100)
     logging.getLogger("dsinga").addHandler(handler)
     yield handler
@@ -75,46 +75,46 @@ def said() -> Iterator[logging.handlers.BufferingHandler]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_training_ends_naming_step_layer_and_checkpoint(job: Job, client: Client, tmp_path: Path, workers: int) -> None:
-    job = with_layer(job, "Stumbling", workers, checkpoint_freq=5)
+def test_the_error_names_step_layer_and_checkpoint(job: Job, client: Client, tmp_path: Path, workers: int) -> None:
+    job = with_layer(job, "NaNFeature", workers, checkpoint_freq=5)
     with pytest.raises(Diverged) as caught:
         train(job, client, workspace=tmp_path, progress=False)
-    said = "the loss of layer 'loss' is not finite at step 7: the feature of 'odd' is the first that is not; lower"
-    assert str(caught.value).startswith(said)
+    cause = "the loss of layer 'loss' is not finite at step 7: the feature of 'odd' is the first that is not; lower"
+    assert str(caught.value).startswith(cause)
     assert str(caught.value).endswith(f"; the last good checkpoint is {tmp_path / 'checkpoint' / 'step5'}")
     assert latest(tmp_path / "checkpoint") == tmp_path / "checkpoint" / "step5"
 
 
 def test_without_a_checkpoint_the_error_says_so(job: Job, threads: Client) -> None:
     with pytest.raises(Diverged, match="at step 7: .*; no checkpoint was written"):
-        train(with_layer(job, "Stumbling", 2), threads, progress=False)
+        train(with_layer(job, "NaNFeature", 2), threads, progress=False)
 
 
-def test_a_param_is_named_where_it_begins_there(job: Job, threads: Client) -> None:
+def test_the_error_names_a_param_that_is_not_finite(job: Job, threads: Client) -> None:
     with pytest.raises(Diverged, match=f"at step {BAD_STEP + 1}: param 'w1' is not; "):
-        train(with_layer(job, "Poisonous", 1), threads, progress=False)
+        train(with_layer(job, "NaNGradient", 1), threads, progress=False)
 
 
-def test_no_checkpoint_is_written_of_what_is_not_finite(job: Job, threads: Client, tmp_path: Path) -> None:
-    job = with_layer(job, "Poisonous", 2, checkpoint_freq=4)
+def test_params_that_are_not_finite_are_not_checkpointed(job: Job, threads: Client, tmp_path: Path) -> None:
+    job = with_layer(job, "NaNGradient", 2, checkpoint_freq=4)
     with pytest.raises(Diverged, match="param 'w1' is not finite after 8 steps; lower .*; the .*checkpoint/step4$"):
         train(job, threads, workspace=tmp_path, progress=False)
     assert latest(tmp_path / "checkpoint") == tmp_path / "checkpoint" / "step4"
 
 
-def test_no_params_are_returned_that_are_not_finite(job: Job, threads: Client) -> None:
-    job = with_layer(job, "Poisonous", 1).replace(train_steps=BAD_STEP + 1)
+def test_params_that_are_not_finite_are_not_returned(job: Job, threads: Client) -> None:
+    job = with_layer(job, "NaNGradient", 1).replace(train_steps=BAD_STEP + 1)
     with pytest.raises(Diverged, match="param 'w1' is not finite after 8 steps; lower .*; no checkpoint was written"):
         train(job, threads, progress=False)
 
 
-def test_another_algorithm_ends_too(job: Job, threads: Client) -> None:
-    @register("algorithm", "Unwary")
-    def unwary(net, values, records, ctx, push):
+def test_a_metric_of_a_custom_algorithm_ends_the_run(job: Job, threads: Client) -> None:
+    @register("algorithm", "InfiniteEnergy")
+    def infinite_energy(net, values, records, ctx, push):
         metrics = bp(net, values, records, ctx, push)
         return {**metrics, "energy": (float("inf") if ctx.step == 3 else 1.0, 1)}
 
-    job = with_topology(job, 2).replace(train_one_batch=AlgConf(alg="kUserAlg", user_alg="Unwary"))
+    job = with_topology(job, 2).replace(train_one_batch=AlgConf(alg="kUserAlg", user_alg="InfiniteEnergy"))
     with pytest.raises(Diverged, match="'energy' is not finite at step 3"):
         train(job, threads, progress=False)
 
@@ -122,38 +122,38 @@ def test_another_algorithm_ends_too(job: Job, threads: Client) -> None:
 class TestSkipping:
     """``skip_bad_batches: true``."""
 
-    def stop_before(self, job: Job, client: Client, steps: int):
+    def params_after(self, job: Job, client: Client, steps: int):
         return train(job.replace(train_steps=steps), client, progress=False).params
 
     @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (3, 2)])
     @pytest.mark.parametrize("update", UpdatePlace)
-    def test_the_batch_changes_nothing(
-        self, job: Job, threads: Client, said, workers: int, servers: int, update: UpdatePlace
+    def test_a_skipped_batch_changes_no_param(
+        self, job: Job, threads: Client, dsinga_log, workers: int, servers: int, update: UpdatePlace
     ) -> None:
-        """Neither momentum nor weight decay move a param in the step that is left out."""
-        job = with_layer(job, "Stumbling", workers, servers, skip_bad_batches=True)
+        """Neither momentum nor weight decay moves a param in the skipped step."""
+        job = with_layer(job, "NaNFeature", workers, servers, skip_bad_batches=True)
         job.cluster.update = update
-        before, after = (self.stop_before(job, threads, steps) for steps in (BAD_STEP, BAD_STEP + 1))
+        before, after = (self.params_after(job, threads, steps) for steps in (BAD_STEP, BAD_STEP + 1))
         assert_same(after, before)
-        (warning,) = said.buffer
+        (warning,) = dsinga_log.buffer
         assert warning.getMessage() == "the loss of group 0 is not finite at step 7: the batch is left out"
 
     @pytest.mark.parametrize(("pull", "update"), list(zip(PullTime, UpdatePlace, strict=True)))
-    def test_training_goes_on_alike_on_any_number_of_workers(
+    def test_after_a_skipped_batch_any_number_of_workers_trains_alike(
         self, job: Job, client: Client, pull: PullTime, update: UpdatePlace
     ) -> None:
-        """The momentum survives, and the rate of a later step is that of its own number."""
-        job = with_layer(job, "Stumbling", 1, skip_bad_batches=True, disp_freq=1)
+        """Momentum survives, and the learning rate goes by the number of the step."""
+        job = with_layer(job, "NaNFeature", 1, skip_bad_batches=True, disp_freq=1)
         job.updater.learning_rate = job.updater.learning_rate.replace(
             type="kStep", step_conf={"gamma": 0.5, "change_freq": 3}
         )
-        one = train(job, client, progress=False)
+        single = train(job, client, progress=False)
         job = with_topology(job, 3, 2)
         job.cluster.pull, job.cluster.update = pull, update
         many = train(job, client, progress=False)
-        assert_close(many.params, one.params, 1e-5)
+        assert_close(many.params, single.params, 1e-5)
         assert all(np.isfinite(value).all() for value in many.params.values())
-        assert abs(many.params["w1"] - self.stop_before(job, client, BAD_STEP + 1)["w1"]).max() > 1e-4
+        assert abs(many.params["w1"] - self.params_after(job, client, BAD_STEP + 1)["w1"]).max() > 1e-4
         losses = {row["step"]: row.get("loss") for row in many.history}
         assert losses.pop(BAD_STEP + 1) is None
         assert all(np.isfinite(loss) for loss in losses.values())
@@ -161,19 +161,19 @@ class TestSkipping:
     def test_good_batches_train_to_the_same_bits(self, job: Job, threads: Client) -> None:
         job = with_topology(job, 2).replace(train_steps=10)
         skipping = job.replace(skip_bad_batches=True)
-        assert_same(*(train(one, threads, progress=False).params for one in (job, skipping)))
+        assert_same(*(train(conf, threads, progress=False).params for conf in (job, skipping)))
 
-    def test_several_groups_skip_each_on_its_own(self, job: Job, threads: Client) -> None:
-        job = with_layer(job, "Stumbling", 1, skip_bad_batches=True)
+    def test_each_group_skips_its_own_batches(self, job: Job, threads: Client) -> None:
+        job = with_layer(job, "NaNFeature", 1, skip_bad_batches=True)
         job.cluster = job.cluster.replace(nworker_groups=2)
         params = train(job, threads, progress=False).params
         assert all(np.isfinite(value).all() for value in params.values())
 
     def test_params_that_are_not_finite_end_the_run(self, job: Job, threads: Client) -> None:
-        """No batch is good with them, and to skip one after the other would never end."""
-        job = with_layer(job, "Poisonous", 2, skip_bad_batches=True)
-        said = "param 'w1' is not finite at step 8, so that no batch can have a finite loss; lower the learning rate, "
-        with pytest.raises(Diverged, match=said):
+        """Every batch after them is bad: skipping would go on to the end of the run."""
+        job = with_layer(job, "NaNGradient", 2, skip_bad_batches=True)
+        cause = "param 'w1' is not finite at step 8, so that no batch can have a finite loss; lower the learning rate, "
+        with pytest.raises(Diverged, match=cause):
             train(job, threads, progress=False)
 
     def test_graph_grain_is_refused(self, job: Job, threads: Client) -> None:

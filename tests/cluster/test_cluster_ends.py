@@ -1,4 +1,4 @@
-"""However a run ends, nothing of it stays on a cluster that goes on, and nobody waits for it."""
+"""However a run ends, none of its partitions, shards and threads stays on the cluster."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class AtStep:
 
 
 @pytest.fixture
-def two() -> Iterator[LocalCluster]:
+def local_cluster() -> Iterator[LocalCluster]:
     """An in-process cluster of two Dask workers with one thread each."""
     with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0
-    ) as two:
-        yield two
+    ) as local:
+        yield local
 
 
 @pytest.fixture
-def client(two: LocalCluster) -> Iterator[Client]:
-    with Client(two, set_as_default=False) as client:
+def client(local_cluster: LocalCluster) -> Iterator[Client]:
+    with Client(local_cluster, set_as_default=False) as client:
         yield client
 
 
-def wait_until_nothing_is_left() -> None:
+def wait_until_cleaned_up() -> None:
     """Wait until no run has a partition, a shard or a thread in this process."""
     deadline = time.monotonic() + 10
     while True:
@@ -65,13 +65,13 @@ def wait_until_nothing_is_left() -> None:
         threading.Event().wait(0.02)
 
 
-def test_nothing_stays_of_a_run_whose_driver_vanished(job: Job, two: LocalCluster, client: Client) -> None:
-    """A client that closes is to the scheduler what a client is whose process was killed."""
-    driver = Client(two, set_as_default=False)
+def test_a_run_whose_client_closes_is_cleaned_up(job: Job, local_cluster: LocalCluster, client: Client) -> None:
+    """To the scheduler, a client that closes is the same as one whose process was killed."""
+    driver = Client(local_cluster, set_as_default=False)
     endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
     with pytest.raises(Exception, match="(?i)client is closed"):
         cluster.train(endless, driver, AtStep(10, driver.close), roots=roots(job, None))
-    wait_until_nothing_is_left()
+    wait_until_cleaned_up()
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
 
 
@@ -86,15 +86,17 @@ def test_a_second_run_on_the_same_threads_is_refused(job: Job, client: Client) -
 
     cluster.train(job, client, AtStep(10, second), roots=roots(job, None))
     assert refused
-    wait_until_nothing_is_left()
+    wait_until_cleaned_up()
     assert train(job, client, progress=False).step == 50
 
 
 def test_two_runs_share_a_cluster_that_has_threads_for_both(job: Job) -> None:
     job = with_topology(job, 1)
     with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", memory_limit=0) as one,
-        Client(one, set_as_default=False) as client,
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", memory_limit=0
+        ) as local,
+        Client(local, set_as_default=False) as client,
     ):
         steps: list[int] = []
         observer = AtStep(10, lambda: steps.append(train(job, client, progress=False).step))
@@ -102,7 +104,7 @@ def test_two_runs_share_a_cluster_that_has_threads_for_both(job: Job) -> None:
         assert steps == [50]
 
 
-def test_a_scheduler_file_that_never_comes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_scheduler_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "CONNECT_SECONDS", 0.1)
     with (
         pytest.raises(UserError, match=r"no Dask scheduler has written .*nowhere.json; start one with"),
@@ -118,14 +120,14 @@ def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, ZeroDivisionError])
-def test_nothing_stays_of_a_run_that_is_interrupted(job: Job, client: Client, interrupt: type[BaseException]) -> None:
+def test_an_interrupted_run_is_cleaned_up(job: Job, client: Client, interrupt: type[BaseException]) -> None:
     def stop() -> None:
         raise interrupt
 
     endless = with_topology(job, 2, 2).replace(train_steps=1_000_000)
     with pytest.raises(interrupt):
         cluster.train(endless, client, AtStep(10, stop), roots=roots(job, None))
-    wait_until_nothing_is_left()
+    wait_until_cleaned_up()
 
 
 class Unpicklable(Exception):
@@ -144,4 +146,4 @@ def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client) -> N
     job = with_topology(job, 2, 2).replace(train_one_batch=AlgConf(user_alg="FailsOnce"))
     with pytest.raises(Exception, match="a fault of the second partition"):
         train(job, client, progress=False)
-    wait_until_nothing_is_left()  # the others' calls would wait for five minutes, longer than a test may take
+    wait_until_cleaned_up()  # the others' calls would wait for five minutes, longer than a test may take

@@ -1,7 +1,7 @@
-"""However a net is cut, by either road and in either grain, the engine trains it as one worker does: to 1e-5.
+"""However a net is cut, in threads or processes and in either grain, it trains to the params of one worker: to 1e-5.
 
-All four give the same bits. What is left to differ from one worker is the rounding of float32; for nets of every type
-of layer in float64, without a cluster, see tests/training/test_training_partition.py.
+All four settings give the same bits, which differ from those of one worker by the rounding of float32. For nets
+of every type of layer in float64, without a cluster, see tests/training/test_training_partition.py.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ DIVERGED = 100  # params that have grown to this, from about 1
 STEPS, ALL_STEPS = 10, 20  # of the default tests, and of the product of everything with everything
 
 Clients = dict[str, Client]
-ExchangeOptions = tuple[str, str]  # road, and grain
+Setting = tuple[str, str]  # the workers, threads or processes, and the grain
 
-PLAIN: ExchangeOptions = ("threads", "round")
-OTHERS: list[ExchangeOptions] = [("threads", "graph"), ("processes", "round"), ("processes", "graph")]
+BY_ROUNDS: Setting = ("threads", "round")
+OTHER_SETTINGS: list[Setting] = [("threads", "graph"), ("processes", "round"), ("processes", "graph")]
 
 
 class Trained(NamedTuple):
@@ -49,7 +49,7 @@ class Trained(NamedTuple):
     gradients: Values
 
 
-Alone = Callable[[str, int], Trained]
+SingleWorker = Callable[[str, int], Trained]
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +66,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(clients: Clients, folder: Path) -> Alone:
+def single(clients: Clients, folder: Path) -> SingleWorker:
     """Train one of NETS by one worker, the first time that it is asked for."""
     return functools.cache(lambda name, steps: run(net_of(name), clients, folder, 0, steps))
 
 
-def params(job: Job, clients: Clients, manner: ExchangeOptions = PLAIN) -> Values:
+def params(job: Job, clients: Clients, setting: Setting = BY_ROUNDS) -> Values:
     """Return the params after training."""
-    road, grain = manner
-    return train(job, clients[road], grain=grain, progress=False).params
+    workers, grain = setting
+    return train(job, clients[workers], grain=grain, progress=False).params
 
 
 def run(net: NeuralNet, clients: Clients, folder: Path, workers: int, steps: int) -> Trained:
@@ -86,18 +86,18 @@ def run(net: NeuralNet, clients: Clients, folder: Path, workers: int, steps: int
 def check(
     net: NeuralNet,
     workers: int,
-    others: list[ExchangeOptions],
-    alone: Trained,
+    other_settings: list[Setting],
+    single: Trained,
     clients: Clients,
     folder: Path,
     steps: int,
 ) -> None:
-    """Assert that a net that is cut trains as ``alone``, and in other manners to the same bits."""
+    """Assert that a net that is cut trains as ``single``, and in the other settings to the same bits."""
     cut = run(net, clients, folder, workers, steps)
-    assert_close(cut.gradients, alone.gradients, TOLERANCE, "gradient")
-    assert_close(cut.params, alone.params, TOLERANCE, "param")
-    for manner in others:
-        assert_same(params(job_of(net, folder, workers, steps), clients, manner), cut.params)
+    assert_close(cut.gradients, single.gradients, TOLERANCE, "gradient")
+    assert_close(cut.params, single.params, TOLERANCE, "param")
+    for setting in other_settings:
+        assert_same(params(job_of(net, folder, workers, steps), clients, setting), cut.params)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def check(
     ],
 )
 def test_a_cut_net_trains_as_a_whole_one(
-    alone: Alone, clients: Clients, folder: Path, name: str, strategy: str, workers: int, other: ExchangeOptions
+    single: SingleWorker, clients: Clients, folder: Path, name: str, strategy: str, workers: int, other: Setting
 ) -> None:
-    check(net_of(name, strategy, workers), workers, [other], alone(name, STEPS), clients, folder, STEPS)
+    check(net_of(name, strategy, workers), workers, [other], single(name, STEPS), clients, folder, STEPS)
 
 
 @pytest.mark.slow
@@ -125,28 +125,28 @@ def test_a_cut_net_trains_as_a_whole_one(
 @pytest.mark.parametrize("workers", range(1, WORKERS + 1))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", NETS)
-def test_every_strategy_on_every_number_of_workers_in_every_manner(
-    alone: Alone, clients: Clients, folder: Path, name: str, strategy: str, workers: int
+def test_every_strategy_on_every_number_of_workers_in_every_setting(
+    single: SingleWorker, clients: Clients, folder: Path, name: str, strategy: str, workers: int
 ) -> None:
-    check(net_of(name, strategy, workers), workers, OTHERS, alone(name, ALL_STEPS), clients, folder, ALL_STEPS)
+    check(net_of(name, strategy, workers), workers, OTHER_SETTINGS, single(name, ALL_STEPS), clients, folder, ALL_STEPS)
 
 
-def check_random(data: st.DataObject, clients: Clients, folder: Path, manners: list[ExchangeOptions]) -> None:
-    """Draw a net, cut and placed at random, and assert that it trains as by one worker, in one of these manners.
+def check_random(data: st.DataObject, clients: Clients, folder: Path, choices: list[Setting]) -> None:
+    """Draw a net, cut and placed at random, and assert that it trains as by one worker, in one of the settings.
 
-    A random net may diverge without our doing, and in one that does any rounding grows to any difference.
+    A random net may diverge on one worker, too, and in one that does, rounding errors grow without bound.
     """
     workers = data.draw(st.integers(1, WORKERS))
-    net, manner = data.draw(nets(workers)), data.draw(st.sampled_from(manners))
+    net, setting = data.draw(nets(workers)), data.draw(st.sampled_from(choices))
     try:
         whole = params(job_of(net, folder), clients)
-    except (Diverged, RuntimeWarning):  # or the warning of numpy that comes before, where warnings are errors
+    except (Diverged, RuntimeWarning):  # numpy warns first, and warnings are errors
         reject()
     assume(all(np.abs(value).max() < DIVERGED for value in whole.values()))
-    assert_close(params(job_of(net, folder, workers), clients, manner), whole, TOLERANCE, "param")
+    assert_close(params(job_of(net, folder, workers), clients, setting), whole, TOLERANCE, "param")
 
 
-# Dask's threads draw from Python's random numbers while hypothesis draws a net, which takes it for ours.
+# Dask's threads draw from Python's random numbers meanwhile, which hypothesis blames on the strategy.
 RANDOM_ELSEWHERE = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 
 
@@ -154,7 +154,7 @@ RANDOM_ELSEWHERE = pytest.mark.filterwarnings("ignore:Do not use the `random` mo
 @settings(max_examples=4, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_nets_train_as_on_one_worker(clients: Clients, folder: Path, data: st.DataObject) -> None:
-    check_random(data, clients, folder, [PLAIN, *OTHERS])
+    check_random(data, clients, folder, [BY_ROUNDS, *OTHER_SETTINGS])
 
 
 @pytest.mark.slow
@@ -163,4 +163,4 @@ def test_random_nets_train_as_on_one_worker(clients: Clients, folder: Path, data
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_many_random_nets_train_as_on_one_worker(clients: Clients, folder: Path, data: st.DataObject) -> None:
-    check_random(data, clients, folder, [PLAIN, *OTHERS])
+    check_random(data, clients, folder, [BY_ROUNDS, *OTHER_SETTINGS])

@@ -65,7 +65,7 @@ def test_a_framework_trains_to_the_accuracy_of_one_worker(job: Job, client: Clie
 
 
 class AtEnd:
-    """An observer that looks at what the servers have when all groups have ended."""
+    """An observer that keeps the values of all servers when all groups have ended."""
 
     def __init__(self, client: Client):
         self._client = client
@@ -76,8 +76,9 @@ class AtEnd:
 
     def record(self, row: dict[str, Any]) -> None:
         if row["phase"] == "test":
-            for held in {id(held): held for held in self._client.run(server_values).values()}.values():
-                for group, values in held.items():
+            replies = self._client.run(server_values).values()
+            for groups in {id(reply): reply for reply in replies}.values():
+                for group, values in groups.items():
                     self.values[group].update(values)
 
     def progress(self, row: dict[str, Any]) -> None:
@@ -86,10 +87,10 @@ class AtEnd:
 
 def server_values() -> dict[int, dict[str, np.ndarray]]:
     """Return server group -> slice -> value, of the servers in this process."""
-    found: dict[int, dict[str, np.ndarray]] = defaultdict(dict)
+    values: dict[int, dict[str, np.ndarray]] = defaultdict(dict)
     for key, shard in list(local_servers.SHARDS.items()):
-        found[key.group].update({str(id): value for id, value in shard.snapshot(None, 10).values.items()})
-    return dict(found)
+        values[key.group].update({str(id): value for id, value in shard.snapshot(None, 10).values.items()})
+    return dict(values)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_server_groups_agree_at_the_end(job: Job, client: Client, more: dict[str
 
 
 @pytest.mark.parametrize("figures", [(3, 1, 1, 1), (3, 3, 1, 1)], ids=["Downpour", "Hogwild"])
-def test_the_last_test_and_checkpoint_are_of_the_params_that_a_run_returns(
+def test_the_last_test_and_checkpoint_use_the_returned_params(
     job: Job, four_threads: Client, tmp_path: Path, figures: Figures
 ) -> None:
     job.neuralnet.layer[1].store_conf.batchsize = [75]  # type: ignore[union-attr]
@@ -124,8 +125,8 @@ def test_the_last_test_and_checkpoint_are_of_the_params_that_a_run_returns(
     assert_same(resumed.params, result.params)
 
 
-class TrainingLoop:
-    """What the algorithms below see of a run; theirs and the test's own, for all live in one process."""
+class GroupSteps:
+    """What the algorithms below record of a run. The test reads it, for all groups are threads of one process."""
 
     begun: dict[int, list[int]] = defaultdict(list)  # steps by worker group
     apart: list[int] = []
@@ -133,11 +134,11 @@ class TrainingLoop:
 
 
 @pytest.fixture
-def course() -> type[TrainingLoop]:
-    TrainingLoop.begun.clear()
-    TrainingLoop.apart.clear()
-    TrainingLoop.signal.clear()
-    return TrainingLoop
+def group_steps() -> type[GroupSteps]:
+    GroupSteps.begun.clear()
+    GroupSteps.apart.clear()
+    GroupSteps.signal.clear()
+    return GroupSteps
 
 
 def group_of(ctx: Any) -> int:
@@ -145,44 +146,46 @@ def group_of(ctx: Any) -> int:
     return {group * 0x9E3779B97F4A7C15 % 2**64: group for group in range(4)}[ctx.seed]
 
 
-@register("algorithm", "HeldUp")
-def held_up(net, values, records, ctx, push):
-    """Of two groups, let the second one hold its first step up until the first one would be too far ahead."""
+@register("algorithm", "DelayedGroup")
+def delayed_group(net, values, records, ctx, push):
+    """Of two groups, delay the first step of the second one until the first one would be too far ahead."""
     group = group_of(ctx)
     dict(values)  # all values of this step have come
-    TrainingLoop.apart.append(ctx.step - len(TrainingLoop.begun[1 - group]))
+    GroupSteps.apart.append(ctx.step - len(GroupSteps.begun[1 - group]))
     if group == 0 and ctx.step > 2:
-        TrainingLoop.signal.set()
+        GroupSteps.signal.set()
     if group == 1 and ctx.step == 0:
-        assert not TrainingLoop.signal.wait(timeout=0.5)
-    TrainingLoop.begun[group].append(ctx.step)
+        assert not GroupSteps.signal.wait(timeout=0.5)
+    GroupSteps.begun[group].append(ctx.step)
     return bp(net, values, records, ctx, push)
 
 
 def test_groups_are_no_further_apart_than_the_staleness(
-    job: Job, four_threads: Client, course: type[TrainingLoop]
+    job: Job, four_threads: Client, group_steps: type[GroupSteps]
 ) -> None:
-    job = with_groups(job, (2, 1, 1, 1), staleness=2).replace(train_one_batch=AlgConf(user_alg="HeldUp"))
+    job = with_groups(job, (2, 1, 1, 1), staleness=2).replace(train_one_batch=AlgConf(user_alg="DelayedGroup"))
     train(job, four_threads, progress=False)
-    assert max(course.apart) == 2
+    assert max(group_steps.apart) == 2
 
 
-@register("algorithm", "Warm")
-def warm(net, values, records, ctx, push):
-    """Note the steps of each group, and that no other group begins before group 0 is at step 19."""
-    TrainingLoop.begun[group_of(ctx)].append(ctx.step)
+@register("algorithm", "WarmUp")
+def warm_up(net, values, records, ctx, push):
+    """Record the steps of each group; no other group may begin before group 0 is at step 19."""
+    GroupSteps.begun[group_of(ctx)].append(ctx.step)
     if ctx.step == 19:
-        TrainingLoop.signal.set()
-    assert TrainingLoop.signal.is_set() == (ctx.step >= 19)
+        GroupSteps.signal.set()
+    assert GroupSteps.signal.is_set() == (ctx.step >= 19)
     return bp(net, values, records, ctx, push)
 
 
 @pytest.mark.parametrize("figures", [(3, 1, 1, 1), (3, 3, 1, 1)], ids=["Downpour", "Hogwild"])
-def test_group_0_warms_up_alone(job: Job, four_threads: Client, course: type[TrainingLoop], figures: Figures) -> None:
+def test_group_0_warms_up_alone(
+    job: Job, four_threads: Client, group_steps: type[GroupSteps], figures: Figures
+) -> None:
     job = with_groups(job, figures, staleness=5 if figures[1] == 1 else None)
-    job = job.replace(warmup_steps=20, train_one_batch=AlgConf(user_alg="Warm"))
+    job = job.replace(warmup_steps=20, train_one_batch=AlgConf(user_alg="WarmUp"))
     result = train(job, four_threads, progress=False)
-    assert course.begun == {0: [*range(50)], 1: [*range(20, 50)], 2: [*range(20, 50)]}
+    assert group_steps.begun == {0: [*range(50)], 1: [*range(20, 50)], 2: [*range(20, 50)]}
     assert result.history.phase("test")[-1, "accuracy"] > 0.9
 
 

@@ -1,4 +1,4 @@
-"""Graph grain: an iteration as a task graph gives the numbers of a round, and shows its layers by name."""
+"""Graph grain: an iteration as a task graph gives the bits of a round, and its tasks are named by layers."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_the_iterations_of_a_round_are_one_message_to_the_scheduler(job: Job) ->
     with connect(workers=2) as client:
         counts = count_messages(client.cluster.scheduler)
         train(hybrid(job, 2), client, progress=False, grain="graph")
-    others = 20  # what begins and ends a run
+    others = 20  # messages of the start and the end of a run
     assert counts["task-finished"] > 6 * 2 * 3 + others, "six iterations of three segments at least on two workers"
     assert counts["update-graph"] < others
 
 
 def test_another_algorithm_is_refused(job: Job, threads: Client) -> None:
-    job = job.replace(train_one_batch=AlgConf(alg=AlgType.kUserAlg, user_alg="own"))
+    job = job.replace(train_one_batch=AlgConf(alg=AlgType.kUserAlg, user_alg="custom"))
     with pytest.raises(UserError, match="graph grain"):
         train(job, threads, progress=False, grain="graph")

@@ -74,14 +74,14 @@ def test_the_first_gradient_is_that_of_one_worker(threads: Client, cifar10: Path
 
 
 @pytest.mark.process
-def test_both_roads_and_both_grains_are_the_same_bits(threads: Client, processes: Client, cifar10: Path) -> None:
+def test_threads_processes_and_graphs_give_the_same_bits(threads: Client, processes: Client, cifar10: Path) -> None:
     job = hybrid(2, 20)
     expected = run(job, threads, cifar10).params
     assert_same(run(job, processes, cifar10).params, expected)
     assert_same(run(job, processes, cifar10, grain="graph").params, expected)
 
 
-def test_in_float64_the_net_as_it_is_trains_as_on_one_worker(cifar10: Path) -> None:
+def test_in_float64_the_unchanged_net_trains_as_on_one_worker(cifar10: Path) -> None:
     job = hybrid(1, 1)
     net, cut = build_net(job, data_root=str(cifar10)), partition_net(job, 2, data_root=str(cifar10))
     data, labels = RecordStore(cifar10 / "train_data.zarr").read(range(500))

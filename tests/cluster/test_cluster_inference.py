@@ -34,9 +34,9 @@ def whole(job: Job, stores: Path, params: dict[str, np.ndarray]) -> tuple[np.nda
 
 
 def test_evaluate_counts_every_record_once(job: Job, client: Client, params, whole) -> None:
-    found = cluster.evaluate(job, client, params, Phase.kTest, roots(job, None))
+    metrics = cluster.evaluate(job, client, params, Phase.kTest, roots(job, None))
     for name, (total, count) in whole[1].items():
-        assert found[name] == pytest.approx(total / count, rel=1e-5)
+        assert metrics[name] == pytest.approx(total / count, rel=1e-5)
 
 
 def test_predict_keeps_the_order_of_the_store_and_the_last_short_batch(job: Job, client: Client, params, whole) -> None:
@@ -52,7 +52,7 @@ def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, pa
     np.testing.assert_array_equal(np.concatenate([batch.labels for batch in batches]), expected)
 
 
-def test_a_feature_that_has_other_rows_than_labels_has_none() -> None:
+def test_a_feature_of_another_number_of_rows_has_no_labels() -> None:
     assert inference._records(np.zeros((3, 2)), np.zeros((3, 4), int)).labels is None
     assert inference._records(np.zeros((3, 2)), None).labels is None
 
@@ -87,9 +87,9 @@ def test_output_layers_write_their_files(job: Job, client: Client, params, whole
 
 
 def test_predicting_ends_when_the_data_are_lost(job: Job, params) -> None:
-    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as one, Client(one) as client:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as local, Client(local) as client:
         batches = cluster.predict(job, client, params, "ip", Phase.kTrain, roots(job, None))
         next(batches)
-        client.sync(one.scheduler.remove_worker, next(iter(one.scheduler.workers)), stimulus_id="test")
+        client.sync(local.scheduler.remove_worker, next(iter(local.scheduler.workers)), stimulus_id="test")
         with pytest.raises(RunError, match="Dask has given up a task"):
             list(batches)

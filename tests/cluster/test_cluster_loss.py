@@ -78,7 +78,7 @@ def test_a_killed_worker_ends_the_run(job: Job, tmp_path: Path, victim: int) -> 
     ],
 )
 def test_the_loss_of_any_member_ends_the_run(job: Job, figures: dict[str, Any], victim: int) -> None:
-    """Whether others wait for it at once, or would go on for a while without it."""
+    """Also of a member that the others do not wait for at once."""
     job = job.replace(cluster=ClusterConf(**figures), train_steps=100_000)
     with connect(workers=3, separate_processes=True) as client:
         address = list(cluster.workers_at_hand(client))[victim]
@@ -89,21 +89,21 @@ def test_the_loss_of_any_member_ends_the_run(job: Job, figures: dict[str, Any], 
         assert observer.killed
 
 
-def test_what_was_cut_by_a_kill_resumes_to_the_same_bits(job: Job, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_bits(job: Job, tmp_path: Path) -> None:
     job = with_topology(job, 2).replace(train_steps=60, checkpoint_freq=20)
     with connect(workers=2) as client:
-        whole = train(job, client, progress=False)
+        unbroken = train(job, client, progress=False)
     with connect(workers=2, separate_processes=True) as client:
         pid = next(iter(client.run(os.getpid).values()))
         endless = job.replace(train_steps=100_000)
         with pytest.raises(RunError):
             cluster.train(endless, client, KillAt(pid, 40), workspace=tmp_path, roots=roots(job, None))
-    for late in tmp_path.glob("checkpoint/step*"):
-        if int(late.name[4:]) > 40:
-            late.rename(tmp_path / late.name)
+    for later in tmp_path.glob("checkpoint/step*"):
+        if int(later.name[4:]) > 40:
+            later.rename(tmp_path / later.name)
     with connect(workers=2) as client:
         resumed = train(job, client, workspace=tmp_path, resume=True, progress=False)
-    assert_same(resumed.params, whole.params)
+    assert_same(resumed.params, unbroken.params)
 
 
 def test_a_server_that_is_lost_is_named_to_its_driver(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""A user's own code must be known to the worker processes, and is asked for before training."""
+"""Before training, preflight checks find user code that worker processes cannot load."""
 
 import threading
 
@@ -14,8 +14,8 @@ MODULE = """
 from dsinga import register
 from dsinga.layers import Layer, Output
 
-@register("layer", "Travelling")
-class Travelling(Layer):
+@register("layer", "Uploaded")
+class Uploaded(Layer):
     source_count = 1
 
     def __init__(self, conf, source_shapes, info=None):
@@ -30,7 +30,7 @@ class Travelling(Layer):
 """
 
 
-def with_own(job, user_type):
+def with_user_layer(job, user_type):
     job.neuralnet.layer.insert(6, LayerConf(name="own", user_type=user_type, srclayers="pool"))
     job.neuralnet.layer[7].srclayers = ["own"]
     return job.replace(train_steps=2)
@@ -38,13 +38,13 @@ def with_own(job, user_type):
 
 @pytest.mark.process
 def test_a_module_that_workers_lack_is_refused_until_it_is_uploaded(job, processes: Client, tmp_path, monkeypatch):
-    file = tmp_path / "travelling_layers.py"
+    file = tmp_path / "uploaded_layers.py"
     file.write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     __import__(file.stem)
-    job = with_own(job, "Travelling")
-    wanted = "cannot load layer 'own': ModuleNotFoundError: No module named 'travelling_layers'; .* client.upload_file"
-    with pytest.raises(UserError, match=wanted):
+    job = with_user_layer(job, "Uploaded")
+    error = "cannot load layer 'own': ModuleNotFoundError: No module named 'uploaded_layers'; .* client.upload_file"
+    with pytest.raises(UserError, match=error):
         train(job, processes, progress=False)
     processes.upload_file(str(file))
     params = train(job, processes, progress=False).params
@@ -63,4 +63,4 @@ def test_a_layer_that_cannot_be_sent_is_refused(job, threads: Client):
             return Output(sources[0])
 
     with pytest.raises(UserError, match="layer 'own' cannot be sent to Dask workers: .*lock.*; keep no files or locks"):
-        train(with_own(job, "Locked"), threads, progress=False)
+        train(with_user_layer(job, "Locked"), threads, progress=False)

@@ -1,4 +1,4 @@
-"""How a job is laid out before it runs: the workers at hand, the timetable, the cut of the batch."""
+"""How a run is prepared: the number of workers, the batches of each worker, and the steps at which rounds stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dsinga.worker.batch_reader import open_batch_reader
 from tests.support.small_job import with_topology
 
 
-def test_only_a_client_that_waits_is_taken(job: Job, threads: Client) -> None:
+def test_an_asynchronous_client_is_refused(job: Job, threads: Client) -> None:
     async def with_asynchronous_client() -> None:
         assert threads.scheduler is not None
         async with Client(threads.scheduler.address, asynchronous=True, set_as_default=False) as client:
@@ -34,14 +34,14 @@ def test_only_a_client_that_waits_is_taken(job: Job, threads: Client) -> None:
         prepare_run(job, "tcp://127.0.0.1:8786")  # type: ignore[arg-type]
 
 
-def test_a_job_without_cluster_takes_the_workers_at_hand(job: Job) -> None:
+def test_a_job_without_cluster_uses_all_workers(job: Job) -> None:
     assert topology(job, 3, 3)[:2] == (3, 3)
     assert topology(job, 3, 1)[:2] == (3, 1)
     assert topology(job, 1000, 1)[:2] == (64, 1), "never more workers than the smallest batch has rows"
 
 
 @pytest.mark.parametrize("conf", ["lmdbdata_conf", "sharddata_conf"])
-def test_the_old_input_layers_take_the_workers_at_hand_too(conf: str) -> None:
+def test_a_job_of_old_input_layers_uses_all_workers(conf: str) -> None:
     job = loads(f'neuralnet {{ layer {{ name: "data" {conf} {{ path: "x" batchsize: 64 }} }} }}')
     assert topology(job, 3, 1).workers == 3
 
@@ -51,7 +51,7 @@ def test_more_workers_than_rows_are_refused(job: Job, stores: Path) -> None:
         open_batch_reader(job, Phase.kTrain, 101, [str(stores)])
 
 
-def test_batch_sizes_must_be_one_or_one_a_worker(job: Job, stores: Path) -> None:
+def test_a_number_of_batch_sizes_other_than_the_workers_is_refused(job: Job, stores: Path) -> None:
     job.neuralnet.layer[0].store_conf.batchsize = [50, 50]  # type: ignore[union-attr]
     with pytest.raises(JobError, match="gives 2 batch sizes for 3 workers"):
         open_batch_reader(job, Phase.kTrain, 3, [str(stores)])
@@ -68,23 +68,23 @@ def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
         np.testing.assert_array_equal(np.concatenate([part.labels for part in read]), batch.labels)
 
 
-def test_groups_read_disjoint_batches_and_together_what_one_reads(job: Job, stores: Path) -> None:
-    alone = open_batch_reader(job, Phase.kTrain, 1, [str(stores)])
+def test_groups_share_out_the_batches_that_one_group_reads(job: Job, stores: Path) -> None:
+    single = open_batch_reader(job, Phase.kTrain, 1, [str(stores)])
     groups = open_batch_reader(job, Phase.kTrain, 1, [str(stores)], groups=3)
     (rows,) = groups.parts
     for step in range(4):
         for group in range(3):
             read = groups.read(step, {"data": rows}, group)["data"]
-            np.testing.assert_array_equal(read.data, alone.read(3 * step + group, {"data": rows})["data"].data)
+            np.testing.assert_array_equal(read.data, single.read(3 * step + group, {"data": rows})["data"].data)
 
 
-def test_a_store_that_workers_do_not_find_is_refused(job: Job, processes: Client, stores: Path) -> None:
+def test_a_store_that_workers_cannot_read_is_refused(job: Job, processes: Client, stores: Path) -> None:
     """A store in the memory of this process stands for one on a disk that the workers do not have."""
-    here = "memory://layout/train.zarr"
-    write_store(here, [open_store(str(stores / "train.zarr")).read(range(100))])
+    path = "memory://layout/train.zarr"
+    write_store(path, [open_store(str(stores / "train.zarr")).read(range(100))])
     for layer in job.neuralnet.layer[:2]:
-        layer.store_conf.path = here  # type: ignore[union-attr]
-    unreadable = f"the Dask worker tcp://.* cannot read {here}: .*; put the records where every worker finds them"
+        layer.store_conf.path = path  # type: ignore[union-attr]
+    unreadable = f"the Dask worker tcp://.* cannot read {path}: .*; put the records where every worker finds them"
     with pytest.raises(UserError, match=unreadable):
         prepare_run(with_topology(job, 2), processes, roots(job, None))
     params = initial_values(build_net(job, Phase.kTest).params, seed=0)
@@ -102,7 +102,7 @@ def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) 
 
 
 @given(st.integers(1, 40), st.integers(0, 10), st.integers(0, 30))
-def test_every_stop_of_a_run_is_made(steps: int, freq: int, after: int) -> None:
+def test_rounds_stop_at_every_due_step(steps: int, freq: int, after: int) -> None:
     job = Job(train_steps=steps, test_freq=freq, test_steps=1, test_after=after, checkpoint_freq=7)
     job = job.replace(validate_freq=5, validate_steps=1, validate_after=3)
     stops, step = [], 0
@@ -114,7 +114,7 @@ def test_every_stop_of_a_run_is_made(steps: int, freq: int, after: int) -> None:
     assert stops == sorted(due | {steps})
 
 
-def test_the_now_rule_of_singa() -> None:
+def test_steps_are_due_by_the_rule_of_singa() -> None:
     assert [step for step in range(12) if timetable.due(step, 4, 2)] == [2, 6, 10]
     assert not timetable.due(4, 0, 0)
     job = Job(train_steps=10, test_freq=4)
@@ -126,11 +126,11 @@ def test_the_next_stop_of_a_long_run_is_found_at_once() -> None:
 
 
 def test_rounds_grow_to_a_second() -> None:
-    pace = timetable.RoundLength()
+    length = timetable.RoundLength()
     sizes = []
     for _ in range(5):
-        sizes.append(pace.steps)
-        pace.learn([0.004] * pace.steps)
+        sizes.append(length.steps)
+        length.learn([0.004] * length.steps)
     assert sizes == [1, 8, 64, 250, 250]
-    pace.learn([3.0])
-    assert pace.steps == 1
+    length.learn([3.0])
+    assert length.steps == 1

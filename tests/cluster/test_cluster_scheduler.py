@@ -1,4 +1,4 @@
-"""What a run asks of the Dask scheduler: a few messages a worker and round, however many steps there are."""
+"""A run sends the Dask scheduler a few messages a worker and round, however many steps the round has."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dsinga.job import Job
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import with_topology
 
-# By which a round comes and goes: its task is sent and ends, what came before it is let go.
+# The messages of a round: its task is sent and ends, the results of the round before are released.
 OF_ROUNDS = ("update-graph", "task-finished", "client-releases-keys", "release-worker-data")
 
 
 class Rounds:
-    """An observer that counts rounds, and keeps what was counted at the end of the second and of the last."""
+    """An observer that keeps the counts of messages at the end of each round."""
 
     def __init__(self, counts: Counter[str]):
         self.counts, self.seen = counts, []
@@ -37,20 +37,20 @@ def test_a_round_costs_the_scheduler_four_messages_a_worker_whatever_its_steps(j
         cluster.train(with_topology(job.replace(train_steps=150, test_freq=0), 3), client, rounds, roots=[str(stores)])
     steps = rounds.seen[-1][0] - rounds.seen[1][0]
     assert steps > 5 * len(rounds.seen), "rounds have grown"
-    found = rounds.seen[-1][1] - rounds.seen[1][1]
-    ahead = 3  # rounds, whose messages may be counted with others
-    assert found["task-finished"] > 0
+    counted = rounds.seen[-1][1] - rounds.seen[1][1]
+    ahead = 3  # rounds in flight, whose messages may be counted with those of others
+    assert counted["task-finished"] > 0
     for name in OF_ROUNDS:
-        assert found[name] <= 3 * (len(rounds.seen) - 2 + ahead), name
+        assert counted[name] <= 3 * (len(rounds.seen) - 2 + ahead), name
 
 
 def test_rounds_of_many_workers_last_longer() -> None:
-    def settled(workers: int) -> int:
-        pace = timetable.RoundLength(workers=workers)
+    def steps_of_a_round(workers: int) -> int:
+        length = timetable.RoundLength(workers=workers)
         for _ in range(8):
-            pace.learn([0.01] * pace.steps)
-        return pace.steps
+            length.learn([0.01] * length.steps)
+        return length.steps
 
-    assert settled(1) == settled(32) == 100
-    assert settled(64) == 200
-    assert settled(512) == 1600
+    assert steps_of_a_round(1) == steps_of_a_round(32) == 100
+    assert steps_of_a_round(64) == 200
+    assert steps_of_a_round(512) == 1600

@@ -1,4 +1,4 @@
-"""Sentences with a tag for each word over several workers: the params of one worker, wherever layers and labels are."""
+"""Sequence taggers train to the params of one worker, wherever their layers and labels are placed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, STEPS, WORDS, TAGS = 24, 6, 11, 5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Sentences of different lengths, their tags being told by their words."""
+    """Stores of sentences of different lengths, whose tags follow from their words."""
     folder = tmp_path_factory.mktemp("sentences")
     rng = np.random.default_rng(0)
     beyond = np.arange(STEPS) >= rng.integers(1, STEPS + 1, ROWS)[:, None]
@@ -38,14 +38,14 @@ def tagger(folder: Path, crf: bool, **fields: dict[str, int]) -> Job:
 
 @pytest.mark.parametrize("crf", [True, False], ids=["crf", "softmax"])
 def test_two_workers_train_as_one(folder: Path, threads: Client, crf: bool):
-    one = dsinga.train(tagger(folder, crf), threads, workers=1, progress=False)
-    elsewhere = {"scores": {"location": 1}, "tags": {"location": 1}, "entities": {"location": 1}}
-    for fields in ({}, elsewhere):
-        two = dsinga.train(tagger(folder, crf, **fields), threads, workers=2, progress=False)
-        for name, value in one.params.items():
-            np.testing.assert_allclose(two.params[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-        (mine,), (theirs,) = (
-            [row for row in run.history if (row["step"], row["phase"]) == (6, "val")] for run in (two, one)
+    single = dsinga.train(tagger(folder, crf), threads, workers=1, progress=False)
+    located = {"scores": {"location": 1}, "tags": {"location": 1}, "entities": {"location": 1}}
+    for fields in ({}, located):
+        pair = dsinga.train(tagger(folder, crf, **fields), threads, workers=2, progress=False)
+        for name, value in single.params.items():
+            np.testing.assert_allclose(pair.params[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+        (row,), (expected,) = (
+            [last for last in run.history if (last["step"], last["phase"]) == (6, "val")] for run in (pair, single)
         )
         for name in ("loss", "accuracy", "precision", "recall", "f1"):
-            assert mine.get(name) == pytest.approx(theirs.get(name), rel=1e-4), name
+            assert row.get(name) == pytest.approx(expected.get(name), rel=1e-4), name

@@ -1,4 +1,4 @@
-"""Gradients of some rows of a table: the same numbers by every road, and only these rows travel and move."""
+"""Sparse gradients of embedding tables: the same bits by every transport, and only their rows are sent and updated."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ neuralnet {
 """
 
 
-@register("layer", "WholeGradient")
-class WholeGradient(Embedding):
-    """An embedding that makes its gradient whole."""
+@register("layer", "DenseGradient")
+class DenseGradient(Embedding):
+    """An embedding whose gradient is dense."""
 
     def compute_gradient(self, *arguments):
         for_sources, (weight,) = super().compute_gradient(*arguments)
@@ -66,23 +66,23 @@ def params(job: Job, client: Client, **options: Any) -> dict[str, np.ndarray]:
     return train(job, client, progress=False, **options).params
 
 
-def whole(job: Job) -> Job:
-    """Return the job with whole gradients."""
+def dense(job: Job) -> Job:
+    """Return the job with dense gradients."""
     (embed,) = [layer for layer in job.neuralnet.layer if layer.name == "embed"]
-    embed.type, embed.user_type = embed.type.__class__["kUserLayer"], "WholeGradient"
+    embed.type, embed.user_type = embed.type.__class__["kUserLayer"], "DenseGradient"
     return job
 
 
 @pytest.mark.parametrize("more", [{}, {"slicing": "kBlock"}, {"update": "kWorker"}], ids=str)
-def test_without_momentum_and_decay_the_bits_are_those_of_whole_gradients(
+def test_without_momentum_and_decay_the_bits_are_those_of_dense_gradients(
     words: Job, folder: Path, client: Client, more: dict[str, str]
 ) -> None:
     words.updater.momentum = words.updater.weight_decay = 0.0
     found = params(on(words, 3, 2, **more), client)
-    assert_same(found, params(on(whole(words), 3, 2, **more), client))
+    assert_same(found, params(on(dense(words), 3, 2, **more), client))
 
 
-def test_rows_that_nobody_looks_up_do_not_move(words: Job, client: Client) -> None:
+def test_rows_that_are_not_looked_up_do_not_change(words: Job, client: Client) -> None:
     """Not even by weight decay."""
     one, other = (params(on(words.replace(train_steps=steps), 2, 2), client)["table"] for steps in (1, STEPS))
     np.testing.assert_array_equal(one[WORDS:], other[WORDS:])
@@ -101,7 +101,7 @@ def expected(folder: Path, threads: Client) -> dict[str, np.ndarray]:
 
 
 class TestMomentum:
-    """With momentum and weight decay of the rows that are looked up."""
+    """Momentum and weight decay change the rows that are looked up."""
 
     def test_workers_change_nothing_but_rounding(self, single, expected) -> None:
         assert_close(expected, single, 1e-5)
@@ -111,7 +111,7 @@ class TestMomentum:
         [{}, {"pull": "kDeferred"}, {"update": "kWorker"}, {"update": "kWorker", "pull": "kDeferred"}],
         ids=str,
     )
-    def test_every_road_gives_the_same_bits(self, words: Job, client: Client, expected, more) -> None:
+    def test_every_transport_gives_the_same_bits(self, words: Job, client: Client, expected, more) -> None:
         assert_same(params(on(words, 3, 2, **more), client), expected)
 
     def test_another_slicing_does_too(self, words: Job, threads: Client, expected) -> None:
@@ -134,14 +134,16 @@ class TestMomentum:
         words.updater.clip_norm = 0.0
         assert abs(params(on(words, 1), threads)["table"] - one["table"]).max() > 1e-3
 
-    def test_compression_leaves_rows_alone(self, words: Job, threads: Client, processes: Client, single) -> None:
+    def test_compression_leaves_sparse_rows_as_they_are(
+        self, words: Job, threads: Client, processes: Client, single
+    ) -> None:
         words = on(words, 3, 2, compression="kTopK", topk_share=0.5)
         found = params(words, threads)
         assert_same(params(words, processes), found)
         assert_close({"table": found["table"]}, {"table": single["table"]}, 0.2)
 
     def test_two_layers_share_a_table(self, words: Job, client: Client) -> None:
-        """One looks words up, the other multiplies by the whole table: their gradients add up to a whole one."""
+        """One looks words up, the other multiplies by the table: the sum of their gradients is dense."""
         layers = {layer.name: layer for layer in words.neuralnet.layer}
         layers["ip"].innerproduct_conf.num_output = 3
         tied = loads(JOB.replace("num_output: 5", f"num_output: {ROWS}"), "tied").neuralnet.layer[2]
@@ -159,20 +161,20 @@ class TestMomentum:
 @pytest.mark.parametrize(
     "more", [{}, {"pull": "kDeferred"}, {"update": "kWorker"}, {"update": "kWorker", "pull": "kDeferred"}], ids=str
 )
-def test_a_worker_that_only_validates_with_a_table_has_it_up_to_date(
+def test_a_worker_that_only_validates_pulls_the_newest_rows(
     words: Job, threads: Client, more: dict[str, str], freq: int
 ) -> None:
-    """Whether servers remember all steps since it last looked, or not; and its gradient, nothing, moves no row."""
+    """Whether or not servers still know which rows have changed since its last pull."""
     words = on(words.replace(train_steps=12, validate_steps=2, validate_freq=freq), 2, 2, **more)
     expected = train(words, threads, progress=False)
-    data, embed, *others = words.neuralnet.layer
-    there = embed.replace(include=["kTrain"], location=0), embed.replace(include=["kVal"], location=1)
-    words.neuralnet.layer = [data, *there, *others]
+    data, embed, *layers = words.neuralnet.layer
+    placed = embed.replace(include=["kTrain"], location=0), embed.replace(include=["kVal"], location=1)
+    words.neuralnet.layer = [data, *placed, *layers]
     found = train(words, threads, progress=False)
     assert_close(found.params, expected.params, 1e-5)
     np.testing.assert_array_equal(found.params["table"][WORDS:], expected.params["table"][WORDS:])
-    losses, wanted = (result.history.phase("val")[:, "loss"] for result in (found, expected))
-    np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+    losses, expected_losses = (result.history.phase("val")[:, "loss"] for result in (found, expected))
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
 
 
 class Silent:
@@ -197,12 +199,12 @@ def test_several_groups_train_rows_too(words: Job, client: Client, more: dict[st
     np.testing.assert_allclose(result.params["table"][WORDS:], first[WORDS:], rtol=1e-6)
 
 
-def test_rows_alone_travel(words: Job, processes: Client) -> None:
-    """A partition sends its rows and gets those of all partitions; a row is 3 numbers and where it stands."""
+def test_only_rows_are_sent(words: Job, processes: Client) -> None:
+    """A worker sends its rows and gets those of all workers; a row is 3 numbers and its index."""
     words = on(words, 2)
     found = [
         cluster.train(job(), processes, Silent(), roots=roots(words, None)).timings
-        for job in (words.replace, lambda: whole(words))
+        for job in (words.replace, lambda: dense(words))
     ]
     rows, all_rows = ([timing["crossing"] for timing in timings[2:]] for timings in found)
     others = 2 * 4 * (5 * 12 + 5)

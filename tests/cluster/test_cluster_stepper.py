@@ -1,4 +1,4 @@
-"""An iteration run segment by segment does the same as one that runs through."""
+"""An iteration run segment by segment computes the same as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def stepper():
     yield stepper
     stepper.close("the test is over")
     thread.close("the test is over")
-    for one in threading.enumerate():
-        if one.name == "test":
-            one.join(10)
-            assert not one.is_alive()
+    for running in threading.enumerate():
+        if running.name == "test":
+            running.join(10)
+            assert not running.is_alive()
 
 
 def iteration(log):
@@ -42,14 +42,14 @@ def iteration(log):
     return iterate
 
 
-def test_segments_hand_on_what_is_sent_and_the_last_gives_the_outcome(stepper):
-    for turn in range(2):  # a second iteration begins where the first has ended
+def test_segments_return_what_was_sent_and_the_last_one_the_outcome(stepper):
+    for number in range(2):  # a second iteration begins where the first has ended
         log = []
         stepper.begin(iteration(log))
         assert log == []
-        assert stepper.advance({"a": 10 + turn}, sends=2, last=False) == ({"b": 11 + turn, "c": 12 + turn}, None)
+        assert stepper.advance({"a": 10 + number}, sends=2, last=False) == ({"b": 11 + number, "c": 12 + number}, None)
         assert log == ["begin"]
-        assert stepper.advance({"d": 20}, sends=1, last=True) == ({"e": 21}, 30 + turn)
+        assert stepper.advance({"d": 20}, sends=1, last=True) == ({"e": 21}, 30 + number)
         assert log == ["begin", "between", "end"]
 
 
@@ -64,7 +64,7 @@ def test_a_segment_that_sends_nothing_halts_where_the_next_receives(stepper):
     assert stepper.advance({"b": 2, "c": 3}, sends=0, last=True) == ({}, 6)
 
 
-def test_what_the_iteration_raises_reaches_the_task_of_the_segment(stepper):
+def test_an_error_of_the_iteration_is_raised_by_its_segment(stepper):
     def iterate(mail):
         mail.send(1, "a", 0)
         raise ZeroDivisionError
@@ -75,7 +75,7 @@ def test_what_the_iteration_raises_reaches_the_task_of_the_segment(stepper):
         stepper.advance({}, sends=0, last=True)
 
 
-def test_an_algorithm_that_does_not_follow_the_plan_is_told(stepper):
+def test_an_algorithm_that_does_not_follow_the_plan_is_refused(stepper):
     stepper.begin(lambda mail: mail.receive("x"))
     with pytest.raises(RunError, match="'x' is wanted by a segment that does not receive it"):
         stepper.advance({}, sends=0, last=True)
@@ -102,7 +102,7 @@ def test_closing_ends_an_iteration_that_has_halted(stepper):
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_task_that_comes_when_the_run_has_ended_does_not_wait(stepper, begun):
+def test_a_task_after_the_end_of_the_run_does_not_wait(stepper, begun):
     if begun:
         stepper.begin(lambda mail: None)
     stepper.close("the run has ended")
@@ -110,7 +110,7 @@ def test_a_task_that_comes_when_the_run_has_ended_does_not_wait(stepper, begun):
         stepper.advance({}, sends=0, last=True) if begun else stepper.begin(lambda mail: None)
 
 
-def test_a_segment_that_the_end_of_the_run_meets_is_told(stepper):
+def test_a_running_segment_ends_with_the_run(stepper):
     def iterate(mail):
         stepper.close("the run has ended")  # as from another thread, while the segment runs
         mail.send(1, "a", 0)

@@ -1,4 +1,4 @@
-"""A char-rnn as SINGA's job has it, on a small text: cut, resumed, carried on from batch to batch, validated."""
+"""SINGA's char-rnn on a small text: partitioned, resumed, with states carried from batch to batch, validated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ neuralnet {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stores of a text in which each of twelve letters has three followers, and its last tenth."""
+    """Stores of a text in which each of twelve letters has three followers; its last tenth is held out."""
     place = tmp_path_factory.mktemp("text")
     rng = np.random.default_rng(3)
     letters, at = [], 0
@@ -61,7 +61,7 @@ def job(folder: Path) -> Job:
 
 
 def without_carry(job: Job) -> Job:
-    """The same job with sequences that begin with zeros."""
+    """Return the job with sequences that begin with zeros instead of the state of the batch before."""
     layers = [
         layer.replace(gru_conf=layer.gru_conf.replace(carry=False)) if layer.gru_conf else layer
         for layer in job.neuralnet.layer
@@ -70,34 +70,32 @@ def without_carry(job: Job) -> Job:
 
 
 @pytest.mark.parametrize("workers", [2, 3])  # 3 have 3, 3 and 2 rows
-def test_workers_train_as_one_does(job: Job, threads: Client, workers: int) -> None:
-    one = train(job, threads, progress=False)
-    two = train(with_topology(job, workers), threads, progress=False)
-    assert one.params[STATE].shape == (8, 9)
-    assert np.abs(one.params[STATE]).max(axis=1).min() > 0.01  # every row has a state
-    assert_close(two.params, one.params, 1e-4)
-    for row, other in zip(one.history, two.history, strict=True):
-        assert other["loss"] == pytest.approx(row["loss"], rel=1e-5)
+def test_workers_train_to_the_params_of_one(job: Job, threads: Client, workers: int) -> None:
+    single = train(job, threads, progress=False)
+    cut = train(with_topology(job, workers), threads, progress=False)
+    assert single.params[STATE].shape == (8, 9)
+    assert np.abs(single.params[STATE]).max(axis=1).min() > 0.01  # every row has a state
+    assert_close(cut.params, single.params, 1e-4)
+    for row, expected in zip(cut.history, single.history, strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
-def test_a_state_that_is_carried_changes_what_is_learned(job: Job, threads: Client) -> None:
+def test_a_carried_state_changes_the_params(job: Job, threads: Client) -> None:
     carried, begun = train(job, threads, progress=False), train(without_carry(job), threads, progress=False)
     assert STATE not in begun.params
     assert evaluate(job, carried.params, "train", threads)["loss"] < 3
     assert np.abs(carried.params["w"] - begun.params["w"]).max() > 1e-4
 
 
-def test_resuming_goes_on_with_the_state_to_the_same_bits(job: Job, threads: Client, tmp_path: Path) -> None:
+def test_a_resumed_run_with_carried_states_gives_the_same_bits(job: Job, threads: Client, tmp_path: Path) -> None:
     job = with_topology(job, 2)
-    whole = train(job, threads, progress=False)
+    unbroken = train(job, threads, progress=False)
     train(job.replace(train_steps=5), threads, workspace=tmp_path, progress=False)
     resumed = train(job, threads, workspace=tmp_path, resume=True, progress=False)
-    assert_same(resumed.params, whole.params)
+    assert_same(resumed.params, unbroken.params)
 
 
-def test_params_go_on_in_batches_of_another_size_with_states_of_their_own(
-    job: Job, threads: Client, tmp_path: Path
-) -> None:
+def test_a_job_with_another_batch_size_starts_with_new_states(job: Job, threads: Client, tmp_path: Path) -> None:
     train(job.replace(train_steps=1), threads, workspace=tmp_path, progress=False)
     layers = [
         layer.replace(char_rnn_conf=layer.char_rnn_conf.replace(batchsize=5)) if layer.char_rnn_conf else layer
@@ -109,13 +107,13 @@ def test_params_go_on_in_batches_of_another_size_with_states_of_their_own(
     assert train(smaller, threads, progress=False).params[STATE].shape == (5, 9)
 
 
-def test_it_learns_and_is_judged_on_what_was_held_out(job: Job, threads: Client, tmp_path: Path) -> None:
+def test_it_learns_and_is_validated_on_held_out_text(job: Job, threads: Client, tmp_path: Path) -> None:
     result = train(job.replace(train_steps=120, validate_freq=60), threads, workspace=tmp_path, progress=False)
     losses = result.history.phase("val")[:, "loss"]
     assert losses[0] == pytest.approx(np.log(12), abs=0.15)  # nats a character, the mean over steps
     assert losses[-1] < 1.5  # log 3 = 1.1 is the best
-    found = evaluate(job, tmp_path / "checkpoint", "val", threads)
-    assert found["loss"] == pytest.approx(losses[-1], abs=0.1)
+    metrics = evaluate(job, tmp_path / "checkpoint", "val", threads)
+    assert metrics["loss"] == pytest.approx(losses[-1], abs=0.1)
     assert STATE not in build_net(job, "val").params
 
 
@@ -125,8 +123,8 @@ def test_records_beside_a_text_are_read_in_its_order(job: Job, folder: Path) -> 
     settings = {"path": "marks.zarr", "batchsize": 8}
     marks = LayerConf(name="marks", type="kRecordInput", unroll_len=1, store_conf=settings)
     net = job.neuralnet.replace(layer=[marks, *job.neuralnet.layer])
-    feed = open_batch_reader(job.replace(neuralnet=net), Phase.kTrain, 1, [str(folder)])
-    read = feed.read(1, {"marks": feed.parts[0]})["marks"].data
+    reader = open_batch_reader(job.replace(neuralnet=net), Phase.kTrain, 1, [str(folder)])
+    read = reader.read(1, {"marks": reader.parts[0]})["marks"].data
     np.testing.assert_array_equal(read[:, 0], np.arange(8, 16))
 
 
@@ -143,7 +141,7 @@ def test_several_worker_groups_carry_no_state(job: Job, threads: Client) -> None
         train(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), threads, progress=False)
 
 
-def test_more_characters_than_the_layers_know_are_refused(job: Job) -> None:
+def test_more_characters_than_vocab_size_are_refused(job: Job) -> None:
     layers = [
         layer.replace(onehot_conf={"vocab_size": 11}) if layer.name == "onehot" else layer
         for layer in job.neuralnet.layer

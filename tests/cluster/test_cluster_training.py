@@ -1,4 +1,4 @@
-"""What must hold of synchronous training, whatever the topology and whichever road the exchange takes."""
+"""What must hold of synchronous training, whatever the topology and the transport."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def test_two_runs_are_the_same_bits(job: Job, client: Client) -> None:
     assert_same(train(job, client, progress=False).params, train(job, client, progress=False).params)
 
 
-def test_both_roads_give_the_same_bits(job: Job, threads: Client, processes: Client) -> None:
+def test_threads_and_processes_give_the_same_bits(job: Job, threads: Client, processes: Client) -> None:
     job = with_topology(job, 3, 2)
     assert_same(train(job, threads, progress=False).params, train(job, processes, progress=False).params)
 
 
-def test_a_run_cut_and_resumed_is_the_same_bits(job: Job, client: Client, tmp_path: Path) -> None:
+def test_a_resumed_run_gives_the_same_bits(job: Job, client: Client, tmp_path: Path) -> None:
     job = with_topology(job, 2, 1)
-    whole = train(job, client, workspace=tmp_path / "whole", progress=False)
+    unbroken = train(job, client, workspace=tmp_path / "unbroken", progress=False)
     train(job.replace(train_steps=30), client, workspace=tmp_path / "cut", progress=False)
     resumed = train(job, client, workspace=tmp_path / "cut", resume=True, progress=False)
-    assert_same(resumed.params, whole.params)
-    assert [row["step"] for row in resumed.history] == [row["step"] for row in whole.history]
+    assert_same(resumed.params, unbroken.params)
+    assert [row["step"] for row in resumed.history] == [row["step"] for row in unbroken.history]
 
 
 def test_block_slicing_trains_to_the_same_params(job: Job, threads: Client, single: Result) -> None:
@@ -70,12 +70,12 @@ def test_uneven_batch_sizes_a_worker(job: Job, threads: Client, single: Result) 
 def test_another_updater_cannot_resume(job: Job, threads: Client, tmp_path: Path) -> None:
     job = with_topology(job.replace(train_steps=5), 1)
     train(job, threads, workspace=tmp_path, progress=False)
-    other = job.replace(train_steps=10, updater=job.updater.replace(type="kAdaGrad"))
+    changed = job.replace(train_steps=10, updater=job.updater.replace(type="kAdaGrad"))
     with pytest.raises(UserError, match="resume with the updater that wrote it"):
-        train(other, threads, workspace=tmp_path, resume=True, progress=False)
+        train(changed, threads, workspace=tmp_path, resume=True, progress=False)
 
 
-def test_resuming_without_something_to_go_on_from_is_refused(job: Job, threads: Client, tmp_path: Path) -> None:
+def test_resuming_without_a_checkpoint_is_refused(job: Job, threads: Client, tmp_path: Path) -> None:
     job = with_topology(job.replace(train_steps=5), 1)
     with pytest.raises(UserError, match="resuming needs a workspace"):
         train(job, threads, resume=True, progress=False)
@@ -87,7 +87,7 @@ def test_resuming_without_something_to_go_on_from_is_refused(job: Job, threads: 
 
 
 def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes: Client, threads: Client) -> None:
-    """Defined here, as in a script or a notebook cell: no worker process could import them."""
+    """They are defined in a function, as in a notebook cell: no worker process can import them."""
 
     @register("layer", "Twice")
     class Twice(Layer):
@@ -106,13 +106,13 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
         def change(self, lr, w, g, slots, t, s):
             w -= 0.001 * np.sign(g)
 
-    own = loads('neuralnet { layer { name: "twice" user_type: "Twice" srclayers: "pool" } }').neuralnet.layer[0]
-    job.neuralnet.layer.insert(6, own)
+    twice = loads('neuralnet { layer { name: "twice" user_type: "Twice" srclayers: "pool" } }').neuralnet.layer[0]
+    job.neuralnet.layer.insert(6, twice)
     job.neuralnet.layer[7].srclayers = ["twice"]
     job = job.replace(updater=UpdaterConf(user_type="SignSGD"))
-    one = train(with_topology(job, 2), processes, progress=False)
-    assert_same(one.params, train(with_topology(job, 2), threads, progress=False).params)
-    losses = one.history.phase("train")[:, "loss"]
+    result = train(with_topology(job, 2), processes, progress=False)
+    assert_same(result.params, train(with_topology(job, 2), threads, progress=False).params)
+    losses = result.history.phase("train")[:, "loss"]
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -121,17 +121,19 @@ def test_a_users_own_layer_and_updater_reach_other_processes(job: Job, processes
 def test_clipping_by_norm_does_not_depend_on_the_cut(
     job: Job, threads: Client, method: SlicingMethod, update: UpdatePlace
 ) -> None:
-    """The norm is that of the whole param's gradient, small enough to clip every one of them."""
+    """The norm is that of the gradient of the whole param, and so small that every gradient is clipped."""
     job.updater.clip_norm = 0.05
     job.train_steps = 10
-    one = train(with_topology(job, 1), threads, progress=False)
+    single = train(with_topology(job, 1), threads, progress=False)
     job = with_topology(job, 3, 2)
     job.cluster.slicing, job.cluster.update = method, update
     many = train(job, threads, progress=False)
-    assert_close(many.params, one.params, 1e-5)
+    assert_close(many.params, single.params, 1e-5)
     job.updater.clip_norm = 0.0
-    free = train(job, threads, progress=False)
-    assert all(abs(free.params[name] - one.params[name]).max() > 1e-3 for name in one.params if name[0] in "wb")
+    unclipped = train(job, threads, progress=False)
+    assert all(
+        abs(unclipped.params[name] - single.params[name]).max() > 1e-3 for name in single.params if name[0] in "wb"
+    )
 
 
 def test_another_seed_cannot_resume(job: Job, threads: Client, tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_another_seed_cannot_resume(job: Job, threads: Client, tmp_path: Path) -
         train(job.replace(train_steps=10, seed=1), threads, workspace=tmp_path, resume=True, progress=False)
 
 
-def test_an_algorithm_that_leaves_lasting_state_alone_keeps_it(job: Job, threads: Client) -> None:
+def test_lasting_state_that_an_algorithm_does_not_push_stays(job: Job, threads: Client) -> None:
     @register("algorithm", "WithoutState")
     def without_state(net, values, records, ctx, push):
         return bp(net, values, records, ctx, lambda name, g: push(name, g) if net.params[name].trainable else None)

@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines on a cluster: any workers, pre-training job by job, and the auto-encoder unfolded."""
+"""Restricted Boltzmann machines on a cluster: any number of workers, stacks of jobs, and the unfolded auto-encoder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def machine(number: int, source: str, hidden: int, more: str = "") -> str:
 
 
 def dense(name: str, source: str, outputs: int, weight: str, bias: str) -> str:
-    """A fully connected layer and its sigmoid, called like its number."""
+    """A fully connected layer and its sigmoid, numbered in their names."""
     return f"""
   layer {{ name: "ip{name}" type: kInnerProduct srclayers: "{source}" param {{ {weight} }} param {{ name: "{bias}" }}
     innerproduct_conf {{ num_output: {outputs} transpose: {"true" if "share" in weight else "false"} }} }}
@@ -54,22 +54,22 @@ def test_more_workers_change_nothing_but_rounding(stores: Path, threads: Client,
     job = job_of(stores, machine(1, "data", 24, more))
     if more == "gaussian: true":  # whose hidden units have no bounds
         job.updater.learning_rate.base_lr = 0.001
-    whole = train(with_topology(job, 1), threads, progress=False)
+    single = train(with_topology(job, 1), threads, progress=False)
     for workers in (2, 3):
         result = train(with_topology(job, workers), threads, progress=False)
-        assert_close(result.params, whole.params, 1e-5)
-        for row, other in zip(result.history, whole.history, strict=True):
-            assert row["reconstruction_error"] == pytest.approx(other["reconstruction_error"], rel=1e-4)
+        assert_close(result.params, single.params, 1e-5)
+        for row, expected in zip(result.history, single.history, strict=True):
+            assert row["reconstruction_error"] == pytest.approx(expected["reconstruction_error"], rel=1e-4)
     if "persistent" in more:
-        assert set(np.unique(whole.params["hid_chain"])) == {0.0, 1.0}
+        assert set(np.unique(single.params["hid_chain"])) == {0.0, 1.0}
 
 
-def test_a_run_with_chains_that_is_cut_and_resumed_is_the_same_bits(stores: Path, threads: Client, tmp_path: Path):
+def test_a_resumed_run_with_persistent_chains_gives_the_same_bits(stores: Path, threads: Client, tmp_path: Path):
     job = with_topology(job_of(stores, machine(1, "data", 24, "persistent: true")), 2)
-    whole = train(job, threads, workspace=tmp_path / "whole", progress=False)
+    unbroken = train(job, threads, workspace=tmp_path / "unbroken", progress=False)
     train(job.replace(train_steps=9), threads, workspace=tmp_path / "cut", progress=False)
     resumed = train(job, threads, workspace=tmp_path / "cut", resume=True, progress=False)
-    assert_same(resumed.params, whole.params)
+    assert_same(resumed.params, unbroken.params)
 
 
 @pytest.mark.parametrize("update", UpdatePlace)
