@@ -1,7 +1,7 @@
-"""Jobs of well-known nets, as functions: ``dsinga.train(dsinga.models.resnet(depth=20, data="cifar10"))``.
+"""Functions that return the jobs of well-known nets: ``dsinga.train(dsinga.models.resnet(depth=20, data="cifar10"))``.
 
-Each returns a Job, which can be changed (``job.replace(train_steps=100)``), written as a file (``dsinga.job.to_text``),
-or taken apart: ``job.net.layer`` is a list of layers. ``dsinga.models.blocks`` has the pieces.
+A Job can be changed (``job.replace(train_steps=100)``) and written as a file (``dsinga.job.to_text``); its layers are
+the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return single layers.
 """
 
 from dsinga.models.alexnet import alexnet

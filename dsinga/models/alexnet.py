@@ -13,13 +13,13 @@ def alexnet(
 ) -> Job:
     """Return the job of AlexNet as in SINGA's example: one column, normalisation after pooling.
 
-    115, about the mean of the pixels of ImageNet, is subtracted; SINGA subtracts the mean image.
+    It subtracts 115, about the mean pixel of ImageNet, from all pixels; SINGA subtracts the mean image.
 
     Args:
-        classes: how many labels there are.
-        data: folder of train_data.zarr and test_data.zarr; by default that of the job file.
+        classes: number of different labels.
+        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
         size: height and width of a record, in pixels.
-        cropsize: height and width of what is cut out of it, at random in training.
+        cropsize: height and width of the part that the net sees, cut out at random in training.
         batchsize: records of an iteration.
         job: further fields of the job, such as ``train_steps``.
     """
@@ -27,20 +27,20 @@ def alexnet(
     layers = [
         *records(data, batchsize, [3, size, size], mean_value=115),
         layer("image", "kImagePreprocess", "data", rgbimage_conf=image),
-        _filled(conv("conv1", "image", 96, 11, stride=4), 0.01, 0),
-        *_smaller(1),
-        _filled(conv("conv2", "norm1", 256, 5, pad=2), 0.01, 1),
-        *_smaller(2),
-        _filled(conv("conv3", "norm2", 384, 3, pad=1), 0.01, 0),
+        _initialised(conv("conv1", "image", 96, 11, stride=4), 0.01, 0),
+        *_pool_and_normalise(1),
+        _initialised(conv("conv2", "norm1", 256, 5, pad=2), 0.01, 1),
+        *_pool_and_normalise(2),
+        _initialised(conv("conv3", "norm2", 384, 3, pad=1), 0.01, 0),
         relu("relu3", "conv3"),
-        _filled(conv("conv4", "relu3", 384, 3, pad=1), 0.01, 1),
+        _initialised(conv("conv4", "relu3", 384, 3, pad=1), 0.01, 1),
         relu("relu4", "conv4"),
-        _filled(conv("conv5", "relu4", 256, 3, pad=1), 0.01, 1),
+        _initialised(conv("conv5", "relu4", 256, 3, pad=1), 0.01, 1),
         relu("relu5", "conv5"),
         pool("pool5", "relu5"),
-        *_half_dropped(6, "pool5"),
-        *_half_dropped(7, "drop6"),
-        _filled(dense("ip8", "drop7", classes), 0.01, 0),
+        *_dense_with_dropout(6, "pool5"),
+        *_dense_with_dropout(7, "drop6"),
+        _initialised(dense("ip8", "drop7", classes), 0.01, 0),
         loss("ip8"),
     ]
     updater = {
@@ -53,8 +53,8 @@ def alexnet(
     return Job(**{**fields, "test_steps": 500, "updater": updater, "net": {"layer": layers}, **job})
 
 
-def _smaller(number: int) -> list[LayerConf]:
-    """Return what follows the first two convolutions: relu, pooling, local response normalisation."""
+def _pool_and_normalise(number: int) -> list[LayerConf]:
+    """Return the layers after one of the first two convolutions: relu, pooling, local response normalisation."""
     lrn = {"local_size": 5, "alpha": 0.0001, "beta": 0.75}
     return [
         relu(f"relu{number}", f"conv{number}"),
@@ -63,16 +63,16 @@ def _smaller(number: int) -> list[LayerConf]:
     ]
 
 
-def _half_dropped(number: int, source: str) -> list[LayerConf]:
-    """Return a fully connected layer of 4096 units, half of which are dropped in training."""
+def _dense_with_dropout(number: int, source: str) -> list[LayerConf]:
+    """Return a fully connected layer of 4096 units with relu, and dropout of half of them in training."""
     return [
-        _filled(dense(f"ip{number}", source, 4096), 0.005, 1),
+        _initialised(dense(f"ip{number}", source, 4096), 0.005, 1),
         relu(f"relu{number}", f"ip{number}"),
         layer(f"drop{number}", "kDropout", f"relu{number}"),
     ]
 
 
-def _filled(one: LayerConf, std: float, bias: float) -> LayerConf:
-    """Return the layer with normal weights, and a bias that is a constant at first, learns twice as fast, undecayed."""
+def _initialised(conf: LayerConf, std: float, bias: float) -> LayerConf:
+    """Return the layer with a normal weight and a constant bias, which learns twice as fast and has no weight decay."""
     weight = {"init": {"type": "kGaussian", "std": std}}
-    return one.replace(param=[weight, {"init": {"type": "kConstant", "value": bias}, "lr_scale": 2, "wd_scale": 0}])
+    return conf.replace(param=[weight, {"init": {"type": "kConstant", "value": bias}, "lr_scale": 2, "wd_scale": 0}])

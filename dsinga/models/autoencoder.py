@@ -1,4 +1,4 @@
-"""Deep auto-encoders: a stack of machines unfolded, and fine-tuned by back-propagation."""
+"""Deep auto-encoders: a stack of restricted Boltzmann machines, unfolded and fine-tuned by back-propagation."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ def autoencoder(
 ) -> Job:
     """Return the job of the auto-encoder that a stack of machines (:func:`dsinga.models.rbm`) unfolds into.
 
-    Layer by layer to a linear code, ``Inner<n>``, and by the same weights, turned, back to what the records were, which
-    the last sigmoid gives. The loss is the squared distance of a record from that: Hinton and Salakhutdinov, Reducing
-    the Dimensionality of Data with Neural Networks (Science 2006); hyperparameters of SINGA's examples/rbm.
+    The encoder computes a linear code, ``Inner<n>``; the decoder computes the record from it with the same weights,
+    transposed. The loss is the squared distance between the record and the decoder's last sigmoid. Hinton and
+    Salakhutdinov, Reducing the Dimensionality of Data with Neural Networks (Science 2006); hyperparameters of SINGA's
+    examples/rbm.
 
     Args:
-        sizes: the units of each layer, from the record to the code.
-        data: folder of train_data.zarr and test_data.zarr; by default that of the job file.
-        pretrained: what the jobs of the machines are called; "" starts from random weights.
-        folder: where their workspaces are; by default the working directory.
-        highest: the largest number of a record, by which it is divided.
+        sizes: number of units of each layer, from the record to the code.
+        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
+        pretrained: name of the jobs of the machines, without their number; "" starts from random weights.
+        folder: folder of their workspaces; by default the working directory.
+        highest: largest number in a record; records are divided by it.
         batchsize: records of an iteration.
-        learning_rate: of AdaGrad.
+        learning_rate: learning rate of AdaGrad.
         job: further fields of the job, such as ``train_steps``.
     """
     depth = len(sizes) - 1

@@ -1,4 +1,4 @@
-"""Named entities, or other tags of words: a bidirectional GRU below a conditional random field.
+"""Tags words, as for named entities, by a bidirectional GRU and a conditional random field.
 
 The net of the article on PaddlePaddle; Huang, Xu and Yu, Bidirectional LSTM-CRF Models for Sequence Tagging (2015).
 """
@@ -14,7 +14,7 @@ from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import layer
 
 FEATURES = {"words": 64, "shapes": 16, "prefixes": 24, "suffixes": 24}
-"""What is known of each word, a store each, and the columns of its embedding."""
+"""The stores that describe a word, and the width of the embedding of each."""
 
 UNIFORM = {"init": {"type": "kUniformSqrtFanIn"}}
 
@@ -30,27 +30,27 @@ def bigru_crf(
     batchsize: int = 32,
     **job: Any,
 ) -> Job:
-    """Return the job of a tagger of the sentences that ``dsinga data import conll`` has imported.
+    """Return the job of a tagger for sentences imported by ``dsinga data import conll``.
 
     Args:
-        vocabulary: how many codes each store has, by its name: "words", and of "shapes", "prefixes" and "suffixes"
-            those that are to be used. ``dsinga data info`` tells them.
-        tags: how many tags there are; for F1 of entities, O and the B- and I- of each type.
-        data: folder of train, val and test, each with words.zarr and so on; by default that of the job file.
-        crf: False for a softmax of each word by itself instead of the conditional random field.
-        hidden: units of each direction.
-        dropout: share of the embedding and of the hidden units that is dropped in training.
+        vocabulary: number of codes in each store to use, by name: "words", and any of "shapes", "prefixes" and
+            "suffixes". ``dsinga data info`` shows these numbers.
+        tags: number of different tags; for named entities O, and B- and I- of each type.
+        data: folder of train, val and test, each with words.zarr and so on; by default the folder of the job file.
+        crf: False for a softmax of each word instead of the conditional random field.
+        hidden: number of units of the GRU in each direction.
+        dropout: fraction of the embedding and of the hidden units to drop in training.
         batchsize: sentences of an iteration.
         job: further fields of the job, such as ``train_steps``.
 
     Raises:
-        UserError: a store that is not known, or no "words".
+        UserError: ``vocabulary`` has an unknown store, or no "words".
     """
     if "words" not in vocabulary or not vocabulary.keys() <= FEATURES.keys():
-        raise UserError(f"vocabulary has words, and of {', '.join(FEATURES)} what is to be used; not {[*vocabulary]}")
+        raise UserError(f"vocabulary needs 'words' and may have others of {', '.join(FEATURES)}, not {[*vocabulary]}")
     embedded = [f"{name}_embedding" for name in vocabulary]
     layers = [
-        *(one for name in vocabulary for one in _read(name, data, batchsize)),
+        *(conf for name in vocabulary for conf in _read(name, data, batchsize)),
         *(_embed(name, size) for name, size in vocabulary.items()),
         layer("embedding", "kConcate", *embedded, concate_conf={"concate_dim": 2}),
         layer("drop1", "kDropout", "embedding", dropout_conf={"dropout_ratio": dropout}),
@@ -86,7 +86,7 @@ def _read(name: str, folder: str, batchsize: int) -> list[LayerConf]:
 
 
 def _embed(name: str, size: int) -> LayerConf:
-    """Return the embedding of what one store gives."""
+    """Return the embedding of the codes of one store."""
     settings = {"vocab_size": size, "feature_dim": FEATURES[name]}
     init = {"init": {"type": "kGaussian", "std": 0.1}}
     return layer(f"{name}_embedding", "kEmbedding", name, embedding_conf=settings, param=[init])

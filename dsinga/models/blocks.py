@@ -1,6 +1,6 @@
-"""Pieces of nets: layers in one line each, and the records and the loss that most of them begin and end with.
+"""Functions that return single layers, and the input layers and the loss that most nets need.
 
-A net is a list of layers, so nets are composed as lists are: ``[*records(...), dense("ip", "data", 10), loss("ip")]``.
+A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Init = Mapping[str, Any]
 
 
 def layer(name: str, type: Any, *sources: str, **fields: Any) -> LayerConf:
-    """Return a layer of any type with its sources; ``fields`` are those of a job, such as ``dropout_conf={...}``."""
+    """Return a layer of any type with its sources and further fields, such as ``dropout_conf={...}``."""
     return LayerConf(name=name, type=type, srclayers=list(sources), **fields)
 
 
 def records(
     folder: str, batchsize: int, shape: Sequence[int], test_batchsize: int = 100, **store: Any
 ) -> list[LayerConf]:
-    """Return "data" of training, and of validating and testing: train_data.zarr and test_data.zarr of ``folder``.
+    """Return the input layers "data" that read train_data.zarr in training, test_data.zarr in validation and test.
 
-    ``store`` has further fields of both, such as ``std_value``; a file of it is looked for in the folder too.
+    ``store`` has further fields of both, such as ``std_value``; its files are in ``folder``, too.
     """
     store = {name: posixpath.join(folder, value) if name.endswith("_file") else value for name, value in store.items()}
 
@@ -39,28 +39,28 @@ def records(
 
 
 def dense(name: str, source: str, outputs: int, init: Init = HE, **conf: Any) -> LayerConf:
-    """Return a kInnerProduct, its weight filled by ``init``."""
+    """Return a kInnerProduct layer; ``init`` initialises its weight."""
     return layer(
         name, "kInnerProduct", source, innerproduct_conf={"num_output": outputs, **conf}, param=[{"init": init}]
     )
 
 
 def conv(name: str, source: str, filters: int, kernel: int = 3, init: Init = HE, **conf: Any) -> LayerConf:
-    """Return a kConvolution, its weight filled by ``init``; ``conf`` has ``stride``, ``pad``, ``bias_term``."""
+    """Return a kConvolution layer; ``init`` initialises its weight, ``conf`` has ``stride``, ``pad``, ``bias_term``."""
     settings = {"num_filters": filters, "kernel": kernel, **conf}
     return layer(name, "kConvolution", source, convolution_conf=settings, param=[{"init": init}])
 
 
 def pool(name: str, source: str, method: str = "MAX", kernel: int = 3, stride: int = 2) -> LayerConf:
-    """Return a kPooling."""
+    """Return a kPooling layer."""
     return layer(name, "kPooling", source, pooling_conf={"pool": method, "kernel": kernel, "stride": stride})
 
 
 def relu(name: str, source: str) -> LayerConf:
-    """Return a kReLU."""
+    """Return a kReLU layer."""
     return layer(name, "kReLU", source)
 
 
 def loss(source: str, name: str = "loss", **conf: Any) -> LayerConf:
-    """Return a kSoftmaxLoss with the labels of "data"."""
+    """Return a kSoftmaxLoss layer that takes the labels of "data"."""
     return layer(name, "kSoftmaxLoss", source, "data", softmaxloss_conf=conf or None)

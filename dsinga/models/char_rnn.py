@@ -1,4 +1,4 @@
-"""A text, character by character: SINGA's char-rnn."""
+"""A language model of characters: SINGA's char-rnn."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def char_rnn(
     """Return the job of a net that predicts the next character of a text, with the settings of SINGA's example.
 
     Args:
-        vocabulary: how many different characters the text has; ``dsinga data info`` tells.
-        data: folder of train_data.zarr and test_data.zarr, which ``dsinga data import text --held-out`` has made; by
-            default that of the job file.
-        hidden: units of each recurrent layer.
-        layers: recurrent layers, one above the other.
+        vocabulary: number of different characters in the text; ``dsinga data info`` shows it.
+        data: folder of train_data.zarr and test_data.zarr, made by ``dsinga data import text --held-out``; by default
+            the folder of the job file.
+        hidden: number of units of each recurrent layer.
+        layers: number of recurrent layers, one above the other.
         cell: kGRU, kLSTM or kRNN.
-        steps: characters through which a gradient goes back.
-        batchsize: places of the text that are read at once.
+        steps: number of characters through which a gradient goes back.
+        batchsize: number of positions of the text that are read at once.
         job: further fields of the job, such as ``train_steps``.
     """
     kind = cell.removeprefix("k").lower()

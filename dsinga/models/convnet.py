@@ -12,8 +12,8 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
     """Return the job of three convolutions with local response normalisation, for images of 3 x 32 x 32.
 
     Args:
-        classes: how many labels there are.
-        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default that of the job file.
+        classes: number of different labels.
+        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default the folder of the job file.
         batchsize: records of an iteration.
         job: further fields of the job, such as ``train_steps``.
     """
@@ -30,7 +30,7 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
         conv("conv3", "norm2", 64, 5, _normal(0.01), pad=2),
         relu("relu3", "conv3"),
         pool("pool3", "relu3", "AVG"),
-        _held_small(dense("ip1", "pool3", classes, _normal(0.01))),
+        _strongly_decayed(dense("ip1", "pool3", classes, _normal(0.01))),
         loss("ip1"),
     ]
     steps = {"step": [0, 60000, 65000], "step_lr": [0.001, 0.0001, 0.00001]}
@@ -52,6 +52,6 @@ def _lrn(name: str, source: str) -> LayerConf:
     return layer(name, "kLRN", source, lrn_conf={"local_size": 3, "alpha": 5e-5, "beta": 0.75})
 
 
-def _held_small(last: LayerConf) -> LayerConf:
+def _strongly_decayed(conf: LayerConf) -> LayerConf:
     """Return the layer with 250 times the weight decay of the convolutions, and none for its bias."""
-    return last.replace(param=[last.param[0].replace(wd_scale=250), {"lr_scale": 2, "wd_scale": 0}])
+    return conf.replace(param=[conf.param[0].replace(wd_scale=250), {"lr_scale": 2, "wd_scale": 0}])

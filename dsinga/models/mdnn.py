@@ -1,4 +1,4 @@
-"""A multi-modal deep neural network: images and texts with codes that can be compared."""
+"""A multi-modal deep neural network: it maps images and texts to codes that can be compared."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ def mdnn(
     text_store: dict[str, Any] | None = None,
     **job: Any,
 ) -> Job:
-    """Return the job of two paths, of images and of texts that belong together, to codes of one length.
+    """Return the job of a net with two paths, which map the image and the text of a pair to codes of one length.
 
-    What is minimised is a weighted sum of three losses: those of predicting the label from either code, and the squared
-    distance between the two codes of a pair (W. Wang et al., Effective deep learning-based multimodal retrieval, VLDB
-    Journal 2016; SINGA's Figure 7). Records are features (vectors). For images of pixels replace the layers from
-    "image" to "image_code" by those of a convolutional net.
+    The loss is a weighted sum of three: those of predicting the label from either code, and the squared distance
+    between the two codes of a pair (W. Wang et al., Effective deep learning-based multimodal retrieval, VLDB Journal
+    2016; SINGA's Figure 7). Records are feature vectors. For images of pixels replace the layers from "image" to
+    "image_code" by those of a convolutional net.
 
     Args:
         image: the number of units of each hidden layer between image and code.
-        text: likewise of texts.
+        text: the same for texts.
         code: the length of the codes, "image_code" and "text_code".
-        classes: how many labels there are.
+        classes: number of different labels.
         data: folder of the stores I_tr.zarr, I_te.zarr, T_tr.zarr and T_te.zarr (images and texts, for training and
-            testing); by default that of the job file.
+            testing); by default the folder of the job file.
         image_scale: weight of the images' label loss.
         text_scale: weight of the texts' label loss.
         distance_scale: weight of the distance loss.
-        dropout: the share of hidden units to drop in training.
+        dropout: fraction of hidden units to drop in training.
         batchsize: pairs of an iteration.
-        test_batchsize: pairs of an iteration of a test.
-        learning_rate: of SGD with momentum 0.9; it falls to a fifth after two thirds of the steps.
-        weight_decay: of the updater.
-        text_decay: how much of it the weights of the texts' path take (wd_scale): topics are few and say much.
+        test_batchsize: pairs of an iteration in tests.
+        learning_rate: learning rate of SGD with momentum 0.9; it falls to a fifth after two thirds of the steps.
+        weight_decay: weight decay of the updater.
+        text_decay: factor of the weight decay for the texts' path (wd_scale); their few features need less.
         image_store: further fields of the store_conf of images, such as mean_value and std_value.
-        text_store: likewise of texts.
+        text_store: the same for texts.
         job: further fields of the job, such as ``train_steps``.
     """
     sizes = batchsize, test_batchsize
@@ -95,6 +95,6 @@ def _path(
         dense(f"{name}_scores", f"{name}_code", classes, XAVIER),
         layer(f"{name}_loss", "kSoftmaxLoss", f"{name}_scores", name, softmaxloss_conf={"scale": scale}),
     ]
-    for weight in (param for one in layers for param in one.param):
+    for weight in (param for conf in layers for param in conf.param):
         weight.wd_scale = decay
     return layers

@@ -1,4 +1,4 @@
-"""Perceptrons with several layers."""
+"""Multi-layer perceptrons."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def mlp(
     learning_rate: float = 0.05,
     **job: Any,
 ) -> Job:
-    """Return the job of a perceptron for records of bytes, each ``inputs`` long, as images of MNIST are.
+    """Return the job of a multi-layer perceptron for records of ``inputs`` bytes, such as images of MNIST.
 
     Args:
         hidden: the number of units of each hidden layer.
-        inputs: how long a record is.
-        classes: how many labels there are.
-        data: folder of train_data.zarr and test_data.zarr; by default that of the job file.
+        inputs: length of a record.
+        classes: number of different labels.
+        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
         activation: the layer type after each hidden layer.
-        init: how weights are filled.
-        dropout: the share of hidden units to drop in training.
+        init: initialiser of the weights.
+        dropout: fraction of hidden units to drop in training.
         batchsize: records of an iteration.
-        learning_rate: of SGD with momentum 0.9.
+        learning_rate: learning rate of SGD with momentum 0.9.
         job: further fields of the job, such as ``train_steps``.
     """
     layers = records(data, batchsize, [inputs], mean_value=127.5, std_value=127.5)

@@ -1,4 +1,4 @@
-"""Stacks of restricted Boltzmann machines, trained one after the other: deep belief nets, and where deep nets start."""
+"""Stacks of restricted Boltzmann machines, trained one after the other, as in deep belief nets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import layer, records
 
 SIZES = (784, 1000, 500, 250, 30)
-"""Hinton and Salakhutdinov's net for images of MNIST, and that of SINGA's example."""
+"""The sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""
 
 NORMAL = {"type": "kGaussian", "std": 0.1}
 
@@ -33,29 +33,29 @@ def rbm(
 ) -> Job:
     """Return the job of one machine of a stack, between ``sizes[number - 1]`` and ``sizes[number]`` units.
 
-    Train the jobs 1, 2, ... in this order: each takes the params of those below it from the newest checkpoints in their
-    workspaces (``checkpoint_path``), computes their layers and trains its own machine. Params are called as in SINGA's
-    examples/rbm: of machine 1 the weight ``w1``, the visible bias ``b11``, the hidden bias ``b12``.
+    Train the jobs 1, 2, ... in this order: each takes the params of the machines below it from the newest checkpoints
+    in their workspaces (``checkpoint_path``), computes their layers and trains its own machine. Params have the names
+    of SINGA's examples/rbm: machine 1 has the weight ``w1``, the visible bias ``b11`` and the hidden bias ``b12``.
 
     Args:
-        number: which machine, from 1 on.
-        sizes: the units of each layer; the first is how long a record is.
-        data: folder of train_data.zarr and test_data.zarr; by default that of the job file.
-        name: what the jobs are called, before their number.
-        folder: where their workspaces, ``<name><number>-workspace``, are; by default the working directory.
-        binary: whether the units of the last layer are on or off, too; otherwise they are gaussian, as for a code.
-        cd_k: Gibbs steps.
-        persistent: whether chains go on from batch to batch.
-        highest: the largest number of a record, by which it is divided.
+        number: number of the machine, from 1 on.
+        sizes: number of units of each layer; the first is the length of a record.
+        data: folder of train_data.zarr and test_data.zarr; by default the folder of the job file.
+        name: name of the jobs, without their number.
+        folder: folder of their workspaces, ``<name><number>-workspace``; by default the working directory.
+        binary: whether the units of the last layer are binary, like the others; else they are gaussian, as for a code.
+        cd_k: number of Gibbs steps.
+        persistent: whether Gibbs chains continue from batch to batch.
+        highest: largest number in a record; records are divided by it.
         batchsize: records of an iteration.
-        learning_rate: of SGD with momentum 0.8; by default 0.1, with gaussian units 0.001.
+        learning_rate: learning rate of SGD with momentum 0.8; by default 0.1, or 0.001 with gaussian units.
         job: further fields of the job, such as ``train_steps``.
 
     Raises:
-        UserError: a number of no machine.
+        UserError: ``sizes`` has no machine of this number.
     """
     if not 1 <= number < len(sizes):
-        raise UserError(f"{len(sizes)} sizes are those of the machines 1 to {len(sizes) - 1}; there is no {number}")
+        raise UserError(f"{len(sizes)} sizes make machines 1 to {len(sizes) - 1}; there is no machine {number}")
     gaussian = number == len(sizes) - 1 and not binary
     visible, hidden = f"b{number}1", f"b{number}2"
     weight, units = f"w{number}", {"hdim": sizes[number]}
@@ -95,12 +95,12 @@ def encoder(sizes: Sequence[int], depth: int) -> list[LayerConf]:
 
 
 def connected(name: str, source: str, outputs: int, weight: str, bias: str, shared: str = "") -> LayerConf:
-    """Return a kInnerProduct with names for its params; the weight is that of ``shared``, turned, if given."""
+    """Return a kInnerProduct with named params; if ``shared`` is given, its weight is that param, transposed."""
     param = {"name": weight, "share_from": shared} if shared else {"name": weight, "init": NORMAL}
     settings = {"num_output": outputs, "transpose": bool(shared)}
     return layer(name, "kInnerProduct", source, innerproduct_conf=settings, param=[param, {"name": bias}])
 
 
 def workspaces(count: int, name: str, folder: str) -> list[str]:
-    """Return where the first ``count`` jobs of a stack leave their checkpoints, the newest first."""
+    """Return the workspaces of the first ``count`` jobs of a stack, the last job first."""
     return [posixpath.join(folder, f"{name}{number}-workspace") for number in range(count, 0, -1)]

@@ -23,21 +23,21 @@ def resnet(
 ) -> Job:
     """Return the job of a residual net of 6n + 2 layers: three stages of n blocks with 16, 32, 64 filters.
 
-    A block is two convolutions of 3 x 3, each with batch normalisation, added to what comes in; where a stage halves
-    the image, a convolution of 1 x 1 brings that to its shape (option B of the paper). Schedule, weight decay and
-    augmentation (4 pixels of padding, a cut of the image's size, mirroring) are the paper's for CIFAR-10.
+    A block adds its input to the result of two 3 x 3 convolutions, each with batch normalisation. Where a stage halves
+    the image, a 1 x 1 convolution gives the input the same shape (option B of the paper). Schedule, weight decay and
+    augmentation (4 pixels of padding, a crop of the image's size, mirroring) are the paper's for CIFAR-10.
 
     Args:
         depth: 20, 32, 44, 56 or 110 in the paper; 8 is the smallest.
-        classes: how many labels there are.
-        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default that of the job file.
+        classes: number of different labels.
+        data: folder of train_data.zarr, test_data.zarr and image_mean.zarr; by default the folder of the job file.
         size: height and width of an image, in pixels.
         batchsize: records of an iteration.
-        augment: whether training images are cut and mirrored at random.
+        augment: whether training images are cropped and mirrored at random.
         job: further fields of the job, such as ``train_steps``.
 
     Raises:
-        UserError: where depth is not 6n + 2.
+        UserError: ``depth`` is not 6n + 2.
     """
     blocks, rest = divmod(depth - 2, 6)
     if blocks < 1 or rest:
@@ -72,9 +72,9 @@ def resnet(
 
 
 def residual(name: str, source: str, filters: int, stride: int = 1) -> list[LayerConf]:
-    """Return a block: relu(f(x) + x), f being two convolutions; its last layer is ``<name>_relu2``.
+    """Return the layers of a block relu(f(x) + x), where f is two convolutions; the last is ``<name>_relu2``.
 
-    With a ``stride`` above 1, x goes through a convolution of 1 x 1 with that stride.
+    With a ``stride`` above 1, x passes a 1 x 1 convolution with that stride.
     """
     projected = normalised(f"{name}_proj", source, filters, 1, stride) if stride > 1 else []
     return [
@@ -88,7 +88,7 @@ def residual(name: str, source: str, filters: int, stride: int = 1) -> list[Laye
 
 
 def normalised(name: str, source: str, filters: int, kernel: int = 3, stride: int = 1) -> list[LayerConf]:
-    """Return a convolution and batch normalisation, ``<name>_bn``, whose bias makes one of the convolution needless."""
+    """Return a convolution without a bias and its batch normalisation, ``<name>_bn``, which has one."""
     return [
         conv(name, source, filters, kernel, stride=stride, pad=kernel // 2, bias_term=False),
         layer(f"{name}_bn", "kBM", name),

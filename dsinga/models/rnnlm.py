@@ -1,4 +1,4 @@
-"""Language models of words: a simple recurrent layer below a softmax that is factored by classes of words.
+"""A language model of words: a simple recurrent layer and a softmax that is factored by classes of words.
 
 Mikolov et al., Extensions of recurrent neural network language model (2011); the net of SINGA's rnnlm example, over
 streams of text instead of one sentence at a time.
@@ -27,20 +27,20 @@ def rnnlm(
     learning_rate: float = 0.2,
     **job: Any,
 ) -> Job:
-    """Return the job of a language model of the words that ``dsinga data import text --words`` has imported.
+    """Return the job of a language model of words imported by ``dsinga data import text --words``.
 
     Args:
-        counts: how often each word occurs in the text for training, by its code; frequent words have low codes.
-        data: folder of train_text.zarr, valid_text.zarr and test_text.zarr; by default that of the job file.
-        classes: how many classes the words are in, each about as frequent as the others.
-        hidden: units of the recurrent layer, and columns of the embedding.
-        steps: words that a gradient goes back.
-        batchsize: streams of text that are read at once.
-        learning_rate: of SGD, for gradients of sums over the words of a stream, each clipped to a norm of 5.
+        counts: number of times that each word occurs in the training text, by code; frequent words have low codes.
+        data: folder of train_text.zarr, valid_text.zarr and test_text.zarr; by default the folder of the job file.
+        classes: number of classes of words; each class makes up about the same share of the text.
+        hidden: number of units of the recurrent layer, and width of the embedding.
+        steps: number of words through which a gradient goes back.
+        batchsize: number of streams of text that are read at once.
+        learning_rate: learning rate of SGD; gradients are sums over the words of a stream, clipped to a norm of 5.
         job: further fields of the job, such as ``train_steps``.
     """
     words = len(counts)
-    whole = {"unroll_conn_type": ["kUnrollOneToAll"]}
+    one_to_all = {"unroll_conn_type": ["kUnrollOneToAll"]}
     factored = {"vocab_size": words, "class_start": frequency_classes(counts, classes)}
     read = {"unroll_len": steps, "batchsize": batchsize}
     layers = [
@@ -51,10 +51,10 @@ def rnnlm(
             )
             for part, phase in (("train", "kTrain"), ("valid", "kVal"), ("test", "kTest"))
         ),
-        layer("next", "kRNNLabel", "text", **whole),
+        layer("next", "kRNNLabel", "text", **one_to_all),
         layer(
             "embedding", "kEmbedding", "text", embedding_conf={"vocab_size": words, "feature_dim": hidden},
-            param=[UNIFORM], **whole,
+            param=[UNIFORM], **one_to_all,
         ),
         layer("hidden", "kRNN", "embedding", rnn_conf={"dim_hidden": hidden}, param=[UNIFORM, UNIFORM]),
         layer("loss", "kClassSoftmaxLoss", "hidden", "next", classsoftmaxloss_conf=factored, param=[UNIFORM, UNIFORM]),
@@ -67,10 +67,10 @@ def rnnlm(
 
 
 def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:
-    """Return the first word of each class: neighbours, as many as make up a class's share of the text.
+    """Return the first word of each class; a class has neighbouring words that make up its share of the text.
 
     The rule of Mikolov's rnnlm and of SINGA: the word that completes the share of its class is the last in it. A word
-    more frequent than that has a class of its own, so that there may be fewer classes than were asked for.
+    more frequent than a share is a class on its own, so there may be fewer classes than ``classes``.
     """
     total, seen, number, starts = sum(counts), 0, 0, [0]
     for word, count in enumerate(counts[:-1]):

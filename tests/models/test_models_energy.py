@@ -70,5 +70,5 @@ def test_a_stack_is_trained_by_its_functions(tmp_path: Path):
 
 @pytest.mark.parametrize("number", [0, 5])
 def test_a_machine_that_is_not_in_the_stack_is_refused(number: int):
-    with pytest.raises(dsinga.UserError, match=f"5 sizes are those of the machines 1 to 4; there is no {number}"):
+    with pytest.raises(dsinga.UserError, match=f"5 sizes make machines 1 to 4; there is no machine {number}"):
         models.rbm(number)

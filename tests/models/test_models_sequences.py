@@ -87,5 +87,5 @@ def test_a_char_rnn_of_two_layers_of_each_kind(cell: str, gates: int):
 def test_a_kind_or_a_store_that_there_is_not_is_refused():
     with pytest.raises(UserError, match="there is no LayerType 'GRU'; did you mean 'kGRU'?"):
         models.char_rnn(7, cell="GRU")
-    with pytest.raises(UserError, match=r"vocabulary has words, and of .*prefixes.* is to be used; not \['chars'\]"):
+    with pytest.raises(UserError, match=r"vocabulary needs 'words' and may have others of .*, not \['chars'\]"):
         models.bigru_crf({"chars": 4}, tags=3)
