@@ -27,7 +27,7 @@ def complaint(cluster: str, **changes: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "said"),
+    ("cluster", "expected"),
     [
         ("nserver_groups: 3", "nserver_groups: 3 must divide nworker_groups: 4"),
         (
@@ -52,15 +52,15 @@ def complaint(cluster: str, **changes: object) -> str:
         ),
     ],
 )
-def test_a_topology_that_cannot_be_is_refused_with_its_line(cluster: str, said: str) -> None:
-    told = complaint(cluster)
-    assert told.startswith("job.conf:5: ")
-    assert said in told
+def test_a_topology_that_cannot_be_is_refused_with_its_line(cluster: str, expected: str) -> None:
+    message = complaint(cluster)
+    assert message.startswith("job.conf:5: ")
+    assert expected in message
 
 
 def test_a_warm_up_must_end_before_the_run_does() -> None:
-    told = complaint("", warmup_steps=11)
-    assert told == (
+    message = complaint("", warmup_steps=11)
+    assert message == (
         "job.conf:1: warmup_steps: 11 is more than train_steps: 10; the other worker groups would never begin"
     )
 
@@ -71,7 +71,7 @@ def test_a_warm_up_must_end_before_the_run_does() -> None:
         "nserver_groups: 2 staleness: 1",
         "staleness: 0 pull: kDeferred compression: kOneBit",
         "nserver_groups: 4 sync_topology: kRing sync_freq: 5",
-        "nserver_groups: 4 " + "".join(f"sync_edge {{ group: 2 group: {other} }} " for other in (0, 1, 3)),
+        "nserver_groups: 4 " + "".join(f"sync_edge {{ group: 2 group: {group} }} " for group in (0, 1, 3)),
     ],
 )
 def test_what_can_be_done_is_accepted(cluster: str) -> None:

@@ -47,7 +47,7 @@ def test_a_sound_job_passes():
 
 
 @pytest.mark.parametrize(
-    ("top", "said"),
+    ("top", "expected"),
     [
         ("disp_freq: -1", "disp_freq must be at least 0, not -1"),
         ("seed: -1", "seed must be at least 0, not -1"),
@@ -115,13 +115,13 @@ def test_a_sound_job_passes():
         ("cluster { nserver_groups: 2 }", "nserver_groups: 2 must divide nworker_groups: 1"),
     ],
 )
-def test_a_mistake_outside_the_net_is_told_with_its_line(top, said):
+def test_a_mistake_outside_the_net_is_told_with_its_line(top, expected):
     assert complaint(job(top=top)).startswith(f"job.conf:{TOP}: ")
-    assert said in complaint(job(top=top))
+    assert expected in complaint(job(top=top))
 
 
 @pytest.mark.parametrize(
-    ("ip1", "said"),
+    ("ip1", "expected"),
     [
         ("dropout_conf { dropout_ratio: 1 }", "dropout_ratio must be in [0, 1), not 1.0"),
         ("dropout_conf { dropout_ratio: -0.1 }", "dropout_ratio must be in [0, 1), not -0.1"),
@@ -142,13 +142,13 @@ def test_a_mistake_outside_the_net_is_told_with_its_line(top, said):
         ("include: kTrain exclude: kTest", "has both include and exclude; leave exclude out"),
     ],
 )
-def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, said):
+def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, expected):
     assert complaint(job(ip1=ip1)).startswith(f"job.conf:{IP1}: layer 'ip1': ")
-    assert said in complaint(job(ip1=ip1))
+    assert expected in complaint(job(ip1=ip1))
 
 
 @pytest.mark.parametrize(
-    ("net", "said"),
+    ("net", "expected"),
     [
         (
             'layer { name: "x" }',
@@ -177,9 +177,9 @@ def test_a_mistake_in_a_layer_is_told_with_layer_and_line(ip1, said):
         ),
     ],
 )
-def test_a_layer_that_does_not_fit_is_told_with_its_line(net, said):
+def test_a_layer_that_does_not_fit_is_told_with_its_line(net, expected):
     assert complaint(job(net=net)).startswith(f"job.conf:{NET}: layer 'x'")
-    assert said in complaint(job(net=net))
+    assert expected in complaint(job(net=net))
 
 
 def test_each_value_of_a_list_has_its_own_line():
@@ -190,8 +190,8 @@ def test_each_value_of_a_list_has_its_own_line():
 
 
 def test_a_source_of_another_phase_is_shown_where_it_is():
-    said = "layer 'ip1': its source 'data' is not in phase kVal; the layer of this name on line 5 is in other phases"
-    assert complaint(job("validate_steps: 3 validate_freq: 1")) == f"job.conf:10: {said}"
+    message = "layer 'ip1': its source 'data' is not in phase kVal; the layer of this name on line 5 is in other phases"
+    assert complaint(job("validate_steps: 3 validate_freq: 1")) == f"job.conf:10: {message}"
     check(job("validate_steps: 3"))  # never due
     check(job("validate_steps: 3 validate_freq: 1"), [Phase.kTrain, Phase.kTest])
 
@@ -234,8 +234,8 @@ def test_a_deep_net_is_walked_without_recursion():
 
 def test_a_layer_is_placed_on_a_worker_of_the_group():
     check(job("cluster { nworkers_per_group: 2 }", ip1="location: 1"))
-    said = complaint(job("cluster { nworkers_per_group: 2 }", ip1="location: 2"))
-    assert said == f"job.conf:{IP1}: layer 'ip1': location must be a worker of the group, 0 to 1, not 2"
+    message = complaint(job("cluster { nworkers_per_group: 2 }", ip1="location: 2"))
+    assert message == f"job.conf:{IP1}: layer 'ip1': location must be a worker of the group, 0 to 1, not 2"
 
 
 def test_training_needs_steps_and_testing_does_not():
@@ -252,8 +252,8 @@ def test_a_job_without_layers_is_refused():
 
 
 def test_a_job_made_in_python_is_checked_without_places():
-    made = Job(train_steps=1, net={"layer": [{"name": "a", "type": "kReLU", "srclayers": "b"}]})
-    assert complaint(made).startswith("layer 'a': its source 'b' is not in phase kTrain")
+    job_ = Job(train_steps=1, net={"layer": [{"name": "a", "type": "kReLU", "srclayers": "b"}]})
+    assert complaint(job_).startswith("layer 'a': its source 'b' is not in phase kTrain")
     twice = {"name": "a", "type": "kReLU"}
     assert complaint(Job(train_steps=1, net={"layer": [twice, twice]})).startswith(
         "layer 'a' is in phase kTrain twice; "

@@ -59,7 +59,7 @@ def test_assignment_converts_and_checks_too():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "expected"),
     [
         (lambda: Job(nett=3), "Job has no field 'nett'; did you mean 'net'?"),
         (lambda: LayerConf(type="kReLU"), "LayerConf needs the field 'name'"),
@@ -82,10 +82,10 @@ def test_assignment_converts_and_checks_too():
         (lambda: PoolingConf(kernel=[3]), "takes a whole number, not [3]"),
     ],
 )
-def test_a_mistake_names_the_field_and_the_nearest_valid_name(make, said):
+def test_a_mistake_names_the_field_and_the_nearest_valid_name(make, expected):
     with pytest.raises(UserError) as caught:
         make()
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_optional_fields_may_be_none():
@@ -107,8 +107,8 @@ def test_a_message_survives_pickling_copying_and_replacing_with_its_place():
         assert same == layer
         assert same.where() == Where("job.conf", 2)
         assert same.where("partition_dim") == Where("job.conf", 3)
-    other = layer.replace(name="0#a", srclayer="b")
-    assert (other.name, other.srclayers, other.where()) == ("0#a", ["b"], layer.where())
+    copy_ = layer.replace(name="0#a", srclayer="b")
+    assert (copy_.name, copy_.srclayers, copy_.where()) == ("0#a", ["b"], layer.where())
     assert (layer.name, layer.srclayers) == ("a", [])
 
 

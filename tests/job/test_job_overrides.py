@@ -104,7 +104,7 @@ def test_later_messages_name_the_override_as_the_place():
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "expected"),
     [
         ("train_step=5", "Job has no field 'train_step'; did you mean 'train_steps'?"),
         ("updater.learning_rat.base_lr=1", "UpdaterConf has no field 'learning_rat'; did you mean 'learning_rate'?"),
@@ -136,11 +136,11 @@ def test_later_messages_name_the_override_as_the_place():
         ("updater.rmsprop_conf={ }", "RMSPropConf needs the field 'rho'"),
     ],
 )
-def test_a_mistake_names_the_path_and_the_nearest_field(override, said):
+def test_a_mistake_names_the_path_and_the_nearest_field(override, expected):
     with pytest.raises(JobError) as caught:
         changed(override)
     assert str(caught.value).startswith(f"--set {override}: ")
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_layer_of_no_such_phase_is_told():

@@ -54,7 +54,7 @@ cluster { workspace: "out" }
 
 def test_a_text_with_all_habits_of_job_files_is_read():
     job = loads(JOB)
-    train, test, mine = job.neuralnet.layer
+    train, test, user_layer = job.neuralnet.layer
     assert (job.name, job.train_steps, job.test_steps, job.cluster.workspace) == ("small", 100, 4, "out")
     assert (job.updater.type, job.updater.momentum) == (UpdaterType.kSGD, 0.9)
     rate = job.updater.learning_rate
@@ -64,11 +64,11 @@ def test_a_text_with_all_habits_of_job_files_is_read():
     assert (train.store_conf.batchsize, train.include) == ([64, 32], [Phase.kTrain])
     assert (test.name, test.type, test.include) == ("data", LayerType.kRecordInput, [Phase.kTest, Phase.kVal])
     assert (test.store_conf.has_label, test.store_conf.encoded) == (False, True)
-    assert (mine.type, mine.type_name, mine.srclayers) == (LayerType.kUserLayer, "kMine", ["data"])
+    assert (user_layer.type, user_layer.type_name, user_layer.srclayers) == (LayerType.kUserLayer, "kMine", ["data"])
     deep = {"path": "x", "window": [10, 20], "deep": {"on": True}, "scale": -math.inf}
-    assert mine.extensions == {"data_conf": deep}
-    assert [param.lr_scale for param in mine.param] == [1.0, 2.0]
-    assert mine.param[0].init.type.name == "kConstant"
+    assert user_layer.extensions == {"data_conf": deep}
+    assert [param.lr_scale for param in user_layer.param] == [1.0, 2.0]
+    assert user_layer.param[0].init.type.name == "kConstant"
 
 
 def test_what_is_not_written_has_singas_defaults():
@@ -99,7 +99,7 @@ LAYER = "net {{ layer {{ name: 'ip1'\n type: kInnerProduct\n {} }} }}"
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "expected"),
     [
         ("train_step: 1", 1, ["Job has no field 'train_step'; did you mean 'train_steps'?"]),
         ("\nmodel { }", 2, ["Job has no field 'model'; it has name, "]),
@@ -149,11 +149,11 @@ LAYER = "net {{ layer {{ name: 'ip1'\n type: kInnerProduct\n {} }} }}"
         ),
     ],
 )
-def test_a_mistake_is_one_message_with_its_place_and_a_remedy(text, line, said):
+def test_a_mistake_is_one_message_with_its_place_and_a_remedy(text, line, expected):
     with pytest.raises(JobError) as caught:
         loads(text, "job.conf")
     assert str(caught.value).startswith(f"job.conf:{line}: ")
-    assert [part for part in said if part not in str(caught.value)] == [], str(caught.value)
+    assert [part for part in expected if part not in str(caught.value)] == [], str(caught.value)
 
 
 def test_a_block_left_open_is_refused_even_if_its_fields_fit():

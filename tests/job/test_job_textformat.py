@@ -84,7 +84,7 @@ def test_extensions_and_lists_of_blocks_keep_names_and_lines():
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "said"),
+    ("text", "place", "expected"),
     [
         ("a 1", "1:3", "expected ':' or '{' after the name 'a', found '1'"),
         ("\n  a: 1 b", "2:9", "expected ':' or '{' after the name 'b', found the end of the text"),
@@ -109,11 +109,11 @@ def test_extensions_and_lists_of_blocks_keep_names_and_lines():
         ("a: /* c */ 1", "1:4", "'/' has no meaning here; expected a value"),
     ],
 )
-def test_a_fault_of_syntax_says_where_and_what_was_expected(text, place, said):
+def test_a_fault_of_syntax_says_where_and_what_was_expected(text, place, expected):
     with pytest.raises(JobError) as caught:
         parse(text, "job.conf")
     assert str(caught.value).startswith(f"job.conf:{place}: ")
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_what_is_open_at_the_end_can_be_closed():

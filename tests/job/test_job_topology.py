@@ -44,8 +44,8 @@ def test_singas_figures_name_the_frameworks(figures: tuple[int, int, int, int, b
 
 def test_a_bound_and_a_warm_up_are_said_where_there_are_several_groups() -> None:
     conf = ClusterConf(nworker_groups=2, staleness=3)
-    said = topology(Job(cluster=conf, warmup_steps=100), 1, 1).describe()
-    assert said == (
+    description = topology(Job(cluster=conf, warmup_steps=100), 1, 1).describe()
+    assert description == (
         "Downpour: 2 groups of 1 worker, 1 group of 1 server, at most 3 steps apart, after 100 steps of group 0 alone"
     )
     alone = conf.replace(nworker_groups=1)

@@ -30,12 +30,12 @@ def value_of(hint, depth: int):
     """Return a strategy for the values of one field of the schema."""
     kind, repeated = item_type(hint)
     if is_message(kind):
-        one = message_of(kind, depth - 1)
+        value = message_of(kind, depth - 1)
     elif issubclass(kind, enum.Enum):
-        one = st.sampled_from(list(kind.__members__.values()))
+        value = st.sampled_from(list(kind.__members__.values()))
     else:
-        one = SCALARS[kind]
-    return st.lists(one, max_size=2) if repeated else one
+        value = SCALARS[kind]
+    return st.lists(value, max_size=2) if repeated else value
 
 
 def message_of(cls: type[Message], depth: int):
@@ -83,8 +83,8 @@ def test_the_text_is_what_a_person_would_write():
         bm_conf={},
         include=["kTrain", "kTest"],
     )
-    own = {"name": "u", "user_type": "k", "extensions": {"x": {"y": [1, 2]}}}
-    job = Job(name='"q"\n', net={"layer": [layer, own]}, updater={"type": "kSGD", "momentum": 0.9})
+    user_layer = {"name": "u", "user_type": "k", "extensions": {"x": {"y": [1, 2]}}}
+    job = Job(name='"q"\n', net={"layer": [layer, user_layer]}, updater={"type": "kSGD", "momentum": 0.9})
     assert to_text(job).splitlines() == [
         r'name: "\"q\"\n"',
         "updater { type: kSGD momentum: 0.9 }",

@@ -44,7 +44,7 @@ def test_a_phase_has_its_own_layers_and_its_own_input():
 
 def test_filter_and_input_layers():
     conf = loads(f"neuralnet {{ {CONVNET} }}").neuralnet
-    assert [one.name for one in filter_layers(conf, Phase.kVal)] == ["conv", "pool", "ip", "loss"]
+    assert [item.name for item in filter_layers(conf, Phase.kVal)] == ["conv", "pool", "ip", "loss"]
     (data,) = input_layers(conf, Phase.kTest)
     assert data.store_conf.path == "test"
 
@@ -180,18 +180,20 @@ def test_each_phase_gets_its_layers(graph, data):
     """Layers of other phases neither appear nor count as sources, whatever the mixture of include and exclude."""
     phases = (Phase.kTrain, Phase.kVal, Phase.kTest)
     conf = NetConf(layer=[])
-    for one in as_layers([(name, []) for name, _ in graph]):
+    for added in as_layers([(name, []) for name, _ in graph]):
         rule = data.draw(st.sampled_from(["include", "exclude", None]))
         if rule:
-            setattr(one, rule, data.draw(st.lists(st.sampled_from(phases), unique=True, min_size=1)))
-        conf.layer.append(one)
+            setattr(added, rule, data.draw(st.lists(st.sampled_from(phases), unique=True, min_size=1)))
+        conf.layer.append(added)
     records = {name: FLAT for name, _ in graph}
     for phase in phases:
-        wanted = [
-            one.name for one in conf.layer if (not one.include or phase in one.include) and phase not in one.exclude
+        expected = [
+            item.name
+            for item in conf.layer
+            if (not item.include or phase in item.include) and phase not in item.exclude
         ]
-        if wanted:
-            assert names(create_net(conf, phase, records)) == wanted
+        if expected:
+            assert names(create_net(conf, phase, records)) == expected
         else:
             with pytest.raises(UserError, match=f"no layer is in phase {phase.name}"):
                 create_net(conf, phase, records)

@@ -105,7 +105,7 @@ def nets(draw):
     """A random net of concatenations, activations and inner products."""
     layers, count = [DATA], draw(st.integers(1, 10))
     for k in range(count):
-        earlier = [one.name for one in layers]
+        earlier = [layer.name for layer in layers]
         into = draw(st.lists(st.sampled_from(earlier), min_size=1, max_size=3))
         kind = draw(st.sampled_from(["kConcate", "kReLU", "kInnerProduct"]))
         if kind == "kConcate":
@@ -148,7 +148,7 @@ def test_whoever_is_needed_by_a_loss_and_can_be_trained_gets_one_gradient_path_p
     for position, stage in enumerate(net.stages):
         assert stage.backward == (reaches_loss(position) and trains(position))
         if stage.backward and not stage.layer.is_loss and not stage.layer.hands_parts:
-            senders = [other for other in net.stages for _, edge in other.feeds if edge.node == position]
+            senders = [sender for sender in net.stages for _, edge in sender.feeds if edge.node == position]
             assert len(senders) == 1  # a kSplit stands between wherever there are more
 
 

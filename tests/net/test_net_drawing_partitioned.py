@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def drawn(cut, kind="rect"):
     """Return the classes and attributes of all elements of a kind."""
-    return [(one.get("class"), one.attrib) for one in ElementTree.fromstring(partitioned_to_svg(cut)).iter(SVG + kind)]
+    return [(box.get("class"), box.attrib) for box in ElementTree.fromstring(partitioned_to_svg(cut)).iter(SVG + kind)]
 
 
 def extent(attributes):
@@ -36,19 +36,19 @@ def inside(inner, outer):
 def test_every_part_lies_in_the_lane_and_has_the_colour_of_its_worker(name, strategy):
     cut = partition(net_of(name, strategy, 3), 3)
     rects = drawn(cut)
-    lanes = [extent(one) for kind, one in rects if kind == "lane"]
+    lanes = [extent(box) for kind, box in rects if kind == "lane"]
     assert all(before[2] < after[0] for before, after in zip(lanes, lanes[1:], strict=False))
     for location, lane in enumerate(lanes):
-        own = [(kind, one) for kind, one in rects if kind != "lane" and inside(extent(one), lane)]
-        assert {one["stroke"] for _, one in own} <= {colours(location)[1]}
+        boxes = [(kind, box) for kind, box in rects if kind != "lane" and inside(extent(box), lane)]
+        assert {box["stroke"] for _, box in boxes} <= {colours(location)[1]}
         parts = [node for node in cut.locals[location].nodes if node.layer.name in cut.cuts]
-        assert sum(kind == "layer" for kind, _ in own) == len(parts)
+        assert sum(kind == "layer" for kind, _ in boxes) == len(parts)
     assert sum(kind != "lane" for kind, _ in rects) == len(find_boxes(cut))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_boxes_do_not_touch(strategy):
-    boxes = [extent(one) for kind, one in drawn(partition(net_of("zoo", strategy, 3), 3)) if kind != "lane"]
+    boxes = [extent(box) for kind, box in drawn(partition(net_of("zoo", strategy, 3), 3)) if kind != "lane"]
     for k, (left, top, right, bottom) in enumerate(boxes):
         for left2, top2, right2, bottom2 in boxes[k + 1 :]:
             assert right < left2 or right2 < left or bottom < top2 or bottom2 < top
@@ -63,11 +63,11 @@ def test_bridges_and_edges_between_workers_are_marked_and_the_way_of_gradients_t
     )
     cut = partition(net, 2)
     rects, paths = drawn(cut), drawn(cut, "path")
-    assert [one["fill"] for kind, one in rects if kind == "bridge"] == ["#ffffff"] * 4  # of "a", and of labels
-    between = [one for kind, one in paths if kind == "between"]
-    assert [one["stroke"] for one in between] == [colours(0)[1]] * 2
-    assert sorted(one.get("marker-start", "") for one in between) == ["", "url(#back0)"]
-    assert sum("stroke-dasharray" in one for _, one in paths) == 2  # labels of data and of what was received
+    assert [box["fill"] for kind, box in rects if kind == "bridge"] == ["#ffffff"] * 4  # of "a", and of labels
+    between = [box for kind, box in paths if kind == "between"]
+    assert [box["stroke"] for box in between] == [colours(0)[1]] * 2
+    assert sorted(box.get("marker-start", "") for box in between) == ["", "url(#back0)"]
+    assert sum("stroke-dasharray" in box for _, box in paths) == 2  # labels of data and of what was received
     texts = [text.text for text in ElementTree.fromstring(partitioned_to_svg(cut)).iter(f"{SVG}text")]
     assert texts.count("send to 1") == texts.count("receive from 0") == 2
     assert {"worker 0", "worker 1"} <= set(texts)

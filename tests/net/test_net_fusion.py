@@ -90,7 +90,7 @@ SUM = layer("relu", "kReLU", "add")
         block(add=("bn", "low", "low")),
         block(layer("tanh", "kSTanh", "low"), add=("bn", "tanh")),
     ],
-    ids=lambda layers: " ".join(one.type_name for one in layers),
+    ids=lambda layers: " ".join(layer.type_name for layer in layers),
 )
 def test_what_is_otherwise_stays_as_it_is(layers):
     net = build(*layers)

@@ -27,14 +27,14 @@ def chain(first: int, second: int, kind: str = "dense") -> NeuralNet:
 
 def between(cut: PartitionedNet) -> list[str]:
     """What has been put behind "a", as location and type, in order, the location of its target for what is sent."""
-    found = []
+    connections = []
     for node, place in zip(cut.nodes, cut.places, strict=True):
         if place.layer == "a" and node.layer.name != "a":
             target = getattr(node.layer, "location", None)
             kind = node.layer.conf.type_name
             if kind != "kBridgeDst":
-                found.append(f"{place.location} {kind}{'' if target is None else f' to {target}'}")
-    return sorted(found)
+                connections.append(f"{place.location} {kind}{'' if target is None else f' to {target}'}")
+    return sorted(connections)
 
 
 EXCHANGE = ["0 kBridgeSrc to 1", "0 kConcate", "1 kBridgeSrc to 0", "1 kConcate"]
@@ -72,11 +72,11 @@ def test_layers_at_two_locations_are_joined_by_one_bridge():
 
 
 def test_mail_is_not_mistaken_where_a_layer_is_named_like_a_part_of_another():
-    here, there = {"location": 0}, {"location": 1}
-    halves = layer("s", "kSlice", "a", slice_conf={"slice_dim": 1, "num_slices": 2}, **here)
+    first, second = {"location": 0}, {"location": 1}
+    halves = layer("s", "kSlice", "a", slice_conf={"slice_dim": 1, "num_slices": 2}, **first)
     net = build(
-        layer("data", "kCSVInput", **here), dense("a", "data", 6, **here), halves, dense("s.0", "data", 3, **here),
-        dense("b", "s", **there), dense("c", "s", **there), dense("d", "s.0", **there),
+        layer("data", "kCSVInput", **first), dense("a", "data", 6, **first), halves, dense("s.0", "data", 3, **first),
+        dense("b", "s", **second), dense("c", "s", **second), dense("d", "s.0", **second),
     )  # fmt: skip
     keys = [node.layer.key for node in partition(net, 2).nodes if isinstance(node.layer, BridgeSrc)]
     assert len(set(keys)) == len(keys) == 3
@@ -136,7 +136,7 @@ def test_what_cannot_be_cut_by_features_says_why():
     assert reasons.keys() == {"data", "norm1", "loss"}
     assert all(cut.cuts[name].dim == ROWS for name in reasons)
     assert "channels" in reasons["norm1"]
-    assert not any(one.reason for one in partition(net_of("convnet", "rows"), 2).cuts.values())
+    assert not any(cut_.reason for cut_ in partition(net_of("convnet", "rows"), 2).cuts.values())
 
 
 def test_one_worker_gets_the_net_as_it_is():

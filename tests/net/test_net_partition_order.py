@@ -42,13 +42,13 @@ def test_every_worker_follows_the_common_order(cut: PartitionedNet):
     for k, node in enumerate(cut.nodes):
         assert all(source < k for source in node.sources)
     for location, local in enumerate(cut.locals):
-        own = [node for node, place in zip(cut.nodes, cut.places, strict=True) if place.location == location]
-        assert [node.layer for node in local.nodes] == [node.layer for node in own]
+        expected = [node for node, place in zip(cut.nodes, cut.places, strict=True) if place.location == location]
+        assert [node.layer for node in local.nodes] == [node.layer for node in expected]
         names = [node.layer.name for node in local.nodes]
         assert len(set(names)) == len(names)
-        for mine, common in zip(local.nodes, own, strict=True):
-            sources = [] if isinstance(mine.layer, BridgeDst) else [cut.nodes[s].layer for s in common.sources]
-            assert [local.nodes[source].layer for source in mine.sources] == sources
+        for node, common in zip(local.nodes, expected, strict=True):
+            sources = [] if isinstance(node.layer, BridgeDst) else [cut.nodes[s].layer for s in common.sources]
+            assert [local.nodes[source].layer for source in node.sources] == sources
 
 
 @given(cut_nets())
@@ -58,14 +58,14 @@ def test_what_is_sent_is_sent_at_once_and_waited_for_as_late_as_can_be(cut: Part
             (source,) = node.sources
             since = cut.nodes[source + 1 : k]
             name = cut.nodes[source].layer.name  # other parts of the source may come first
-            assert all(isinstance(one.layer, BridgeSrc) or one.layer.name == name for one in since)
+            assert all(isinstance(node.layer, BridgeSrc) or node.layer.name == name for node in since)
     waiting: set[int] = set()  # for what has just been received
     for k, node in enumerate(cut.nodes):
         if isinstance(node.layer, BridgeDst):
             waiting.add(k)
         elif waiting:
-            parts = [one for one in cut.nodes[k:] if one.layer.name == node.layer.name]
-            assert any(waiting & set(one.sources) for one in parts), "there was something else to do"
+            parts = [part for part in cut.nodes[k:] if part.layer.name == node.layer.name]
+            assert any(waiting & set(part.sources) for part in parts), "there was something else to do"
             waiting.clear()
 
 
@@ -73,8 +73,8 @@ def test_what_is_sent_is_sent_at_once_and_waited_for_as_late_as_can_be(cut: Part
 def test_only_gradients_that_somebody_wants_cross_bridges(cut: PartitionedNet):
     trained, followed = [False] * len(cut.nodes), [False] * len(cut.nodes)
     for k, node in enumerate(cut.nodes):
-        own = any(spec.trainable for spec in node.layer.params)
-        trained[k] = not node.layer.is_loss and (own or any(trained[source] for source in features(node)))
+        has_params = any(spec.trainable for spec in node.layer.params)
+        trained[k] = not node.layer.is_loss and (has_params or any(trained[source] for source in features(node)))
     for k, node in reversed(list(enumerate(cut.nodes))):
         if (node.layer.is_loss or followed[k]) and not node.layer.is_output:
             for source in features(node):
@@ -91,15 +91,15 @@ def features(node: Node) -> list[int]:
 
 @given(cut_nets())
 def test_parts_cover_every_layer_and_every_param_once(cut: PartitionedNet):
-    for name, one in cut.cuts.items():
+    for name, layer_cut in cut.cuts.items():
         parts = [node for local in cut.locals for node in local.nodes if node.layer.name == name]
         total = cut.whole.layer(name).shape
-        if one.dim == -1:
+        if layer_cut.dim == -1:
             assert len(parts) == 1
-            assert cut.locals[one.location].layer(name) is cut.whole.layer(name)
+            assert cut.locals[layer_cut.location].layer(name) is cut.whole.layer(name)
             continue
-        ranges = [node.rows if one.dim == 0 else node.layer.columns for node in parts]
-        assert (ranges[0].start, ranges[-1].stop) == (0, total[one.dim])
+        ranges = [node.rows if layer_cut.dim == 0 else node.layer.columns for node in parts]
+        assert (ranges[0].start, ranges[-1].stop) == (0, total[layer_cut.dim])
         assert all(before.stop == after.start for before, after in pairwise(ranges))
         assert all(before.start < before.stop for before in ranges)
     for name, param in cut.whole.params.items():

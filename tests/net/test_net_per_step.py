@@ -43,10 +43,10 @@ def train(net: NeuralNet):
 
 
 def test_it_is_what_unrolling_computes():
-    mine = net_of(WORDS + TAGGER % ("", "per_step: true", "per_step: true"), words=INFO)
-    theirs = net_of(f"unroll_len: 5 {WORDS}" + TAGGER % ("unroll_conn_type: kUnrollOneToAll", "", LABELS), words=INFO)
-    assert mine.layer("ip").shape == theirs.layer("ip").shape == (ROWS, STEPS, TAGS)
-    (metrics, gradients), (other_metrics, other_gradients) = train(mine), train(theirs)
+    stepwise = net_of(WORDS + TAGGER % ("", "per_step: true", "per_step: true"), words=INFO)
+    unrolled = net_of(f"unroll_len: 5 {WORDS}" + TAGGER % ("unroll_conn_type: kUnrollOneToAll", "", LABELS), words=INFO)
+    assert stepwise.layer("ip").shape == unrolled.layer("ip").shape == (ROWS, STEPS, TAGS)
+    (metrics, gradients), (other_metrics, other_gradients) = train(stepwise), train(unrolled)
     assert metrics == other_metrics
     for name, gradient in gradients.items():
         np.testing.assert_array_equal(gradient, other_gradients[name])
@@ -64,8 +64,8 @@ def test_it_changes_nothing_where_layers_are_unrolled(merged: bool):
       unroll_conn_type: kUnrollOneToOne unroll_conn_type: kUnrollOneToAll }
     """
     confs = [loads(f"neuralnet {{ {WORDS} {text % more} }}").neuralnet for more in ("", "per_step: true")]
-    plain, said = (create_net(conf, Phase.kTrain, {"words": INFO}, merged=merged) for conf in confs)
-    assert [node.layer.shape for node in said.nodes] == [node.layer.shape for node in plain.nodes]
+    plain, stepwise = (create_net(conf, Phase.kTrain, {"words": INFO}, merged=merged) for conf in confs)
+    assert [node.layer.shape for node in stepwise.nodes] == [node.layer.shape for node in plain.nodes]
 
 
 def test_phases_have_sequences_of_their_own_lengths():

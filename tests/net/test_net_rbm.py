@@ -32,18 +32,18 @@ def net(**changes: str) -> NeuralNet:
 
 
 def test_the_cycle_becomes_an_edge_to_what_is_reconstructed():
-    made = net()
-    assert [node.layer.name for node in made.nodes] == ["data", "ip", "vis", "hid", "reconstruction(vis)"]
-    assert [node.sources for node in made.nodes] == [(), (0,), (1,), (2,), (2, 3)]
-    assert isinstance(made.nodes[4].layer, Reconstruction)
-    assert made.nodes[4].params == made.nodes[2].params == ("w", "a")
-    assert made.nodes[3].params == ("w", "b")
-    assert made.params["w"].shape == (4, 5)
+    built = net()
+    assert [node.layer.name for node in built.nodes] == ["data", "ip", "vis", "hid", "reconstruction(vis)"]
+    assert [node.sources for node in built.nodes] == [(), (0,), (1,), (2,), (2, 3)]
+    assert isinstance(built.nodes[4].layer, Reconstruction)
+    assert built.nodes[4].params == built.nodes[2].params == ("w", "a")
+    assert built.nodes[3].params == ("w", "b")
+    assert built.params["w"].shape == (4, 5)
 
 
 def test_params_of_other_layers_have_no_learning_rate():
-    made = net(IP='param { name: "w0" lr_scale: 3 } param { name: "b0" }')
-    assert {name: param.lr_scale for name, param in made.params.items()} == {"w0": 0, "b0": 0, "w": 1, "a": 1, "b": 1}
+    built = net(IP='param { name: "w0" lr_scale: 3 } param { name: "b0" }')
+    assert {name: param.lr_scale for name, param in built.params.items()} == {"w0": 0, "b0": 0, "w": 1, "a": 1, "b": 1}
 
 
 def test_chains_are_of_training_alone():
@@ -52,8 +52,8 @@ def test_chains_are_of_training_alone():
     conf.layer[-1].rbm_conf.persistent = True
     shapes = {}
     for phase, rows in ((Phase.kTrain, 6), (Phase.kTest, 9)):
-        made = create_net(conf, phase, {"data": RecordInfo((7,), rows, has_labels=False)})
-        shapes[phase] = {name: param.shape for name, param in made.params.items()}
+        boltzmann = create_net(conf, phase, {"data": RecordInfo((7,), rows, has_labels=False)})
+        shapes[phase] = {name: param.shape for name, param in boltzmann.params.items()}
     assert shapes[Phase.kTrain].pop("hid_chain") == (6, 4)
     assert shapes[Phase.kTrain] == shapes[Phase.kTest]
 

@@ -29,9 +29,9 @@ def plan(workers, *dims):
 
 
 def test_a_worker_without_bridges_has_one_segment():
-    for own in [*plan(1, 0, 1, -1), *plan(3, 0, 0, 0)]:
-        assert [segment.name for segment in own] == ["forward data..loss, backward loss..ip1"]
-        assert own[0].receives == own[0].sends == ()
+    for segments_ in [*plan(1, 0, 1, -1), *plan(3, 0, 0, 0)]:
+        assert [segment.name for segment in segments_] == ["forward data..loss, backward loss..ip1"]
+        assert segments_[0].receives == segments_[0].sends == ()
 
 
 def test_a_segment_is_named_by_its_layers():
@@ -42,16 +42,16 @@ def test_a_segment_is_named_by_its_layers():
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("dims", [(1, 1, 1), (0, 1, 0), (-1, 0, 1), (1, -1, 1), (-1, -1, -1)])
 def test_segments_can_be_run_to_the_end(workers, dims):
-    waiting = [list(own) for own in plan(workers, *dims)]
+    waiting = [list(segments_) for segments_ in plan(workers, *dims)]
     sent: set[str] = set()
     while any(waiting):
-        ready = [own for own in waiting if own and sent.issuperset(own[0].receives)]
-        assert ready, f"nothing can run: {[own[0] for own in waiting if own]}"
-        for own in ready:
-            sends = own.pop(0).sends
+        ready = [segments_ for segments_ in waiting if segments_ and sent.issuperset(segments_[0].receives)]
+        assert ready, f"nothing can run: {[segments_[0] for segments_ in waiting if segments_]}"
+        for segments_ in ready:
+            sends = segments_.pop(0).sends
             assert sent.isdisjoint(sends)
             sent.update(sends)
-    received = {key for own in plan(workers, *dims) for segment in own for key in segment.receives}
+    received = {key for segments_ in plan(workers, *dims) for segment in segments_ for key in segment.receives}
     assert received == sent
 
 

@@ -61,10 +61,10 @@ def assert_same_training(merged: NeuralNet, unrolled: NeuralNet, records: dict[s
     assert {name: param.shape for name, param in merged.params.items()} == {
         name: param.shape for name, param in unrolled.params.items()
     }
-    (one, gradients), (other, expected) = run(merged, records), run(unrolled, records)
-    assert one.keys() == other.keys()
-    for name, (total, count) in other.items():
-        assert one[name] == (pytest.approx(total, rel=1e-5), count), name
+    (metrics, gradients), (expected_metrics, expected) = run(merged, records), run(unrolled, records)
+    assert metrics.keys() == expected_metrics.keys()
+    for name, (total, count) in expected_metrics.items():
+        assert metrics[name] == (pytest.approx(total, rel=1e-5), count), name
     for name, gradient in expected.items():
         np.testing.assert_allclose(gradients[name], gradient, rtol=2e-4, atol=2e-6, err_msg=name)
         assert np.abs(gradient).max() > 1e-4, name
@@ -91,8 +91,8 @@ def test_parts_of_a_folded_batch_add_up():
     metrics, whole = run(net, records)
     parts = []
     for rows in (Rows(0, 2, 5), Rows(2, 5, 5)):
-        own = {"data": Records(records["data"].data[rows.start : rows.stop])}
-        parts.append(run(net, own, rows))
+        part_records = {"data": Records(records["data"].data[rows.start : rows.stop])}
+        parts.append(run(net, part_records, rows))
     assert sum(part["loss"][0] for part, _ in parts) == pytest.approx(metrics["loss"][0], rel=1e-6)
     for name in whole:
         np.testing.assert_allclose(parts[0][1][name] + parts[1][1][name], whole[name], rtol=1e-4, atol=1e-6)
@@ -179,16 +179,16 @@ def test_singas_numbers_of_a_gru():
     for merged in (True, False):
         net = create_net(conf_of(text), Phase.kTest, {"data": RecordInfo((3,), 1, has_labels=False)}, merged)
         values = {name: np.full(param.shape, 0.5, np.float32) for name, param in net.params.items()}
-        wanted = ["gru"] if merged else ["0#gru", "1#gru"]
+        layer_names = ["gru"] if merged else ["0#gru", "1#gru"]
         records = {"data": Records(np.array([[0, 1, 2]], np.uint8))}
-        outputs, _ = forward(net, values, records, Context(ops, Phase.kTest, Rows(0, 1, 1)), wanted)
-        features.append(np.concatenate([outputs[name].feature.reshape(-1) for name in wanted]))
-    for found in features:
-        np.testing.assert_allclose(found, [0.204824, 0.204824, 0.346753, 0.346753], atol=2e-6)
+        outputs, _ = forward(net, values, records, Context(ops, Phase.kTest, Rows(0, 1, 1)), layer_names)
+        features.append(np.concatenate([outputs[name].feature.reshape(-1) for name in layer_names]))
+    for feature in features:
+        np.testing.assert_allclose(feature, [0.204824, 0.204824, 0.346753, 0.346753], atol=2e-6)
 
 
 def test_params_of_a_folded_net_are_filled_like_those_of_its_copies():
     merged, unrolled = both(LANGUAGE_MODEL, INFO)
-    one, other = initial_values(merged.params, 3), initial_values(unrolled.params, 3)
-    assert one.keys() == other.keys()
-    assert all((one[name] == other[name]).all() for name in one)
+    merged_values, unrolled_values = initial_values(merged.params, 3), initial_values(unrolled.params, 3)
+    assert merged_values.keys() == unrolled_values.keys()
+    assert all((merged_values[name] == unrolled_values[name]).all() for name in merged_values)

@@ -10,7 +10,7 @@ from tests.support.net_cases import layer
 
 def unrolled(*layers: LayerConf, unroll_len: int = 3) -> dict[str, LayerConf]:
     conf = unroll(NetConf(layer=list(layers), unroll_len=unroll_len))
-    return {one.name: one for one in conf.layer}
+    return {layer_conf.name: layer_conf for layer_conf in conf.layer}
 
 
 def gru(source: str, **more: object) -> LayerConf:
@@ -22,7 +22,7 @@ EMBEDDING = layer("embedding", "kDummy", "data", unroll_conn_type="kUnrollOneToA
 
 
 def test_the_language_model_of_singas_unit_test():
-    found = unrolled(
+    copies = unrolled(
         DATA,
         EMBEDDING,
         gru("embedding", param=[{"name": "w_z_hx"}, {"name": "w_r_hx"}]),
@@ -32,34 +32,34 @@ def test_the_language_model_of_singas_unit_test():
         ),
     )  # fmt: skip
     kinds = ("embedding", "gru", "out", "loss")
-    assert list(found) == ["0#data", *(f"{step}#{kind}" for kind in kinds for step in range(3))]
-    assert len(found) == 13
-    assert [found[f"{step}#embedding"].srclayers for step in range(3)] == [["0#data"]] * 3
-    assert found["0#gru"].srclayers == ["0#embedding"]
-    assert found["1#gru"].srclayers == ["1#embedding", "0#gru"]
-    assert found["2#gru"].srclayers == ["2#embedding", "1#gru"]
-    assert found["2#loss"].srclayers == ["2#out", "0#data"]
-    assert [found[f"{step}#gru"].unroll_index for step in range(3)] == [0, 1, 2]
+    assert list(copies) == ["0#data", *(f"{step}#{kind}" for kind in kinds for step in range(3))]
+    assert len(copies) == 13
+    assert [copies[f"{step}#embedding"].srclayers for step in range(3)] == [["0#data"]] * 3
+    assert copies["0#gru"].srclayers == ["0#embedding"]
+    assert copies["1#gru"].srclayers == ["1#embedding", "0#gru"]
+    assert copies["2#gru"].srclayers == ["2#embedding", "1#gru"]
+    assert copies["2#loss"].srclayers == ["2#out", "0#data"]
+    assert [copies[f"{step}#gru"].unroll_index for step in range(3)] == [0, 1, 2]
     # SINGA calls them 0#w_z_hx, ...: then nothing outside can share them.
-    assert [param.name for param in found["0#gru"].param] == ["w_z_hx", "w_r_hx"]
-    assert [(param.name, param.share_from) for param in found["2#gru"].param] == [
+    assert [param.name for param in copies["0#gru"].param] == ["w_z_hx", "w_r_hx"]
+    assert [(param.name, param.share_from) for param in copies["2#gru"].param] == [
         ("2#w_z_hx", "w_z_hx"), ("2#w_r_hx", "w_r_hx")
     ]  # fmt: skip
 
 
 def test_kinds_of_connection():
-    found = unrolled(
+    copies = unrolled(
         layer("a", "kReLU"),
         layer("delayed", "kReLU", "a", shift=1),
         layer("all", "kConcate", "a", unroll_conn_type="kUnrollOneToAll"),
         layer("decoder", "kReLU", "a", unroll_conn_type="kUnrollFirstToLast"),
         layer("last", "kReLU", "a", unroll_conn_type="kUnrollFirstToLast", unroll_len=1),
     )
-    assert [found[f"{step}#delayed"].srclayers for step in range(3)] == [[], ["0#a"], ["1#a"]]
-    assert found["1#all"].srclayers == ["0#a", "1#a", "2#a"]
-    assert [found[f"{step}#decoder"].srclayers for step in range(3)] == [["2#a"], [], []]
-    assert found["0#last"].srclayers == ["2#a"]
-    assert "1#last" not in found
+    assert [copies[f"{step}#delayed"].srclayers for step in range(3)] == [[], ["0#a"], ["1#a"]]
+    assert copies["1#all"].srclayers == ["0#a", "1#a", "2#a"]
+    assert [copies[f"{step}#decoder"].srclayers for step in range(3)] == [["2#a"], [], []]
+    assert copies["0#last"].srclayers == ["2#a"]
+    assert "1#last" not in copies
 
 
 def test_a_net_that_is_not_unrolled_stays_as_it_is():
@@ -68,8 +68,8 @@ def test_a_net_that_is_not_unrolled_stays_as_it_is():
 
 
 def test_a_param_that_shares_anothers_does_so_in_every_copy():
-    found = unrolled(layer("x", "kReLU", param=[{"name": "v", "share_from": "w"}]))
-    assert [(found[f"{step}#x"].param[0].name, found[f"{step}#x"].param[0].share_from) for step in range(3)] == [
+    copies = unrolled(layer("x", "kReLU", param=[{"name": "v", "share_from": "w"}]))
+    assert [(copies[f"{step}#x"].param[0].name, copies[f"{step}#x"].param[0].share_from) for step in range(3)] == [
         ("v", "w"), ("1#v", "w"), ("2#v", "w")
     ]  # fmt: skip
 
