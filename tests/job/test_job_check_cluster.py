@@ -1,4 +1,4 @@
-"""What a topology may not be: each mistake is told with its field and a remedy."""
+"""Errors in the topology of a job, with field and remedy."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_a_warm_up_must_end_before_the_run_does() -> None:
         "nserver_groups: 4 " + "".join(f"sync_edge {{ group: 2 group: {group} }} " for group in (0, 1, 3)),
     ],
 )
-def test_what_can_be_done_is_accepted(cluster: str) -> None:
+def test_valid_topologies_are_accepted(cluster: str) -> None:
     check(loads(JOB.replace("CLUSTER", cluster)))
 
 
-def test_a_bound_that_holds_anyway_is_no_mistake() -> None:
+def test_a_bound_is_allowed_with_one_worker_group() -> None:
     """One group is never ahead of another: the same job runs with any number of groups."""
     check(loads(JOB.replace("CLUSTER", "staleness: 1").replace("nworker_groups: 4", "nworker_groups: 1")))

@@ -1,4 +1,4 @@
-"""What :func:`dsinga.job.check` says of a job before shapes are known."""
+"""Errors that :func:`dsinga.job.check` finds before shapes are known."""
 
 import re
 
@@ -196,7 +196,7 @@ def test_a_source_of_another_phase_is_shown_where_it_is():
     check(job("validate_steps: 3 validate_freq: 1"), [Phase.kTrain, Phase.kTest])
 
 
-def test_a_name_may_be_used_again_in_another_phase_only():
+def test_a_name_may_be_repeated_in_another_phase_only():
     both = "layer { name: 'x' type: kReLU exclude: kTest } layer { name: 'x' type: kReLU include: kTest }"
     check(job("test_steps: 1 test_freq: 1", both))
     assert "layer 'x' is in phase kTest twice" in complaint(
@@ -204,7 +204,7 @@ def test_a_name_may_be_used_again_in_another_phase_only():
     )
 
 
-def test_the_two_cycle_of_a_boltzmann_machine_is_no_mistake():
+def test_the_cycle_of_a_boltzmann_machine_is_allowed():
     vis = "layer { name: 'vis' type: kRBMVis srclayers: 'data' srclayers: 'hid' rbm_conf { hdim: 3 } }"
     hid = "layer { name: 'hid' type: kRBMHid srclayers: 'vis' rbm_conf { hdim: 3 } }"
     cd = "train_one_batch { alg: kCD }"
@@ -212,7 +212,7 @@ def test_the_two_cycle_of_a_boltzmann_machine_is_no_mistake():
     assert "lead back" in complaint(job(cd, vis.replace("kRBMVis", "kReLU") + hid))
 
 
-def test_contrastive_divergence_and_boltzmann_machines_want_each_other():
+def test_contrastive_divergence_and_boltzmann_machines_need_each_other():
     vis = "layer { name: 'vis' type: kRBMVis srclayers: 'data' srclayers: 'hid' rbm_conf { hdim: 3 } }"
     hid = "layer { name: 'hid' type: kRBMHid srclayers: 'vis' rbm_conf { hdim: 3 } }"
     assert "layer 'vis': kRBMVis has no gradient for kBP" in complaint(job(net=vis + hid))
@@ -227,7 +227,7 @@ def test_a_source_of_an_earlier_step_is_no_cycle():
     assert "lead back" in complaint(job(net=loop.replace("shift: 1", "shift: 0")))
 
 
-def test_a_deep_net_is_walked_without_recursion():
+def test_a_deep_net_is_checked_without_recursion():
     deep = "".join(f"layer {{ name: 'x{i}' type: kReLU srclayers: 'x{i + 1}' }}" for i in range(2000))
     check(job(net=f"{deep} layer {{ name: 'x2000' type: kReLU }}"))
 
@@ -260,7 +260,7 @@ def test_a_job_made_in_python_is_checked_without_places():
     )
 
 
-def test_the_table_of_limits_is_about_numbers_that_exist():
+def test_limits_are_for_existing_number_fields():
     for cls, limits in LIMITS.items():
         for field, allowed in limits.items():
             kind, _ = item_type(field_types(cls)[field])

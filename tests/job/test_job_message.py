@@ -1,4 +1,4 @@
-"""The schema from Python: messages convert and check what they are given."""
+"""Messages made in Python convert and check their values."""
 
 import copy
 import pickle

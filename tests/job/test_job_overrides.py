@@ -1,4 +1,4 @@
-"""``--set path=value``."""
+"""Overrides of a job by ``--set path=value``."""
 
 import pytest
 
@@ -78,7 +78,7 @@ def test_nothing_else_changes():
     assert changed() == loads(JOB)
 
 
-def test_messages_on_the_way_begin_as_the_job_would_have_them():
+def test_messages_of_the_path_have_the_defaults_of_the_job():
     updater = changed("updater.learning_rate.base_lr=0.5").updater
     assert (updater.type, updater.learning_rate.type) == (UpdaterType.kSGD, ChangeMethod.kFixed)
     assert updater.learning_rate.base_lr == 0.5
@@ -143,6 +143,6 @@ def test_a_mistake_names_the_path_and_the_nearest_field(override, expected):
     assert expected in str(caught.value)
 
 
-def test_a_layer_of_no_such_phase_is_told():
+def test_a_layer_that_is_not_in_the_phase_is_refused():
     with pytest.raises(JobError, match=r"layer\[ip1\] is not in phase kVal"):
         loads("net { layer { name: 'ip1' include: kTrain } }", "f", ["net.layer[ip1,kVal].name=x"])

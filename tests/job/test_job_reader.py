@@ -1,4 +1,4 @@
-"""From a text to a Job: what is accepted, and what is said of what is not."""
+"""Reading a job: accepted texts, and errors with place and remedy."""
 
 import math
 import subprocess
@@ -52,7 +52,7 @@ cluster { workspace: "out" }
 """
 
 
-def test_a_text_with_all_habits_of_job_files_is_read():
+def test_a_text_with_all_spellings_of_job_files_is_read():
     job = loads(JOB)
     train, test, user_layer = job.neuralnet.layer
     assert (job.name, job.train_steps, job.test_steps, job.cluster.workspace) == ("small", 100, 4, "out")
@@ -71,7 +71,7 @@ def test_a_text_with_all_habits_of_job_files_is_read():
     assert user_layer.param[0].init.type.name == "kConstant"
 
 
-def test_what_is_not_written_has_singas_defaults():
+def test_fields_that_are_not_given_have_singas_defaults():
     job = loads("neuralnet { layer { name: 'p' type: kPooling pooling_conf { } activation_conf { } } }")
     layer = job.neuralnet.layer[0]
     assert (layer.pooling_conf.pool, layer.activation_conf.type) == (PoolMethod.MAX, ActivationType.RELU)

@@ -1,4 +1,4 @@
-"""The job files that came with SINGA 0.3, which are not ours to ship: $DSINGA_SINGA_EXAMPLES is the folder of them."""
+"""The job files that came with SINGA 0.3, in the folder $DSINGA_SINGA_EXAMPLES; we may not ship them."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ def is_(path: Path, name: str) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES or [Path("none")], ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_every_job_of_singa_loads_and_holds(path):
+def test_every_job_of_singa_loads_and_passes_the_checks(path):
     if is_(path, OF_AN_OLDER_SCHEMA):
         with pytest.raises(JobError, match=r"rbm_job.conf:9: Job has no field 'model'"):
             load(path)

@@ -42,14 +42,14 @@ def values(text: str) -> list:
         ("['a' 'b', \"c\"]", ["ab", "c"]),
     ],
 )
-def test_a_value_is_what_protobuf_makes_of_it(text, value):
+def test_values_are_read_as_protobuf_reads_them(text, value):
     read = parse_value(text, "job.conf")
     assert read == value
     assert type(read) is type(value)
     assert values(f"field: {text}") == [value]
 
 
-def test_words_are_told_from_strings():
+def test_bare_words_and_strings_are_distinct():
     word, string = values("a: kSGD b: 'kSGD'")
     assert (type(word), type(string)) == (BareWord, str)
 
@@ -116,7 +116,7 @@ def test_a_fault_of_syntax_says_where_and_what_was_expected(text, place, expecte
     assert expected in str(caught.value)
 
 
-def test_what_is_open_at_the_end_can_be_closed():
+def test_open_blocks_at_the_end_can_be_closed():
     with pytest.raises(UnclosedError) as caught:
         parse("a { b < c: [", "job.conf")
     assert caught.value.closing == "]>}"

@@ -1,4 +1,4 @@
-"""From a job's ClusterProto to groups, neighbours and names."""
+"""The topology of a job: groups, links between server groups, names of frameworks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_singas_figures_name_the_frameworks(figures: tuple[int, int, int, int, b
     assert asked(*figures).describe() == words
 
 
-def test_a_bound_and_a_warm_up_are_said_where_there_are_several_groups() -> None:
+def test_bound_and_warm_up_are_described_for_several_groups() -> None:
     conf = ClusterConf(nworker_groups=2, staleness=3)
     description = topology(Job(cluster=conf, warmup_steps=100), 1, 1).describe()
     assert description == (
@@ -64,16 +64,16 @@ def test_a_bound_and_a_warm_up_are_said_where_there_are_several_groups() -> None
         (4, SyncTopology.kStar, ((0, 1), (0, 2), (0, 3))),
     ],
 )
-def test_every_pair_of_neighbours_is_there_once(groups: int, kind: SyncTopology, edges: object) -> None:
+def test_every_pair_of_linked_groups_appears_once(groups: int, kind: SyncTopology, edges: object) -> None:
     assert sync_edges(ClusterConf(nserver_groups=groups, sync_topology=kind)) == edges
 
 
-def test_given_edges_take_the_place_of_a_named_graph() -> None:
+def test_sync_edges_replace_the_sync_topology() -> None:
     edges = [SyncEdgeConf(group=pair) for pair in ([2, 1], [0, 1], [1, 2])]
     assert sync_edges(ClusterConf(nserver_groups=3, sync_edge=edges)) == ((0, 1), (1, 2))
 
 
-def test_a_server_group_serves_neighbouring_worker_groups() -> None:
+def test_a_server_group_serves_consecutive_worker_groups() -> None:
     shape = asked(6, 3, 1, 1)
     assert [shape.server_group(group) for group in range(6)] == [0, 0, 1, 1, 2, 2]
     assert [list(shape.worker_groups(server_group)) for server_group in range(3)] == [[0, 1], [2, 3], [4, 5]]

@@ -1,4 +1,4 @@
-"""What is written is read back equal, whatever the job."""
+"""Every job that is written is read back equal."""
 
 import enum
 
@@ -69,7 +69,7 @@ def test_every_string_is_read_back_equal(text):
     assert loads(to_text(Job(name=text))).name == text
 
 
-def test_only_what_differs_from_the_defaults_is_written():
+def test_only_values_that_differ_from_the_defaults_are_written():
     assert to_text(Job()) == ""
     assert to_text(Job(train_steps=5, debug=False, disp_freq=0)) == "train_steps: 5\n"
 

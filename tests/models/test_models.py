@@ -1,4 +1,4 @@
-"""The jobs of dsinga.models: sound, readable, and the nets that they say they are."""
+"""The jobs of dsinga.models: they pass the checks, can be written, and have the nets of the papers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_alexnet_has_its_61_million_weights_and_more_for_its_column():
     assert count(net_of(models.alexnet(batchsize=1))) == 62_378_344  # 60,965,224 in two columns
 
 
-def test_a_depth_that_is_none_is_refused():
+def test_an_impossible_depth_is_refused():
     with pytest.raises(UserError, match=r"6n \+ 2 layers, such as 8, 14 or 20, not 18"):
         models.resnet(18)
 

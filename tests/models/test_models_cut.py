@@ -1,4 +1,4 @@
-"""A residual net cut over workers, by rows and by features, is that of one worker: sums and statistics included."""
+"""A residual net partitioned by rows and by features computes what the uncut net computes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def alone(job: Job) -> dsinga.Result:
 
 
 @pytest.mark.parametrize(("dimension", "workers"), [(0, 3), (1, 2)])
-def test_a_residual_net_cut_over_workers_is_that_of_one(job: Job, alone: dsinga.Result, dimension: int, workers: int):
+def test_a_partitioned_residual_net_equals_the_uncut_one(job: Job, alone: dsinga.Result, dimension: int, workers: int):
     cut = job.replace(net=job.net.replace(partition_dim=dimension))
     result = dsinga.train(cut, workers=workers, progress=False)
     for name, value in alone.params.items():

@@ -1,4 +1,4 @@
-"""The multi-modal net: a sound job, two paths that learn to agree on what belongs together."""
+"""The multi-modal net: a valid job whose two paths learn similar codes for pairs."""
 
 from __future__ import annotations
 

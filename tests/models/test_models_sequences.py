@@ -1,4 +1,4 @@
-"""The jobs of dsinga.models over sequences: the nets that they say they are, and the job files written from them."""
+"""The jobs of dsinga.models over sequences: their nets, and the job files written from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_tagger_with_and_without_a_conditional_random_field(crf: bool, params:
     assert net.losses == ("tags",)
 
 
-def test_words_alone_will_do():
+def test_words_without_other_stores_suffice():
     net = create_net(models.bigru_crf({"words": 9}, 13).net, Phase.kVal, {"words": SENTENCES})
     assert net.layer("embedding").shape == (32, 41, 64)
     assert net.layer("entities").shape == (32, 41)
@@ -84,7 +84,7 @@ def test_a_char_rnn_of_two_layers_of_each_kind(cell: str, gates: int):
     assert net.layer("loss").shape == (3, 4, 7)
 
 
-def test_a_kind_or_a_store_that_there_is_not_is_refused():
+def test_an_unknown_cell_or_store_is_refused():
     with pytest.raises(UserError, match="there is no LayerType 'GRU'; did you mean 'kGRU'?"):
         models.char_rnn(7, cell="GRU")
     with pytest.raises(UserError, match=r"vocabulary needs 'words' and may have others of .*, not \['chars'\]"):

@@ -1,4 +1,4 @@
-"""The residual net against the same one in PyTorch: loss and all gradients, on the same params."""
+"""The residual net compared with PyTorch: loss and all gradients, on the same params."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a job to the net of a phase: which layers, in which order, with which shapes, and what is refused."""
+"""Building the net of a phase: layers, order, shapes, params, and errors."""
 
 import pickle
 
@@ -64,7 +64,7 @@ def test_an_unknown_layer_name_is_answered_with_the_nearest():
         net_of(CONVNET).layer("pol")
 
 
-def test_a_net_travels_to_other_processes():
+def test_a_net_can_be_pickled():
     net = net_of(CONVNET)
     assert net.stages[1].layer is net.nodes[1].layer
     copy = pickle.loads(pickle.dumps(net))

@@ -1,4 +1,4 @@
-"""Who gets a gradient, where kSplit layers go, and until when a feature is needed."""
+"""Which nodes get a gradient, where kSplit layers are added, and when features are released."""
 
 import numpy as np
 from hypothesis import given
@@ -16,7 +16,7 @@ def test_a_net_without_branches_stays_as_it_is():
     assert names(net) == ["data", "a", "loss"]
 
 
-def test_a_split_is_put_where_gradients_meet():
+def test_a_split_is_added_where_several_gradients_are_added():
     net = build(
         DATA,
         dense("a", "data"),
@@ -35,7 +35,7 @@ def test_a_layer_that_takes_one_source_twice_gets_two_parts():
     assert [edge.part for edge in net.stages[-1].edges] == [0, 1]
 
 
-def test_inputs_output_layers_and_takers_of_labels_need_no_split():
+def test_inputs_outputs_and_label_edges_need_no_split():
     net = build(
         DATA,
         layer("plain", "kSTanh", "data"),  # nothing to train below: no gradient, however many destinations
@@ -128,7 +128,7 @@ def test_features_are_released_once_and_never_too_early(net):
 
 
 @given(nets())
-def test_whoever_is_needed_by_a_loss_and_can_be_trained_gets_one_gradient_path_per_destination(net):
+def test_backward_runs_between_losses_and_trainable_layers_only(net):
     """Against the definition: backward runs where a path leads up to a loss and one down to something trainable."""
     above: list[set[int]] = [set() for _ in net.nodes]
     for position, stage in enumerate(net.stages):
@@ -161,7 +161,7 @@ def test_cut_rows_is_the_rule_of_array_split(total, parts):
     assert all(rows.total == total for rows in cut)
 
 
-def test_what_takes_only_labels_asks_for_no_gradient():
+def test_a_layer_that_takes_only_labels_needs_no_gradient():
     net = build(
         DATA,
         dense("a", "data", 1),

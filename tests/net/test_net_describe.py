@@ -1,11 +1,11 @@
-"""A net as a table."""
+"""The tables that describe nets and partitioned nets."""
 
 from dsinga.layers import RecordInfo
 from dsinga.net import bridge_traffic, cut_reasons, describe, describe_parts, partition, to_svg
 from tests.support.net_cases import FLAT, build, dense, layer, net_of
 
 
-def test_rows_tell_what_show_prints():
+def test_rows_have_the_figures_that_show_prints():
     net = build(
         layer("data", "kCSVInput"),
         dense("a", "data", 6, param=[{"name": "w"}]),
@@ -21,7 +21,7 @@ def test_rows_tell_what_show_prints():
     assert sum(row.count for row in rows.values()) == sum(param.size for param in net.params.values())
 
 
-def test_parts_tell_what_show_prints():
+def test_parts_have_the_figures_that_show_prints():
     net = build(
         layer("data", "kCSVInput"),
         dense("a", "data", 7, partition_dim=1),

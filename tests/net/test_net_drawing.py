@@ -1,4 +1,4 @@
-"""Nets as pictures: everything is in them, nothing overlaps, straight things are straight."""
+"""Pictures of nets: complete, without overlap, with straight chains."""
 
 import re
 from xml.etree import ElementTree

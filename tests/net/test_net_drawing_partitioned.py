@@ -1,4 +1,4 @@
-"""Partitioned nets as pictures: a lane and a colour for each worker, bridges and edges between lanes to be seen."""
+"""Pictures of partitioned nets: a swimlane and a colour for each worker, bridges and edges between lanes."""
 
 from xml.etree import ElementTree
 
@@ -54,7 +54,7 @@ def test_boxes_do_not_touch(strategy):
             assert right < left2 or right2 < left or bottom < top2 or bottom2 < top
 
 
-def test_bridges_and_edges_between_workers_are_marked_and_the_way_of_gradients_too():
+def test_bridges_edges_between_workers_and_gradients_are_marked():
     net = build(
         layer("data", "kCSVInput", location=0),
         dense("a", "data", location=0),

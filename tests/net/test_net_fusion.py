@@ -1,4 +1,4 @@
-"""Which layers back-propagation computes as one, and which it leaves alone."""
+"""Which layers back-propagation fuses."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def block(*between: LayerConf, add: tuple[str, ...] = ("bn", "low")) -> list[Lay
     return [low, conv, norm(), *between, sum_, layer("relu", "kReLU", "add")]
 
 
-def test_a_rectifier_joins_the_normalisation_before_it():
+def test_a_relu_is_fused_with_the_normalisation_before_it():
     net = build(CONV, norm(), RELU)
     assert names(net) == ["data", "conv", "bn", "relu", "ip", "loss"]
     assert names(net.fused) == ["data", "conv", "bn", "ip", "loss"]
@@ -53,7 +53,7 @@ def test_a_rectifier_joins_the_normalisation_before_it():
 
 
 @pytest.mark.parametrize("add", [("bn", "low"), ("low", "bn")])
-def test_a_sum_joins_them_whichever_source_comes_first(add):
+def test_an_add_between_them_is_fused_for_either_order_of_sources(add):
     net = build(*block(add=add))
     assert names(net.fused) == ["data", "low", "split(low)", "conv", "bn", "ip", "loss"]
     stage = net.fused.stages[4]
@@ -66,7 +66,7 @@ def test_a_sum_joins_them_whichever_source_comes_first(add):
 
 
 @pytest.mark.parametrize("kind", ["kActivation", "kCudnnActivation"])
-def test_an_activation_is_a_rectifier_where_it_says_so(kind):
+def test_a_relu_activation_is_fused_like_a_relu_layer(kind):
     for function, fused in ("RELU", True), ("TANH", False):
         relu = layer("relu", kind, "bn", activation_conf={"type": function})
         net = build(CONV, norm(), relu)
@@ -92,7 +92,7 @@ SUM = layer("relu", "kReLU", "add")
     ],
     ids=lambda layers: " ".join(layer.type_name for layer in layers),
 )
-def test_what_is_otherwise_stays_as_it_is(layers):
+def test_other_layers_are_not_fused(layers):
     net = build(*layers)
     assert net.fused is net
 

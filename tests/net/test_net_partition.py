@@ -1,4 +1,4 @@
-"""Nets cut by SINGA's rule: what is put between layers, how params fall apart, what cannot be cut."""
+"""Nets partitioned by SINGA's rule: inserted layers, parts of params, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def chain(first: int, second: int, kind: str = "dense") -> NeuralNet:
 
 
 def between(cut: PartitionedNet) -> list[str]:
-    """What has been put behind "a", as location and type, in order, the location of its target for what is sent."""
+    """Return the layers that partitioning has added after "a": location and type, and for bridges the target."""
     connections = []
     for node, place in zip(cut.nodes, cut.places, strict=True):
         if place.layer == "a" and node.layer.name != "a":
@@ -71,7 +71,7 @@ def test_layers_at_two_locations_are_joined_by_one_bridge():
     ]
 
 
-def test_mail_is_not_mistaken_where_a_layer_is_named_like_a_part_of_another():
+def test_bridge_keys_are_unique_where_a_layer_is_named_like_a_part_of_another():
     first, second = {"location": 0}, {"location": 1}
     halves = layer("s", "kSlice", "a", slice_conf={"slice_dim": 1, "num_slices": 2}, **first)
     net = build(
@@ -82,7 +82,7 @@ def test_mail_is_not_mistaken_where_a_layer_is_named_like_a_part_of_another():
     assert len(set(keys)) == len(keys) == 3
 
 
-def test_what_several_layers_want_is_brought_once():
+def test_a_feature_that_several_layers_need_is_redistributed_once():
     hidden = {"partition_dim": FEATURES}
     net = build(
         DATA, dense("a", "data", 6), dense("b", "a", 4, **hidden), dense("c", "a", 4, **hidden),
@@ -120,7 +120,7 @@ def test_params_are_cut_with_the_layer():
     assert all(array.flags.c_contiguous and array.shape == shapes[name] for name, array in parts.items())
 
 
-def test_a_param_that_two_layers_want_cut_otherwise_stays_whole_and_the_reason_is_said():
+def test_a_param_of_two_layers_that_are_cut_differently_stays_whole_with_a_reason():
     net = build(
         DATA, dense("a", "data", 6, partition_dim=FEATURES), dense("b", "a", 6, param=[{"share_from": "a_weight"}])
     )
@@ -130,7 +130,7 @@ def test_a_param_that_two_layers_want_cut_otherwise_stays_whole_and_the_reason_i
     assert "a_weight" in cut.parts
 
 
-def test_what_cannot_be_cut_by_features_says_why():
+def test_a_layer_that_cannot_be_cut_by_features_has_a_reason():
     cut = partition(net_of("convnet", "features"), 2)
     reasons = {name: cut.reason for name, cut in cut.cuts.items() if cut.reason}
     assert reasons.keys() == {"data", "norm1", "loss"}
@@ -166,7 +166,7 @@ JOB = """neuralnet {
         ("location: 2", 2, r"job.conf:4: layer 'a': location 2 is beyond the group's 2 workers"),
     ],
 )
-def test_more_workers_than_there_is_to_cut_are_refused(place: str, parts: int, message: str):
+def test_more_workers_than_rows_or_features_are_refused(place: str, parts: int, message: str):
     conf = loads(JOB.replace("PLACE", place), "job.conf").neuralnet
     with pytest.raises(JobError, match=message):
         partition(create_net(conf, net_of("convnet").phase, {"data": RecordInfo((6,), 4)}), parts)

@@ -1,4 +1,4 @@
-"""What must hold of every partitioned net, seen on random ones: who sends what when, and who wants a gradient back."""
+"""Invariants of partitioned random nets: pairs of bridges, common order, gradients over bridges."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_worker_follows_the_common_order(cut: PartitionedNet):
 
 
 @given(cut_nets())
-def test_what_is_sent_is_sent_at_once_and_waited_for_as_late_as_can_be(cut: PartitionedNet):
+def test_bridges_send_at_once_and_receive_as_late_as_possible(cut: PartitionedNet):
     for k, node in enumerate(cut.nodes):
         if isinstance(node.layer, BridgeSrc):
             (source,) = node.sources
@@ -70,7 +70,7 @@ def test_what_is_sent_is_sent_at_once_and_waited_for_as_late_as_can_be(cut: Part
 
 
 @given(cut_nets())
-def test_only_gradients_that_somebody_wants_cross_bridges(cut: PartitionedNet):
+def test_only_gradients_that_are_needed_cross_bridges(cut: PartitionedNet):
     trained, followed = [False] * len(cut.nodes), [False] * len(cut.nodes)
     for k, node in enumerate(cut.nodes):
         has_params = any(spec.trainable for spec in node.layer.params)

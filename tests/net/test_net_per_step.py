@@ -1,4 +1,4 @@
-"""Layers that know one step, over sequences as long as they come: what unrolling computes, without saying how long."""
+"""Layers with per_step: they compute the same as unrolled copies, for sequences of any length."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def train(net: NeuralNet):
     return bp(net, values_of(net), sentences(), ctx, pushed.__setitem__), pushed
 
 
-def test_it_is_what_unrolling_computes():
+def test_per_step_computes_the_same_as_unrolling():
     stepwise = net_of(WORDS + TAGGER % ("", "per_step: true", "per_step: true"), words=INFO)
     unrolled = net_of(f"unroll_len: 5 {WORDS}" + TAGGER % ("unroll_conn_type: kUnrollOneToAll", "", LABELS), words=INFO)
     assert stepwise.layer("ip").shape == unrolled.layer("ip").shape == (ROWS, STEPS, TAGS)
@@ -53,7 +53,7 @@ def test_it_is_what_unrolling_computes():
 
 
 @pytest.mark.parametrize("merged", [True, False])
-def test_it_changes_nothing_where_layers_are_unrolled(merged: bool):
+def test_per_step_changes_nothing_where_layers_are_unrolled(merged: bool):
     """Of two sources one has no steps, which only unrolling can tell."""
     text = """
     unroll_len: 5
@@ -109,7 +109,7 @@ def test_a_conditional_random_field_over_a_recurrent_layer():
         ("type: kDummy dummy_conf { input: true shape: 4 shape: 2 }", "has no source; leave per_step out"),
     ],
 )
-def test_what_is_no_step_is_refused_with_its_place(layer: str, message: str):
+def test_a_layer_that_cannot_be_per_step_is_refused_with_its_place(layer: str, message: str):
     embed = TAGGER.splitlines()[1] % ""
     with pytest.raises(UserError, match=rf"job.conf:4: layer 'one'.*{message}|job.conf:4: .*{message}"):
         net_of(f'{WORDS}\n{embed}\nlayer {{ name: "one" per_step: true {layer} }}', words=INFO)

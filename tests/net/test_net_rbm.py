@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines in a net: the two-cycle opened, the sides held to each other, the rest not trained."""
+"""Restricted Boltzmann machines in a net: the cycle is opened, both sides are checked, other params are frozen."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def net(**changes: str) -> NeuralNet:
     return create_net(loads(text, "job.conf").neuralnet, Phase.kTrain, {"data": RecordInfo((7,), 6, has_labels=False)})
 
 
-def test_the_cycle_becomes_an_edge_to_what_is_reconstructed():
+def test_the_cycle_becomes_an_edge_to_a_reconstruction_layer():
     built = net()
     assert [node.layer.name for node in built.nodes] == ["data", "ip", "vis", "hid", "reconstruction(vis)"]
     assert [node.sources for node in built.nodes] == [(), (0,), (1,), (2,), (2, 3)]
@@ -46,7 +46,7 @@ def test_params_of_other_layers_have_no_learning_rate():
     assert {name: param.lr_scale for name, param in built.params.items()} == {"w0": 0, "b0": 0, "w": 1, "a": 1, "b": 1}
 
 
-def test_chains_are_of_training_alone():
+def test_only_training_has_persistent_chains():
     text = NET.replace(" IP }", " }").replace(" VIS }", " }").replace(" HID }", " }")
     conf = loads(text).neuralnet
     conf.layer[-1].rbm_conf.persistent = True
@@ -93,7 +93,7 @@ def test_workers_have_rows_of_both_sides(dim: int):
         ),
     ],
 )  # fmt: skip
-def test_what_makes_no_machine_is_refused(changes: dict[str, str], message: str):
+def test_sides_that_do_not_fit_are_refused(changes: dict[str, str], message: str):
     with pytest.raises(UserError, match=message) as caught:
         net(**changes)
     assert "job.conf:" in str(caught.value)

@@ -1,4 +1,4 @@
-"""The plan of an iteration: segments that can run one after the other as soon as their mail is there."""
+"""Segments of an iteration: they can run one after the other as soon as their messages have arrived."""
 
 from __future__ import annotations
 

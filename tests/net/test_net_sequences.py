@@ -1,4 +1,4 @@
-"""Folding: one layer over sequences computes what the copies of the unrolled net compute; what stays unrolled."""
+"""Merging unrolled copies: one layer over sequences computes the same; nets that stay unrolled."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def assert_same_training(merged: NeuralNet, unrolled: NeuralNet, records: dict[s
         assert np.abs(gradient).max() > 1e-4, name
 
 
-def test_the_folded_language_model_trains_like_its_copies():
+def test_the_merged_language_model_trains_like_its_copies():
     merged, unrolled = both(LANGUAGE_MODEL, INFO)
     assert names(merged) == ["data", "onehot", "label", "gru", "drop", "ip", "loss"]
     assert [node.layer.shape for node in merged.nodes] == [
@@ -85,7 +85,7 @@ def test_the_folded_language_model_trains_like_its_copies():
     assert_same_training(merged, unrolled, texts())
 
 
-def test_parts_of_a_folded_batch_add_up():
+def test_parts_of_a_merged_batch_add_up():
     net = create_net(conf_of(LANGUAGE_MODEL), Phase.kTrain, INFO)
     records = texts()
     metrics, whole = run(net, records)
@@ -151,7 +151,7 @@ def test_a_source_without_steps_goes_to_every_step():
          "unroll_conn_type: kUnrollFirstToLast }"),
     ],
 )  # fmt: skip
-def test_what_does_not_fold_is_unrolled(what, more):
+def test_a_net_that_cannot_be_merged_is_unrolled(what, more):
     net = create_net(conf_of(LANGUAGE_MODEL + more), Phase.kTrain, INFO)
     assert "3#gru" in names(net), what
     metrics, gradients = run(net, texts())
@@ -159,7 +159,7 @@ def test_what_does_not_fold_is_unrolled(what, more):
     assert gradients["ip_weight"].any()
 
 
-def test_a_layer_that_wants_whole_sequences_says_why_it_gets_none():
+def test_a_layer_over_sequences_says_why_it_gets_none():
     text = LANGUAGE_MODEL.replace("kGRU", "kLSTM").replace("gru_conf", "lstm_conf")
     with pytest.raises(UserError, match=r"'0#gru': takes whole sequences.*copy by copy, because layer 'top' keeps a"):
         create_net(conf_of(text + 'layer { name: "top" type: kBM srclayers: "gru" }'), Phase.kTrain, INFO)
@@ -187,7 +187,7 @@ def test_singas_numbers_of_a_gru():
         np.testing.assert_allclose(feature, [0.204824, 0.204824, 0.346753, 0.346753], atol=2e-6)
 
 
-def test_params_of_a_folded_net_are_filled_like_those_of_its_copies():
+def test_params_of_a_merged_net_are_initialised_like_those_of_its_copies():
     merged, unrolled = both(LANGUAGE_MODEL, INFO)
     merged_values, unrolled_values = initial_values(merged.params, 3), initial_values(unrolled.params, 3)
     assert merged_values.keys() == unrolled_values.keys()

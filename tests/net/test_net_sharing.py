@@ -1,4 +1,4 @@
-"""Names of params, and which layers use the same one."""
+"""Names of params, and layers that share a param."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_a_shared_param_is_its_owners_with_init_and_scales():
     assert net.params["w"].conf.init is not None
 
 
-def test_the_owner_may_come_later_and_may_be_named_in_place_of_an_own_name():
+def test_the_owner_may_come_later_and_its_name_may_be_repeated():
     net = net_of(
         DATA + ip("a", "data", 'param { name: "w" share_from: "w" }') + ip("b", "a", 'param { name: "w" wd_scale: 5 }'),
         data=FLAT,
@@ -100,7 +100,7 @@ def test_wrong_params_are_refused_with_their_place(params, message):
         net_of(DATA + owner + ip("b", "a", params, 2), data=FLAT)
 
 
-def test_a_turned_matrix_is_answered_with_the_remedy():
+def test_a_transposed_matrix_is_answered_with_the_remedy():
     with pytest.raises(UserError, match=r"job.conf:8: .*\(2, 6\).*\(6, 2\); set transpose in its innerproduct_conf"):
         net_of(
             DATA + ip("a", "data", 'param { name: "w" }') + ip("b", "a", 'param { share_from: "w" }', 2),

@@ -1,4 +1,4 @@
-"""Unrolling: SINGA's names and sources, params shared with copy 0, and what is refused."""
+"""Unrolling: SINGA's names and sources, params shared with copy 0, and errors."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_a_net_that_is_not_unrolled_stays_as_it_is():
     assert unroll(conf) is conf
 
 
-def test_a_param_that_shares_anothers_does_so_in_every_copy():
+def test_a_shared_param_is_shared_in_every_copy():
     copies = unrolled(layer("x", "kReLU", param=[{"name": "v", "share_from": "w"}]))
     assert [(copies[f"{step}#x"].param[0].name, copies[f"{step}#x"].param[0].share_from) for step in range(3)] == [
         ("v", "w"), ("1#v", "w"), ("2#v", "w")

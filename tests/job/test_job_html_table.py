@@ -1,4 +1,4 @@
-"""The picture of a job in a notebook."""
+"""The HTML table of a job in a notebook."""
 
 from xml.etree import ElementTree
 
@@ -34,7 +34,7 @@ def test_there_is_a_row_for_each_layer():
     ]
 
 
-def test_the_head_says_how_it_is_trained():
+def test_the_first_line_summarises_the_training():
     head = "".join(picture(JOB).find("div").itertext())
     assert head == "<b>&: 10 steps of kBP, kSGD at 0.01 (kFixed), 1 × 2 workers"
 
@@ -45,5 +45,5 @@ def test_rates_in_steps_are_all_shown():
     assert head == "job: 0 steps of kBP, kSGD at 0.1, 1e-05 (kFixedStep)"
 
 
-def test_an_empty_job_has_a_picture_too():
+def test_an_empty_job_has_a_table_too():
     assert len(list(picture("").iter("tr"))) == 1
