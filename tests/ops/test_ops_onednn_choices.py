@@ -14,10 +14,10 @@ from tests.support.cpu_instructions import AVX2
 
 try:
     from dsinga.ops.onednn import choices, convolution, library
-    from dsinga.ops.onednn.choices import NONE, TABLE, choose, choose_kernel, resolve, switched_off
+    from dsinga.ops.onednn.choices import NONE, SGEMM, TABLE, choose, choose_kernel, resolve, switched_off
     from dsinga.ops.onednn.descriptors import Handle, dense, engine, free, image, strided
     from dsinga.ops.onednn.onednn_ops import OnednnOps
-    from dsinga.ops.onednn.primitive import _attributes, _implementation
+    from dsinga.ops.onednn.primitive import attributes, implementation_of
     from dsinga.ops.onednn.thread import thread_state
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)
@@ -49,10 +49,10 @@ def new_thread():
 
 def implementations(function: str, *arguments) -> set[str]:
     """All implementations that the library has for a primitive."""
-    description = Handle("primitive_desc", f"{function}_primitive_desc_create", *arguments, _attributes(()))
-    names = {_implementation(description)}
+    description = Handle("primitive_desc", f"{function}_primitive_desc_create", *arguments, attributes())
+    names = {implementation_of(description)}
     while not library.lib.dnnl_primitive_desc_next_impl(description):
-        names.add(_implementation(description))
+        names.add(implementation_of(description))
     return names
 
 
@@ -67,10 +67,6 @@ def library_names(kernel: str) -> set[str]:
         forward, geometry = convolution._forward(*shapes), convolution._geometry(*shapes[2:])
         y, algorithm = image(forward.output_shape), library.CONVOLUTION
         kinds = {
-            "convolution": (
-                *("convolution_forward", engine, library.TRAINING, algorithm),
-                *(image(x), free(w), None, y, *geometry),
-            ),
             "convolution_grad_x": (
                 *("convolution_backward_data", engine, algorithm),
                 *(image(x), free(w), y, *geometry, forward.convolve.description),
@@ -88,12 +84,8 @@ def library_names(kernel: str) -> set[str]:
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_name_of_the_table_exists(name):
     choice = BY_NAME[name]
-    if choice.is_of_library:
-        assert choice.implementation in library_names(choice.kernel)
-    else:
-        assert callable(resolve(choice.implementation))
-    replaced = set(choice.instead_of) - {NONE}
-    assert not replaced or replaced <= library_names(choice.kernel)
+    assert callable(resolve(choice.implementation))
+    assert choice.instead_of in (NONE, SGEMM) or choice.instead_of in library_names(choice.kernel)
     assert choice.measured
 
 
@@ -134,10 +126,10 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
         ("inner_product", "gemm:jit:f32", (16, 40, 30), None),
         ("inner_product", "brg:avx512_core", (20, 40, 30), None),
         ("lrn", NONE, ((2, 3, 4, 4), 3, 1.0, 0.75, 1.0, True), "lrn-by-shifted-sums"),
-        ("repeated_product", "sgemm", (4,), "packed-weights"),
-        ("repeated_product", "sgemm", (3,), None),
-        ("product_into", "sgemm", (np.ones((9, 7)).T, np.ones((7, 3))), "tall-product-transposed"),
-        ("product_into", "sgemm", (np.ones((7, 9)), np.ones((7, 3))), None),
+        ("repeated_product", SGEMM, (4,), "packed-weights"),
+        ("repeated_product", SGEMM, (3,), None),
+        ("product_into", SGEMM, (np.ones((9, 7)).T, np.ones((7, 3))), "tall-product-transposed"),
+        ("product_into", SGEMM, (np.ones((7, 9)), np.ones((7, 3))), None),
     ],
 )
 def test_a_row_is_for_these_cases(kernel, implementation, arguments, row):
@@ -160,14 +152,14 @@ def kernels_of_a_small_net() -> list[str]:
 def test_plain_has_the_first_choice_of_the_library_everywhere(new_thread, monkeypatch):
     monkeypatch.setenv(choices.VARIABLE, "plain")
     assert switched_off() == set(BY_NAME)
-    own = {choice.implementation.partition(".")[2] for choice in TABLE if not choice.is_of_library}
+    own = {choice.implementation.partition(".")[2] for choice in TABLE}
     assert not own & set(new_thread(kernels_of_a_small_net))
     assert not OnednnOps().factor(np.ones((3, 3), np.float32), [2] * 9).rows
 
 
 def test_a_row_that_is_switched_off_leaves_the_others(monkeypatch):
     monkeypatch.setattr(choices, "switched_off", lambda: {"packed-weights"})
-    assert choose("repeated_product", "sgemm", 9) is None
+    assert choose("repeated_product", SGEMM, 9) is None
     assert choose("lrn", NONE) is BY_NAME["lrn-by-shifted-sums"]
 
 

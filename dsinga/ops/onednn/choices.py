@@ -2,7 +2,7 @@
 
 :func:`choose` is the only reader of the table. ``DSINGA_ONEDNN=plain`` in the environment switches all rows off: every
 kernel is then oneDNN's first choice, or numpy's where the library has none. ``python -m tests.benchmarks.bench_choices
-NET ROW`` measures a row; what was measured stands in docs/dev/measurements.md.
+ROW`` measures a row; docs/dev/measurements.md has what was measured.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dsinga.ops.types import Array, Pair
 
 VARIABLE = "DSINGA_ONEDNN"
 NONE = "none"  # the library's implementation where it has none
+SGEMM = "sgemm"  # the library's function, which is no primitive with a name
 
 Shape = tuple[int, ...]
 
@@ -29,32 +30,17 @@ Shape = tuple[int, ...]
 class Choice(NamedTuple):
     """A row of the table.
 
-    Where ``kernel`` would be computed by one of the library's implementations in ``instead_of`` (by any, if that is
-    empty), and ``when`` is true of the kernel's arguments, ``implementation`` computes it: another of the library's, by
-    its name, or ``module.Class`` of this package. ``measured`` says on which processor, when, and what it gained.
+    Where the library would compute ``kernel`` by its implementation ``instead_of``, and ``when`` is true of the
+    kernel's arguments, ``implementation`` computes it: ``module.Class`` of this package. ``measured`` has the
+    processor, the date and the time, as a share of the time without the row.
     """
 
     name: str
     kernel: str
-    instead_of: tuple[str, ...]
+    instead_of: str
     when: Callable[..., bool]
     implementation: str
     measured: str
-
-    @property
-    def is_of_library(self) -> bool:
-        """Whether the implementation is another one of the library's."""
-        return ":" in self.implementation
-
-
-def is_one_pixel(x: Shape, w: Shape, stride: Pair, pad: Pair, bias: bool = False) -> bool:
-    """Whether a convolution's kernel is 1 x 1."""
-    return w[2:] == (1, 1)
-
-
-def has_strides_and_few_filters(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
-    """Whether a convolution has strides and at most 64 filters."""
-    return stride != (1, 1) and w[0] <= 64
 
 
 def needs_masks(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
@@ -89,33 +75,9 @@ def always(*arguments: Any) -> bool:
 
 TABLE = (
     Choice(
-        "one-pixel-forward",
-        "convolution",
-        (),
-        is_one_pixel,
-        "jit_1x1:avx2",
-        "EPYC, AVX2, 2026-11: 0.67 to 0.76 of the kernel's time; Xeon, 2026-11-22: resnet 0.99",
-    ),
-    Choice(
-        "one-pixel-backward",
-        "convolution_grad_x",
-        (),
-        is_one_pixel,
-        "jit_1x1:avx2",
-        "EPYC, AVX2, 2026-11: 0.9 of the kernel's time; Xeon, 2026-11-22: resnet 0.99",
-    ),
-    Choice(
-        "strided-backward",
-        "convolution_grad_x",
-        (),
-        has_strides_and_few_filters,
-        "jit:avx2",
-        "EPYC, AVX2, 2026-11: 0.67 of the kernel's time; Xeon, 2026-11-22: resnet 1.01",
-    ),
-    Choice(
         "padded-channels",
         "convolution_grad_x",
-        ("brg_fwd:avx2+brgconv:avx2",),
+        "brg_fwd:avx2+brgconv:avx2",
         needs_masks,
         "convolution.PaddedBackwardData",
         "Xeon limited to AVX2, 2026-11-22: mnist-convnet 0.96",
@@ -123,7 +85,7 @@ TABLE = (
     Choice(
         "kernel-gradient-by-products",
         "convolution_grad_w",
-        ("jit:avx2",),
+        "jit:avx2",
         is_wide,
         "kernel_gradient.KernelGradient",
         "EPYC, AVX2, 2026-11: AlexNet's kernels 0.67 to 0.91, cifar10-64 0.85",
@@ -131,7 +93,7 @@ TABLE = (
     Choice(
         "kernel-gradient-without-im2col",
         "convolution_grad_w",
-        ("x64:gemm:jit",),
+        "x64:gemm:jit",
         always,
         "kernel_gradient.KernelGradient",
         "EPYC, AVX2, 2026-11: 0.33 of the kernel's time",
@@ -139,7 +101,7 @@ TABLE = (
     Choice(
         "inner-product-by-sgemm",
         "inner_product",
-        ("gemm:jit:f32",),
+        "gemm:jit:f32",
         fills_no_registers,
         "products.SgemmProduct",
         "EPYC, AVX2, 2026-11: 0.73 of the kernel's time, the median of 2,500 random shapes",
@@ -147,7 +109,7 @@ TABLE = (
     Choice(
         "lrn-by-shifted-sums",
         "lrn",
-        (NONE,),
+        NONE,
         always,
         "lrn.ShiftedSums",
         "EPYC, AVX2, 2026-11: 0.29 of numpy's time forward, 0.18 backward",
@@ -155,7 +117,7 @@ TABLE = (
     Choice(
         "packed-weights",
         "repeated_product",
-        (),
+        SGEMM,
         is_repeated,
         "recurrent.PackedProduct",
         "EPYC, AVX2, 2026-11: 0.88 of the kernel's time",
@@ -163,7 +125,7 @@ TABLE = (
     Choice(
         "tall-product-transposed",
         "product_into",
-        (),
+        SGEMM,
         is_tall,
         "recurrent.multiply_transposed",
         "EPYC, AVX2, 2026-11: 0.44 of the kernel's time",
@@ -175,9 +137,7 @@ TABLE = (
 def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
     """Return the row for a kernel that the library would compute by ``implementation``; None where there is none."""
     for choice in _rows(kernel):
-        if choice.instead_of and implementation not in choice.instead_of:
-            continue
-        if choice.name not in switched_off() and choice.when(*arguments):
+        if implementation == choice.instead_of and choice.name not in switched_off() and choice.when(*arguments):
             return choice
     return None
 
@@ -200,8 +160,6 @@ def _make(kernel: str, library_kernel: Callable[..., Any], *arguments: Any) -> A
             raise
     if choice is None:
         return made
-    if choice.is_of_library:
-        return library_kernel(*arguments, prefer=choice.implementation)
     return resolve(choice.implementation)(*arguments)
 
 

@@ -34,7 +34,7 @@ Shape = tuple[int, ...]
 class ConvolutionForward:
     """The library's convolution, with a bias or without."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, bias: bool = False, prefer: str | None = None):
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, bias: bool = False):
         self.output_shape = (x[0], w[0], *output_sizes(x, w[2:], stride, pad))
         self.convolve = Primitive(
             "convolution_forward",
@@ -42,7 +42,6 @@ class ConvolutionForward:
             *(image(x), free(w), dense(w[:1]) if bias else None, image(self.output_shape)),
             *_geometry(stride, pad),
             operands=(SRC, WEIGHTS, DST, BIAS) if bias else (SRC, WEIGHTS, DST),
-            prefer=prefer,
             operations=_operations(self.output_shape, w),
         )
         self.implementation = self.convolve.implementation
@@ -58,7 +57,7 @@ class ConvolutionForward:
 class BackwardData:
     """The library's gradient of a convolution's images, from rows (B, H', W', F) and the kernel (F, C, kh, kw)."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, prefer: str | None = None):
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
         forward = _forward(x, w, stride, pad)
         self.shape = x
         self.convolve = Primitive(
@@ -68,7 +67,6 @@ class BackwardData:
             forward.convolve.description,
             operands=(DIFF_DST, WEIGHTS, DIFF_SRC),
             operations=_operations(forward.output_shape, w),
-            prefer=prefer,
         )
         self.implementation = self.convolve.implementation
         self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
@@ -99,7 +97,7 @@ class PaddedBackwardData:
 class BackwardWeights:
     """The library's gradient of a convolution's kernel, from rows (B, H, W, C) and (B, H', W', F)."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair, prefer: str | None = None):
+    def __init__(self, x: Shape, w: Shape, stride: Pair, pad: Pair):
         forward = _forward(x, w, stride, pad)
         self.shape = w
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.
@@ -110,7 +108,6 @@ class BackwardWeights:
             forward.convolve.description,
             operands=(SRC, DIFF_DST, DIFF_WEIGHTS),
             operations=_operations(forward.output_shape, w),
-            prefer=prefer,
         )
         self.implementation = self.convolve.implementation
         self.unpack = reorder(self.convolve.layout(DIFF_WEIGHTS), dense(w))
@@ -131,7 +128,7 @@ class OnednnConvolution(NumpyConvolution):
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
         shapes = x.shape, w.shape, stride, pad
-        forward = choose_kernel("convolution", ConvolutionForward, *shapes, b is not None) if accepts(x, w, b) else None
+        forward = get_kernel(ConvolutionForward, *shapes, b is not None) if accepts(x, w, b) else None
         if not forward:
             return super().convolution(x, w, b, stride, pad)
         bias = () if b is None else (np.ascontiguousarray(b),)

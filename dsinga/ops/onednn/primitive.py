@@ -38,8 +38,7 @@ class Primitive:
     ``kind`` and ``arguments`` are those of the C function ``dnnl_<kind>_primitive_desc_create``, less its last, the
     attributes: these make the scratchpad ours, and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
     function, (algorithm, descriptor) for a binary one. ``operands`` are the arguments of an execution, in the order
-    in which a call passes its arrays. Of several implementations the library ranks one first; ``prefer`` names another,
-    which is taken where there is such a one. A small kernel, by its ``operations`` (0: few for an element) and bytes,
+    in which a call passes its arrays. A small kernel, by its ``operations`` (0: few for an element) and bytes,
     runs in the calling thread alone. Raises Unsupported.
     """
 
@@ -49,18 +48,17 @@ class Primitive:
         *arguments: Any,
         operands: tuple[int, ...],
         post_ops: tuple[Any, ...] = (),
-        prefer: str | None = None,
         operations: int = 0,
     ):
         self._team = thread_state.team
         self._threads, self._execute = 1, quick_execute
         self._team.use(1)
-        description = prefer, f"{kind}_primitive_desc_create", *arguments, _attributes(post_ops)
-        self.description = _describe(*description)
+        description = f"{kind}_primitive_desc_create", *arguments, attributes(post_ops)
+        self.description = Handle("primitive_desc", *description)
         if not is_small(operations, sum(map(self.size, operands))):
             self._threads, self._execute = self._team.size, execute
             self._team.use(self._threads)
-            self.description = _describe(*description)  # it says how the work is divided
+            self.description = Handle("primitive_desc", *description)  # it says how the work is divided
         if self.implementation.startswith(("ref", "simple")):
             raise Unsupported(f"{kind} by {self.implementation}")
         self._primitive = Handle("primitive", "primitive_create", self.description)
@@ -102,27 +100,20 @@ class Primitive:
     @property
     def implementation(self) -> str:
         """The library's name for the code behind the primitive, as "brgconv:avx512_core"."""
-        return _implementation(self.description)
+        return implementation_of(self.description)
 
 
-def _implementation(description: Handle) -> str:
+def implementation_of(description: Handle) -> str:
+    """Return the library's name for the code behind a description."""
     name = ctypes.c_char_p()
     check(lib.dnnl_primitive_desc_query(description, IMPLEMENTATION, 0, ctypes.byref(name)), "query")
     return (name.value or b"").decode()
 
 
-def _describe(prefer: str | None, function: str, *arguments: Any) -> Handle:
-    """Describe a primitive by the implementation ``prefer``, or by the library's first if that is None or not there."""
-    description = Handle("primitive_desc", function, *arguments)
-    while prefer and _implementation(description) != prefer:
-        if lib.dnnl_primitive_desc_next_impl(description):
-            return Handle("primitive_desc", function, *arguments)
-    return description
-
-
-def _attributes(post_ops: tuple[Any, ...]) -> Handle:
-    attributes = Handle("primitive_attr", "primitive_attr_create")
-    check(lib.dnnl_primitive_attr_set_scratchpad_mode(attributes, 1), "set_scratchpad_mode")
+def attributes(post_ops: tuple[Any, ...] = ()) -> Handle:
+    """Return attributes of a primitive: the scratchpad is the caller's, and ``post_ops`` follow."""
+    result = Handle("primitive_attr", "primitive_attr_create")
+    check(lib.dnnl_primitive_attr_set_scratchpad_mode(result, 1), "set_scratchpad_mode")
     chain = Handle("post_ops", "post_ops_create")
     for algorithm, *values in post_ops:
         if len(values) == 1:
@@ -130,8 +121,8 @@ def _attributes(post_ops: tuple[Any, ...]) -> Handle:
         else:
             alpha, beta = map(ctypes.c_float, values)
             check(lib.dnnl_post_ops_append_eltwise(chain, algorithm, alpha, beta), "append_eltwise")
-    check(lib.dnnl_primitive_attr_set_post_ops(attributes, chain), "set_post_ops")
-    return attributes
+    check(lib.dnnl_primitive_attr_set_post_ops(result, chain), "set_post_ops")
+    return result
 
 
 def operand_of(post_op: int) -> int:

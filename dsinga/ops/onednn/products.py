@@ -53,13 +53,12 @@ class TransposedProduct:
     The library repacks the second operand of a product: let that be x, which is smaller than W as a rule.
     """
 
-    def __init__(self, rows: int, outputs: int, inputs: int, prefer: str | None = None):
+    def __init__(self, rows: int, outputs: int, inputs: int):
         self.multiply = Primitive(
             "matmul",
             *(engine, dense((outputs, inputs)), strided((inputs, rows), (1, inputs)), None, dense((outputs, rows))),
             operands=(SRC, WEIGHTS, DST),
             operations=2 * rows * outputs * inputs,
-            prefer=prefer,
         )
         self.implementation = self.multiply.implementation
         self.shape = (outputs, rows)

@@ -15,6 +15,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
 from dsinga.ops.onednn import choices
+from dsinga.ops.onednn.choices import SGEMM
 from dsinga.ops.onednn.descriptors import dense, engine, free, strided
 from dsinga.ops.onednn.elementwise import Function
 from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS
@@ -72,7 +73,7 @@ class OnednnRecurrent(NumpyRecurrent):
         if not accepts(a, b, out):
             super().multiply_into(a, b, out, add)
             return
-        choice = None if add else choices.choose("product_into", "sgemm", a, out)
+        choice = None if add else choices.choose("product_into", SGEMM, a, out)
         if choice:
             choices.resolve(choice.implementation)(a, b, out)
         else:
@@ -80,7 +81,7 @@ class OnednnRecurrent(NumpyRecurrent):
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
         counts = Counter(rows) if accepts(matrix) else {}
-        packed = [count for count, uses in counts.items() if choices.choose("repeated_product", "sgemm", uses)]
+        packed = [count for count, uses in counts.items() if choices.choose("repeated_product", SGEMM, uses)]
         return Factor(matrix, frozenset(packed), {})
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
