@@ -19,6 +19,7 @@ import numpy as np
 from dsinga.bench import _with_synthetic_records
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records, Rows
+from dsinga.layers.context import PassObserver
 from dsinga.net import create_net
 from dsinga.ops import Array, Ops, get_ops
 from dsinga.training import algorithm, create_updater, initial_values
@@ -52,6 +53,7 @@ class Loop:
         self.params = ReplicatedParams(self.net.params, self.updater, ops)
         self.params.put(ReplicaState(self.first, None))
         self.step = 0
+        self.observer: PassObserver | None = None
 
     def iterate(
         self, values: Mapping[str, Array] | None = None, push: Callable[[str, Any], None] | None = None
@@ -59,7 +61,7 @@ class Loop:
         """Run an iteration; return its metrics."""
         if values is None:
             values = {name: self.params[name].reshape(p.shape) for name, p in self.net.params.items()}
-        ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step)
+        ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step, observer=self.observer)
         metrics = self.train(self.net, values, self.records, ctx, push or self._push)
         self.params.finish()
         self.step += 1
