@@ -83,6 +83,12 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
     return module
 
 
+def is_user_code(entry: Any) -> bool:
+    """Whether a class, a function, or the class of an object is defined outside this package."""
+    named = entry if hasattr(entry, "__name__") else type(entry)
+    return bool(named.__module__.partition(".")[0] != "dsinga")
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or the empty string if none is similar."""
     matches = difflib.get_close_matches(name, list(names), n=1)

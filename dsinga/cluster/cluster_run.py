@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,6 @@ from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import TaskChain, TaskChains, gather
 from dsinga.errors import RunError
 from dsinga.job import Phase
-from dsinga.training import Metrics
 from dsinga.worker.config import PartitionKey, WorkerConfig
 from dsinga.worker.param_slices import Arrays, replica_values, whole_values
 from dsinga.worker.processor import Processor
@@ -33,15 +31,6 @@ FAREWELL = 3
 def new_run() -> str:
     """Return a name for a run that no other run has."""
     return uuid.uuid4().hex[:8]
-
-
-def add_metrics(parts: Sequence[Metrics]) -> Metrics:
-    """Return the sums and counts of several parts, added in their order."""
-    sums: Metrics = {}
-    for name, (total, count) in itertools.chain.from_iterable(part.items() for part in parts):
-        before = sums.get(name, (0.0, 0.0))
-        sums[name] = (before[0] + total, before[1] + count)
-    return sums
 
 
 # Submits a task graph: (client, keys of the partitions, tasks that it must come after, end of the tasks' names).

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, get_worker
 
-from dsinga.cluster.cluster_run import add_metrics, new_run
+from dsinga.cluster.cluster_run import new_run
 from dsinga.cluster.devices import HERE, choose_processors
 from dsinga.cluster.outputs import OUTPUTS, write_output
 from dsinga.cluster.placement import workers_at_hand
@@ -23,7 +23,7 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Array, Ops
 from dsinga.registry import nearest
-from dsinga.training import Metrics, check_params, forward
+from dsinga.training import Metrics, add_metrics, check_params, forward
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.param_slices import Arrays
 from dsinga.worker.processor import Processor

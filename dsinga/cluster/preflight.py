@@ -12,6 +12,7 @@ from distributed.protocol.pickle import dumps
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
 from dsinga.ops import get_ops
+from dsinga.registry import is_user_code
 from dsinga.worker.batch_reader import BatchReader
 
 
@@ -28,9 +29,9 @@ def check_travels(
     for address, trouble in client.run(_kernels_missing, workers=sorted(addresses), on_error="ignore").items():
         if trouble:
             raise UserError(f"the Dask worker {address} has no kernels: {trouble}")
-    own = {what: one for what, one in (others or {}).items() if is_own(one)}
+    own = {what: one for what, one in (others or {}).items() if is_user_code(one)}
     layers = [node.layer for net in nets for node in net.nodes]
-    own.update({f"layer {layer.name!r}": layer for layer in layers if is_own(layer)})
+    own.update({f"layer {layer.name!r}": layer for layer in layers if is_user_code(layer)})
     for what, one in own.items():
         try:
             packed = dumps(one)
@@ -66,12 +67,6 @@ def _kernels_missing() -> str:
     except UserError as error:
         return str(error)
     return ""
-
-
-def is_own(one: Any) -> bool:
-    """Whether an object, or a function, is of code outside this package."""
-    named = one if hasattr(one, "__name__") else type(one)
-    return bool(named.__module__.partition(".")[0] != "dsinga")
 
 
 def _trouble(packed: bytes) -> str:

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from dsinga.checkpoint import write_checkpoint
 from dsinga.cluster import timetable
-from dsinga.cluster.cluster_run import ClusterRun, add_metrics
+from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import Grain
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.supervision import TaskChain
 from dsinga.errors import Diverged
 from dsinga.job import Phase, to_text
-from dsinga.training import Metrics, name_metrics
+from dsinga.training import Metrics, add_metrics, name_metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.worker.config import RoundReport
 from dsinga.worker.param_slices import Arrays

@@ -82,6 +82,7 @@ class Layer(ABC):
     to the i-th destination (in the order of the net), ``part_shapes`` has the shape of each, ``shape`` that of the
     whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
     ``makes_labels`` layers give labels of their own; so do input layers. Others pass on those of their sources.
+    ``metric_names`` are the names of all metrics that it may report; a job may let its extensions monitor them.
     ``label_shape`` is the shape of one row's label, of a layer that makes labels: () or, for sequences, (T,).
 
     Cut by rows (dimension 0), a layer computes any rows of the batch. ``connection`` says how it is cut by features
@@ -110,6 +111,7 @@ class Layer(ABC):
     over_steps: ClassVar[bool] = False
     is_recurrent: ClassVar[bool] = False
     hands_parts: ClassVar[bool] = False
+    metric_names: ClassVar[tuple[str, ...]] = ()
     label_shape: Shape = ()
     makes_labels: ClassVar[bool] = False
     connection: Connection | None = None

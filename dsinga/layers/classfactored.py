@@ -41,6 +41,7 @@ class ClassSoftmaxLoss(Layer):
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
     is_loss: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "entropy")
     over_steps: ClassVar[bool] = True
     gathered_because = "normalises over all words of a class"
 

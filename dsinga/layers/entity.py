@@ -28,6 +28,7 @@ class EntityF1(Layer):
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
     is_output = True
+    metric_names: ClassVar[tuple[str, ...]] = ("precision", "recall", "f1")
     over_steps: ClassVar[bool] = True
     gathered_because = "looks at all tags of a sequence"
 

@@ -28,6 +28,7 @@ class HingeLoss(Layer):
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
     is_loss: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
     gathered_because = "compares the classes of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

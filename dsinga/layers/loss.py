@@ -30,6 +30,7 @@ class SoftmaxLoss(Layer):
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
     is_loss: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
     gathered_because = "normalises over all classes of a row"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -62,6 +63,7 @@ class PairLoss(Layer):
     source_count: ClassVar[int | None] = 2
     gathered_because = "reports the loss of whole rows"
     is_loss: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

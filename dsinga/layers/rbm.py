@@ -123,6 +123,7 @@ class Reconstruction(Layer):
     distance of a row from the data, Σ(v - v')², on the average.
     """
 
+    metric_names: ClassVar[tuple[str, ...]] = ("reconstruction_error",)
     gathered_because = "samples whole rows"
 
     def __init__(self, visible: RBMVis, hidden: RBMHid):

@@ -104,6 +104,7 @@ class LayerContract(LayerParts):
         assert_same(before, arrays_of(layer, first))
         assert_same(before, arrays_of(layer, second))
         assert first.output.metrics == second.output.metrics
+        assert {*first.output.metrics} <= {*layer.metric_names}, "declare all metrics in metric_names"
 
     def test_phases_differ_only_where_the_case_says_so(self, case: LayerCase, ops: Ops) -> None:
         """Validation and test compute the same bits, and change no lasting state except states by rows."""

@@ -6,7 +6,7 @@ from dsinga.training.bp import Push, bp
 from dsinga.training.forward_pass import forward
 from dsinga.training.generation import Generator, generate, generator
 from dsinga.training.initialisers import check_params, initial_values, initialise
-from dsinga.training.metrics import Metrics, name_metrics
+from dsinga.training.metrics import Metrics, add_metrics, declared_metrics, name_metrics
 from dsinga.training.schedules import Schedule, schedule
 from dsinga.training.updater import Updater, create_updater
 
@@ -17,11 +17,13 @@ __all__ = [
     "Push",
     "Schedule",
     "Updater",
+    "add_metrics",
     "algorithm",
     "bp",
     "check_params",
     "checked",
     "create_updater",
+    "declared_metrics",
     "forward",
     "generate",
     "generator",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,15 @@ from dsinga.ops import Ops
 COPY = re.compile(r"^\d+#")  # before the name of a layer: a time step of it
 Metrics = dict[str, tuple[float, float]]
 Reports = Sequence[tuple[str, Mapping[str, tuple[float, float]]]]
+
+
+def add_metrics(parts: Iterable[Metrics]) -> Metrics:
+    """Return the sums and counts of several parts, added in their order."""
+    sums: Metrics = {}
+    for name, (total, count) in itertools.chain.from_iterable(part.items() for part in parts):
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + total, before[1] + count)
+    return sums
 
 
 def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:
@@ -72,6 +82,16 @@ def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
     if not net.bridged:
         return merge_metrics(reports)
     return {f"{layer}/{name}": value for layer, metrics in reports for name, value in metrics.items()}
+
+
+def declared_metrics(net: NeuralNet) -> list[str]:
+    """Return the names of all metrics that the layers of ``net`` declare, as people see them.
+
+    A layer of the user's may report others besides.
+    """
+    return list(
+        merge_metrics([(node.layer.name, dict.fromkeys(node.layer.metric_names, (0, 0))) for node in net.nodes])
+    )
 
 
 def name_metrics(net: NeuralNet, sums: Metrics) -> Metrics:

@@ -12,7 +12,7 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.net import NeuralNet, cut_rows
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops.numpy_ops import NumpyOps
-from dsinga.training import Metrics, bp, forward, name_metrics
+from dsinga.training import Metrics, add_metrics, bp, declared_metrics, forward, name_metrics
 from tests.support.worker_group import Group, Stuck, WorkerMail
 
 RATE = 0.05
@@ -124,6 +124,7 @@ def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch]) -> Run:
         ctx = Context(kernels(values), net.phase, Rows(0, batch_size(net), batch_size(net)), seed=3, step=step)
         pushed: Values = {}
         metrics.append(bp(net, held, batch, ctx, pushed.__setitem__))
+        assert [*metrics[-1]] == declared_metrics(net)
         gradients.append({name: np.asarray(one).reshape(net.params[name].shape) for name, one in pushed.items()})
         held = {name: apply(net.params[name].trainable, held[name], gradients[-1][name]) for name in held}
     return Run(held, gradients, metrics)
@@ -165,16 +166,6 @@ def own_records(net: NeuralNet, batch: Batch, rows: Rows) -> dict[str, Records]:
             data, labels = batch[node.layer.name]
             own[node.layer.name] = Records(data[start:stop], None if labels is None else labels[start:stop])
     return own
-
-
-def add_metrics(reports: Sequence[Metrics]) -> Metrics:
-    """Add up what the workers report."""
-    total: Metrics = {}
-    for report in reports:
-        for name, (value, count) in report.items():
-            before = total.get(name, (0.0, 0.0))
-            total[name] = before[0] + value, before[1] + count
-    return total
 
 
 def initial(net: NeuralNet, dtype: type = np.float64, seed: int = 0) -> Values:
