@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
     from dsinga.cluster import Arrays
+    from dsinga.planner.plan import Plan
 
 PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}
 
@@ -238,6 +239,40 @@ def partition_net(
     return cluster.build_partitioned_net(job, _phase(phase), workers, roots(job, data_root))
 
 
+def plan(
+    job: Job | str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    data_root: str | None = None,
+) -> Plan:
+    """Predict the time of an iteration for each way to partition the net of a job.
+
+    Layers are timed on this machine once and cached (dask config ``dsinga.cache``).
+
+    Args:
+        job: a Job, or the path of a job file. Its stores may be missing if it gives the shapes of their records.
+        workers: the number of workers of the worker group, which need not exist; by default the job's, else one for
+            each core of this machine.
+        bandwidth: that of the network between machines, such as "1Gbit" or "100MB/s".
+        latency: that of the network between machines, such as "0.1ms". With a bandwidth or a latency, workers are on
+            machines like this one; without, on this machine as far as it has cores.
+        data_root: where relative paths of the job are looked up last.
+
+    Raises UserError for bad input.
+    """
+    import dask.config
+    from dask.system import CPU_COUNT
+
+    from dsinga.planner.network import parse_network
+    from dsinga.planner.pricing import make_plan
+
+    job = job if isinstance(job, Job) else load(job)
+    network, cache = parse_network(bandwidth, latency), dask.config.get("dsinga.cache", None)
+    return make_plan(job, CPU_COUNT, workers=workers, network=network, roots=roots(job, data_root), cache=cache)
+
+
 def roots(job: Job, data_root: str | None) -> list[str]:
     """Return where relative paths of the job are looked up after the working directory."""
     where = job.where()
@@ -284,6 +319,7 @@ __all__: Sequence[str] = [
     "evaluate",
     "generate",
     "partition_net",
+    "plan",
     "predict",
     "predict_batches",
     "predict_with_labels",

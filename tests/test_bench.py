@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import rich.console
 
-from dsinga.bench import measure
 from dsinga.cluster import connect
+from dsinga.cluster.benchmark import measure
 from dsinga.job import AlgConf, Job, loads
 from dsinga.models import char_rnn, rbm
-from dsinga.profile import print_profile
+from dsinga.planner.profile import print_profile
 from dsinga.registry import register
 from dsinga.training import bp, forward
 
@@ -22,7 +22,7 @@ from dsinga.training import bp, forward
 def test_a_char_rnn_needs_no_text(cell: str):
     job = char_rnn(7, hidden=8, cell=cell, steps=5, batchsize=4)
     with connect(workers=1) as client:
-        figures = measure(job, client, steps=3, synthetic=True, data_root=None)
+        figures = measure(job, client, steps=3, synthetic=True)
     assert figures["ms_per_iteration"] > 0
     assert figures["samples_per_second"] == pytest.approx(4e3 / figures["ms_per_iteration"])
 
@@ -43,7 +43,7 @@ neuralnet {
 
 def profile_of(job: Job, steps: int) -> dict[str, Any]:
     with connect(workers=1) as client:
-        found = measure(job, client, steps=steps, synthetic=True, data_root=None, profiled=True)["profile"]
+        found = measure(job, client, steps=steps, synthetic=True, profiled=True)["profile"]
     return json.loads(json.dumps(found))
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dsinga import retrieval
 from dsinga.errors import UserError
 from dsinga.retrieval import (
     average_precision,
@@ -20,6 +19,7 @@ from dsinga.retrieval import (
     precision_at,
     precision_at_recall,
     ranked_relevance,
+    ranking,
 )
 
 RANKED = np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 0], [1, 1, 1, 1, 1]], bool)
@@ -69,7 +69,7 @@ def labels(rows: int) -> st.SearchStrategy[np.ndarray]:
 
 case = {
     "queries": few(4, 3), "database": few(9, 3), "wanted": labels(4), "own": labels(9),
-    "distance": st.sampled_from(retrieval.DISTANCES),
+    "distance": st.sampled_from(ranking.DISTANCES),
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_map_is_its_definition(queries: Any, database: Any, wanted: Any, own: An
 def test_blocks_of_queries_change_nothing(queries: Any, database: Any, wanted: Any, own: Any, distance: str) -> None:
     whole = np.concatenate([*ranked_relevance(queries, database, wanted, own, distance)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retrieval, "BLOCK", 18)
+        patch.setattr(ranking, "BLOCK", 18)
         blocks = [*ranked_relevance(queries, database, wanted, own, distance)]
     assert max(len(block) for block in blocks) <= 2
     np.testing.assert_array_equal(np.concatenate(blocks), whole)
@@ -154,5 +154,5 @@ def test_what_cannot_be_ranked_is_named(fault: str) -> None:
 
 @pytest.mark.parametrize("k", [0, 4])
 def test_no_more_than_there_is_can_be_asked(k: int) -> None:
-    with pytest.raises(UserError, match=f"a database of 3 rows 1 to 3 can be asked, not {k}"):
+    with pytest.raises(UserError, match=f"k must be between 1 and the 3 rows of the database, not {k}"):
         nearest(ROWS, ROWS, k)

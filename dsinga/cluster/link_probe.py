@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import statistics
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,15 +16,21 @@ from distributed import Client
 from dsinga.cluster.placement import host, process
 from dsinga.cluster.supervision import gather
 from dsinga.errors import RunError
-from dsinga.planner.barrier import BarrierCost, barrier_cost, time_barriers
+from dsinga.planner.barrier import BarrierCost
+from dsinga.planner.barrier_probe import (
+    TIMEOUT_SECONDS,
+    measure_barrier,
+    round_figure,
+    rounded_cost,
+    time_peer_barriers,
+)
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.transport.hostcalls import Guest, Listener, connect
-from dsinga.worker.mailbox import Courier, GroupPeers, Neighbour, Peer
+from dsinga.worker.mailbox import Courier, GroupPeers
 from dsinga.worker.meter import Meter
 
 SMALL, LARGE = 1 << 16, 1 << 24  # bytes
 CALLS = {0: 40, SMALL: 20, LARGE: 5}
-PATIENCE = 30.0  # seconds within which two processes meet
 
 
 class EchoActor:
@@ -75,13 +79,13 @@ def _measure_barrier_between(client: Client, one: str, other: str, link: Link) -
         client.submit(_time_barriers_with, names[0], names[1], workers=[one], pure=False),
         client.submit(_time_barriers_with, names[1], names[0], workers=[other], pure=False),
     ]
-    return _rounded(barrier_cost(gather(client, both, [one, other]), 2 * link.latency))
+    return rounded_cost(gather(client, both, [one, other]), 2 * link.latency)
 
 
 def link_of(seconds: dict[int, float]) -> Link:
     """Return the link that takes so many seconds for calls, there and back, with so many bytes."""
     rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
-    return Link(_near(seconds[0] / 2), _near(rate))
+    return Link(round_figure(seconds[0] / 2), round_figure(rate))
 
 
 def _time_calls(taker: Any, name: str) -> tuple[dict[int, float], bool]:
@@ -101,46 +105,16 @@ def _time_calls(taker: Any, name: str) -> tuple[dict[int, float], bool]:
     return medians, found is not None
 
 
-def measure_barrier() -> BarrierCost:
-    """Return the cost of a barrier of two threads of this process, without its messages."""
-    mails = [GroupPeers(PATIENCE, Meter()) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(_time_barriers, mails, [Neighbour(mail.box) for mail in mails[::-1]]))
-    return _rounded(barrier_cost(found, INSIDE.latency))
-
-
 def _time_barriers_with(own: str, other: str) -> list[tuple[float, float]]:
     """Task: return the times of computing and of barriers with the process that listens under ``other``."""
-    mail = GroupPeers(PATIENCE, Meter())
+    mail = GroupPeers(TIMEOUT_SECONDS, Meter())
     mail.listen(own)
     try:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while (found := connect(other)) is None:
             if time.monotonic() > deadline:
-                raise RunError(f"waited {PATIENCE:g} s for another process of this host")
+                raise RunError(f"waited {TIMEOUT_SECONDS:g} s for another process of this host")
             time.sleep(0.01)  # Dask begins the other's task when it comes to it
-        return _time_barriers(mail, Courier(found[0]))
+        return time_peer_barriers(mail, Courier(found[0]))
     finally:
         mail.close()
-
-
-def _time_barriers(mail: GroupPeers, peer: Peer) -> list[tuple[float, float]]:
-    mail.introduce([peer])
-    token = np.zeros(1, np.float32)
-
-    def wait() -> None:
-        mail.begin("a measurement")
-        mail.send(0, "here", token)
-        mail.receive("here")
-        mail.finish()
-
-    return time_barriers(wait)
-
-
-def _rounded(late: BarrierCost) -> BarrierCost:
-    return BarrierCost(*map(_near, late))
-
-
-def _near(figure: float) -> float:
-    """Return the figure within 9 percent, so that a choice that rests on it seldom changes from run to run."""
-    return 2.0 ** (round(4 * math.log2(max(figure, 1e-9))) / 4)

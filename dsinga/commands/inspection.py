@@ -24,8 +24,8 @@ def show(
 ) -> None:
     """Print the layers, shapes and params of the job CONF, and draw its net."""
     from dsinga import api
+    from dsinga.commands.net_tables import expected_memory, print_memory, print_net, print_parts
     from dsinga.job import load
-    from dsinga.show import expected_memory, print_memory, print_net, print_parts
 
     job = load(conf, overrides)
     net: NeuralNet | PartitionedNet
@@ -70,12 +70,13 @@ def bench(
     """Measure training iterations of the job CONF, without tests and checkpoints."""
     import rich.console
 
-    from dsinga.bench import measure
-    from dsinga.profile import print_profile
+    from dsinga.api import roots
+    from dsinga.cluster.benchmark import measure
+    from dsinga.planner.profile import print_profile
 
     job, connection = job_and_connection(conf, options, separate_processes=processes)
     with connection as client:
-        figures = measure(job, client, steps=steps, synthetic=synthetic, data_root=data_root, profiled=profiled)
+        figures = measure(job, client, steps=steps, synthetic=synthetic, roots=roots(job, data_root), profiled=profiled)
     if as_json:
         click.echo(json.dumps(figures))
         return
@@ -103,18 +104,19 @@ def plan(
     """
     import rich.console
 
+    from dsinga import api
     from dsinga.job import load
-    from dsinga.plan import network, predict
     from dsinga.planner.plan_table import print_plan
     from dsinga.planner.scaling_picture import draw_scaling
 
-    link = network(bandwidth, latency)
     job = load(conf, options["overrides"])
-    found = predict(job, workers=options["workers"], network=link, data_root=options["data_root"])
+    plan = api.plan(
+        job, workers=options["workers"], bandwidth=bandwidth, latency=latency, data_root=options["data_root"]
+    )
     if as_json:
-        click.echo(json.dumps(found.figures()))
+        click.echo(json.dumps(plan.figures()))
     else:
-        print_plan(found.figures(), rich.console.Console(soft_wrap=True, highlight=False))
+        print_plan(plan.figures(), rich.console.Console(soft_wrap=True, highlight=False))
     if picture:
-        picture.write_text(draw_scaling(found.speedups(), f"{found.job}: speedup by workers"), encoding="utf-8")
+        picture.write_text(draw_scaling(plan.speedups(), f"{plan.job}: speedup by workers"), encoding="utf-8")
         click.echo(f"drawn to {picture}", err=as_json)

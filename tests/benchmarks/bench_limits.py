@@ -23,8 +23,8 @@ import torch
 from distributed import Client
 from torch.profiler import ProfilerActivity, profile
 
-from dsinga.bench import measure
 from dsinga.cluster import connect
+from dsinga.cluster.benchmark import measure
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.ours import job
 from tests.benchmarks.torch_nets import loss_of, peer
@@ -93,7 +93,7 @@ def peak() -> float:
 def ours(name: str, client: Client) -> Turn:
     """Train dsinga's net of a case."""
     wanted = job(CASES[name].net, CASES[name].batch)
-    found = measure(wanted, client, steps=STEPS, synthetic=True, data_root=None, profiled=True)["profile"]
+    found = measure(wanted, client, steps=STEPS, synthetic=True, profiled=True)["profile"]
     kinds: dict[str, float] = defaultdict(float)
     for row in found["rows"]:
         kind = KINDS.get(row["type"], "update" if row["pass"] == "update" else "")

@@ -20,8 +20,9 @@ import click
 import numpy as np
 import zarr
 
-from dsinga.bench import measure
+from dsinga.api import roots
 from dsinga.cluster import connect
+from dsinga.cluster.benchmark import measure
 from dsinga.data import Prefetch, RecordStore, Sampler, write_store
 from dsinga.job import load
 
@@ -115,7 +116,7 @@ def waits(location: str, steps: int) -> dict[str, float]:
     data = job.neuralnet.layer[0].store_conf
     data.mean_file = None
     with connect(workers=1) as client:
-        return measure(job, client, steps=steps, synthetic=False, data_root=None)
+        return measure(job, client, steps=steps, synthetic=False, roots=roots(job, None))
 
 
 @click.command()

@@ -17,8 +17,8 @@ import click
 import dask
 from distributed import Client
 
-from dsinga.bench import measure
 from dsinga.cluster import connect
+from dsinga.cluster.benchmark import measure
 from dsinga.job import Job, loads
 
 NET = """
@@ -77,7 +77,7 @@ def main(
                 for strategy in strategies:
                     for on in overlaps if strategy != "one worker" else (True,):
                         with dask.config.set({"dsinga.overlap": on}):
-                            one = measure(job(strategy, batch), client, steps=steps, synthetic=True, data_root=None)
+                            one = measure(job(strategy, batch), client, steps=steps, synthetic=True)
                         found.setdefault((strategy, on), []).append(one)
             for (strategy, on), turns_of in found.items():
                 median = {name: statistics.median(turn[name] for turn in turns_of) for name in turns_of[0]}

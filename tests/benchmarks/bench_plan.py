@@ -20,9 +20,9 @@ import click
 from distributed import Client
 
 from dsinga.api import with_workers
-from dsinga.bench import measure
 from dsinga.cluster import connect
 from dsinga.cluster.automatic import machine_of, process_map_of
+from dsinga.cluster.benchmark import measure
 from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
@@ -163,7 +163,7 @@ def run(case: Case) -> tuple[float, float]:
         job = job.replace(cluster=job.cluster.replace(nservers_per_group=case.workers))
     with connect(workers=case.workers, separate_processes=case.processes) as client:
         before, cuts = foresee(job, client, case.strategy)
-        figures = measure(with_cuts(job, cuts), client, steps=STEPS, synthetic=True, data_root=None)
+        figures = measure(with_cuts(job, cuts), client, steps=STEPS, synthetic=True)
         after, _ = foresee(job, client, case.strategy, cuts)
     return (before + after) / 2, figures["ms_per_iteration"]
 

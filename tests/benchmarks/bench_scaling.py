@@ -26,8 +26,8 @@ from typing import Any
 import click
 
 from dsinga.api import with_workers
-from dsinga.bench import measure
 from dsinga.cluster import connect
+from dsinga.cluster.benchmark import measure
 from dsinga.job import AlgConf, ClusterConf
 from dsinga.registry import register
 from dsinga.training import Metrics, bp
@@ -54,7 +54,7 @@ def turn(name: str, workers: int, processes: bool, steps: int, cores: list[int],
         register("algorithm", "InStep")(partial(train_in_step, other))
         wanted = wanted.replace(train_one_batch=AlgConf(user_alg="InStep"))
     with connect(workers=workers, separate_processes=processes) as client:
-        figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None)
+        figures = measure(wanted, client, steps=steps, synthetic=True)
     print(json.dumps({"ms": figures["ms_per_iteration"], "exchange_ms": figures["exchange_ms"]}))
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dsinga.bench import measure
 from dsinga.cluster import connect
+from dsinga.cluster.benchmark import measure
 from dsinga.data import write_store
 from dsinga.job import Job, loads
 from dsinga.layers.embedding import Embedding
@@ -83,7 +83,7 @@ def main() -> None:
                 for gradient in KINDS:
                     with connect(workers=2, separate_processes=separate) as client:
                         one = job(folder, drawn, updater, gradient)
-                        found = measure(one, client, steps=steps, synthetic=False, data_root=None)
+                        found = measure(one, client, steps=steps, synthetic=False, roots=[str(folder)])
                     print(
                         f"| {drawn} | {updater} | {where} | {gradient} | {found['crossing_mb']:.2f} "
                         f"| {found['ms_per_iteration']:.1f} |",

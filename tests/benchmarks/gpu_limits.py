@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import Ops, get_ops
-from dsinga.profile import Clock
+from dsinga.planner.profile import Clock
 from dsinga.training.bp import back_propagate
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.gpu_loop import Loop, milliseconds

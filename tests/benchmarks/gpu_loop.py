@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.bench import _with_synthetic_records
+from dsinga.cluster.benchmark import with_synthetic_records
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.context import PassObserver
@@ -39,7 +39,7 @@ class Loop:
 
     def __init__(self, job: Job, ops: Ops):
         with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
-            job = _with_synthetic_records(job, Path(folder))
+            job = with_synthetic_records(job, Path(folder))
             feed = open_batch_reader(job, Phase.kTrain, 1, ())
             self.net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
             self.rows = Rows(0, feed.batchsize, feed.batchsize)

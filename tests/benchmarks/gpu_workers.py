@@ -17,8 +17,8 @@ import numpy as np
 
 import dsinga
 from dsinga.api import with_workers
-from dsinga.bench import _with_synthetic_records
 from dsinga.cluster import connect
+from dsinga.cluster.benchmark import with_synthetic_records
 from dsinga.job import ClusterConf, Job
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.ours import job as job_of
@@ -46,7 +46,7 @@ def turn(name: str) -> dict[str, Any]:
     job = job_of(GPU_CASES[name].net, BATCH)
     job = job.replace(train_steps=STEPS, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[])
     with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
-        job = _with_synthetic_records(job, Path(folder))
+        job = with_synthetic_records(job, Path(folder))
         alone = params_of(job, 1, "gpu")
         return {
             "two workers on the GPU": difference(params_of(job, 2, "gpu"), alone),

@@ -7,8 +7,8 @@ import sys
 
 from dsinga import models
 from dsinga.api import with_workers
-from dsinga.bench import measure
 from dsinga.cluster import connect
+from dsinga.cluster.benchmark import measure
 from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, load
 from tests.benchmarks.cases import CASES
 
@@ -41,7 +41,7 @@ def turn(name: str, steps: int) -> dict[str, float]:
     if case.workers > 1:
         wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=case.workers))
     with connect(workers=case.workers, separate_processes=case.workers > 1) as client:
-        figures = measure(wanted, client, steps=steps, synthetic=True, data_root=None)
+        figures = measure(wanted, client, steps=steps, synthetic=True)
     return {"ms": figures["ms_per_iteration"], "mb": figures["peak_rss_mb"]}
 
 

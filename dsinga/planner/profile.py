@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes: each layer and pass, timed on one worker that computes the whole batch."""
+"""The time of each layer and pass in an iteration, measured on one worker that computes the whole batch."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ WARM_UP = 5  # iterations that are not counted
 
 
 class Pass(NamedTuple):
-    """A row of a profile: the pass of a layer ("forward", "backward"), or with no layer "update" or "rest"."""
+    """A row of a profile: a pass of a layer ("forward", "backward"), or without a layer "update" or "rest"."""
 
     layer: str
     name: str
 
 
-class Work(NamedTuple):
-    """What a pass does in an iteration: arithmetic operations, and bytes of the arrays that it takes and makes."""
+class PassWork(NamedTuple):
+    """The work of a pass in an iteration: arithmetic operations, and bytes of the arrays that it reads and writes."""
 
     operations: int
     bytes: int
 
 
 UPDATE, REST = Pass("", "update"), Pass("", "rest")
+NO_WORK = PassWork(0, 0)
 
 
 def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
@@ -58,24 +59,24 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     Raises UserError for what is wrong with the job or its stores.
     """
     check(job, [Phase.kTrain])
-    feed = open_batch_reader(job, Phase.kTrain, 1, roots)
-    net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
+    reader = open_batch_reader(job, Phase.kTrain, 1, roots)
+    net = create_net(job.neuralnet, Phase.kTrain, reader.infos)
     clock = Clock()
-    totals, passes = [], []
-    for total in _iterations(job, net, feed, clock, WARM_UP + steps):
+    totals, rows = [], []
+    for total in _iterations(job, net, reader, clock, WARM_UP + steps):
         row = clock.take()
         totals.append(total)
-        passes.append(row | {REST: total - sum(row.values())})
-    layers = [key for key in passes[0] if key.layer]
-    seconds = {key: statistics.median(row.get(key, 0.0) for row in passes[WARM_UP:]) for key in [*layers, UPDATE, REST]}
-    whole = statistics.median(totals[WARM_UP:])
+        rows.append(row | {REST: total - sum(row.values())})
+    passes = [*(pass_ for pass_ in rows[0] if pass_.layer), UPDATE, REST]
+    seconds = {pass_: statistics.median(row.get(pass_, 0.0) for row in rows[WARM_UP:]) for pass_ in passes}
+    iteration = statistics.median(totals[WARM_UP:])
     contrastive = job.train_one_batch.alg is AlgType.kCD
-    work = {key: done for key, done in clock.work.items() if key == UPDATE or not contrastive}
+    works = {pass_: work for pass_, work in clock.work.items() if pass_ == UPDATE or not contrastive}
     types = {node.layer.name: node.layer.conf.type_name for node in net.nodes}
     return {
-        "batch": feed.batchsize,
-        "ms_per_iteration": 1e3 * whole,
-        "rows": [_row(key, types, work.get(key, Work(0, 0)), own, whole) for key, own in seconds.items()],
+        "batch": reader.batchsize,
+        "ms_per_iteration": 1e3 * iteration,
+        "rows": [_row(pass_, types, works.get(pass_, NO_WORK), seconds[pass_], iteration) for pass_ in passes],
     }
 
 
@@ -83,9 +84,9 @@ class Clock:
     """Observer that adds up the seconds of the passes of one iteration, and the work that they do."""
 
     def __init__(self) -> None:
-        self.work: dict[Pass, Work] = {}
+        self.work: dict[Pass, PassWork] = {}
         self._seconds: dict[Pass, float] = {}
-        self._counting = True  # in the first iteration only: it takes time too
+        self._counting = True  # work is counted in the first iteration only, because counting takes time
 
     def __call__(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
         """Compute a pass of a layer, and time it."""
@@ -93,41 +94,41 @@ class Clock:
             Pass(layer.name, name), lambda: compute(*arguments), lambda computed: _work(layer, arguments, computed)
         )
 
-    def time(self, key: Pass, call: Callable[[], Any], work: Callable[[Any], Work]) -> Any:
-        """Return what ``call`` returns, having added its seconds, and its ``work``, to those of ``key``."""
+    def time(self, pass_: Pass, call: Callable[[], Any], work: Callable[[Any], PassWork]) -> Any:
+        """Return what ``call`` returns; add its seconds and its ``work``, a function of the result, to the pass."""
         started = time.perf_counter()
-        made = call()
-        self._seconds[key] = self._seconds.get(key, 0.0) + time.perf_counter() - started
+        computed = call()
+        self._seconds[pass_] = self._seconds.get(pass_, 0.0) + time.perf_counter() - started
         if self._counting:
-            before, now = self.work.get(key, Work(0, 0)), work(made)
-            self.work[key] = Work(before.operations + now.operations, before.bytes + now.bytes)
-        return made
+            before, added = self.work.get(pass_, NO_WORK), work(computed)
+            self.work[pass_] = PassWork(before.operations + added.operations, before.bytes + added.bytes)
+        return computed
 
     def take(self) -> dict[Pass, float]:
-        """Return the seconds of the iteration that has ended, and begin anew."""
+        """Return the seconds of the iteration that has ended, and reset them."""
         seconds, self._seconds, self._counting = self._seconds, {}, False
         return seconds
 
 
-def _iterations(job: Job, net: NeuralNet, feed: BatchReader, clock: Clock, steps: int) -> Iterator[float]:
+def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, steps: int) -> Iterator[float]:
     """Train, and yield the seconds of each iteration."""
     ops = get_ops()
     ops.set_threads(1)
     train, updater = algorithm(job.train_one_batch), create_updater(job.updater)
     replica = ReplicatedParams(net.params, updater)
     replica.put(ReplicaState(initial_values(net.params, job.seed), None))
-    rows = Rows(0, feed.batchsize, feed.batchsize)
-    wanted = {node.layer.name: node.rows or rows for node in net.nodes if node.layer.is_input}
-    touched = 3 + 2 * len(updater.slots)  # the gradient is read, the value and the state are read and written
+    rows = Rows(0, reader.batchsize, reader.batchsize)
+    input_rows = {node.layer.name: node.rows or rows for node in net.nodes if node.layer.is_input}
+    touched = 3 + 2 * len(updater.slots)  # arrays: reads the gradient, reads and writes the value and the state
 
     for step in range(steps):
         values: Mapping[str, Array] = {name: replica[name].reshape(p.shape) for name, p in net.params.items()}
-        records = feed.read(step, wanted)
+        records = reader.read(step, input_rows)
         ctx = Context(ops, Phase.kTrain, rows, job.seed, step, observer=clock)
 
         def push(name: str, gradient: Array, step: int = step) -> None:
-            flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient  # rows alone stay rows
-            work = Work(0, touched * gradient.nbytes)
+            flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient  # SparseRows have no shape
+            work = PassWork(0, touched * gradient.nbytes)
             clock.time(UPDATE, lambda: replica.update(step, name, 0, flat), lambda _: work)
 
         started = time.perf_counter()
@@ -135,35 +136,35 @@ def _iterations(job: Job, net: NeuralNet, feed: BatchReader, clock: Clock, steps
         yield time.perf_counter() - started
 
 
-def _work(layer: Layer, arguments: Sequence[Any], computed: Any) -> Work:
-    """Return the work of a pass of a layer, from its arguments and what it has computed."""
+def _work(layer: Layer, arguments: Sequence[Any], computed: Any) -> PassWork:
+    """Return the work of a pass of a layer, from its arguments and its result."""
     params, sources, *rest = arguments
     cost, sparse = layer_cost(layer), any(spec.sparse for spec in layer.params)
     numbers, read = math.prod(layer.shape), (() if sparse else params, sources)
-    if len(rest) == 1:  # forward: ctx alone
-        return Work(numbers if sparse else cost.forward, _bytes((*read, computed.feature)))
+    if len(rest) == 1:  # a forward pass, whose only other argument is ctx
+        return PassWork(numbers if sparse else cost.forward, _bytes((*read, computed.feature)))
     _, grad, needs, _ = rest
-    both = any(needs) or layer.is_recurrent  # through time a gradient goes in any case
+    both = any(needs) or layer.is_recurrent  # a recurrent layer always computes the gradient of its state
     operations = numbers if sparse else cost.backward if both else cost.forward
-    return Work(operations, _bytes((*read, grad, computed)))
+    return PassWork(operations, _bytes((*read, grad, computed)))
 
 
 def _bytes(arrays: Any) -> int:
-    """Return the size of an array, or of all arrays in sequences of them."""
+    """Return the size of an array, or of all arrays in nested sequences."""
     if isinstance(arrays, (tuple, list)):
         return sum(map(_bytes, arrays))
     return getattr(arrays, "nbytes", 0)
 
 
-def _row(key: Pass, types: Mapping[str, str], work: Work, seconds: float, whole: float) -> dict[str, Any]:
+def _row(pass_: Pass, types: Mapping[str, str], work: PassWork, seconds: float, iteration: float) -> dict[str, Any]:
     return {
-        "layer": key.layer,
-        "type": types.get(key.layer, ""),
-        "pass": key.name,
+        "layer": pass_.layer,
+        "type": types.get(pass_.layer, ""),
+        "pass": pass_.name,
         "ms": 1e3 * seconds,
         "gflop_per_second": _rate(work.operations, seconds),
         "gbyte_per_second": _rate(work.bytes, seconds),
-        "share": seconds / whole,
+        "share": seconds / iteration,
     }
 
 
@@ -172,17 +173,17 @@ def _rate(count: int, seconds: float) -> float | None:
     return 1e-9 * count / seconds if count and seconds > 0 else None
 
 
-def print_profile(found: Mapping[str, Any], console: rich.console.Console) -> None:
-    """Print what :func:`profile` returns."""
+def print_profile(figures: Mapping[str, Any], console: rich.console.Console) -> None:
+    """Print a profile, given as :func:`profile` returns it."""
     table = rich.table.Table(rich.table.Column("layer", overflow="fold"), "type", "pass", box=rich.box.SIMPLE)
     for name in ("ms", "GFLOP/s", "GB/s", "share"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in found["rows"]:
+    for row in figures["rows"]:
         rates = (row["gflop_per_second"], row["gbyte_per_second"])
         cells = (f"{row['ms']:,.3f}", *("" if rate is None else f"{rate:,.1f}" for rate in rates))
         table.add_row(row["layer"], row["type"], row["pass"], *cells, f"{row['share']:.1%}")
     console.print(
-        f"one worker with one thread, which computes the whole batch of {found['batch']} and updates by itself: "
-        f"{found['ms_per_iteration']:,.3f} ms an iteration"
+        f"one worker with one thread, which computes the whole batch of {figures['batch']} and updates by itself: "
+        f"{figures['ms_per_iteration']:,.3f} ms an iteration"
     )
     console.print(table)

@@ -1,25 +1,24 @@
-"""Measuring what an iteration costs: computing, exchanging with the servers, waiting for data."""
+"""The time of an iteration on a cluster: computing, exchanging with the servers, waiting for data."""
 
 from __future__ import annotations
 
 import resource
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from distributed import Client
 
-from dsinga import cluster
-from dsinga.api import roots
+from dsinga.cluster.driver import train
 from dsinga.data import write_store
 from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, Phase
 from dsinga.net import input_layers
-from dsinga.profile import profile
+from dsinga.planner.profile import profile
 
-# Iterations before the measured ones: primitives are made, buffers found, rounds grow to their length.
-WARM_UP = 10
+WARM_UP = 10  # iterations that are not counted: kernels are compiled, and rounds grow to their length
 
 
 def measure(
@@ -28,24 +27,32 @@ def measure(
     *,
     steps: int,
     synthetic: bool,
-    data_root: str | None,
+    roots: Sequence[str] = (),
     profiled: bool = False,
 ) -> dict[str, Any]:
     """Train for a warm-up and ``steps`` more iterations; return medians in milliseconds, and more.
 
-    ``exchange_ms`` is the iteration less the longest computing and the longest wait for data among the partitions:
-    what the engine adds. ``crossing_mb`` are the megabytes that go between processes in an iteration of a worker group:
-    gradients, values, and what bridges send. ``peak_rss_mb`` is that of the largest process. ``synthetic`` makes random
-    records of the shapes in the job, so that no data is needed. If ``profiled``, ``profile`` is what
-    :func:`dsinga.profile.profile` finds in as many steps, of one worker in this process, when the others have ended.
+    Args:
+        job: the job, which is trained without tests and checkpoints.
+        client: the Dask client of the cluster.
+        steps: the number of measured iterations.
+        synthetic: train on random records of the shapes in the job, so that no data is needed.
+        roots: folders where relative paths of the job are looked up.
+        profiled: measure each layer afterwards, with one worker in this process and as many steps.
+
+    Returns a dict with ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
+    computing and the longest wait for data among the partitions; ``exchange_ms``, the rest of the iteration;
+    ``crossing_mb``, the megabytes that processes send each other in an iteration of a worker group; ``peak_rss_mb`` of
+    the largest process; and, if ``profiled``, ``profile`` as :func:`dsinga.planner.profile.profile` returns it.
+
     Raises UserError for bad input.
     """
-    job = _bare(job, WARM_UP + steps)
+    job = _without_tests(job, WARM_UP + steps)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         if synthetic:
-            job = _with_synthetic_records(job, Path(folder))
-        outcome = cluster.train(job, client, _Silent(), roots=roots(job, data_root))
-        found = {"profile": profile(job, steps, roots(job, data_root))} if profiled else {}
+            job = with_synthetic_records(job, Path(folder))
+        outcome = train(job, client, _Silent(), roots=roots)
+        figures = {"profile": profile(job, steps, roots)} if profiled else {}
     iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
     return {
@@ -56,12 +63,12 @@ def measure(
         "data_ms": 1e3 * median["data"],
         "crossing_mb": 1e-6 * median["crossing"],
         "peak_rss_mb": max(client.run(_peak_rss_mb).values()),
-        **found,
+        **figures,
     }
 
 
 class _Silent:
-    """An observer that nobody reads."""
+    """An observer that ignores everything."""
 
     def begin(self, step: int) -> None: ...
 
@@ -74,15 +81,15 @@ def _peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _bare(job: Job, steps: int) -> Job:
-    """Return the job without tests, checkpoints and ports of params, for that many steps."""
+def _without_tests(job: Job, steps: int) -> Job:
+    """Return the job for ``steps`` iterations without tests, checkpoints and params from checkpoints."""
     return job.replace(train_steps=steps, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[])
 
 
-def _with_synthetic_records(job: Job, folder: Path) -> Job:
-    """Return the job with its input layers reading random records of their shapes."""
+def with_synthetic_records(job: Job, folder: Path) -> Job:
+    """Return the job with random records of the shapes that it gives, which are written to stores in ``folder``."""
     codes = [conf.vocab_size for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
-    made = {
+    synthetic = {
         layer.name: (
             _synthetic_text(layer, folder, min(codes, default=2))
             if layer.type is LayerType.kCharRNN
@@ -91,7 +98,7 @@ def _with_synthetic_records(job: Job, folder: Path) -> Job:
         for layer in input_layers(job.net, Phase.kTrain)
     }
     layers = [
-        made[layer.name] if layer.name in made and Phase.kTest not in layer.include else layer
+        synthetic[layer.name] if layer.name in synthetic and Phase.kTest not in layer.include else layer
         for layer in job.neuralnet.layer
     ]
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
@@ -111,7 +118,7 @@ def _synthetic(layer: LayerConf, folder: Path) -> LayerConf:
 
 
 def _synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
-    """Return the layer reading a text of that many characters, long enough for four steps."""
+    """Return the layer with a random text of ``codes`` different characters, long enough for four steps."""
     conf = layer.char_rnn_conf or CharRNNConf()
     count = conf.batchsize * (4 * conf.unroll_len + 1)
     path = folder / f"{layer.name}.zarr"

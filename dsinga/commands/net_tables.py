@@ -1,4 +1,4 @@
-"""Nets as tables on the terminal: a line for each layer, or for each part of one."""
+"""Tables of nets on the terminal: a line for each layer, or for each part of a layer."""
 
 from __future__ import annotations
 
