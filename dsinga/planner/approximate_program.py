@@ -21,7 +21,7 @@ from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap
 from dsinga.planner.program import AllToAll, Compute, GroupProgram, Receive, Send
 from dsinga.planner.program_builder import ProgramBuilder, slices_by_param, update_work
-from dsinga.planner.transfers import Transfer, find_transfers, locations
+from dsinga.planner.transfers import FeatureTransfer, find_transfers, locations
 
 
 def approximate_program(
@@ -137,15 +137,15 @@ class _IterationWriter:
         self,
         net: NeuralNet,
         share: WorkerShare,
-        transfers: Sequence[Transfer],
+        transfers: Sequence[FeatureTransfer],
         builder: ProgramBuilder,
         group: GroupProgram,
         machine: MachineModel,
     ):
         self.share, self.builder, self.group, self.rates = share, builder, group, machine.rates
         self.times = {position: machine.time_layer(work) for position, work in share.works.items()}
-        self.incoming: dict[int, list[Transfer]] = {position: [] for position in range(len(net.nodes))}
-        self.outgoing: dict[int, list[Transfer]] = {position: [] for position in range(len(net.nodes))}
+        self.incoming: dict[int, list[FeatureTransfer]] = {position: [] for position in range(len(net.nodes))}
+        self.outgoing: dict[int, list[FeatureTransfer]] = {position: [] for position in range(len(net.nodes))}
         for transfer in transfers:
             self.incoming[transfer.destination].append(transfer)
             self.outgoing[transfer.source].append(transfer)
@@ -181,7 +181,7 @@ class _IterationWriter:
             key, size = f"{work.layer.name}.{what}.{number}", 16 * work.layer.shape[1]
             self.builder.all_reduce(key, size, len(self.group.worker_processes), self.group.server_work)
 
-    def _send(self, key: str, senders: Sequence[int], receivers: Sequence[int], transfer: Transfer) -> None:
+    def _send(self, key: str, senders: Sequence[int], receivers: Sequence[int], transfer: FeatureTransfer) -> None:
         if self.share.worker not in senders:
             return
         if transfer.all_to_all:
@@ -191,7 +191,7 @@ class _IterationWriter:
             if receiver != self.share.worker:
                 self.builder.add(Send(receiver, f"{key}@{self.share.worker}", FLOAT_BYTES * transfer.numbers))
 
-    def _wait(self, key: str, senders: Sequence[int], transfer: Transfer) -> None:
+    def _wait(self, key: str, senders: Sequence[int], transfer: FeatureTransfer) -> None:
         if transfer.all_to_all:
             self.builder.add(Receive(key))
             return
@@ -199,13 +199,13 @@ class _IterationWriter:
             if sender != self.share.worker:
                 self.builder.add(Receive(f"{key}@{sender}"))
 
-    def _receive(self, transfer: Transfer) -> None:
+    def _receive(self, transfer: FeatureTransfer) -> None:
         """Wait for a feature, and join it if it comes from several workers."""
         self._wait(transfer.key, transfer.holders, transfer)
         if len(transfer.holders) > 1:
             self.builder.add(Compute(self.rates.copy * FLOAT_BYTES * transfer.numbers * len(transfer.holders)))
 
-    def _receive_gradient(self, transfer: Transfer) -> None:
+    def _receive_gradient(self, transfer: FeatureTransfer) -> None:
         """Wait for the gradients of a feature, and add them up or join them."""
         if not transfer.gradient or self.share.worker not in transfer.holders:
             return

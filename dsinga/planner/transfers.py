@@ -15,7 +15,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
 
 
-class Transfer(NamedTuple):
+class FeatureTransfer(NamedTuple):
     """A feature that the workers ``holders`` have and the workers ``targets`` need: ``numbers`` values for each pair.
 
     It leads from the node ``source`` to the node ``destination``, the first one that needs the feature in this cut.
@@ -43,12 +43,12 @@ def locations(cut: LayerCut, workers: int) -> tuple[int, ...]:
     return (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(workers))
 
 
-def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[Transfer]:
+def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -> list[FeatureTransfer]:
     """Return the transfers of a net, one for all layers that need a feature in the same cut.
 
     Labels are left out: they are one number a row.
     """
-    transfers: dict[tuple, Transfer] = {}
+    transfers: dict[tuple, FeatureTransfer] = {}
     for position, (node, stage) in enumerate(zip(net.nodes, net.stages, strict=True)):
         cut = cuts[node.layer.name]
         gathers = cut.dim == 1 and node.layer.connection is Connection.kOneToAll
@@ -68,5 +68,7 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
             numbers = math.prod(shape) // len(holders) // (1 if whole else len(targets))
             name = f"{source.name}.{part}:{needed_dim}@{targets[0]}"
             sums_gradients = whole and len(targets) > 1
-            transfers[key] = Transfer(name, edge.node, position, holders, targets, numbers, sums_gradients, gradient)
+            transfers[key] = FeatureTransfer(
+                name, edge.node, position, holders, targets, numbers, sums_gradients, gradient
+            )
     return list(transfers.values())
