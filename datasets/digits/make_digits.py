@@ -1,6 +1,6 @@
-"""Make train_data.zarr and test_data.zarr, beside this file, from the digits that come with scikit-learn.
+"""Write train_data.zarr and test_data.zarr, beside this file, from the digits that come with scikit-learn.
 
-The stores are in the repository, so nobody has to run this; it says what is in them.
+The stores are in the repository already; this script documents how they were made.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ TRAINING_RECORDS = 1437  # of 1797; the other 360 are for testing
 def main() -> None:
     digits = load_digits()
     images = digits.images.astype(np.uint8)[:, None]  # (1797, 1, 8, 8), values 0 to 16
-    # Shuffled, since neighbours in the set tend to be by one writer: its end is no fair sample of the whole.
+    # Shuffled, since neighbouring images tend to be by the same writer, so that the last ones are not a fair sample.
     order = np.random.Generator(np.random.PCG64(0)).permutation(len(images))
     parts = {"train_data.zarr": order[:TRAINING_RECORDS], "test_data.zarr": order[TRAINING_RECORDS:]}
     for name, rows in parts.items():

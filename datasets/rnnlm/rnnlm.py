@@ -1,7 +1,8 @@
-"""The layers of SINGA's examples/rnnlm as layers of one's own: its job.conf runs with --import datasets/rnnlm/rnnlm.py.
+"""The four layers of SINGA's examples/rnnlm in Python: its job.conf runs with --import datasets/rnnlm/rnnlm.py.
 
-A record is a window of text: a word, and up to ten that follow it, as far as the sentence goes. Each is given as in
-SINGA by four numbers, its code, its class, and the first word of its class and of the next; -1 where there is no word.
+A record is a window of text: a word and up to ten words that follow it, up to the end of the sentence. As in SINGA each
+word is four numbers: its code, its class, the first code of its class and that of the next class. Windows are padded
+with -1.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ CODE, CLASS, START, STOP = range(4)
 
 @dsinga.register("importer", "rnnlm")
 def rnnlm(source, classes=100, window=10):
-    """Read a folder with the texts train and valid: a line is a sentence. Words that train lacks are left out."""
+    """Read a folder with the texts train and valid, a sentence per line; words that train lacks are left out."""
     lines = {name: (Path(source) / name).read_text(encoding="utf-8").splitlines() for name in ("train", "valid")}
     texts = {name: [[*line.split(), "</s>"] for line in text] for name, text in lines.items()}
     counts = Counter(word for sentence in texts["train"] for word in sentence)
     vocabulary = ["</s>", *(word for word, _ in counts.most_common() if word != "</s>")]
     starts = np.array(frequency_classes([counts[word] for word in vocabulary], classes))
     numbers = np.arange(len(vocabulary))
-    own = np.searchsorted(starts, numbers, "right") - 1
-    table = np.stack([numbers, own, starts[own], np.append(starts, len(vocabulary))[own + 1]], axis=1)
+    groups = np.searchsorted(starts, numbers, "right") - 1
+    table = np.stack([numbers, groups, starts[groups], np.append(starts, len(vocabulary))[groups + 1]], axis=1)
     codes = {word: code for code, word in enumerate(vocabulary)}
     return {
         f"{name}_data.zarr": StoreContents(windows(table, text, codes, window), vocabulary=tuple(vocabulary))
@@ -40,28 +41,28 @@ def rnnlm(source, classes=100, window=10):
 
 
 def windows(table, text, codes, window):
-    """Yield windows (n, window + 1, 4); each begins with the last word of the one before."""
+    """Yield windows (n, window + 1, 4); each begins with the last word of the window before."""
     words = [codes[word] for sentence in text for word in sentence if word in codes]
-    found, at = [], 0
+    records, at = [], 0
     while at < len(words) - 1:
         following = words[at + 1 : at + 1 + window]
         size = following.index(0) + 1 if 0 in following else len(following)
         record = np.full((window + 1, 4), -1, np.int32)
         record[: size + 1] = table[words[at : at + 1 + size]]
-        found.append(record)
+        records.append(record)
         at += size
-    yield Batch(np.stack(found), None)
+    yield Batch(np.stack(records), None)
 
 
 @dsinga.register("layer", "kData")
 class Data(Layer):
-    """Windows (B, T + 1, 4), from the store that [data_conf] names."""
+    """The input layer: windows (B, T + 1, 4) from the store that [data_conf] names."""
 
     source_count, is_input = 0, True
 
     @classmethod
     def reads(cls, conf):
-        """Return the store that SINGA's [data_conf] names; it takes one window at a time."""
+        """Return the store that SINGA's [data_conf] names, with one window per batch."""
         return StoreConf(path=conf.extensions["data_conf"]["path"], batchsize=[1])
 
     def __init__(self, conf, source_shapes, info=None):
@@ -74,7 +75,7 @@ class Data(Layer):
 
 @dsinga.register("layer", "kEmbedding")
 class Embedding(Layer):
-    """The vectors (B, T, n) of the words that others follow. SINGA forgets all but the last gradient of a word."""
+    """The vectors (B, T, n) of all words but the last of a window. SINGA keeps only the last gradient of each word."""
 
     source_count = 1
 
@@ -136,18 +137,18 @@ class Loss(Layer):
         self.params = tuple(ParamSpec(role, (rows, inputs)) for role, rows in shapes.items())
 
     def compute_feature(self, params, sources, ctx):
-        own, saved = np.zeros(self.shape, np.float32)[: len(sources[0])], []
+        probabilities, saved = np.zeros(self.shape, np.float32)[: len(sources[0])], []
         for at in zip(*np.nonzero(sources[1][:, 1:, CODE] >= 0), strict=True):
             h, (code, group, start, stop) = sources[0][at][None], sources[1][:, 1:][at].tolist()
             by_class = ctx.ops.softmax(h @ params[1].T)
             by_word = ctx.ops.softmax(h @ params[0][start:stop].T)
-            own[at] = by_class[0, group] * by_word[0, code - start]
+            probabilities[at] = by_class[0, group] * by_word[0, code - start]
             saved.append((at, by_class[0], by_word[0], group, code, start, stop))
-        loss = -sum(math.log(max(float(own[one[0]]), 1e-38)) for one in saved)
-        return Output(own, saved=saved, metrics={"loss": (loss, len(saved))})
+        loss = -sum(math.log(max(float(probabilities[at]), 1e-38)) for at, *_ in saved)
+        return Output(probabilities, saved=saved, metrics={"loss": (loss, len(saved))})
 
     def compute_gradient(self, params, sources, output, grad, needs, ctx):
-        dh, dword, dclass = (np.zeros_like(one) for one in (sources[0], *params))
+        dh, dword, dclass = (np.zeros_like(array) for array in (sources[0], *params))
         for at, by_class, by_word, group, code, start, stop in output.saved:
             by_class, by_word = by_class / ctx.rows.total, by_word / ctx.rows.total
             by_class[group] -= 1 / ctx.rows.total

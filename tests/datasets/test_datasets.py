@@ -14,7 +14,7 @@ JOBS = sorted(FOLDER.glob("*/*.conf"))
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_every_job_is_sound_in_every_phase(path):
+def test_every_job_is_valid_in_every_phase(path):
     job = load(path)
     check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
     assert job.seed
@@ -32,24 +32,24 @@ def test_every_job_looks_for_its_data_beside_itself(path):
     assert {store.backend for store in stores} <= {None}
 
 
-def test_the_digits_are_scikit_learns_each_once():
+def test_the_digits_are_those_of_scikit_learn_each_once():
     digits = pytest.importorskip("sklearn.datasets").load_digits()
-    found = []
+    images_and_labels = []
     for name, count in (("train_data.zarr", 1437), ("test_data.zarr", 360)):
         store = RecordStore(FOLDER / "digits" / name)
         data, labels = store.read(np.arange(len(store)))
         assert (len(store), store.shape, store.dtype) == (count, (1, 8, 8), np.uint8)
         assert store.classes == tuple("0123456789")
-        assert np.bincount(labels, minlength=10).min() > count / 15  # all classes are there
-        found += pairs(data, labels)
-    assert sorted(found) == sorted(pairs(digits.images.astype(np.uint8), digits.target))
+        assert np.bincount(labels, minlength=10).min() > count / 15  # all classes occur
+        images_and_labels += pairs(data, labels)
+    assert sorted(images_and_labels) == sorted(pairs(digits.images.astype(np.uint8), digits.target))
 
 
 def pairs(images, labels):
     return [(image.tobytes(), int(label)) for image, label in zip(images, labels, strict=True)]
 
 
-def test_the_digits_job_learns_what_its_page_promises():
+def test_the_digits_job_reaches_the_accuracy_of_its_readme():
     result = dsinga.train(FOLDER / "digits" / "job.conf", workers=1, progress=False)
     last = [row for row in result.history if row["phase"] == "test"][-1]
     assert last["step"] == 600
@@ -58,9 +58,9 @@ def test_the_digits_job_learns_what_its_page_promises():
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_the_digits_job_cut_over_workers_is_that_of_one(workers):
+def test_the_digits_job_gives_the_same_params_on_several_workers(workers):
     overrides = ["neuralnet.layer[data,kTrain].store_conf.batchsize=100", "train_steps=50", "test_freq=0"]
     job = load(FOLDER / "digits" / "job.conf", overrides)
-    one, cut = (dsinga.train(job, workers=count, progress=False).params for count in (1, workers))
-    for name, value in one.items():
-        np.testing.assert_allclose(cut[name], value, rtol=0, atol=1e-5 * np.abs(value).max(), err_msg=name)
+    single, partitioned = (dsinga.train(job, workers=count, progress=False).params for count in (1, workers))
+    for name, value in single.items():
+        np.testing.assert_allclose(partitioned[name], value, rtol=0, atol=1e-5 * np.abs(value).max(), err_msg=name)

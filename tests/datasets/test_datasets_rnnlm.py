@@ -1,4 +1,4 @@
-"""The layers of SINGA's rnnlm example, which the repository has as layers of one's own: its job runs with them."""
+"""SINGA's rnnlm example runs with its layers as a Python file that is imported, datasets/rnnlm/rnnlm.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = Path(__file__).parents[2] / "datasets" / "rnnlm" / "rnnlm.py"
 CTX = Context(BACKENDS["numpy"](), Phase.kTrain, Rows(0, 1, 1))
 TEXT = "the cat sat\non the mat where the dog was and the other cat sat too\nthe dog sat\n"
 
-# In the words of SINGA's job.conf, for a vocabulary of 12.
+# As SINGA's job.conf, for a vocabulary of 12.
 JOB = """
 name: "rnnlm" seed: 1 train_steps: 60 disp_freq: 30 validate_steps: 2 validate_freq: 60
 train_one_batch { alg: kBP }
@@ -40,7 +40,7 @@ layer { name: "loss" user_type: "kLoss" srclayers:"hidden" srclayers:"data" [los
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """A folder with the imported text; the built-in kEmbedding is there again afterwards."""
+    """A folder with the imported text; afterwards the built-in kEmbedding is registered again."""
     before = {kind: dict(entries) for kind, entries in registry._entries.items()}
     registry.import_file(FILE)
     folder = tmp_path_factory.mktemp("rnnlm")
@@ -63,9 +63,9 @@ def test_windows_end_with_a_sentence_or_after_ten_words(stores):
         "other cat sat too </s>".split(),
         "</s> the dog sat </s>".split(),
     ]
-    codes, own, starts, stops = windows[windows[:, :, 0] >= 0].T
+    codes, groups, starts, stops = windows[windows[:, :, 0] >= 0].T
     assert ((starts <= codes) & (codes < stops)).all()
-    assert own.max() == 3
+    assert groups.max() == 3
 
 
 def test_singas_job_runs_and_learns(stores):
@@ -83,42 +83,47 @@ def layer(kind: str, *shapes: tuple[int, ...], **extensions: dict) -> dsinga.lay
 def numerical(function, at: np.ndarray) -> np.ndarray:
     gradient = np.empty(at.shape)
     for index in np.ndindex(*at.shape):
-        moved = np.array([at, at])
-        moved[(0, *index)] += 1e-6
-        moved[(1, *index)] -= 1e-6
-        gradient[index] = (function(moved[0]) - function(moved[1])) / 2e-6
+        points = np.array([at, at])
+        points[(0, *index)] += 1e-6
+        points[(1, *index)] -= 1e-6
+        gradient[index] = (function(points[0]) - function(points[1])) / 2e-6
     return gradient
 
 
-def test_the_gradient_of_the_recurrence_is_its_derivative(stores):
+def test_the_gradient_of_the_recurrence_matches_the_numerical_gradient(stores):
     rng = np.random.default_rng(0)
     x, weight, dy = rng.normal(size=(1, 4, 3)), rng.normal(size=(3, 3)), rng.normal(size=(1, 4, 3))
     hidden = layer("kHidden", x.shape)
     output = hidden.compute_feature([weight], [x], CTX)
     (dx,), (dweight,) = hidden.compute_gradient([weight], [x], output, dy, [True], CTX)
-    for given, expected in (
+    for gradient, expected in (
         (dx, numerical(lambda x: float((hidden.compute_feature([weight], [x], CTX).feature * dy).sum()), x)),
         (dweight, numerical(lambda w: float((hidden.compute_feature([w], [x], CTX).feature * dy).sum()), weight)),
     ):
-        np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
-def test_the_loss_is_that_of_the_built_in_layer(stores):
+def test_the_loss_equals_that_of_the_built_in_layer(stores):
     store = RecordStore(stores / "examples" / "rnnlm" / "train_data.zarr")
     windows = store.read([1])[0]
     rng = np.random.default_rng(1)
     h, params = rng.normal(size=(1, 10, 5)), [rng.normal(size=(12, 5)), rng.normal(size=(4, 5))]
-    mine = layer("kLoss", h.shape, windows.shape, loss_conf={"nclass": 4, "vocab_size": 12})
+    imported = layer("kLoss", h.shape, windows.shape, loss_conf={"nclass": 4, "vocab_size": 12})
     starts = sorted(
         {int(start) for start in RecordStore(store.location).read(range(len(store)))[0][..., 2].flat} - {-1}
     )
     conf = LayerConf(name="y", type="kClassSoftmaxLoss", srclayers=["h", "next"])
     conf = conf.replace(classsoftmaxloss_conf={"vocab_size": 12, "class_start": starts})
-    theirs = registry.lookup("layer", "kClassSoftmaxLoss")(conf, [h.shape, (1, 10)])
+    built_in = registry.lookup("layer", "kClassSoftmaxLoss")(conf, [h.shape, (1, 10)])
     labels = windows[:, 1:, 0]
-    output, other = mine.compute_feature(params, [h, windows], CTX), theirs.compute_feature(params, [h, labels], CTX)
-    assert output.metrics["loss"][0] == pytest.approx(other.metrics["loss"][0], rel=1e-6)
-    (dh, _), grads = mine.compute_gradient(params, [h, windows], output, None, [True, False], CTX)
-    (other_dh, _), other_grads = theirs.compute_gradient(params, [h, labels], other, None, [True, False], CTX)
-    for given, expected in zip((dh, *grads), (other_dh, *other_grads), strict=True):
-        np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-9)
+    output, expected = (
+        imported.compute_feature(params, [h, windows], CTX),
+        built_in.compute_feature(params, [h, labels], CTX),
+    )
+    assert output.metrics["loss"][0] == pytest.approx(expected.metrics["loss"][0], rel=1e-6)
+    (dh, _), grads = imported.compute_gradient(params, [h, windows], output, None, [True, False], CTX)
+    (expected_dh, _), expected_grads = built_in.compute_gradient(
+        params, [h, labels], expected, None, [True, False], CTX
+    )
+    for gradient, expected_gradient in zip((dh, *grads), (expected_dh, *expected_grads), strict=True):
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-6, atol=1e-9)

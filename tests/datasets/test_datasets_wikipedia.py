@@ -1,4 +1,4 @@
-"""Wikipedia's published pairs: imported as they are, found better than by class means; see the marker ``data``."""
+"""Wikipedia's published pairs are imported, and the net finds them better than class means (marker ``data``)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def test_pairs_are_aligned_and_labelled(stores: Path) -> None:
         labels = images.read_labels(range(count))
         np.testing.assert_array_equal(labels, texts.read_labels(range(count)))
         assert np.bincount(labels).min() > 30
-        for store in (images, texts):  # histograms, and shares of topics
+        for store in (images, texts):  # histograms and shares of topics, which add up to 1
             np.testing.assert_allclose(store.read(range(count))[0].sum(axis=1), 1, rtol=1e-5)
 
 
-def test_class_means_are_as_accurate_as_the_page_of_the_data_says(stores: Path) -> None:
+def test_class_means_have_the_published_accuracy(stores: Path) -> None:
     for name, letter in (("image", "I"), ("text", "T")):
         train, test = (RecordStore(stores / f"{letter}_{part}.zarr") for part in ("tr", "te"))
-        (x, labels), (found, wanted) = train.read(range(len(train))), test.read(range(len(test)))
+        (x, labels), (test_x, test_labels) = train.read(range(len(train))), test.read(range(len(test)))
         means = np.stack([x[labels == label].mean(axis=0) for label in range(10)])
-        nearest = ((found[:, None] - means) ** 2).sum(axis=-1).argmin(axis=1)
-        assert (nearest == wanted).mean() == pytest.approx(CENTROIDS[name], abs=5e-4)
+        nearest = ((test_x[:, None] - means) ** 2).sum(axis=-1).argmin(axis=1)
+        assert (nearest == test_labels).mean() == pytest.approx(CENTROIDS[name], abs=5e-4)
 
 
-def test_the_net_is_above_class_means_and_chance(stores: Path) -> None:
+def test_the_net_is_better_than_class_means_and_chance(stores: Path) -> None:
     result = dsinga.train(CONF, workers=1, data_root=str(stores), progress=False)
     tests = result.history.phase("test")
     for name, accuracy in CENTROIDS.items():

@@ -1,7 +1,7 @@
-"""The job files that came with SINGA 0.3 train here, for two steps on records that are made up.
+"""SINGA 0.3's own example jobs train for two steps on random records.
 
-They are not ours to ship: $DSINGA_SINGA_EXAMPLES is the folder of them. The table of docs/singa-jobs.md says of each
-what is to be expected.
+The job files are not part of this repository: $DSINGA_SINGA_EXAMPLES is their folder. The table in docs/singa-jobs.md
+says what works for each of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = [
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with stores where the jobs look for those that SINGA's tools would have made."""
+    """A working directory with stores at the paths where SINGA's tools would have written theirs."""
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     for folder, shape in (("mnist", (28, 28)), ("cifar10", (3, 32, 32))):
@@ -70,23 +70,23 @@ def test_feed_forward_nets(records: Path, name: str):
 
 @pytest.mark.parametrize("name", ["alexnet/job.conf", "alexnet/cudnn.conf"])
 def test_alexnet_with_few_images(records: Path, name: str):
-    random, own = np.random.default_rng(0), []
+    random, overrides = np.random.default_rng(0), []
     for part, phase in (("train", "kTrain"), ("val", "kTest")):
         images = random.integers(0, 256, (8, 3, 256, 256)).astype(np.uint8)
         write_store(f"{part}.zarr", [(images, random.integers(0, 1000, 8))])
         store = f"neuralnet.layer[data,{phase}].store_conf"
-        own += [f'{store}.path="{part}.zarr"', f"{store}.mean_file=", f"{store}.batchsize=4", f"{store}.backend="]
-    assert_trained(train(name, *own))
+        overrides += [f'{store}.path="{part}.zarr"', f"{store}.mean_file=", f"{store}.batchsize=4", f"{store}.backend="]
+    assert_trained(train(name, *overrides))
 
 
-def test_machines_and_the_auto_encoder_that_they_begin(records: Path):
-    """Each job names the checkpoints of the earlier ones, after 6000 steps; here they end after two."""
+def test_boltzmann_machines_and_the_auto_encoder_that_starts_from_them(records: Path):
+    """Each job names the checkpoints of the earlier jobs after 6000 steps; here these end after two."""
     for number in (1, 2, 3, 4):
         assert_trained(train(f"rbm/rbm{number}.conf", *after_two_steps(range(number - 1, 0, -1))))
     result = train("rbm/autoencoder.conf", *after_two_steps((4, 3, 2, 1)))
     assert_trained(result)
     before = read_params("examples/rbm/rbm1/checkpoint/step2")
-    assert np.abs(result.params["w1"] - before["w1"]).max() < 0.1, "the auto-encoder begins with what the machines know"
+    assert np.abs(result.params["w1"] - before["w1"]).max() < 0.1, "the auto-encoder starts from the machines' params"
 
 
 def after_two_steps(machines: Iterable[int]) -> list[str]:
@@ -96,7 +96,7 @@ def after_two_steps(machines: Iterable[int]) -> list[str]:
 
 @pytest.fixture
 def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A working directory with a text and its 101 characters where the jobs look for them."""
+    """A working directory with a text and its 101 characters at the paths of the jobs."""
     monkeypatch.chdir(tmp_path)
     Path("examples/char-rnn").mkdir(parents=True)
     characters = "".join(map(chr, range(32, 127))) + "\n\t\x01\x02\x03\x04"
@@ -110,17 +110,17 @@ def test_char_rnn(text: str):
     assert_trained(train("char-rnn/job.conf", "test_freq=0"), ("train",))
 
 
-def test_a_char_rnn_writes(text: str):
-    """What SINGA's job.conf trains has one recurrent layer; sample.conf, two: so with params of its own."""
+def test_a_char_rnn_generates_text(text: str):
+    """SINGA's job.conf has one recurrent layer and sample.conf two, so this test does not use trained params."""
     job = dsinga.load(FOLDER / "char-rnn/sample.conf")
     params = initial_values(generator(job.neuralnet, 101).net.params, seed=0)
-    written = dsinga.generate(job, params, text[:10], 20)
-    assert len(written) == 20
-    assert set(written) <= set(text)
+    sample = dsinga.generate(job, params, text[:10], 20)
+    assert len(sample) == 20
+    assert set(sample) <= set(text)
 
 
-def test_rnnlm_with_its_own_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Its layers are C++ of the example; datasets/rnnlm has them as a file to import."""
+def test_rnnlm_with_its_layers_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The example's layers are in C++; datasets/rnnlm has them as a Python file to import."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_entries", {kind: dict(names) for kind, names in registry._entries.items()})
     registry.import_file(ROOT / "datasets" / "rnnlm" / "rnnlm.py")
@@ -134,5 +134,5 @@ def test_rnnlm_with_its_own_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_page_names_every_job():
     page = (ROOT / "docs" / "singa-jobs.md").read_text(encoding="utf-8")
-    named = re.findall(r"^\| `([\w/-]+\.conf)` \|", page, flags=re.MULTILINE)
-    assert sorted(named) == sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("**/*.conf"))
+    names = re.findall(r"^\| `([\w/-]+\.conf)` \|", page, flags=re.MULTILINE)
+    assert sorted(names) == sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("**/*.conf"))

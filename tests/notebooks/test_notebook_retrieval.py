@@ -1,4 +1,4 @@
-"""The notebook about retrieval, run as a person would: from a fresh kernel, beside the data sets."""
+"""The notebook about retrieval runs in a fresh kernel."""
 
 import pytest
 
@@ -11,18 +11,18 @@ def executed(tmp_path_factory):
     return execute("retrieval", tmp_path_factory.mktemp("checkout"), environment=["TMPDIR"])
 
 
-def test_half_a_digit_is_enough_to_tell_most(executed):
+def test_half_a_digit_is_classified_mostly_right(executed):
     assert min(value(executed, "accuracy")) > 0.75
 
 
-def test_codes_find_what_pixels_do_not(executed):
-    found = value(executed, "map")
-    assert min(found["upper look for lower"], found["lower look for upper"]) > 0.6
-    assert max(found["pixels of upper look for lower"], found["chance"]) < 0.3
+def test_codes_rank_better_than_pixels(executed):
+    precision = value(executed, "map")
+    assert min(precision["lower halves for upper"], precision["upper halves for lower"]) > 0.6
+    assert max(precision["by pixels, lower for upper"], precision["chance"]) < 0.3
 
 
 @pytest.mark.parametrize("name", ["job", "train"])
-def test_objects_show_themselves(executed, name):
+def test_objects_are_displayed_as_html(executed, name):
     assert [output.data["text/html"] for output in outputs(executed, name)][0]
 
 
@@ -31,6 +31,6 @@ def test_pictures_are_drawn(executed, name):
     assert [output.data["image/png"] for output in outputs(executed, name)][0]
 
 
-def test_no_cell_complains(executed):
+def test_no_cell_prints_or_warns(executed):
     for cell in executed.cells:
         assert not [output for output in cell.get("outputs", ()) if output.output_type == "stream"]

@@ -1,4 +1,4 @@
-"""What holds for every notebook as it lies in the repository, without running it."""
+"""Every notebook in the repository has no outputs and no broken links."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def test_the_repository_holds_no_outputs(cells):
         assert cell.get("execution_count") is None, cell.id
 
 
-def test_links_lead_somewhere(cells):
+def test_links_exist(cells):
     text = "".join(cell.source for cell in cells if cell.cell_type == "markdown")
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert targets

@@ -1,4 +1,4 @@
-"""The notebook about partitioning, run as a person would: from a fresh kernel, beside the data sets."""
+"""The notebook about partitioning runs in a fresh kernel."""
 
 import pytest
 
@@ -24,14 +24,14 @@ def executed(tmp_path_factory):
     )
 
 
-def test_the_cut_net_trains_as_one_worker(executed):
+def test_the_partitioned_net_trains_as_on_one_worker(executed):
     assert max(value(executed, "compare").values()) < 1e-2  # a pooling may choose another maximum
-    one, three = value(executed, "accuracy")
-    assert one > 0.9
-    assert three == pytest.approx(one, abs=0.01)
+    single, three = value(executed, "accuracy")
+    assert single > 0.9
+    assert three == pytest.approx(single, abs=0.01)
 
 
-def test_each_way_to_cut_sends_what_the_text_says(executed):
+def test_the_traffic_of_each_partitioning(executed):
     traffic = value(executed, "ways")
     assert traffic["all by rows"]["over bridges"] == 0
     assert traffic["all by features"]["gradients"] == 0
@@ -47,7 +47,7 @@ def test_one_worker_is_the_fastest_for_so_small_a_net(executed):
 
 
 @pytest.mark.parametrize("name", ["job", "cluster", "train", "plan-picture"])
-def test_objects_show_themselves(executed, name):
+def test_objects_are_displayed_as_html(executed, name):
     assert [output.data["text/html"] for output in outputs(executed, name)][0]
 
 
@@ -55,7 +55,7 @@ def test_the_task_stream_is_drawn(executed):
     assert [output.data["image/png"] for output in outputs(executed, "stream")][0]
 
 
-def test_no_cell_complains(executed):
+def test_no_cell_prints_or_warns(executed):
     for cell in executed.cells:
-        said = [output for output in cell.get("outputs", ()) if output.output_type == "stream"]
-        assert [output.name for output in said] == (["stdout"] if cell.id == "plan" else []), said
+        streams = [output for output in cell.get("outputs", ()) if output.output_type == "stream"]
+        assert [output.name for output in streams] == (["stdout"] if cell.id == "plan" else []), streams

@@ -1,4 +1,4 @@
-"""The quickstart notebook, run as a person would: from a fresh kernel, beside the data sets of the repository."""
+"""The quickstart notebook runs in a fresh kernel."""
 
 import pytest
 
@@ -11,12 +11,14 @@ def executed(tmp_path_factory):
     return execute("quickstart", tmp_path_factory.mktemp("checkout"))
 
 
-def test_no_cell_complains(executed):
-    said = [output for cell in executed.cells for output in cell.get("outputs", ()) if output.output_type == "stream"]
-    assert said == []
+def test_no_cell_prints_or_warns(executed):
+    streams = [
+        output for cell in executed.cells for output in cell.get("outputs", ()) if output.output_type == "stream"
+    ]
+    assert streams == []
 
 
-def test_the_net_learns_to_read(executed):
+def test_the_net_classifies_digits(executed):
     assert value(executed, "evaluate")["accuracy"] >= 0.97
 
 
@@ -29,7 +31,7 @@ def test_history_and_checkpoint_agree_with_the_result(executed):
 
 
 @pytest.mark.parametrize("name", ["job", "picture", "cluster", "train", "resume"])
-def test_objects_show_themselves(executed, name):
+def test_objects_are_displayed_as_html(executed, name):
     assert [output.data["text/html"] for output in outputs(executed, name)][0]
 
 
@@ -38,7 +40,7 @@ def test_figures_are_drawn(executed, name):
     assert [output.data["image/png"] for output in outputs(executed, name)][0]
 
 
-def test_the_live_picture_ends_with_the_last_step(executed):
+def test_the_progress_display_ends_with_the_last_step(executed):
     (picture,) = outputs(executed, "train")
     assert "step 600/600" in picture.data["text/plain"]
     (resumed,) = outputs(executed, "resume")

@@ -1,4 +1,4 @@
-"""The notebook about restricted Boltzmann machines, run in a short form: from a fresh kernel, beside the data sets."""
+"""The notebook about restricted Boltzmann machines runs in a fresh kernel, with fewer steps than in the repository."""
 
 import re
 
@@ -28,14 +28,14 @@ def test_fine_tuning_learns(executed):
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_the_code_keeps_more_than_principal_components(executed):
+def test_the_code_is_better_than_principal_components(executed):
     errors, same = value(executed, "compare"), value(executed, "neighbours")
     assert errors["auto-encoder"] < errors["principal components"]
     assert same["auto-encoder"] > same["principal components"]
 
 
 @pytest.mark.parametrize("name", ["first", "stack"])
-def test_nets_show_themselves(executed, name):
+def test_nets_are_displayed_as_pictures(executed, name):
     assert "<svg" in result(executed, name)["text/html"]
 
 
@@ -44,9 +44,9 @@ def test_pictures_are_drawn(executed, name):
     assert [output.data["image/png"] for output in outputs(executed, name)][0]
 
 
-def test_no_cell_complains_but_of_biases_left_out(executed):
+def test_the_only_warnings_are_of_biases_left_out(executed):
     for cell in executed.cells:
-        said = "".join(output.text for output in cell.get("outputs", ()) if output.output_type == "stream")
-        lines = [line for line in said.splitlines() if line]
+        text = "".join(output.text for output in cell.get("outputs", ()) if output.output_type == "stream")
+        lines = [line for line in text.splitlines() if line]
         assert all(re.match(r"the net has no params b\d1 of .*: they are left out", line) for line in lines), lines
         assert bool(lines) == (cell.id == "stack")

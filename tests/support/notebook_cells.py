@@ -1,4 +1,4 @@
-"""Running a notebook as a person would, from a fresh kernel, and what its cells have shown."""
+"""Running a notebook in a fresh kernel, and reading the outputs of its cells."""
 
 import ast
 from pathlib import Path
@@ -11,11 +11,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def execute(name, folder, timeout=90, environment=(), changed=None):
-    """Return the notebook ``name`` after a run in ``folder``/notebooks, beside the data sets of the repository.
+    """Run the notebook ``name`` in ``folder``/notebooks, beside the data sets of the repository, and return it.
 
-    What it writes goes to ``folder``. ``environment`` are names of variables that are to hold ``folder``, ``changed``
-    makes the new source of cells, by their id, of the old one. Raises CellExecutionError, with the traceback, where a
-    cell fails.
+    Args:
+        name: the file's name without its suffix.
+        folder: an empty folder, which receives the files that the notebook writes.
+        timeout: seconds for a cell.
+        environment: names of environment variables to set to ``folder``.
+        changed: functions from the old source of a cell to the new one, by the id of the cell.
+
+    Raises CellExecutionError, with the traceback, if a cell fails.
     """
     (folder / "datasets").symlink_to(ROOT / "datasets")
     (folder / "notebooks").mkdir()
@@ -37,11 +42,11 @@ def outputs(book, name):
 
 
 def result(book, name):
-    """Return the data, by MIME type, of what the cell of this id displays as its result."""
-    (shown,) = [output for output in outputs(book, name) if output.output_type == "execute_result"]
-    return shown.data
+    """Return the result that the cell with the id ``name`` displays, by MIME type."""
+    (output,) = [output for output in outputs(book, name) if output.output_type == "execute_result"]
+    return output.data
 
 
 def value(book, name):
-    """Return the literal that the cell of this id displays as its result."""
+    """Return the Python literal that the cell with the id ``name`` displays as its result."""
     return ast.literal_eval(result(book, name)["text/plain"])
