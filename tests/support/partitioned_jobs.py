@@ -1,4 +1,4 @@
-"""Nets to cut (tests/net) as jobs over small stores, which start from the same params however they are cut."""
+"""Jobs over small stores that train the nets of ``partition_nets``, from the same params however they are cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEEP = 1024.0
 def job_of(net: NeuralNet, folder: Path, workers: int = 0, steps: int = 10, rate: float = RATE) -> Job:
     """Return the job that trains ``net`` by plain SGD; its stores, and its params to start from, are in ``folder``.
 
-    Without ``workers`` it is that of one, and says nothing of how the net is cut.
+    Without ``workers`` the job has one worker, and its layers have no partition_dim and no location.
     """
     layers = [conf_of(node.layer, folder) for node in net.nodes if not is_inserted_split(node.layer)]
     if not workers:
@@ -46,7 +46,7 @@ def start_of(net: NeuralNet) -> Values:
 
 
 def gradients(net: NeuralNet, trained: Values) -> Values:
-    """Return the gradients, by the params after one step at the rate STEEP, and the new state of lasting params.
+    """Return the gradients and the new lasting state, computed from the params after one step at the rate STEEP.
 
     A step at a rate of 1 is the gradient too, but adding it to larger params rounds it; a power of two does not.
     """
@@ -58,7 +58,7 @@ def gradients(net: NeuralNet, trained: Values) -> Values:
 
 
 def conf_of(layer: Layer, folder: Path) -> LayerConf:
-    """Return the configuration of a layer; where it is one that reads, with a store of its own shape to read from."""
+    """Return the configuration of a layer; an input layer reads a store with records of its shape."""
     if not layer.is_input or layer.conf.type is LayerType.kDummy:
         return layer.conf
     path, rows = str(write_records(folder, layer)), layer.shape[0]
@@ -70,7 +70,7 @@ def conf_of(layer: Layer, folder: Path) -> LayerConf:
 
 
 def write_records(folder: Path, layer: Layer) -> Path:
-    """Return the store of random records for an input layer, which is written if it is not there."""
+    """Return the path of a store of random records for an input layer; write it if it is missing."""
     shape, codes = layer.shape[1:], getattr(layer, "codes", 0)
     path = folder / f"{'x'.join(map(str, shape))}{'codes' * bool(codes)}.zarr"
     if not path.exists():

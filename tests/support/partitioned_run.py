@@ -1,4 +1,4 @@
-"""Runs a partitioned net as plainly as can be, a thread for each worker: what partitioning means, without a cluster."""
+"""Runs a partitioned net without a cluster, with a thread for each worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.net import NeuralNet, cut_rows
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import Metrics, add_metrics, bp, declared_metrics, forward, name_metrics
-from tests.support.worker_group import Group, Stuck, WorkerMail
+from tests.support.worker_group import Deadlock, ThreadGroup, ThreadPeers
 
 RATE = 0.05
 
@@ -22,7 +22,7 @@ Batch = Mapping[str, Records]
 
 
 class DoubleOps(NumpyOps):
-    """The kernels that make float32 of what they get, in float64: what is left to differ is a matter of 1e-16."""
+    """numpy kernels in float64, also those that otherwise return float32: only rounding errors of 1e-16 remain."""
 
     def images(self, array: Any, scale: float = 1.0, mean: Any = None, std: Any = None) -> Any:
         return super().images(array, scale, mean, std).astype(np.float64)
@@ -48,40 +48,40 @@ def in_threads(
     cut: PartitionedNet,
     ops: NumpyOps,
     step: int,
-    one: Callable[[int, Context], Any],
+    compute: Callable[[int, Context], Any],
     rows: Sequence[Rows] | None = None,
 ) -> list[Any]:
-    """Return ``one(worker, ctx)`` of each worker, run together; raise the first failure, not those that follow it."""
+    """Run ``compute(worker, ctx)`` of each worker in a thread and return the results; raise the first failure."""
     size, total = len(cut.locals), batch_size(cut.whole)
-    own_rows = rows or cut_rows(total, size)
-    group = Group(size)
+    worker_rows = rows or cut_rows(total, size)
+    group = ThreadGroup(size)
 
     def work(worker: int) -> Any:
         ctx = Context(
             ops,
             cut.whole.phase,
-            own_rows[worker],
+            worker_rows[worker],
             seed=3,
             step=step,
-            all_reduce=lambda key, array: sum(group.meet(worker, key, array)),
-            all_gather=lambda key, array: np.concatenate(group.meet(worker, key, array)),
-            peers=WorkerMail(group, worker),
+            all_reduce=lambda key, array: sum(group.gather(worker, key, array)),
+            all_gather=lambda key, array: np.concatenate(group.gather(worker, key, array)),
+            peers=ThreadPeers(group, worker),
         )
-        well = False
+        succeeded = False
         try:
-            result = one(worker, ctx)
-            well = True
+            result = compute(worker, ctx)
+            succeeded = True
             return result
         finally:
-            group.finish(worker, well)
+            group.finish(worker, succeeded)
 
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(work, worker) for worker in range(size)]
         wait(futures)
     failures = [error for future in futures if (error := future.exception())]
-    for error in sorted(failures, key=lambda error: isinstance(error, Stuck)):
+    for error in sorted(failures, key=lambda error: isinstance(error, Deadlock)):
         raise error
-    assert not group.letters, f"nobody has taken {sorted(group.letters)}"
+    assert not group.messages, f"not received: {sorted(group.messages)}"
     return [future.result() for future in futures]
 
 
@@ -89,14 +89,16 @@ def run_partitioned(
     cut: PartitionedNet, values: Values, batches: Sequence[Batch], rows: Sequence[Rows] | None = None
 ) -> Run:
     """Train for a step a batch by plain SGD; ``values`` are of whole params, ``rows`` those of each worker."""
-    held = {name: part.of(values[part.param]) for name, part in cut.parts.items()}
+    part_values = {name: part.of(values[part.param]) for name, part in cut.parts.items()}
     gradients, metrics = [], []
     for step, batch in enumerate(batches):
 
         def iterate(worker: int, ctx: Context, batch: Batch = batch) -> tuple[Values, Metrics]:
             net, pushes = cut.locals[worker], list[tuple[str, np.ndarray]]()
-            records = own_records(net, batch, ctx.rows)
-            reported = bp(net, held, records, ctx, lambda param, one: pushes.append((param, np.asarray(one))))
+            records = records_for(net, batch, ctx.rows)
+            reported = bp(
+                net, part_values, records, ctx, lambda param, gradient: pushes.append((param, np.asarray(gradient)))
+            )
             assert len(dict(pushes)) == len(pushes), f"worker {worker} pushes a gradient twice"
             return dict(pushes), reported
 
@@ -108,41 +110,43 @@ def run_partitioned(
             shares = [done[worker][0][name].reshape(part.shape) for worker in users]
             total = shares[0] if part.gathered else sum(shares)  # gathered: each has computed the whole
             part.of(whole[part.param])[...] = total
-            held[name] = apply(cut.whole.params[part.param].trainable, held[name], total)
+            part_values[name] = apply(cut.whole.params[part.param].trainable, part_values[name], total)
         gradients.append(whole)
         metrics.append(name_metrics(cut.whole, add_metrics([reported for _, reported in done])))
     params = {name: np.full(array.shape, np.nan, array.dtype) for name, array in values.items()}
     for name, part in cut.parts.items():
-        part.of(params[part.param])[...] = held[name]
+        part.of(params[part.param])[...] = part_values[name]
     return Run(params, gradients, metrics)
 
 
 def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch]) -> Run:
-    """Train the net as it is, in this thread."""
-    held, gradients, metrics = dict(values), [], []
+    """Train the uncut net in this thread."""
+    params, gradients, metrics = dict(values), [], []
     for step, batch in enumerate(batches):
         ctx = Context(kernels(values), net.phase, Rows(0, batch_size(net), batch_size(net)), seed=3, step=step)
         pushed: Values = {}
-        metrics.append(bp(net, held, batch, ctx, pushed.__setitem__))
+        metrics.append(bp(net, params, batch, ctx, pushed.__setitem__))
         assert [*metrics[-1]] == declared_metrics(net)
-        gradients.append({name: np.asarray(one).reshape(net.params[name].shape) for name, one in pushed.items()})
-        held = {name: apply(net.params[name].trainable, held[name], gradients[-1][name]) for name in held}
-    return Run(held, gradients, metrics)
+        gradients.append(
+            {name: np.asarray(gradient).reshape(net.params[name].shape) for name, gradient in pushed.items()}
+        )
+        params = {name: apply(net.params[name].trainable, params[name], gradients[-1][name]) for name in params}
+    return Run(params, gradients, metrics)
 
 
 def forward_partitioned(cut: PartitionedNet, values: Values, batch: Batch) -> Metrics:
-    """Return the metrics of one pass forward."""
-    held = {name: part.of(values[part.param]) for name, part in cut.parts.items()}
+    """Return the metrics of one forward pass."""
+    part_values = {name: part.of(values[part.param]) for name, part in cut.parts.items()}
 
-    def one(worker: int, ctx: Context) -> Metrics:
+    def compute(worker: int, ctx: Context) -> Metrics:
         net = cut.locals[worker]
-        return forward(net, held, own_records(net, batch, ctx.rows), ctx)[1]
+        return forward(net, part_values, records_for(net, batch, ctx.rows), ctx)[1]
 
-    return name_metrics(cut.whole, add_metrics(in_threads(cut, kernels(values), 0, one)))
+    return name_metrics(cut.whole, add_metrics(in_threads(cut, kernels(values), 0, compute)))
 
 
 def forward_whole(net: NeuralNet, values: Values, batch: Batch) -> Metrics:
-    """Return the metrics of one pass forward of the net as it is."""
+    """Return the metrics of one forward pass of the uncut net."""
     rows = Rows(0, batch_size(net), batch_size(net))
     return forward(net, values, batch, Context(kernels(values), net.phase, rows, seed=3))[1]
 
@@ -153,19 +157,19 @@ def apply(trainable: bool, value: np.ndarray, pushed: np.ndarray) -> np.ndarray:
 
 
 def batch_size(net: NeuralNet) -> int:
-    """Return the rows of a batch: of the first layer."""
+    """Return the number of rows of a batch, which is that of the first layer."""
     return net.nodes[0].layer.shape[0]
 
 
-def own_records(net: NeuralNet, batch: Batch, rows: Rows) -> dict[str, Records]:
-    """Return what the input layers of a worker read: the rows that they compute."""
-    own = {}
+def records_for(net: NeuralNet, batch: Batch, rows: Rows) -> dict[str, Records]:
+    """Return the records that the input layers of a worker read: those of the rows that they compute."""
+    records = {}
     for node in net.nodes:
         if node.layer.is_input:
             start, stop, _ = node.rows or rows
             data, labels = batch[node.layer.name]
-            own[node.layer.name] = Records(data[start:stop], None if labels is None else labels[start:stop])
-    return own
+            records[node.layer.name] = Records(data[start:stop], None if labels is None else labels[start:stop])
+    return records
 
 
 def initial(net: NeuralNet, dtype: type = np.float64, seed: int = 0) -> Values:
@@ -197,26 +201,28 @@ def records_of(layer: Layer, classes: int, dtype: type, rng: np.random.Generator
     return Records(np.where(beyond, -1, words), np.where(beyond, -1, rng.integers(0, classes, layer.shape)))
 
 
-def assert_equal_runs(one: Run, other: Run, tolerance: float) -> None:
-    """Params, gradients and metrics are equal: arrays up to ``tolerance`` of their largest number."""
-    for step, (mine, its) in enumerate(zip(one.gradients, other.gradients, strict=True)):
-        assert_close(mine, its, tolerance, f"gradient of step {step}")
-    assert_close(one.params, other.params, tolerance, "param")
-    for step, (mine, its) in enumerate(zip(one.metrics, other.metrics, strict=True)):
-        assert list(mine) == list(its), f"metrics of step {step}"
-        for name in mine:
-            np.testing.assert_allclose(mine[name], its[name], tolerance, tolerance, err_msg=f"{name} of step {step}")
+def assert_equal_runs(first: Run, second: Run, tolerance: float) -> None:
+    """Assert that params, gradients and metrics are equal: arrays up to ``tolerance`` of their largest number."""
+    for step, (actual, expected) in enumerate(zip(first.gradients, second.gradients, strict=True)):
+        assert_close(actual, expected, tolerance, f"gradient of step {step}")
+    assert_close(first.params, second.params, tolerance, "param")
+    for step, (actual, expected) in enumerate(zip(first.metrics, second.metrics, strict=True)):
+        assert list(actual) == list(expected), f"metrics of step {step}"
+        for name in actual:
+            np.testing.assert_allclose(
+                actual[name], expected[name], tolerance, tolerance, err_msg=f"{name} of step {step}"
+            )
 
 
-def assert_close(mine: Values, its: Values, tolerance: float, what: str) -> None:
-    """Arrays of the same names are equal, up to ``tolerance`` of the largest number in each.
+def assert_close(actual: Values, expected: Values, tolerance: float, what: str) -> None:
+    """Assert that arrays of the same names are equal, up to ``tolerance`` of the largest number in each.
 
     A gradient may be nothing but rounding (of a bias below batch normalisation): the largest of all counts a bit too.
     """
-    assert mine.keys() == its.keys(), what
-    largest = {name: np.abs(array).max() for name, array in its.items()}
-    assert np.isfinite(list(largest.values())).all(), f"{what}: something grows beyond all bounds"
+    assert actual.keys() == expected.keys(), what
+    largest = {name: np.abs(array).max() for name, array in expected.items()}
+    assert np.isfinite(list(largest.values())).all(), f"{what}: a value is not finite"
     least = 0.1 * max(largest.values(), default=0)
-    for name, array in its.items():
+    for name, array in expected.items():
         atol = tolerance * max(largest[name], least)
-        np.testing.assert_allclose(mine[name], array, rtol=0, atol=atol, err_msg=f"{what} {name}")
+        np.testing.assert_allclose(actual[name], array, rtol=0, atol=atol, err_msg=f"{what} {name}")

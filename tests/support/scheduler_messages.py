@@ -1,4 +1,4 @@
-"""Counting what reaches a Dask scheduler of this process, for tests and for the benchmark."""
+"""Counts the messages that a Dask scheduler of this process receives, for tests and the benchmark."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from distributed import Scheduler
 
 
-class Counted(dict):
-    """Handlers of a server, by the name of the message; counts how often each is looked up."""
+class CountingHandlers(dict):
+    """Handlers of a server by the name of the message, which count how often each is looked up."""
 
     def __init__(self, handlers: dict[str, Any], counts: Counter[str]):
         super().__init__(handlers)
@@ -21,8 +21,8 @@ class Counted(dict):
 
 
 def count_messages(scheduler: Scheduler) -> Counter[str]:
-    """Return a counter, from now on up to date, of the messages that a scheduler of this process gets, by name."""
+    """Return a counter of the messages by name, which goes on counting those that the scheduler receives."""
     counts: Counter[str] = Counter()
-    scheduler.stream_handlers = Counted(scheduler.stream_handlers, counts)
-    scheduler.handlers = Counted(scheduler.handlers, counts)
+    scheduler.stream_handlers = CountingHandlers(scheduler.stream_handlers, counts)
+    scheduler.handlers = CountingHandlers(scheduler.handlers, counts)
     return counts

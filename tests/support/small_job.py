@@ -1,4 +1,4 @@
-"""The small job that the cluster's tests train, and what they say of its params."""
+"""The small job that the tests of the cluster train, and comparisons of params."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from dsinga.job import ClusterConf, Job
 
-# Every kind of layer whose part of a batch must not know how the batch was cut: convolution, normalisation over the
-# whole batch, dropout keyed by the global row, a loss that divides by the global batch.
+# Layers whose results must not depend on how the batch is cut: convolution, normalisation over the whole batch, dropout
+# keyed by the global row, a loss that divides by the global batch.
 JOB = """
 name: "small"
 train_steps: 50
@@ -41,15 +41,16 @@ def with_topology(job: Job, workers: int, servers: int = 1) -> Job:
     return job.replace(cluster=cluster)
 
 
-def assert_same(one: dict[str, Any], two: dict[str, Any]) -> None:
-    """Assert that two sets of params are the same bits."""
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Assert that two sets of params are equal."""
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
-def assert_close(one: dict[str, Any], two: dict[str, Any], tolerance: float) -> None:
+def assert_close(actual: dict[str, Any], expected: dict[str, Any], tolerance: float) -> None:
     """Assert that two sets of params differ by at most ``tolerance`` of the largest value of each param."""
-    assert one.keys() == two.keys()
-    for name in one:
-        np.testing.assert_allclose(one[name], two[name], rtol=0, atol=tolerance * np.abs(two[name]).max(), err_msg=name)
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        atol = tolerance * np.abs(value).max()
+        np.testing.assert_allclose(actual[name], value, rtol=0, atol=atol, err_msg=name)

@@ -33,7 +33,7 @@ from tests.support.partitioned_run import (
 )
 from tests.support.random_nets import CLASSES, nets
 from tests.support.training_cases import build, dense, layer
-from tests.support.worker_group import Stuck
+from tests.support.worker_group import Deadlock
 
 STEPS = 8
 
@@ -132,7 +132,7 @@ def test_workers_that_wait_for_each_other_are_found_out():
     net = net_of("convnet", "hybrid", 2)
     cut = partition(net, 2)
     turned = replace(cut, locals=tuple(receiving_first(local) for local in cut.locals))
-    with pytest.raises(Stuck, match="worker 0 waits for the letter '.*'; worker 1 waits for the letter"):
+    with pytest.raises(Deadlock, match="worker 0 waits for the message '.*'; worker 1 waits for the message"):
         both(net, turned, steps=1)
 
 
