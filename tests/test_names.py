@@ -16,7 +16,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "dsinga"
 
 LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
-KNOWN_CLASHES = {"Message", "Operand", "Plan", "Reply", "Run", "_Values"}
+KNOWN_CLASHES = {"Message", "Reply", "_Values"}
 KNOWN_REFERENCES = {
     "cluster/graph_grain/stepper.py",
     "server/compression.py",

@@ -142,7 +142,7 @@ class Layer(ABC):
         """Return the records of an input layer with what of them the device wants on its way there.
 
         Called by the thread that reads ahead, where the backend computes on a device. Data may be replaced by the
-        :class:`dsinga.ops.Transfer` that brings them up; ``compute_feature`` takes its result.
+        :class:`dsinga.ops.AsyncCopy` that brings them up; ``compute_feature`` takes its result.
         """
         return records
 

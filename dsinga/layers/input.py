@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf, StoreConf
 from dsinga.layers.base import Arrays, Layer, Output, Shape, times
 from dsinga.layers.context import Context, RecordInfo, Records
-from dsinga.ops import Ops, Transfer
+from dsinga.ops import AsyncCopy, Ops
 from dsinga.registry import register
 
 
@@ -52,7 +52,7 @@ class RecordInput(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         records: Records = sources[0]
-        data = records.data.result() if isinstance(records.data, Transfer) else records.data
+        data = records.data.result() if isinstance(records.data, AsyncCopy) else records.data
         if data.shape[1:] != self.record:
             data = data.reshape(len(data), *self.record)
         if self._stays(data):

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable
 
 from dsinga.errors import UserError
+from dsinga.ops.async_copy import AsyncCopy
 from dsinga.ops.interface import Ops
 from dsinga.ops.sparse import SparseRows
-from dsinga.ops.transfer import Transfer
 from dsinga.ops.types import Array, Pair
 from dsinga.ops.update import Update
 from dsinga.registry import nearest
 
-__all__ = ["BACKENDS", "Array", "Ops", "Pair", "SparseRows", "Transfer", "Update", "get_ops"]
+__all__ = ["BACKENDS", "Array", "AsyncCopy", "Ops", "Pair", "SparseRows", "Update", "get_ops"]
 
 
 def _numpy() -> Ops:

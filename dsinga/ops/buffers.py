@@ -1,14 +1,13 @@
-"""Result arrays from a pool: a training loop asks for the same shapes again and again.
+"""A memory pool for the result arrays of kernels, which have the same shapes in every iteration.
 
-The system maps fresh multi-megabyte arrays page by page on first touch, which costs more than most elementwise
-kernels (three 8 MB results in a row: 3.4 ms fresh, 0.6 ms pooled), and aligns them badly. Here every array is a view of
-a *base*; a base is free again once nothing but its pool refers to it, which CPython's reference counts tell exactly:
-every view of a view, memoryview or DLPack export holds on to the base.
+The operating system maps a new array of several megabytes page by page when it is first written, which takes longer
+than most elementwise kernels, and aligns it badly. Here every array is a view of a *base*, an array of bytes. A base is
+free again once only its pool refers to it. CPython's reference counts show this exactly, because every view of a view,
+memoryview or DLPack export refers to the base.
 
-There is one pool for all threads: what one has computed another may use next (tests, predictions, the next run), and
-with a pool for each thread the features of an iteration would be kept once for each. Who asks holds a lock; who lets go
-of an array needs none, as that only ever turns a taken base into a free one. A thread may also have been lent bases,
-which it takes first: in memory that other processes see, say.
+All threads share one pool: with a pool for each thread, each would keep the memory of an iteration's features. Taking a
+base needs a lock; releasing one does not, because that only turns a taken base into a free one. A thread may also be
+given bases of its own, which it takes first, for instance in memory that other processes see.
 """
 
 from __future__ import annotations
@@ -26,20 +25,21 @@ import numpy as np
 from dsinga.ops.types import Array
 
 ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
-SMALLEST = 32 * 1024  # bytes; below, malloc is quick and hands back warm memory
-# Bytes; above, the system gets the pages back: the largest gradient of AlexNet, 151 MB, would lie idle mostly. New
-# pages have their price: with a limit of 32 MB its iteration takes a third longer.
+SMALLEST = 32 * 1024  # bytes; smaller arrays come from malloc, which is quick and returns memory that is in the caches
+# Bytes; larger arrays are not pooled, as they would be idle mostly. A lower limit costs time for new pages.
 LARGEST = 128 * 1024 * 1024
-BUCKET = 256  # bases of one size; whoever keeps more results than that gets arrays of their own
+BUCKET = 256  # bases of one size; results beyond that number get memory that is not pooled
 IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, asking for a new base drops the free ones of every size
 
 _pointer = ctypes.c_size_t.from_address
-_HEAD = object.__basicsize__  # bytes that every object of the interpreter begins with
+_HEAD = object.__basicsize__  # bytes before the fields of an object's own type
 _probe = [np.empty(0)]
 _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list refers to
 
 
-class _Pool:
+class ResultPool:
+    """Bases by their size in bytes."""
+
     def __init__(self) -> None:
         self.buckets: dict[int, list[np.ndarray]] = {}
         self.lock = threading.Lock()
@@ -48,9 +48,9 @@ class _Pool:
         """Return a base of ``size`` bytes: a free one, or a new one."""
         with self.lock:
             bucket = self.buckets.get(size, ())
-            found = _free(bucket)
-            if found is not None:
-                return found
+            free = _free(bucket)
+            if free is not None:
+                return free
             if self.idle_bytes() > IDLE_LIMIT:
                 self.drop_idle()
             base = np.empty(size, np.uint8)
@@ -59,50 +59,53 @@ class _Pool:
             return base
 
     def idle_bytes(self) -> int:
-        """Return how many bytes wait for a taker."""
+        """Return the total size of the free bases, in bytes."""
         return sum(
             size * sum(sys.getrefcount(bucket[index]) == _IDLE for index in range(len(bucket)))
             for size, bucket in self.buckets.items()
         )
 
     def drop_idle(self) -> None:
-        """Give the bases that wait for a taker back to the system."""
+        """Return the free bases to the operating system."""
         self.buckets = {
             size: [bucket[index] for index in range(len(bucket)) if sys.getrefcount(bucket[index]) > _IDLE]
             for size, bucket in self.buckets.items()
         }
 
 
-class _Own(threading.local):
-    lent: Mapping[int, Sequence[np.ndarray]] = {}
+class ThreadBases(threading.local):
+    """The bases that a thread takes before those of the pool, by size in bytes."""
+
+    bases: Mapping[int, Sequence[np.ndarray]] = {}
 
 
-_pool = _Pool()
-_own = _Own()
+_pool = ResultPool()
+_thread_bases = ThreadBases()
 
 
 @contextmanager
-def lent(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
-    """Have arrays that this thread asks for lie in these bases while they are free, by :func:`base_bytes` of them.
+def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
+    """Put arrays of the calling thread into ``bases``, by their size in bytes, while these are free.
 
-    A base is an array of bytes that is no view of another, of which nobody else keeps a reference.
+    Their sizes are those of :func:`base_bytes`. Each is an array of bytes, no view of another, to which only its
+    sequence refers.
     """
-    before, _own.lent = _own.lent, bases
+    before, _thread_bases.bases = _thread_bases.bases, bases
     try:
         yield
     finally:
-        _own.lent = before
+        _thread_bases.bases = before
 
 
 def base_bytes(nbytes: int) -> int:
-    """Return how many bytes an array of so many takes of a base."""
+    """Return the size in bytes of the base of an array of ``nbytes`` bytes."""
     return nbytes + ALIGNMENT
 
 
 def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.float32) -> Array:
     """Return an uninitialised array of ``shape``: C-contiguous, or an image (B, C, H, W) with channels-last strides.
 
-    The array is the caller's for as long as it, or any view of it, is referred to.
+    Its memory is not reused while the array, or any view of it, is referred to.
     """
     if channels_last:
         batch, channels, height, width = shape
@@ -110,15 +113,15 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     size = prod(shape) * np.dtype(dtype).itemsize
     if size < SMALLEST:
         return np.empty(shape, dtype)
-    room = base_bytes(size)
-    base = _free(_own.lent.get(room, ()))
+    base_size = base_bytes(size)
+    base = _free(_thread_bases.bases.get(base_size, ()))
     if base is None:
-        base = np.empty(room, np.uint8) if size > LARGEST else _pool.take(room)
+        base = np.empty(base_size, np.uint8) if size > LARGEST else _pool.take(base_size)
     return np.ndarray(shape, dtype, base, -address(base) % ALIGNMENT)
 
 
 def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the first base that nothing refers to but ``bases``."""
+    """Return the first base to which only ``bases`` refers; None if there is none."""
     for index in range(len(bases)):
         if sys.getrefcount(bases[index]) == _IDLE:
             return bases[index]
@@ -126,7 +129,7 @@ def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def address(x: np.ndarray) -> int:
-    """Return where the first number of x lies in memory, as ``x.ctypes.data`` does in ten times the time.
+    """Return the address of the first number of x: ``x.ctypes.data``, which takes ten times as long.
 
     In numpy's C API (``PyArrayObject_fields``) the pointer to the data comes first after the object's head.
     """

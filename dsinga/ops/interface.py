@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.ops.transfer import Transfer
+from dsinga.ops.async_copy import AsyncCopy
 from dsinga.ops.types import Array, Pair
 from dsinga.ops.update import Update
 
@@ -88,14 +88,14 @@ class Ops(ABC):
         """Let the calling thread compute for this worker, until it enters another: call it before any kernel."""
 
     @abstractmethod
-    def upload(self, array: Array) -> Transfer:
+    def upload(self, array: Array) -> AsyncCopy:
         """Begin to copy a host array of any dtype to the device, beside its kernels; later kernels may use the result.
 
         The array may be changed as soon as this returns, unless the backend computes in host memory.
         """
 
     @abstractmethod
-    def download(self, array: Array) -> Transfer:
+    def download(self, array: Array) -> AsyncCopy:
         """Begin to copy an array to host memory, behind the kernels called so far and beside later ones."""
 
     @abstractmethod

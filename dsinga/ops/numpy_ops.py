@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
+from dsinga.ops.async_copy import AsyncCopy, FinishedCopy
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
 from dsinga.ops.numpy_convolution import NumpyConvolution
@@ -20,7 +21,6 @@ from dsinga.ops.numpy_normalisation import NumpyNormalisation
 from dsinga.ops.numpy_pooling import NumpyPooling
 from dsinga.ops.numpy_random import NumpyRandom
 from dsinga.ops.numpy_recurrent import NumpyRecurrent
-from dsinga.ops.transfer import Arrived, Transfer
 from dsinga.ops.types import Array
 from dsinga.ops.update import Update, apply
 
@@ -91,11 +91,11 @@ class NumpyOps(
     def enter(self) -> None:
         """Do nothing: any thread may compute for any worker."""
 
-    def upload(self, array: Array) -> Transfer:
-        return Arrived(array)
+    def upload(self, array: Array) -> AsyncCopy:
+        return FinishedCopy(array)
 
-    def download(self, array: Array) -> Transfer:
-        return Arrived(array)
+    def download(self, array: Array) -> AsyncCopy:
+        return FinishedCopy(array)
 
     def synchronize(self) -> None:
         """Do nothing: a kernel has ended when its call returns."""

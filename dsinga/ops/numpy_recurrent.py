@@ -22,7 +22,7 @@ from dsinga.ops.types import Array
 GAP = 16
 
 
-class Run(NamedTuple):
+class RecurrentWorkspace(NamedTuple):
     """What the way back needs: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H)."""
 
     packing: Packing
@@ -71,7 +71,7 @@ class NumpyRecurrent(Ops):
         size, (batch, times) = w_h.shape[1], x.shape[:2]
         packing = pack_sequences(batch, times, lengths, reverse)
         total = len(packing.places)
-        run = Run(
+        run = RecurrentWorkspace(
             packing,
             packing.pack(x),
             buffers.empty((kind.width, total, size), dtype=x.dtype),

@@ -22,7 +22,7 @@ from dsinga.ops.update import apply
 from dsinga.training.resolve import error_note, resolve
 from dsinga.training.schedules import schedule
 
-Block = Any  # an array, or what stands for one: see dsinga.ops.programs
+Block = Any  # an array, or what stands for one: see dsinga.ops.ufunc_programs
 Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  # see Updater.change
 
 

@@ -16,7 +16,7 @@ from dsinga.transport.shared_buffer import create_shared_buffer, offsets
 
 
 class SendBuffer:
-    """Memory for arrays of so many bytes, lent by ``bases`` (:func:`dsinga.ops.buffers.lent`), seen by ``segment``.
+    """Memory for arrays of so many bytes, for :func:`dsinga.ops.buffers.use_bases` as ``bases``, seen by ``segment``.
 
     Raises OSError where memory cannot be shared.
     """

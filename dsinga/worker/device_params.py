@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dsinga.ops import Array, Ops, SparseRows, Transfer
+from dsinga.ops import Array, AsyncCopy, Ops, SparseRows
 from dsinga.worker.exchange import Exchange
 from dsinga.worker.meter import Meter
 
@@ -55,7 +55,7 @@ class DeviceParams(Mapping[str, Array]):
             return self._exchange[name]
         self._fetch(name)
         value = self._wait(self._values[name])
-        return value.result() if isinstance(value, Transfer) else value
+        return value.result() if isinstance(value, AsyncCopy) else value
 
     def begin(self, step: int) -> None:
         """See :meth:`Exchange.begin`."""
@@ -109,11 +109,11 @@ class DeviceParams(Mapping[str, Array]):
         if name not in self._values:
             self._values[name] = self._thread.submit(self._lift, name)
 
-    def _lift(self, name: str) -> Array | Transfer:
+    def _lift(self, name: str) -> Array | AsyncCopy:
         value = self._exchange[name]
         return self._ops.upload(value) if type(value) is np.ndarray else value  # the partition's own is there
 
-    def _push(self, name: str, coming: Transfer | SparseRows) -> None:
+    def _push(self, name: str, coming: AsyncCopy | SparseRows) -> None:
         self._exchange.push(name, coming if isinstance(coming, SparseRows) else coming.result())
 
     def _meet(self, how: Callable[[str, Array], Array], key: str, array: Array) -> Array:

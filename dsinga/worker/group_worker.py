@@ -127,7 +127,7 @@ class GroupWorker:
         self.mail.begin(f"step {step}")
         self.exchange.begin(step)
         ctx = self._context(Phase.kTrain, step, f"step {step}", peers)
-        with buffers.lent(self._lent):
+        with buffers.use_bases(self._lent):
             metrics = self._choose(records, ctx) if self._config.skips else self._train_one_batch(records, ctx)
         self.mail.finish()
         self._step = step + 1

@@ -18,7 +18,7 @@ SIZE = 4 * 3 * 16 * 64 * 64
 
 @pytest.fixture(autouse=True)
 def fresh_pool(monkeypatch):
-    monkeypatch.setattr(buffers, "_pool", buffers._Pool())
+    monkeypatch.setattr(buffers, "_pool", buffers.ResultPool())
 
 
 def address(array: np.ndarray) -> int:
@@ -141,7 +141,7 @@ def test_bases_that_are_lent_are_taken_first_while_they_are_free(monkeypatch):
     memory = memoryview(bytearray(2 * room))
     bases = {room: [np.frombuffer(memory, np.uint8, room, start) for start in (0, room)]}
     places = {address(base) + -address(base) % buffers.ALIGNMENT for base in bases[room]}
-    with buffers.lent(bases):
+    with buffers.use_bases(bases):
         first, second, third = (buffers.empty(LARGE) for _ in range(3))
         assert {address(first), address(second)} == places
         assert address(third) not in places

@@ -246,7 +246,7 @@ class TestPlans:
         cudnn.supports = lambda ruled_out: False
         with caplog.at_level(logging.WARNING, "dsinga"):  # a Dask cluster of other tests may have silenced the handler
             self.run(emulated_cupy.load(cudnn))
-        assert "cuDNN has no plan for Problem(direction='fprop'" in caplog.text
+        assert "cuDNN has no plan for ConvolutionProblem(direction='fprop'" in caplog.text
         assert str(Unsupported("no engine")) in caplog.text
 
     def test_an_empty_batch_asks_no_plan(self, cudnn):

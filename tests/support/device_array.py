@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
+from dsinga.ops.async_copy import AsyncCopy
 from dsinga.ops.interface import Ops
 from dsinga.ops.numpy_ops import NumpyOps
-from dsinga.ops.transfer import Transfer
 from dsinga.ops.update import Update
 
 METHODS = ("reshape", "transpose", "astype", "copy", "sum", "min", "max", "repeat", "all", "any", "argmax", "ravel")
@@ -171,7 +171,7 @@ def _wrapped(result: Any, syncs: list[str]) -> Any:
     return result
 
 
-class OnItsWay(Transfer):
+class PendingCopy(AsyncCopy):
     """A copy that is under way until somebody asks for it."""
 
     def __init__(self, arrive: Callable[[], Any]):
@@ -250,16 +250,16 @@ class StubOps(NumpyOps):
         self.record.fetched.append(_entry(array))
         return array._held.copy(order="K")
 
-    def upload(self, array: Any) -> Transfer:
+    def upload(self, array: Any) -> AsyncCopy:
         assert isinstance(array, np.ndarray), type(array)
         self.record.uploads.append(_entry(array))
         there = self._up(array)
-        return OnItsWay(lambda: there)
+        return PendingCopy(lambda: there)
 
-    def download(self, array: Any) -> Transfer:
+    def download(self, array: Any) -> AsyncCopy:
         assert isinstance(array, DeviceArray), type(array)
         self.record.downloads.append(_entry(array))
-        return OnItsWay(lambda: array._held.copy(order="K"))
+        return PendingCopy(lambda: array._held.copy(order="K"))
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
         self.record.reads.append(len(numbers))

@@ -10,7 +10,7 @@ import pytest
 
 from dsinga.job import LRGenConf, RMSPropConf, UpdaterConf, UpdaterType
 from dsinga.ops import SparseRows, Update
-from dsinga.ops.programs import Untraceable, trace
+from dsinga.ops.ufunc_programs import Untraceable, trace
 from dsinga.training import Updater, create_updater
 from tests.support import emulated_cupy
 

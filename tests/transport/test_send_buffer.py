@@ -62,7 +62,7 @@ def server() -> Iterator[Server]:
 
 def filled(outbox: SendBuffer, number: float) -> np.ndarray:
     """Return an array of the pool as a partition gets it that has the outbox."""
-    with buffers.lent(outbox.bases):
+    with buffers.use_bases(outbox.bases):
         array = buffers.empty((SIZE,))
     array[:] = number
     return array
@@ -165,7 +165,7 @@ def test_nor_has_a_partition_whose_servers_are_in_its_process(server: Server) ->
 def test_params_of_one_shape_have_memory_each() -> None:
     outbox = SendBuffer([4 * SIZE, 8 * SIZE, 4 * SIZE])
     outbox.segment.close()
-    with buffers.lent(outbox.bases):
+    with buffers.use_bases(outbox.bases):
         arrays = [buffers.empty(shape) for shape in ((SIZE,), (2, SIZE // 2), (SIZE, 2), (SIZE,))]
     places = [outbox.place(array) for array in arrays]
     assert None not in places[:3]

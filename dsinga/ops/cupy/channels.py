@@ -1,4 +1,4 @@
-"""Sums over the rows of a matrix and over the pixels of an image, channel by channel, in float64."""
+"""ChannelSums over the rows of a matrix and over the pixels of an image, channel by channel, in float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCKS = 528  # four for each multiprocessor of a large GPU
 _LEAST = 64  # rows that are worth a block
 
 
-class Sums:
+class ChannelSums:
     """How (n, C) rows, without gaps, are parted for a sum: columns, rows and the stretch of rows that one block adds.
 
     Where C is small, several rows count as one, so that a block's columns are used.
@@ -49,7 +49,7 @@ def column_sums(x: Array, y: Array | None = None, rounded: np.dtype | None = Non
     """Return the sums of x (n, C), or of x·y, over n: float64, or ``rounded``. Both lie without gaps."""
     if not x.size:
         return cupy.zeros(x.shape[1], rounded or np.float64)
-    sums = Sums(*x.shape)
+    sums = ChannelSums(*x.shape)
     if y is None:
         (partial,) = sums.partial("sums_of", x.dtype, x)
     else:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
 from dsinga.ops.cupy.channels import column_sums
-from dsinga.ops.cupy.cudnn_graphs import Direction, Plans, Problem
+from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans, ConvolutionProblem, Direction
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.cupy.pooling import geometry, windows
@@ -22,7 +22,7 @@ class CupyConvolution(Ops):
     """Convolutions of channels-last images; filters are laid out likewise for the time of a call."""
 
     blas: Blas
-    plans: Plans
+    plans: ConvolutionPlans
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
         shape = (x.shape[0], w.shape[0], *output_sizes(x.shape, w.shape[2:], stride, pad))
@@ -68,7 +68,7 @@ class CupyConvolution(Ops):
         """Return what cuDNN computes of channels-last copies of ``left`` and ``right``, None where it does not."""
         if left.dtype != np.float32 or not (left.size and right.size):
             return None
-        problem = Problem(direction, x, w, y, (stride[0], stride[1]), (pad[0], pad[1]), self.blas.bf16)
+        problem = ConvolutionProblem(direction, x, w, y, (stride[0], stride[1]), (pad[0], pad[1]), self.blas.bf16)
         rows = [to_rows(one) for one in (left, right)]
         if problem.bf16:
             rows = [to_bfloat16(one) for one in rows]

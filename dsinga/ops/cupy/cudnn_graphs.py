@@ -22,7 +22,7 @@ Direction = Literal["fprop", "dgrad", "wgrad"]
 PLANS = 512  # of one worker; a net has three for each convolution
 
 
-class Problem(NamedTuple):
+class ConvolutionProblem(NamedTuple):
     """One convolution: what is wanted of which shapes (B, C, H, W), (F, C, kh, kw), (B, F, H', W')."""
 
     direction: Direction
@@ -40,7 +40,7 @@ class Problem(NamedTuple):
         return {"fprop": self.y, "dgrad": self.x, "wgrad": self.w}[self.direction]
 
 
-class Plan(NamedTuple):
+class ConvolutionPlan(NamedTuple):
     """A graph that can be run: its two tensors in, the one out, and the bytes of workspace that it needs."""
 
     graph: Any
@@ -48,17 +48,17 @@ class Plan(NamedTuple):
     workspace: int
 
 
-class Plans:
+class ConvolutionPlans:
     """The plans of one worker, its handle, and which stream that is set to. Any thread may use it, one at a time."""
 
     def __init__(self, precision: str):
         self._precision = precision
         self._frontend: Any = cudnn()
         self._handle: Any = None
-        self._plans: dict[Problem, Plan | None] = {}
+        self._plans: dict[ConvolutionProblem, ConvolutionPlan | None] = {}
         self._lock = threading.Lock()
 
-    def run(self, problem: Problem, left: Array, right: Array) -> Array | None:
+    def run(self, problem: ConvolutionProblem, left: Array, right: Array) -> Array | None:
         """Return the result, laid out as the problem says; None where cuDNN has no plan for it, or is not installed.
 
         ``left`` and ``right`` are what the direction takes, in the order x, w, dy, laid out as the problem says, in
@@ -78,7 +78,7 @@ class Plans:
             plan.graph.execute(pointers, int(workspace.data.ptr), handle=self._handle)
         return result
 
-    def _find(self, problem: Problem) -> Plan | None:
+    def _find(self, problem: ConvolutionProblem) -> ConvolutionPlan | None:
         if problem not in self._plans:
             if len(self._plans) >= PLANS:
                 self._plans.clear()
@@ -87,7 +87,7 @@ class Plans:
             self._plans[problem] = self._make(problem)
         return self._plans[problem]
 
-    def _make(self, problem: Problem) -> Plan | None:
+    def _make(self, problem: ConvolutionProblem) -> ConvolutionPlan | None:
         """Return a plan that adds up in a fixed order, else one that does not, else None, warning why."""
         for ordered in (True, False):
             try:
@@ -97,7 +97,7 @@ class Plans:
         _log.warning("cuDNN has no plan for %s, so that products of cuBLAS compute it: %s", problem, reason)
         return None
 
-    def _build(self, problem: Problem, ordered: bool) -> Plan:
+    def _build(self, problem: ConvolutionProblem, ordered: bool) -> ConvolutionPlan:
         types, notes = self._frontend.data_type, self._frontend.numerical_note
         given = types.BFLOAT16 if problem.bf16 else types.FLOAT
         graph = self._frontend.pygraph(
@@ -122,10 +122,10 @@ class Plans:
         graph.deselect_numeric_notes(ruled_out)
         graph.check_support()
         graph.build_plans(self._frontend.build_plan_policy.HEURISTICS_CHOICE)
-        return Plan(graph, tensors, int(graph.get_workspace_size()))
+        return ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()))
 
 
-def describe(graph: Any, problem: Problem, given: Any) -> tuple[Any, Any, Any]:
+def describe(graph: Any, problem: ConvolutionProblem, given: Any) -> tuple[Any, Any, Any]:
     """Put the convolution into a graph; return its tensors in, in the order x, w, dy, and the one out."""
 
     def tensor(name: str, shape: tuple[int, ...]) -> Any:

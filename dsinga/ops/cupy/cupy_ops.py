@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.errors import UserError
+from dsinga.ops.async_copy import AsyncCopy, FinishedCopy
 from dsinga.ops.cupy.arrays import CupyArrays
 from dsinga.ops.cupy.convolution import CupyConvolution
 from dsinga.ops.cupy.crf import CupyCRF
-from dsinga.ops.cupy.cudnn_graphs import Plans
+from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
 from dsinga.ops.cupy.elementwise import CupyElementwise
 from dsinga.ops.cupy.library import cupy, describe, lacks
 from dsinga.ops.cupy.lookup import CupyLookup
@@ -19,7 +20,6 @@ from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.streams import Download, Streams, Upload
 from dsinga.ops.cupy.update import CupyUpdate
 from dsinga.ops.interface import Ops
-from dsinga.ops.transfer import Arrived, Transfer
 from dsinga.ops.types import Array
 
 
@@ -46,7 +46,7 @@ class CupyOps(
     def __init__(self, device: int = 0, precision: str = "float32", own: bool = False):
         super().__init__()
         self.device, self.precision, self._own = device, precision, own
-        self.streams, self.blas, self.plans = Streams(device, own), Blas(precision), Plans(precision)
+        self.streams, self.blas, self.plans = Streams(device, own), Blas(precision), ConvolutionPlans(precision)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CupyOps, (self.device, self.precision, self._own)
@@ -72,11 +72,11 @@ class CupyOps(
     def enter(self) -> None:
         self.streams.enter()
 
-    def upload(self, array: Array) -> Transfer:
-        return Arrived(array) if isinstance(array, cupy.ndarray) else Upload(self.streams, array)
+    def upload(self, array: Array) -> AsyncCopy:
+        return FinishedCopy(array) if isinstance(array, cupy.ndarray) else Upload(self.streams, array)
 
-    def download(self, array: Array) -> Transfer:
-        return Download(self.streams, array) if isinstance(array, cupy.ndarray) else Arrived(array)
+    def download(self, array: Array) -> AsyncCopy:
+        return Download(self.streams, array) if isinstance(array, cupy.ndarray) else FinishedCopy(array)
 
     def synchronize(self) -> None:
         self.streams.synchronize()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
-from dsinga.ops.cupy.channels import Sums, column_sums, source
+from dsinga.ops.cupy.channels import ChannelSums, column_sums, source
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.interface import Ops
@@ -40,7 +40,7 @@ class CupyNormalisation(Ops):
         rows = by_channel(x)
         if not rows.size:
             return cupy.zeros(x.shape[1], np.float64), cupy.zeros(x.shape[1], np.float64)
-        sums, share = Sums(*rows.shape), 1 / len(rows)
+        sums, share = ChannelSums(*rows.shape), 1 / len(rows)
         (partial,) = sums.partial("sums_of", x.dtype, rows)
         mean = sums.total(partial, share)
         (partial,) = sums.partial("sums_of_squares", x.dtype, rows, mean, sums.channels)
@@ -50,7 +50,7 @@ class CupyNormalisation(Ops):
         rows = by_channel(x)
         if not rows.size:
             return cupy.zeros(x.shape[1], np.float64), cupy.zeros(x.shape[1], np.float64)
-        sums = Sums(*rows.shape)
+        sums = ChannelSums(*rows.shape)
         statistics = cupy.asarray(mean, np.float64), cupy.asarray(variance, np.float64)
         total, along = sums.partial(
             *("sums_of_gradients", x.dtype, rows, by_channel(dy), *statistics, float(epsilon), sums.channels), results=2

@@ -24,7 +24,7 @@ _elementwise = Source("elementwise")
 PRECISIONS = ("float32", "tf32", "bf16")
 
 
-class Operand(NamedTuple):
+class MatrixOperand(NamedTuple):
     """A matrix as cuBLAS takes it: (rows, columns) whose rows, or columns if ``transposed``, lie ``step`` apart."""
 
     array: Array
@@ -34,7 +34,7 @@ class Operand(NamedTuple):
     bf16: bool = False
 
     @property
-    def turned(self) -> Operand:
+    def turned(self) -> MatrixOperand:
         """The transposed matrix, in the same memory."""
         return self._replace(shape=self.shape[::-1], transposed=not self.transposed)
 
@@ -53,7 +53,7 @@ def from_bfloat16(x: Array) -> Array:
     return result
 
 
-def operand(x: Array, bf16: bool = False) -> Operand:
+def operand(x: Array, bf16: bool = False) -> MatrixOperand:
     """Return a matrix (m, n) as an operand, copied where neither its rows nor its columns lie without gaps."""
     if bf16 and x.dtype == np.float32:
         x = x if x.flags.c_contiguous or x.flags.f_contiguous else cupy.ascontiguousarray(x)
@@ -61,16 +61,16 @@ def operand(x: Array, bf16: bool = False) -> Operand:
     return _located(x)
 
 
-def _located(x: Array) -> Operand:
+def _located(x: Array) -> MatrixOperand:
     (rows, columns), size = x.shape, x.itemsize
     if x.flags.c_contiguous:
-        return Operand(x, x.shape, False, max(1, columns))
+        return MatrixOperand(x, x.shape, False, max(1, columns))
     if x.flags.f_contiguous:
-        return Operand(x, x.shape, True, max(1, rows))
+        return MatrixOperand(x, x.shape, True, max(1, rows))
     if x.strides[1] == size and x.strides[0] >= columns * size and x.strides[0] % size == 0:
-        return Operand(x, x.shape, False, x.strides[0] // size)
+        return MatrixOperand(x, x.shape, False, x.strides[0] // size)
     if x.strides[0] == size and x.strides[1] >= rows * size and x.strides[1] % size == 0:
-        return Operand(x, x.shape, True, x.strides[1] // size)
+        return MatrixOperand(x, x.shape, True, x.strides[1] // size)
     return _located(cupy.ascontiguousarray(x))
 
 
@@ -81,9 +81,11 @@ class Blas:
         self.bf16 = precision == "bf16"
         self._single = cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if precision == "tf32" else cublas.CUBLAS_COMPUTE_32F
 
-    def multiply(self, a: Operand | Array, b: Operand | Array, out: Array | None = None, add: bool = False) -> Array:
+    def multiply(
+        self, a: MatrixOperand | Array, b: MatrixOperand | Array, out: Array | None = None, add: bool = False
+    ) -> Array:
         """Return a b, (m, k) by (k, n), in ``out`` (rows without gaps in them), added to it if ``add``."""
-        a, b = (one if isinstance(one, Operand) else operand(one, self.bf16) for one in (a, b))
+        a, b = (one if isinstance(one, MatrixOperand) else operand(one, self.bf16) for one in (a, b))
         (m, k), n = a.shape, b.shape[1]
         assert k == b.shape[0], f"{a.shape} does not multiply {b.shape}"
         if out is None:
@@ -113,7 +115,7 @@ _ZERO_AND_ONE: dict[np.dtype, np.ndarray] = {dtype: np.array([0, 1], dtype) for 
 _FACTORS = {dtype: numbers.ctypes.data for dtype, numbers in _ZERO_AND_ONE.items()}  # addresses in host memory
 
 
-def _type_of(matrix: Operand) -> int:
+def _type_of(matrix: MatrixOperand) -> int:
     return cupy.cuda.runtime.CUDA_R_16BF if matrix.bf16 else _TYPES[matrix.array.dtype]
 
 

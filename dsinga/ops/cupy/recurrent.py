@@ -22,7 +22,7 @@ from dsinga.ops.types import Array
 _cells, _elementwise = Source("cells"), Source("elementwise")
 
 
-class Layout(NamedTuple):
+class CellLayout(NamedTuple):
     """A cell's gates in a row, its arrays in a state, and the columns, in units of H, that the two products fill."""
 
     width: int
@@ -31,14 +31,14 @@ class Layout(NamedTuple):
     from_h: slice
 
 
-LAYOUTS = {
-    "rnn": Layout(1, 1, slice(0, 1), slice(0, 1)),
-    "gru": Layout(4, 1, slice(0, 3), slice(1, 4)),
-    "lstm": Layout(4, 2, slice(0, 4), slice(0, 4)),
+CELL_LAYOUTS = {
+    "rnn": CellLayout(1, 1, slice(0, 1), slice(0, 1)),
+    "gru": CellLayout(4, 1, slice(0, 3), slice(1, 4)),
+    "lstm": CellLayout(4, 2, slice(0, 4), slice(0, 4)),
 }
 
 
-class Run(NamedTuple):
+class CupyRecurrentWorkspace(NamedTuple):
     """What the way back needs: steps, their places, packed x (N, n), gates (N, width·H), states (B + N, parts·H)."""
 
     packing: Packing
@@ -63,14 +63,14 @@ class CupyRecurrent(Ops):
         reverse: bool,
         train: bool,
     ) -> tuple[Array, Array, Any]:
-        layout, (w_x, w_h, b) = LAYOUTS[cell], join(cell, params)
+        layout, (w_x, w_h, b) = CELL_LAYOUTS[cell], join(cell, params)
         size, (batch, times) = w_h.shape[1], x.shape[:2]
         packing = pack_sequences(batch, times, None if lengths is None else self.to_numpy(lengths), reverse)
         total, order = len(packing.places), cupy.asarray(packing.order)
         places = cupy.asarray(packing.places)
         gates = cupy.empty((total, layout.width * size), x.dtype)
         states = cupy.empty((batch + total, layout.parts * size), x.dtype)
-        run = Run(packing, places, pack(x, places), gates, states)
+        run = CupyRecurrentWorkspace(packing, places, pack(x, places), gates, states)
         rows = cupy.zeros(gates.shape[1], x.dtype)
         if b is not None:
             rows[_columns(layout.from_x, size)] = b
@@ -89,7 +89,7 @@ class CupyRecurrent(Ops):
     def recurrent_grad(
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
     ) -> tuple[Array | None, Array | None, Sequence[Array]]:
-        layout, (w_x, w_h, b) = LAYOUTS[cell], join(cell, params)
+        layout, (w_x, w_h, b) = CELL_LAYOUTS[cell], join(cell, params)
         packing, places, x, gates, states = workspace
         size, (batch, times) = w_h.shape[1], dy.shape[:2]
         dh, dgates = pack(dy, places), cupy.empty_like(gates)

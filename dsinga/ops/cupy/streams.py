@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.ops.async_copy import AsyncCopy
 from dsinga.ops.cupy.library import cupy
-from dsinga.ops.transfer import Transfer
 from dsinga.ops.types import Array
 
 
@@ -53,7 +53,7 @@ class Streams:
             self._held.clear()
 
 
-class Upload(Transfer):
+class Upload(AsyncCopy):
     """A copy on its way to the device. Any thread may begin it; kernels see it after :meth:`result`."""
 
     def __init__(self, streams: Streams, array: np.ndarray):
@@ -78,7 +78,7 @@ class Upload(Transfer):
         return self._copy
 
 
-class Download(Transfer):
+class Download(AsyncCopy):
     """A copy on its way to pinned host memory, which goes back to CuPy's pool when nobody refers to it."""
 
     def __init__(self, streams: Streams, array: Array):

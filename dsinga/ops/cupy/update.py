@@ -1,8 +1,8 @@
-"""All params of a worker changed by one launch, whatever the updater: its formulas become the kernel.
+"""Updates all params of a worker by one kernel launch, generated from the updater's formulas.
 
-A formula is run once on symbols (dsinga.ops.programs); the program that it leaves is written as CUDA and compiled, once
-for each set of programs. Where params lie, what their constants are, and which block changes which, are tables on the
-device, which go up again when something in them has changed.
+Each formula is traced once on symbols (dsinga.ops.ufunc_programs). Its program is written as CUDA and compiled once
+for each set of programs. The addresses of params, their constants, and which block updates which param are tables on
+the device, copied there again when they have changed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from dsinga.ops.cupy.kernels import Source
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.interface import Ops
-from dsinga.ops.programs import FIRST_SLOT, Operand, Program, Traced, Untraceable, trace
 from dsinga.ops.types import Array
+from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, Untraceable, trace
 from dsinga.ops.update import Formula, Update, apply
 
 CHUNK = 2048  # elements that a block changes, as in update.cu
@@ -25,7 +25,7 @@ FORMULAS = 64  # whose programs are remembered
 FLOAT32 = np.dtype(np.float32)
 
 _norms = Source("norms")
-_sources: dict[tuple[Program, ...], Source] = {}
+_sources: dict[tuple[UfuncProgram, ...], Source] = {}
 _CALLS = {
     "add": "__fadd_rn({}, {})",
     "subtract": "__fsub_rn({}, {})",
@@ -45,7 +45,7 @@ class CupyUpdate(Ops):
 
     def __init__(self) -> None:
         super().__init__()
-        self._traced: dict[Formula, Traced | None] = {}
+        self._traced: dict[Formula, TracedFormula | None] = {}
         self._tables: dict[str, tuple[np.ndarray, Array]] = {}
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
@@ -61,7 +61,7 @@ class CupyUpdate(Ops):
         if together:
             self._launch(together, clip_norm)
 
-    def _trace(self, update: Update) -> Traced | None:
+    def _trace(self, update: Update) -> TracedFormula | None:
         """Return what a formula does; None where it has to be called, as one that a user may have written."""
         if any(array.dtype != FLOAT32 for array in (update.value, update.gradient, *update.state)):
             return None
@@ -74,7 +74,7 @@ class CupyUpdate(Ops):
                 self._traced[update.formula] = None
         return self._traced[update.formula]
 
-    def _launch(self, together: Sequence[tuple[Update, Traced]], clip_norm: float) -> None:
+    def _launch(self, together: Sequence[tuple[Update, TracedFormula]], clip_norm: float) -> None:
         programs = tuple(dict.fromkeys(traced.program for _, traced in together))
         params = self._table("params", table_of(together, programs))
         sizes = np.array([update.gradient.size for update, _ in together])
@@ -103,7 +103,7 @@ def dense(update: Update) -> Update:
     return update._replace(gradient=cupy.ascontiguousarray(update.gradient), rows=rows)
 
 
-def table_of(together: Sequence[tuple[Update, Traced]], programs: tuple[Program, ...]) -> np.ndarray:
+def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[UfuncProgram, ...]) -> np.ndarray:
     """Return a row of int64 for each param: see update.cu."""
     states = max(len(update.state) for update, _ in together)
     constants = max(len(traced.constants) for _, traced in together)
@@ -128,13 +128,13 @@ def chunks_of(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.stack((params, CHUNK * (np.arange(first[-1]) - first[params])), axis=1), first
 
 
-def prologue(programs: Sequence[Program]) -> str:
+def prologue(programs: Sequence[UfuncProgram]) -> str:
     """Return the line that says PROGRAMS."""
     cases = " ".join(f"case {number}: {{ {body(program)} }} break;" for number, program in enumerate(programs))
     return f"#define PROGRAMS {cases}\n"
 
 
-def body(program: Program) -> str:
+def body(program: UfuncProgram) -> str:
     """Return C++ for what a program does to the element ``at``: registers r0, r1 ..., of which r1 is ``g``."""
     slots = program.slots
     lines = [f"float* w = (float*)row[VALUE]; const double* c = (const double*)(row + STATE + {slots});"]
@@ -148,5 +148,5 @@ def body(program: Program) -> str:
     return " ".join(lines)
 
 
-def _written(operand: Operand) -> Any:
+def _written(operand: UfuncOperand) -> Any:
     return f"r{operand.number}" if operand.kind == "register" else f"(float)c[{operand.number}]"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dsinga.ops.types import Array
 
 
-class Transfer(ABC):
+class AsyncCopy(ABC):
     """A copy that was begun. What is copied must not be changed before :meth:`result` has been called."""
 
     @abstractmethod
@@ -21,7 +21,7 @@ class Transfer(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Arrived(Transfer):
+class FinishedCopy(AsyncCopy):
     """What had no way to go: the backend's arrays live in host memory."""
 
     array: Array

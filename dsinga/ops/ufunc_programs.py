@@ -23,42 +23,42 @@ class Untraceable(TypeError):
     """The formula does what no program can say: it looks at numbers, or calls what is not in OPERATIONS."""
 
 
-class Operand(NamedTuple):
+class UfuncOperand(NamedTuple):
     """A register, or one of the constants."""
 
     kind: Literal["register", "constant"]
     number: int
 
 
-class Operation(NamedTuple):
+class UfuncCall(NamedTuple):
     """A ufunc by its name, the register for its result, and what it takes."""
 
     name: str
     result: int
-    operands: tuple[Operand, ...]
+    operands: tuple[UfuncOperand, ...]
 
 
-class Program(NamedTuple):
+class UfuncProgram(NamedTuple):
     """What is done to each element, in order; values of constants are told apart from it.
 
     Registers are w, g, ``slots`` of state, and then as many as are wanted, ``registers`` in all. ``changed`` are those
     of w and state that differ afterwards.
     """
 
-    operations: tuple[Operation, ...]
+    operations: tuple[UfuncCall, ...]
     slots: int
     registers: int
     changed: tuple[int, ...]
 
 
-class Traced(NamedTuple):
+class TracedFormula(NamedTuple):
     """A program and its constants, in the order in which the formula uses them."""
 
-    program: Program
+    program: UfuncProgram
     constants: tuple[float, ...]
 
 
-def trace(formula: Formula, slots: int) -> Traced:
+def trace(formula: Formula, slots: int) -> TracedFormula:
     """Return what a formula does to arrays with so many slots. Raises Untraceable where no program says it."""
     tape = _Tape()
     w, g, *state = (tape.symbol() for _ in range(FIRST_SLOT + slots))
@@ -67,14 +67,14 @@ def trace(formula: Formula, slots: int) -> Traced:
     if G in written:
         raise Untraceable("the gradient is changed")
     changed = tuple(number for number in range(FIRST_SLOT + slots) if number in written)
-    return Traced(Program(tuple(tape.operations), slots, tape.registers, changed), tuple(tape.constants))
+    return TracedFormula(UfuncProgram(tuple(tape.operations), slots, tape.registers, changed), tuple(tape.constants))
 
 
 class _Tape:
     """What symbols have been through."""
 
     def __init__(self) -> None:
-        self.operations: list[Operation] = []
+        self.operations: list[UfuncCall] = []
         self.constants: list[float] = []
         self.registers = 0
 
@@ -82,13 +82,13 @@ class _Tape:
         self.registers += 1
         return _Symbol(self, self.registers - 1)
 
-    def operand(self, value: Any) -> Operand:
+    def operand(self, value: Any) -> UfuncOperand:
         if isinstance(value, _Symbol) and value.tape is self:
-            return Operand("register", value.number)
+            return UfuncOperand("register", value.number)
         if type(value) not in (int, float, np.float32):  # a float64 of numpy's would widen the block
             raise Untraceable(f"{type(value).__name__} is no operand")
         self.constants.append(float(value))
-        return Operand("constant", len(self.constants) - 1)
+        return UfuncOperand("constant", len(self.constants) - 1)
 
 
 class _Symbol(NDArrayOperatorsMixin):
@@ -106,7 +106,7 @@ class _Symbol(NDArrayOperatorsMixin):
         operands = tuple(self.tape.operand(value) for value in inputs)
         if result is None:
             result = self.tape.symbol()
-        self.tape.operations.append(Operation(ufunc.__name__, self.tape.operand(result).number, operands))
+        self.tape.operations.append(UfuncCall(ufunc.__name__, self.tape.operand(result).number, operands))
         return result
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
