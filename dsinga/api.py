@@ -1,4 +1,4 @@
-"""The Python face: train, evaluate and predict, with a cluster of one's own or in this process."""
+"""The Python API: train, evaluate, predict and plan, on a given Dask cluster or in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,16 @@ PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy
 
 @dataclass
 class Result:
-    """What a training run leaves: params by name (numpy float32), the history, the net, the number of steps done."""
+    """The result of a training run.
+
+    Attributes:
+        job: the job.
+        params: float32 arrays by name.
+        history: the metrics of the run.
+        net: the training net.
+        step: the number of steps done.
+        workspace: the folder of metrics and checkpoints, None without one.
+    """
 
     job: Job
     params: Arrays
@@ -69,19 +78,19 @@ def train(
 
     Args:
         job: a Job, or the path of a job file.
-        client: a Dask client; by default an in-process cluster is made for the run, with the workers that the job names
-            or else one, which share all cores.
-        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, and none if it names none.
-        data_root: where relative paths are looked up besides the working directory and the job file's folder.
+        client: a Dask client; by default a cluster is started in this process for the run, with as many workers as the
+            job names, else one, which share all cores.
+        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
+        data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
-        resume: go on from the last checkpoint in the workspace.
-        progress: show a live line (in a notebook: a live picture).
-        grain: "round", or "graph" to make each iteration a Dask task graph, which the dashboard shows layer by layer;
-            slower, with the same numbers.
+        resume: continue from the last checkpoint in the workspace.
+        progress: show a progress line (in a notebook: a picture of the metrics).
+        grain: "round", or "graph" to make each iteration a Dask task graph, which the dashboard shows layer by layer:
+            slower, with the same results.
 
     Raises:
         UserError: before training, for a fault in the job, the stores, or the size of the cluster.
-        RunError: where a worker or a server is lost on the way.
+        RunError: where a worker or a server is lost during training.
     """
     job = job if isinstance(job, Job) else load(job)
     if workers is not None:
@@ -89,8 +98,8 @@ def train(
     named = workspace or (job.cluster.workspace if job.cluster else None)
     folder = Path(named) if named else None
     with contextlib.ExitStack() as stack:
-        watched = grain == "graph"  # whose tasks are there to be looked at
-        client = client or stack.enter_context(cluster.connect(workers=wanted_workers(job), dashboard=watched))
+        dashboard = grain == "graph"  # its tasks are for looking at
+        client = client or stack.enter_context(cluster.connect(workers=wanted_workers(job), dashboard=dashboard))
         observer = stack.enter_context(RunMonitor(job.name, job.train_steps, folder, resume, progress))
         outcome = cluster.train(
             job,
@@ -112,7 +121,7 @@ def evaluate(
     *,
     data_root: str | None = None,
 ) -> dict[str, float]:
-    """Return the mean loss, accuracy, ... of ``params`` over all records of ``phase``: "train", "val" or "test".
+    """Return the mean loss and metrics of ``params`` over all records of ``phase``: "train", "val" or "test".
 
     ``params`` are arrays by name, or the path of a checkpoint. Raises UserError for bad input.
     """
@@ -130,10 +139,10 @@ def predict(
     *,
     data_root: str | None = None,
 ) -> np.ndarray:
-    """Return the feature of ``layer`` for every record of ``phase``, in the order of the store: (records, ...).
+    """Return the output of ``layer`` for every record of ``phase``, in the order of the store: (records, ...).
 
     ``params`` are arrays by name, or the path of a checkpoint. Raises UserError for bad input. Use
-    :func:`predict_batches` where the whole does not fit into memory.
+    :func:`predict_batches` where the result does not fit into memory.
     """
     return np.concatenate(list(predict_batches(job, params, layer, phase, client, data_root=data_root)))
 
@@ -147,7 +156,7 @@ def predict_batches(
     *,
     data_root: str | None = None,
 ) -> Iterator[np.ndarray]:
-    """Like :func:`predict`, batch after batch."""
+    """Yield the output of ``layer`` batch by batch: (rows, ...). Arguments are those of :func:`predict`."""
     for feature, _ in predict_with_labels(job, params, layer, phase, client, data_root=data_root):
         yield feature
 
@@ -161,9 +170,9 @@ def predict_with_labels(
     *,
     data_root: str | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """Like :func:`predict_batches`, with the labels (rows,) that come with the feature, or None where there are none.
+    """Yield the output of ``layer`` (rows, ...) and the labels (rows,), None without labels, batch by batch.
 
-    That is what :func:`dsinga.data.write_store` takes.
+    Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
     job = job if isinstance(job, Job) else load(job)
     with _client(client) as client:
@@ -180,33 +189,34 @@ def generate(
     *,
     data_root: str | None = None,
 ) -> str:
-    """Return a text of ``length`` characters, or of words after a blank, to put behind ``seed_text``.
+    """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
 
-    ``job`` is that of a net which predicts what comes next in a text (kCharRNN), ``params`` are arrays by name, or the
-    path of a checkpoint. Each character is drawn from what the net says: the lower the ``temperature``, the more often
-    the most probable one, and always with 0. Without a ``seed_text`` the first one is drawn from all alike. The same
-    ``seed`` gives the same text. Raises UserError for bad input, such as characters that the vocabulary lacks.
+    ``job`` is that of a net that predicts the next character or word of a text (kCharRNN), ``params`` are arrays by
+    name, or the path of a checkpoint. Each character is drawn from the predicted distribution: a lower ``temperature``
+    prefers the more probable ones, and 0 always takes the most probable one. Without a ``seed_text`` the first one is
+    drawn uniformly. The same ``seed`` gives the same text. Raises UserError for bad input, such as characters that the
+    vocabulary lacks.
     """
     job = job if isinstance(job, Job) else load(job)
     if length < 0 or not 0 <= temperature < float("inf"):
         raise UserError(f"length ({length}) and temperature ({temperature}) must be numbers of at least 0")
     symbols = _vocabulary(job, roots(job, data_root))
-    made = training.generator(job.neuralnet, len(symbols))
+    net = training.generator(job.neuralnet, len(symbols))
     begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
-    ops = cluster.processor_here(job, made.net).ops() if _may_want_gpu(job) else None
-    codes = training.generate(made, _params(params), begin, length, temperature, seed, ops)
+    ops = cluster.processor_here(job, net.net).ops() if _may_want_gpu(job) else None
+    codes = training.generate(net, _params(params), begin, length, temperature, seed, ops)
     return (" " if seed_text and has_words(symbols) else "") + decode(codes, symbols)
 
 
 def _may_want_gpu(job: Job) -> bool:
-    """Whether what computes is to be looked for, in the room that knows Dask."""
+    """Whether the job or the configuration asks for a GPU, so that the devices must be searched."""
     import dask.config
 
     return bool(job.gpu) or dask.config.get("dsinga.device", "auto") not in ("auto", "cpu")
 
 
 def _vocabulary(job: Job, where: Sequence[str]) -> tuple[str, ...]:
-    """Return what the codes of the job's text stand for: by the text, or where that is not here, by ``vocab_path``."""
+    """Return the characters or words of the codes, from the job's text, or else from its ``vocab_path``."""
     texts = [layer.char_rnn_conf for layer in job.neuralnet.layer if layer.char_rnn_conf]
     for conf in texts:
         with contextlib.suppress(UserError):
@@ -230,10 +240,10 @@ def build_net(job: Job | str | os.PathLike[str], phase: str = "train", *, data_r
 def partition_net(
     job: Job | str | os.PathLike[str], workers: int, phase: str = "train", *, data_root: str | None = None
 ) -> PartitionedNet:
-    """Return the net of a phase, cut for so many workers of a group, without training. Raises UserError for bad input.
+    """Return the net of a phase, cut for ``workers`` workers of a group, without training.
 
-    In a notebook it is drawn with a colour for each worker. What ``partition: auto`` would choose is not asked here: it
-    depends on the cluster; see ``dsinga plan``.
+    In a notebook it is drawn with a colour for each worker. ``partition: auto`` is ignored, because its choice depends
+    on the cluster; see :func:`plan`. Raises UserError for bad input.
     """
     job = with_workers(job if isinstance(job, Job) else load(job), workers)
     return cluster.build_partitioned_net(job, _phase(phase), workers, roots(job, data_root))
@@ -274,14 +284,14 @@ def plan(
 
 
 def roots(job: Job, data_root: str | None) -> list[str]:
-    """Return where relative paths of the job are looked up after the working directory."""
+    """Return the folders where relative paths of the job are looked up after the working directory."""
     where = job.where()
     beside = [str(Path(where.file).resolve().parent)] if where else []
     return beside + ([data_root] if data_root else [])
 
 
 def with_workers(job: Job, workers: int) -> Job:
-    """Return the job with that many workers in each worker group."""
+    """Return the job with ``workers`` workers in each worker group."""
     if workers < 1:
         raise UserError(f"a job needs at least 1 worker, not {workers}")
     conf = job.cluster or ClusterConf()
@@ -289,10 +299,10 @@ def with_workers(job: Job, workers: int) -> Job:
 
 
 def wanted_workers(job: Job) -> int:
-    """Return how many workers the job names, in all its worker groups, for a cluster that is made for it.
+    """Return the number of workers in all worker groups of the job, which a cluster for it must have.
 
-    Where it names none it is one that has all cores: kernels on several cores are as quick as workers on one each, and
-    those of small nets quicker.
+    Without ``cluster`` it is 1, with all cores: kernels on several cores are as fast as several workers with a core
+    each, and for small nets faster.
     """
     conf = job.cluster or ClusterConf()
     return conf.nworker_groups * conf.nworkers_per_group

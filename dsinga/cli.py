@@ -1,4 +1,4 @@
-"""The command line: a thin face of the rooms below."""
+"""The command line ``dsinga``: its group of commands, its errors and its log messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.version import __version__
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dsinga")
 def main_group() -> None:
-    """Train neural networks, described as in Apache SINGA, on a Dask cluster, from zarr arrays."""
+    """Train neural networks on Dask clusters, with jobs written as for Apache SINGA and data in zarr stores."""
 
 
 for _command in (
@@ -29,7 +29,7 @@ for _command in (
 
 @contextlib.contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Turn what dsinga raises for people into one message and an exit status: 2 for bad input, 1 for a broken run."""
+    """Print errors of dsinga as one message; exit with status 2 for bad input, 1 for a run that failed."""
     try:
         yield
     except (UserError, RunError) as error:
@@ -38,10 +38,10 @@ def _plain_errors() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command line; what the rooms log, such as the cut that ``partition: auto`` has chosen, goes to stderr."""
-    own = logging.getLogger("dsinga")
-    own.addHandler(logging.StreamHandler())
-    own.setLevel(logging.INFO)
+    """Run the command line, with log messages, such as the cut that ``partition: auto`` has chosen, on stderr."""
+    logger = logging.getLogger("dsinga")
+    logger.addHandler(logging.StreamHandler())
+    logger.setLevel(logging.INFO)
     with _plain_errors():
         main_group(prog_name="dsinga")
 

@@ -1,1 +1,1 @@
-"""The commands of ``dsinga``: options in, a room below called, lines out."""
+"""The commands of ``dsinga``: each reads its options, calls the package and prints the result."""

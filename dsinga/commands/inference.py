@@ -1,4 +1,4 @@
-"""What a trained net is used for: features, texts, and retrieval by features."""
+"""The commands that use a trained net: ``predict``, ``generate`` and ``retrieve``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @CHECKPOINT
-@click.option("--layer", required=True, help="Whose feature to write.")
-@click.option("--out", required=True, help="The zarr store to write: path or URL.")
-@click.option("--overwrite", is_flag=True, help="Replace a store that is there.")
-@click.option("--phase", default="test", show_default=True, help="Whose stores: train, val, test or deploy.")
+@click.option("--layer", required=True, help="Name of the layer.")
+@click.option("--out", required=True, help="Zarr store to write: a path or URL.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing store.")
+@click.option(
+    "--phase", default="test", show_default=True, help="Phase whose records are read: train, val, test or deploy."
+)
 @DEVICE
 @job_options
 @cluster_options
@@ -27,7 +29,10 @@ def predict(
     conf: Path, checkpoint: str, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Write the feature of a layer, and the labels, for every record of a phase to a zarr store."""
+    """Write the output of a layer to a zarr store.
+
+    The store has a row for every record of a phase of the job file CONF, and the labels.
+    """
     from dsinga import api
     from dsinga.data import write_store
 
@@ -40,7 +45,7 @@ def predict(
 
 
 def _check_apart(out: str, job: Job, data_root: str | None) -> None:
-    """Raise UserError where the job reads the store ``out``, which nobody means to replace by what is made of it."""
+    """Raise UserError where the job reads the store ``out``, which the command would replace."""
     from dsinga import api
     from dsinga.data import resolve
     from dsinga.data.filesystem import absolute
@@ -51,7 +56,7 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
             continue
         try:
             read = resolve(conf.path, api.roots(job, data_root))
-        except UserError:  # it is not there, and so is not out
+        except UserError:  # the store does not exist, so it is not out
             continue
         if read == absolute(out):
             raise UserError(f"the job reads {out} in layer {layer.name!r}; write the feature to another store")
@@ -59,20 +64,29 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
 
 @click.command()
 @CHECKPOINT
-@click.option("--seed-text", default="", help="What the text follows [default: one character, drawn].")
-@click.option("--length", default=500, show_default=True, type=click.IntRange(min=0), help="Characters to write.")
+@click.option("--seed-text", default="", help="Text to continue [default: one random character].")
+@click.option(
+    "--length",
+    default=500,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Number of characters or words to generate.",
+)
 @click.option(
     "--temperature", default=1.0, show_default=True, type=click.FloatRange(min=0),
-    help="Below 1 the probable is more probable; with 0 nothing else is written.",
+    help="Lower values prefer the more probable characters; 0 always takes the most probable one.",
 )  # fmt: skip
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of what is drawn.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the random numbers.")
 @DEVICE
 @job_options
 def generate(
     conf: Path, checkpoint: str, seed_text: str, length: int, temperature: float, seed: int, data_root: str | None,
     overrides: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Write a text as a net that has learned one says, such as the char-rnn CONF."""
+    """Generate text with a trained net.
+
+    CONF is the job file of a net that predicts the next character or word, such as a char-rnn.
+    """
     from dsinga import api
     from dsinga.job import load
 
@@ -84,12 +98,24 @@ def generate(
 @click.command()
 @click.argument("queries")
 @click.argument("database")
-@click.option("--distance", type=click.Choice(["cosine", "euclidean"]), default="cosine", show_default=True)
-@click.option("--at", default=10, show_default=True, type=click.IntRange(min=1), metavar="K", help="Of the K nearest.")
+@click.option(
+    "--distance", type=click.Choice(["cosine", "euclidean"]), default="cosine", show_default=True,
+    help="Distance between two rows.",
+)  # fmt: skip
+@click.option(
+    "--at",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="K, the number of nearest rows for the precision.",
+)
 def retrieve(queries: str, database: str, distance: str, at: int) -> None:
-    """Rank the rows of the store DATABASE for each row of QUERIES, and say how many are of its class.
+    """Measure how well features find rows of the same class.
 
-    Both are zarr stores of features with labels, as dsinga predict writes them.
+    Ranks the rows of the store DATABASE by their distance from each row of the store QUERIES, and prints the mean
+    average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
+    them.
     """
     from dsinga.retrieval import compare_stores
 

@@ -1,4 +1,4 @@
-"""Looking at a job: its net, and the time that its iterations take or would take."""
+"""The commands that inspect a job: ``show``, ``bench`` and ``plan``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--svg", type=click.Path(path_type=Path), help="Where to draw the net [default: NAME.svg].")
-@click.option("--phase", default="train", show_default=True, help="Whose net: train, val or test.")
-@click.option("--partitions", type=int, metavar="N", help="Cut the net for N workers, with a colour for each.")
+@click.option("--svg", type=click.Path(path_type=Path), help="File to draw the net to [default: NAME.svg].")
+@click.option("--phase", default="train", show_default=True, help="Phase whose net is shown: train, val or test.")
+@click.option("--partitions", type=int, metavar="N", help="Show the net cut for N workers, in a colour for each.")
 @job_options
 def show(
     conf: Path, svg: Path | None, phase: str, partitions: int | None, data_root: str | None, overrides: tuple[str, ...]
 ) -> None:
-    """Print the layers, shapes and params of the job CONF, and draw its net."""
+    """Print and draw the net of the job file CONF.
+
+    Prints its layers, shapes and params, and the memory that training needs.
+    """
     from dsinga import api
     from dsinga.commands.net_tables import expected_memory, print_memory, print_net, print_parts
     from dsinga.job import load
@@ -48,11 +51,11 @@ def show(
     default=50,
     type=click.IntRange(min=1),
     show_default=True,
-    help="Iterations to measure, after the warm-up.",
+    help="Number of measured iterations, after a warm-up.",
 )
-@click.option("--processes", is_flag=True, help="A process for each worker instead of a thread.")
-@click.option("--synthetic", is_flag=True, help="Make records of the job's shapes instead of reading its stores.")
-@click.option("--profile", "profiled", is_flag=True, help="Time each layer and pass too, on one worker here.")
+@click.option("--processes", is_flag=True, help="Run each worker in a process of its own, not in a thread.")
+@click.option("--synthetic", is_flag=True, help="Train on random records of the job's shapes, without its stores.")
+@click.option("--profile", "profiled", is_flag=True, help="Also time each layer, with one worker in this process.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @DEVICE
 @job_options
@@ -67,7 +70,10 @@ def bench(
     data_root: str | None,
     **options: Any,
 ) -> None:
-    """Measure training iterations of the job CONF, without tests and checkpoints."""
+    """Measure the time of a training iteration of the job file CONF.
+
+    Trains without tests and checkpoints, and prints medians.
+    """
     import rich.console
 
     from dsinga.api import roots
@@ -80,27 +86,32 @@ def bench(
     if as_json:
         click.echo(json.dumps(figures))
         return
-    found = figures.pop("profile", None)
+    profile = figures.pop("profile", None)
     for name, figure in figures.items():
         click.echo(f"{name:20} {figure:12,.3f}")
-    if found:
-        print_profile(found, rich.console.Console(soft_wrap=True, highlight=False))
+    if profile:
+        print_profile(profile, rich.console.Console(soft_wrap=True, highlight=False))
 
 
 @click.command()
-@click.option("--workers", type=int, metavar="N", help="Workers in the worker group; they need not be there.")
-@click.option("--bandwidth", help="Of the network between machines, such as 1Gbit or 100MB/s [default: 1Gbit].")
-@click.option("--latency", help="Of the network between machines, such as 0.1ms [default: 0.1ms].")
+@click.option(
+    "--workers",
+    type=int,
+    metavar="N",
+    help="Workers in the worker group, which need not exist [default: the job's, else one for each core].",
+)
+@click.option("--bandwidth", help="Bandwidth between machines, such as 1Gbit or 100MB/s [default: 1Gbit].")
+@click.option("--latency", help="Latency between machines, such as 50us [default: 0.1ms].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Where to draw speedup and efficiency, as SVG.")
+@click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw speedup and efficiency to.")
 @job_options
 def plan(
     conf: Path, bandwidth: str | None, latency: str | None, as_json: bool, picture: Path | None, **options: Any
 ) -> None:
-    """Predict what an iteration of the job CONF takes, for each way to partition its net.
+    """Predict the iteration time for each partitioning of the job file CONF.
 
-    Layers are timed on this machine once and kept in a cache (dask config dsinga.cache). With a network given, the
-    workers are on machines like this one.
+    Layers are timed on this machine once and cached (Dask setting dsinga.cache). With a bandwidth or a latency, the
+    workers are on machines like this one; without, on this machine as far as it has cores.
     """
     import rich.console
 

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they stand for."""
+"""The options that several commands share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:  # commands import what they run when they run: --help is there at once
+if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help is quick
     from dsinga.job import Job
 
 Command = Callable[..., Any]
 
 CHECKPOINT = click.option(
-    "--checkpoint", required=True, help="A checkpoint: step folder, checkpoint folder or .safetensors file."
+    "--checkpoint", required=True, help="A checkpoint: a step folder, a checkpoint folder or a .safetensors file."
 )
 
 
@@ -26,7 +26,7 @@ def _import_files(context: click.Context, option: click.Parameter, paths: tuple[
 
     from dsinga.registry import import_file
 
-    for room in ("dsinga.api", "dsinga.data.importers"):  # what is ours comes first, so that a user's own replaces it
+    for room in ("dsinga.api", "dsinga.data.importers"):  # built-in classes first, so that the file may replace them
         importlib.import_module(room)
     for path in paths:
         import_file(path)
@@ -34,16 +34,18 @@ def _import_files(context: click.Context, option: click.Parameter, paths: tuple[
 
 IMPORT = click.option(
     "--import", "imported", multiple=True, metavar="FILE", callback=_import_files, expose_value=False,
-    help="A Python file that registers layers and others of one's own.",
+    help="A Python file that registers your own layers or other classes. May be repeated.",
 )  # fmt: skip
 
 
 def job_options(command: Command) -> Command:
-    """Give the command a job: ``conf``, and what it is read with, ``data_root`` and ``overrides``."""
+    """Add the arguments of a job to a command: ``conf``, ``data_root``, ``overrides`` and ``--import``."""
     for option in (
         IMPORT,
-        click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a field of the job."),
-        click.option("--data-root", help="Where relative paths of the job are looked up last."),
+        click.option(
+            "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Set a field of the job. May be repeated."
+        ),
+        click.option("--data-root", help="Folder where relative paths of the job are looked up last."),
         click.argument("conf", type=click.Path(path_type=Path)),
     ):
         command = option(command)
@@ -51,11 +53,19 @@ def job_options(command: Command) -> Command:
 
 
 def cluster_options(command: Command) -> Command:
-    """Give the command the workers that run it: ``scheduler``, ``scheduler_file`` and ``workers``."""
+    """Add the options of a cluster to a command: ``scheduler``, ``scheduler_file`` and ``workers``."""
     for option in (
-        click.option("--scheduler", metavar="ADDRESS", help="A running Dask scheduler; default: in this process."),
-        click.option("--scheduler-file", help="The file that `dask scheduler --scheduler-file` wrote."),
-        click.option("--workers", type=int, metavar="N", help="Workers in the worker group."),
+        click.option(
+            "--scheduler",
+            metavar="ADDRESS",
+            help="Address of a running Dask scheduler [default: start workers in this process].",
+        ),
+        click.option(
+            "--scheduler-file", help="File written by `dask scheduler --scheduler-file`, in place of an address."
+        ),
+        click.option(
+            "--workers", type=int, metavar="N", help="Workers in each worker group [default: the job's, else 1]."
+        ),
     ):
         command = option(command)
     return command
@@ -71,14 +81,14 @@ def _choose_device(context: click.Context, option: click.Parameter, device: str 
 
 DEVICE = click.option(
     "--device", type=click.Choice(["auto", "cpu", "gpu"]), callback=_choose_device, expose_value=False,
-    help="gpu: a GPU for every worker; cpu: for none; auto [the default]: as the job's gpu lines say.",
+    help="gpu: every worker uses a GPU; cpu: none does; auto [the default]: as the job's gpu fields say.",
 )  # fmt: skip
 
 
 def job_and_connection(
     conf: Path, options: dict[str, Any], **more: Any
 ) -> tuple[Job, contextlib.AbstractContextManager[Any]]:
-    """Return the job, overridden by the options, and the way to the cluster they name."""
+    """Return the job with its overrides, and a context manager that connects to the cluster that the options name."""
     from dsinga import api
     from dsinga.cluster import connect
     from dsinga.job import load

@@ -1,4 +1,4 @@
-"""Training a job, and testing what it has learned."""
+"""The commands ``train`` and ``test``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and
 
 
 @click.command()
-@click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, or NAME-workspace].")
-@click.option("--resume", is_flag=True, help="Go on from the last checkpoint in the workspace.")
+@click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, else NAME-workspace].")
+@click.option("--resume", is_flag=True, help="Continue from the last checkpoint in the workspace.")
 @click.option(
     "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
-    help="What is one Dask task: a round of iterations, or each segment of an iteration, to look at on the dashboard.",
+    help="A Dask task is a round of many iterations, or (slower) one segment of an iteration, as the dashboard shows.",
 )  # fmt: skip
 @DEVICE
 @job_options
 @cluster_options
 def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root: str | None, **options: Any) -> None:
-    """Train the job CONF."""
+    """Train the job file CONF.
+
+    Metrics and checkpoints are written to the workspace.
+    """
     from dsinga import api
 
     job, connection = job_and_connection(conf, options, dashboard=grain == "graph")
@@ -35,12 +38,15 @@ def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root
 
 @click.command()
 @CHECKPOINT
-@click.option("--phase", default="test", show_default=True, help="Whose stores: train, val or test.")
+@click.option("--phase", default="test", show_default=True, help="Phase whose records are read: train, val or test.")
 @DEVICE
 @job_options
 @cluster_options
 def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **options: Any) -> None:
-    """Evaluate a checkpoint over all records of a phase of the job CONF."""
+    """Evaluate a checkpoint of the job file CONF.
+
+    Prints the mean loss and metrics over all records of a phase, as JSON.
+    """
     from dsinga import api
 
     job, connection = job_and_connection(conf, options)
