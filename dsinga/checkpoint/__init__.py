@@ -1,6 +1,7 @@
 """Checkpoints: writing, reading, and loading the params of one net into another."""
 
 from dsinga.checkpoint.directory import Checkpoint, latest, read_checkpoint, write_checkpoint
+from dsinga.checkpoint.nested_state import separate_arrays
 from dsinga.checkpoint.port import export_safetensors, port, read_params
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "port",
     "read_checkpoint",
     "read_params",
+    "separate_arrays",
     "write_checkpoint",
 ]

@@ -1,8 +1,9 @@
 """Writing and reading checkpoint directories, which contain all that a bit-exact resume needs.
 
 ``<root>/step<N>/`` has ``params.safetensors`` (params by name), ``state.safetensors`` (the updater's state as
-"param/slot") and ``checkpoint.json`` (format, step, names and shapes, fingerprints of the two files, and the caller's
-metadata: seed, job, topology). Random numbers and the order of records are functions of seed and step.
+"param/slot") and ``checkpoint.json`` (format, step, names and shapes, the state of the training loop, fingerprints of
+the other files, and the caller's metadata: seed, job, topology). Arrays of the loop's state, if it has any, are in
+``loop.safetensors``. Random numbers and the order of records are functions of seed and step.
 
 A checkpoint is either complete or absent: its directory is written under a temporary name, flushed to the disk, and
 renamed. Only one process may write to a root.
@@ -20,23 +21,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
 from dsinga.checkpoint.tensors import Arrays, Fingerprint, read_safetensors, write_tensors
 from dsinga.errors import RunError, UserError
 
 FORMAT = 1
 PARAMS, STATE, METADATA = "params.safetensors", "state.safetensors", "checkpoint.json"
+LOOP = "loop.safetensors"  # which checkpoints without such arrays lack
 
 
 class Checkpoint(NamedTuple):
     """A checkpoint: the params by name and the updater's state by param and slot after ``step`` steps.
 
-    ``meta`` is the metadata that the caller of :func:`write_checkpoint` gave.
+    ``meta`` is the metadata that the caller of :func:`write_checkpoint` gave; ``loop`` is the state of the training
+    loop, nested dicts of plain values and arrays, empty in checkpoints of earlier versions.
     """
 
     step: int
     params: Arrays
     state: dict[str, Arrays]
     meta: dict[str, Any]
+    loop: Mapping[str, Any] = {}
 
 
 def write_checkpoint(
@@ -45,12 +50,13 @@ def write_checkpoint(
     params: Mapping[str, np.ndarray],
     state: Mapping[str, Mapping[str, np.ndarray]],
     meta: Mapping[str, Any],
+    loop: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the checkpoint ``<root>/step<step>`` and return its path.
 
     An existing checkpoint of that step is renamed just before the new one takes its name, and removed afterwards; a
-    process killed between the two renames leaves no checkpoint of that step. ``meta`` must be JSON data. Raises
-    RunError, and leaves no files, if the disk cannot be written.
+    process killed between the two renames leaves no checkpoint of that step. ``meta`` must be JSON data, ``loop``
+    nested dicts of JSON data and arrays. Raises RunError, and leaves no files, if the disk cannot be written.
     """
     final = Path(root) / f"step{step}"
     partial, replaced = final.with_name(f".step{step}.partial"), final.with_name(f".step{step}.replaced")
@@ -58,7 +64,7 @@ def write_checkpoint(
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(final.parent)
         partial.mkdir()
-        _write_files(partial, step, params, state, meta)
+        _write_files(partial, step, params, state, meta, loop or {})
         if final.exists():
             final.rename(replaced)
         partial.rename(final)
@@ -98,7 +104,12 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         param, _, slot = name.rpartition("/")
         state.setdefault(param, {})[slot] = array
     params = read_safetensors(path / PARAMS, fingerprints[PARAMS])
-    return Checkpoint(metadata["step"], params, state, metadata["meta"])
+    arrays = read_safetensors(path / LOOP, fingerprints[LOOP]) if LOOP in fingerprints else {}
+    try:
+        loop = insert_arrays(metadata.get("loop", {}), arrays)
+    except (AttributeError, KeyError) as error:
+        raise UserError(f"{path / METADATA} is damaged: {error!r}; use another checkpoint") from error
+    return Checkpoint(metadata["step"], params, state, metadata["meta"], loop)
 
 
 def read_checkpoint_params(path: Path) -> Arrays:
@@ -112,17 +123,18 @@ def _write_files(
     params: Mapping[str, np.ndarray],
     state: Mapping[str, Mapping[str, np.ndarray]],
     meta: Mapping[str, Any],
+    loop: Mapping[str, Any],
 ) -> None:
     flat = {f"{param}/{slot}": array for param, slots in state.items() for slot, array in slots.items()}
+    loop_data, loop_arrays = separate_arrays(loop)
+    files = {PARAMS: params, STATE: flat, **({LOOP: loop_arrays} if loop_arrays else {})}
     metadata = {
         "format": FORMAT,
         "step": step,
         "params": {name: list(array.shape) for name, array in params.items()},
         "state": {name: list(array.shape) for name, array in flat.items()},
-        "files": {
-            PARAMS: write_tensors(folder / PARAMS, params)._asdict(),
-            STATE: write_tensors(folder / STATE, flat)._asdict(),
-        },
+        "loop": loop_data,
+        "files": {name: write_tensors(folder / name, arrays)._asdict() for name, arrays in files.items()},
         "meta": dict(meta),
     }
     with open(folder / METADATA, "w", encoding="utf-8") as file:
@@ -141,7 +153,7 @@ def _read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Fingerprint]]:
             raise UserError(f"{file} has format {metadata['format']}, newer than this dsinga can read; upgrade dsinga")
         if not isinstance(metadata["step"], int) or not isinstance(metadata["meta"], dict):
             raise ValueError("step and meta are not a number and an object")
-        return metadata, {name: Fingerprint(**metadata["files"][name]) for name in (PARAMS, STATE)}
+        return metadata, {name: Fingerprint(**metadata["files"][name]) for name in (PARAMS, STATE, *metadata["files"])}
     except UserError:
         raise
     except FileNotFoundError as error:

@@ -1,0 +1,49 @@
+"""What a training loop does besides training: display, evaluation, checkpoints, early stopping, and a user's own.
+
+An :class:`Extension` runs at the moments that its :class:`Trigger` names, and sees the run as a :class:`LoopView`. All
+of this runs in the driver's process and knows no Dask: the loop itself is in ``dsinga.cluster.training_loop``.
+"""
+
+from dsinga.extensions.best_value import BestValue
+from dsinga.extensions.checkpointing import Checkpointing
+from dsinga.extensions.checks import check_extensions
+from dsinga.extensions.create import ExtensionLike, create_extension, create_extensions
+from dsinga.extensions.display import Display
+from dsinga.extensions.early_stopping import EarlyStopping
+from dsinga.extensions.evaluation import Evaluation
+from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.function import FunctionExtension
+from dsinga.extensions.keep_best import KeepBest
+from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.reduce_on_plateau import ReduceOnPlateau
+from dsinga.extensions.runner import ExtensionRunner
+from dsinga.extensions.stop_on_time import StopOnTime
+from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
+
+__all__ = [
+    "AtEnd",
+    "BestValue",
+    "Checkpointing",
+    "Display",
+    "EarlyStopping",
+    "Either",
+    "Evaluation",
+    "EverySeconds",
+    "EverySteps",
+    "Extension",
+    "ExtensionLike",
+    "ExtensionRunner",
+    "FunctionExtension",
+    "KeepBest",
+    "LoopView",
+    "Moment",
+    "OnMetric",
+    "ReduceOnPlateau",
+    "State",
+    "StopOnTime",
+    "Trigger",
+    "WhenBest",
+    "check_extensions",
+    "create_extension",
+    "create_extensions",
+]

@@ -1,0 +1,60 @@
+"""The best value of a metric so far, and which values are better."""
+
+from __future__ import annotations
+
+import math
+
+from dsinga.errors import UserError
+from dsinga.job import MonitorMode
+from dsinga.registry import nearest
+
+# Parts of the names of metrics of which lower values are better, and of those of which higher ones are.
+LOWER = ("loss", "error", "entropy", "energy", "perplexity", "distance")
+HIGHER = ("accuracy", "precision", "recall", "f1", "score", "reward")
+
+
+class BestValue:
+    """The best value of the metric ``monitor`` so far: ``value``, None before the first one.
+
+    Args:
+        monitor: the metric, as in "val/loss".
+        mode: "min" or "max": whether lower or higher values are better; "auto" goes by the name of the metric.
+        min_delta: by how much a value must be better to count as an improvement, at least 0.
+
+    Raises UserError for another mode, for a negative ``min_delta``, and where "auto" cannot tell.
+    """
+
+    def __init__(self, monitor: str, mode: str = "auto", min_delta: float = 0.0):
+        if not min_delta >= 0:
+            raise UserError(f"min_delta must be at least 0, not {min_delta}")
+        self.higher = _is_higher_better(monitor, mode)
+        self.min_delta = min_delta
+        self.value: float | None = None
+
+    def is_improved_by(self, value: float) -> bool:
+        """Return whether ``value`` is better by more than ``min_delta``; NaN never is."""
+        if math.isnan(value):
+            return False
+        if self.value is None:
+            return True
+        return (value - self.value if self.higher else self.value - value) > self.min_delta
+
+    def update(self, value: float) -> bool:
+        """Keep ``value`` if it is an improvement; return whether it is."""
+        improved = self.is_improved_by(value)
+        if improved:
+            self.value = value
+        return improved
+
+
+def _is_higher_better(monitor: str, mode: str) -> bool:
+    modes = MonitorMode.__members__
+    if mode not in modes:
+        raise UserError(f"mode must be one of {', '.join(modes)}, not {mode!r}{nearest(str(mode), modes)}")
+    if mode != "auto":
+        return mode == "max"
+    name = monitor.rpartition("/")[2]
+    for parts, higher in ((LOWER, False), (HIGHER, True)):
+        if any(part in name for part in parts):
+            return higher
+    raise UserError(f"say whether lower or higher values of {monitor!r} are better: mode: min or mode: max")

@@ -1,0 +1,67 @@
+"""What can be said of the extensions of a run before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsinga.checkpoint import separate_arrays
+from dsinga.extensions.extension import Extension
+from dsinga.extensions.triggers import OnMetric
+from dsinga.job import AlgType, Job, Phase
+from dsinga.net import NeuralNet
+from dsinga.registry import is_user_code, nearest
+from dsinga.training import declared_metrics
+
+PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest}
+# The fields by which a job asks for a phase.
+ASKED_BY = {"val": "validate_freq and validate_steps", "test": "test_freq and test_steps"}
+
+
+def check_extensions(extensions: Sequence[Extension], job: Job, nets: Mapping[Phase, NeuralNet]) -> None:
+    """Raise UserError for the first extension that can never run, or whose state cannot be saved.
+
+    ``nets`` are the nets of the phases that the job runs: their layers say which metrics they report.
+    """
+    recorded = {extension.phase for extension in extensions if extension.phase}
+    for extension in extensions:
+        for trigger in extension.trigger.metrics():
+            _check_monitor(extension, trigger, job, nets, recorded)
+        reason = extension.trigger.never_due(job.train_steps)
+        if reason:
+            raise extension.error(f"it would never run: {reason}", "freq")
+        try:
+            separate_arrays(extension.state_dict())
+        except TypeError as error:
+            raise extension.error(f"its state_dict() cannot be saved: {error}") from error
+
+
+def _check_monitor(
+    extension: Extension, trigger: OnMetric, job: Job, nets: Mapping[Phase, NeuralNet], recorded: set[str]
+) -> None:
+    phase, _, metric = trigger.monitor.partition("/")
+    known = [*dict.fromkeys([*PHASES, *recorded])]
+    if not metric or phase not in known:
+        hint = nearest(phase, known) if metric else ""
+        raise extension.error(
+            f"monitor: {trigger.monitor!r} must be a phase ({', '.join(known)}) and a metric, as in 'val/loss'{hint}",
+            "monitor",
+        )
+    if phase not in recorded:
+        raise extension.error(
+            f"monitor: {trigger.monitor!r} would never be known: the job has no phase "
+            f"{PHASES[phase].name}; give it {ASKED_BY[phase]}, and input layers in that phase",
+            "monitor",
+        )
+    net = nets.get(PHASES[phase]) if phase in PHASES else None
+    names = [f"{phase}/{name}" for name in declared_metrics(net)] if net else []
+    trigger.is_declared = trigger.monitor in names
+    if not trigger.is_declared and net and _is_known_whole(net, job, phase):
+        hint = nearest(trigger.monitor, names) or f"; there are {', '.join(names)}"
+        raise extension.error(f"there is no metric {trigger.monitor!r} to monitor{hint}", "monitor")
+
+
+def _is_known_whole(net: NeuralNet, job: Job, phase: str) -> bool:
+    """Whether all metrics of a net are declared: layers and algorithms of the user's may report others."""
+    if phase == "train" and job.train_one_batch.alg is AlgType.kUserAlg:
+        return False
+    return not any(is_user_code(node.layer) for node in net.nodes)

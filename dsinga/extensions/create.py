@@ -1,0 +1,102 @@
+"""The extensions of a run: those of SINGA's fields, those that the job names, and those that the caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.extensions.checkpointing import Checkpointing
+from dsinga.extensions.display import Display
+from dsinga.extensions.evaluation import Evaluation
+from dsinga.extensions.extension import Extension
+from dsinga.extensions.function import FunctionExtension
+from dsinga.extensions.triggers import AtEnd, EverySteps, Trigger
+from dsinga.job import ExtensionConf, ExtensionType, Job, Phase, training_phases
+from dsinga.job.extensionconf import FIELDS
+from dsinga.job.message import JobError
+from dsinga.training.resolve import error_note, resolve
+
+# What dsinga.train takes as an extension.
+ExtensionLike = Extension | Callable[[int, dict[str, float]], object]
+# How many rows of training a run has whose job does not say how often.
+DEFAULT_DISPLAYS = 100
+
+
+def create_extensions(job: Job, given: Iterable[ExtensionLike] = ()) -> list[Extension]:
+    """Return all extensions of a run in the order in which they run: SINGA's, then the job's, then those ``given``.
+
+    Raises UserError for one that is none, or whose configuration is wrong.
+    """
+    return [
+        *_create_standard(job),
+        *(create_extension(conf) for conf in job.extension),
+        *(_check_given(extension) for extension in given),
+    ]
+
+
+def create_extension(conf: ExtensionConf) -> Extension:
+    """Return the extension that a message of a job describes; raise JobError where it does not describe one."""
+    entry = resolve("extension", conf)
+    try:
+        if conf.type is ExtensionType.kUserExtension:
+            with error_note(f"in extension {conf.user_type!r}, made before training"):
+                extension = entry(conf)
+        else:
+            extension = entry(**_arguments(conf))
+    except JobError:
+        raise
+    except UserError as error:
+        raise conf.error(f"extension {conf.user_type or conf.type.name}: {error}") from error
+    if not isinstance(extension, Extension):
+        raise conf.error(f"extension {conf.user_type!r} must be a subclass of dsinga.extensions.Extension", "user_type")
+    extension.conf = conf
+    if conf.freq is not None:
+        extension.trigger = EverySteps(conf.freq, conf.after)
+    return _check_trigger(extension)
+
+
+def _arguments(conf: ExtensionConf) -> dict[str, Any]:
+    """Return the arguments of a built-in extension's class: the fields that are given."""
+    fields = {name: getattr(conf, name) for name in FIELDS[conf.type]}
+    if fields.get("mode") is not None:
+        fields["mode"] = fields["mode"].name
+    if "seconds" in fields:
+        seconds = fields.pop("seconds")
+        fields["time"] = seconds if fields["time"] is None else fields["time"]
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _create_standard(job: Job) -> list[Extension]:
+    """Return the extensions that SINGA's fields of the job ask for."""
+    display_freq = job.disp_freq or max(1, job.train_steps // DEFAULT_DISPLAYS)
+    extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after))]
+    phases = training_phases(job)
+    if Phase.kVal in phases:
+        extensions.append(Evaluation(_singa_trigger(job.validate_freq, job.validate_after), "val"))
+    if Phase.kTest in phases:
+        extensions.append(Evaluation(_singa_trigger(job.test_freq, job.test_after), "test"))
+    # The params before the first step are not worth a checkpoint.
+    checkpoint_after = job.checkpoint_after or job.checkpoint_freq
+    extensions.append(Checkpointing(_singa_trigger(job.checkpoint_freq, checkpoint_after)))
+    return extensions
+
+
+def _singa_trigger(freq: int, after: int) -> Trigger:
+    """Return SINGA's rule; beyond it, everything is done once more at the end."""
+    return EverySteps(freq, after) | AtEnd() if freq else AtEnd()
+
+
+def _check_given(extension: Any) -> Extension:
+    if isinstance(extension, Extension):
+        return _check_trigger(extension)
+    if callable(extension) and not isinstance(extension, type):
+        return FunctionExtension(extension)
+    what = f"the class {extension.__name__}; call it" if isinstance(extension, type) else repr(extension)
+    raise UserError(f"extensions are objects of dsinga.extensions, or functions of (step, metrics), not {what}")
+
+
+def _check_trigger(extension: Extension) -> Extension:
+    if not isinstance(getattr(extension, "trigger", None), Trigger):
+        raise extension.error("it has no trigger; set self.trigger in __init__, as in EverySteps(100)", "user_type")
+    return extension

@@ -1,0 +1,53 @@
+"""The extension that returns the best params of a run instead of the last ones."""
+
+from __future__ import annotations
+
+from dsinga.checkpoint import Checkpoint, export_safetensors
+from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.triggers import WhenBest
+from dsinga.registry import register
+
+BEST_FILE = "best.safetensors"
+
+
+@register("extension", "kKeepBest")
+class KeepBest(Extension):
+    """Keeps the params with the best value of a metric, and makes them the result of the run.
+
+    At the end they are written to ``best.safetensors`` in the workspace, too. The checkpoints hold the params of their
+    own step, for a bit-exact resume.
+
+    Args:
+        monitor: the metric, by phase and name: "val/loss".
+        min_delta: by how much a value must be better than the best to replace it.
+        mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
+    """
+
+    def __init__(self, monitor: str, min_delta: float = 0.0, mode: str = "auto"):
+        self.trigger = WhenBest(monitor, mode, min_delta)
+        self._monitor = monitor
+        self._best: State = {}
+
+    def run(self, loop: LoopView) -> None:
+        """Keep the params of this step."""
+        self._best = {"step": loop.step, "value": loop.metrics[self._monitor], "params": loop.params()}
+
+    def finish(self, loop: LoopView) -> None:
+        """Return the best params instead of the last, and write them to the workspace."""
+        if not self._best:
+            return
+        step, value, params = self._best["step"], self._best["value"], self._best["params"]
+        loop.return_params(
+            params, f"the params are those after {step} steps, with the best {self._monitor}: {value:.4g}"
+        )
+        if loop.workspace is not None:
+            export_safetensors(Checkpoint(step, params, {}, {}), loop.workspace / BEST_FILE)
+
+    def state_dict(self) -> State:
+        """Return the best params, with their step and value."""
+        return self._best
+
+    def load_state(self, state: State) -> None:
+        """Take the best params."""
+        self._best = state

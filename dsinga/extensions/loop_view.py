@@ -1,0 +1,88 @@
+"""What an extension sees of the run that it belongs to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dsinga.training import Metrics
+
+
+class LoopView(ABC):
+    """The run, as an extension sees it: where training stands, and what may be asked of it.
+
+    With several worker groups, everything is said of group 0. ``evaluate``, ``params`` and ``set_rate_factor`` are for
+    extensions that pause training; for others they raise UserError.
+
+    Attributes:
+        step: how many steps are done.
+        train_steps: the step at which training is complete.
+        metrics: the latest value of each metric, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
+        rate_factor: by what the learning rate of the schedule is multiplied at present.
+        workspace: the folder for files of the run, None if it has none.
+        stopped: why training ends before ``train_steps``, "" while it does not.
+    """
+
+    step: int
+    train_steps: int
+    metrics: Mapping[str, float]
+    rate_factor: float
+    workspace: Path | None
+    stopped: str
+
+    @property
+    @abstractmethod
+    def seconds(self) -> float:
+        """Seconds since training was asked for."""
+
+    @property
+    @abstractmethod
+    def seconds_to_stop(self) -> float:
+        """Estimate of the seconds that it takes to end after one more round, from what rounds and checkpoints took."""
+
+    @abstractmethod
+    def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
+        """Return the means of the metrics over the first ``batches`` batches of ``phase``, "val" or "test".
+
+        By default there are as many batches as the job says: ``validate_steps`` or ``test_steps``. Raises UserError for
+        a phase that the job does not run.
+        """
+
+    @abstractmethod
+    def params(self) -> dict[str, np.ndarray]:
+        """Return copies of the params at this step, float32 by name; raise Diverged where one is not finite."""
+
+    @abstractmethod
+    def means(self, phase: str, sums: Metrics) -> dict[str, float]:
+        """Return sums and counts of metrics, as layers report them, as means under the names that people see."""
+
+    @abstractmethod
+    def record(self, phase: str, metrics: Mapping[str, float]) -> None:
+        """Add a row of ``phase`` at this step to the history."""
+
+    @abstractmethod
+    def stop(self, reason: str, *, resumable: bool = False) -> None:
+        """End training at the end of this round, for ``reason``, a clause such as "val/loss has not improved".
+
+        What the job does at the end is done then. A run that is ``resumable`` only writes a checkpoint, so that the run
+        that goes on from there has the history of one that was never interrupted. The first reason counts.
+        """
+
+    @abstractmethod
+    def set_rate_factor(self, from_step: int, factor: float) -> None:
+        """Multiply the schedule's learning rate by ``factor`` from ``from_step`` on, which is at least ``step``.
+
+        It holds at the same step wherever params are updated, and is part of checkpoints. Raises UserError for a step
+        that is done.
+        """
+
+    @abstractmethod
+    def write_checkpoint(self) -> None:
+        """Write a checkpoint once all extensions have run that are due at this step; none without a workspace."""
+
+    @abstractmethod
+    def return_params(self, params: Mapping[str, np.ndarray], remark: str) -> None:
+        """Let these params be those of the result; ``remark`` is a sentence that says which ones they are."""

@@ -1,0 +1,127 @@
+"""Runs the extensions of a training loop at the moments that their triggers name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dsinga.extensions.extension import Extension, State
+from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.triggers import Moment
+from dsinga.training import Metrics
+
+_log = logging.getLogger(__name__)
+
+
+class ExtensionRunner:
+    """The extensions of a run, in the order in which they run at one step. It knows no cluster.
+
+    ``failing`` is the extension whose method is running; it stays the one that has raised an exception.
+    """
+
+    def __init__(self, extensions: Iterable[Extension], loop: LoopView):
+        self._extensions = _by_unique_name(extensions)
+        self._loop = loop
+        self._recorded: dict[str, float] = {}  # metrics of the present step
+        self._last_run: dict[str, int] = {}  # the step of the last run, by name
+        self.failing: Extension | None = None
+
+    def start(self, states: Mapping[str, Mapping[str, State]]) -> None:
+        """Give each extension its state of :meth:`states`, an empty one if there is none, and start it."""
+        for name in states.keys() - self._extensions.keys():
+            _log.warning("the checkpoint has a state of the extension %s, which this run lacks", name)
+        recorded = {extension.phase: extension.trigger for extension in self._extensions.values() if extension.phase}
+        for name, extension in self._extensions.items():
+            state = states.get(name, {})
+            extension.trigger.bind(recorded)
+            extension.trigger.load_state(state.get("trigger", {}))
+            self._call(extension, extension.load_state, state.get("extension", {}))
+        for extension in self._extensions.values():
+            self._call(extension, extension.start, self._loop)
+
+    def next_pause(self, step: int) -> int | None:
+        """Return the first step after ``step`` at which training must pause, None if no extension names one."""
+        steps = (extension.trigger.next_step(step) for extension in self._extensions.values() if extension.pauses)
+        return min((at for at in steps if at is not None), default=None)
+
+    def wants_pause(self) -> bool:
+        """Whether training must pause as soon as it can, because of the time."""
+        moment = self._moment(at_end=False)
+        return any(
+            extension.pauses and extension.trigger.by_clock and extension.trigger.due(moment)
+            for extension in self._extensions.values()
+        )
+
+    def observe(self, sums: Metrics) -> None:
+        """Show a training step to all extensions, and run those that are due and need no pause."""
+        self._recorded.clear()
+        for extension in list(self._extensions.values()):
+            self._call(extension, extension.observe, self._loop, sums)
+        self._run_due(lambda extension: not extension.pauses, self._loop.step == self._loop.train_steps)
+
+    def pause(self, at_end: bool = False) -> None:
+        """Run the extensions that are due at the present step and have not run at it.
+
+        Those that need no pause have run already, unless this is the end.
+        """
+        self._run_due(lambda extension: extension.pauses or at_end, at_end)
+
+    def show_row(self, row: Mapping[str, Any]) -> None:
+        """Show a row of the history to all extensions."""
+        metrics = {name: value for name, value in row.items() if name not in ("step", "phase", "time")}
+        self._recorded |= {f"{row['phase']}/{name}": value for name, value in metrics.items()}
+        for extension in list(self._extensions.values()):
+            self._call(extension, extension.see_row, self._loop, row)
+
+    def forget_runs(self) -> None:
+        """Let extensions run again at the present step, because the params have changed since."""
+        self._last_run.clear()
+
+    def finish(self) -> None:
+        """Let the extensions do what is to be done last."""
+        for extension in self._extensions.values():
+            self._call(extension, extension.finish, self._loop)
+
+    def drop(self, failed: Extension) -> None:
+        """Leave an extension out from now on."""
+        self._extensions = {name: one for name, one in self._extensions.items() if one is not failed}
+        self.failing = None
+
+    def states(self) -> dict[str, dict[str, State]]:
+        """Return the states of all extensions and their triggers, by the name of the extension, for a checkpoint."""
+        return {
+            name: {"extension": extension.state_dict(), "trigger": extension.trigger.state_dict()}
+            for name, extension in self._extensions.items()
+        }
+
+    def _run_due(self, chosen: Callable[[Extension], bool], at_end: bool) -> None:
+        for name, extension in list(self._extensions.items()):
+            if chosen(extension) and self._last_run.get(name) != self._loop.step:
+                self._call(extension, self._run_if_due, name, extension, at_end)
+
+    def _run_if_due(self, name: str, extension: Extension, at_end: bool) -> None:
+        moment = self._moment(at_end)
+        if extension.trigger.due(moment):
+            self._last_run[name] = self._loop.step
+            extension.run(self._loop)
+            extension.trigger.note_run(moment)
+
+    def _moment(self, at_end: bool) -> Moment:
+        return Moment(self._loop.step, self._loop.seconds, self._recorded, at_end)
+
+    def _call(self, extension: Extension, method: Callable[..., None], *arguments: Any) -> None:
+        outer, self.failing = self.failing, extension
+        method(*arguments)
+        self.failing = outer
+
+
+def _by_unique_name(extensions: Iterable[Extension]) -> dict[str, Extension]:
+    named: dict[str, Extension] = {}
+    for extension in extensions:
+        name, number = extension.name, 1
+        while name in named:
+            number += 1
+            name = f"{extension.name}-{number}"
+        named[name] = extension
+    return named

@@ -1,0 +1,76 @@
+"""The extension that ends a run before a wall time, in order and with a checkpoint."""
+
+from __future__ import annotations
+
+import re
+
+from dsinga.errors import UserError
+from dsinga.extensions.extension import Extension
+from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.triggers import AtEnd
+from dsinga.registry import register
+from dsinga.training import Metrics
+
+UNITS = {
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86400,
+    "day": 86400,
+}
+PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+# Time that is left unused beyond what rounds and checkpoints took so far: a share of all the time, and a maximum.
+MARGIN_SHARE, MARGIN_SECONDS = 0.05, 30.0
+
+
+@register("extension", "kStopOnTime")
+class StopOnTime(Extension):
+    """Ends training before a time is over, with a checkpoint from which ``resume`` goes on.
+
+    Time counts from the call of ``dsinga.train``. What the next round and a checkpoint take is estimated from those
+    before; a twentieth of the time, 30 seconds at most, is left besides. What the job does at its end, such as a last
+    test, is left to the run that goes on.
+
+    Args:
+        time: seconds, or a text such as "2h", "90 min" or "1h 30m".
+    """
+
+    pauses = False  # it looks at the clock only
+
+    def __init__(self, time: float | str):
+        self.trigger = AtEnd()
+        self._seconds = parse_seconds(time)
+        self._margin = min(MARGIN_SHARE * self._seconds, MARGIN_SECONDS)
+
+    def observe(self, loop: LoopView, sums: Metrics) -> None:
+        """Stop while the rest of the time is enough for doing so."""
+        if not loop.stopped and loop.seconds + loop.seconds_to_stop + self._margin >= self._seconds:
+            loop.stop(f"its time of {self._seconds:g} s is nearly over", resumable=True)
+
+    def run(self, loop: LoopView) -> None:
+        """Do nothing: the clock is looked at after each step."""
+
+
+def parse_seconds(time: float | str) -> float:
+    """Return the seconds that a number, or a text such as "1h 30m", stands for. Raises UserError for others."""
+    seconds = _sum_parts(time) if isinstance(time, str) else float(time)
+    if not seconds > 0:
+        raise UserError(f'{time!r} is no time to stop after; give seconds above 0, or a text such as "2h" or "90 min"')
+    return seconds
+
+
+def _sum_parts(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    parts = PART.findall(text.lower())
+    units = [unit if unit in UNITS else unit.removesuffix("s") for _, unit in parts]
+    if PART.sub("", text.lower()) or not all(unit in UNITS for unit in units):
+        return 0.0
+    return sum(float(number) * UNITS[unit] for (number, _), unit in zip(parts, units, strict=True))

@@ -1,0 +1,240 @@
+"""Triggers: at which steps, or moments, an extension of the training loop runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dsinga.errors import UserError
+from dsinga.extensions.best_value import BestValue
+from dsinga.registry import nearest
+
+
+class Moment(NamedTuple):
+    """A point of a run at which extensions may run.
+
+    Attributes:
+        step: how many steps are done.
+        seconds: time since training was asked for.
+        metrics: those that were recorded at this step, by phase and name: {"val/loss": 0.3}.
+        at_end: whether training is complete.
+    """
+
+    step: int
+    seconds: float = 0.0
+    metrics: Mapping[str, float] = {}
+    at_end: bool = False
+
+
+class Trigger(ABC):
+    """Says when an extension runs. ``a | b`` is a trigger that fires when either of two does.
+
+    One that knows its steps names them in advance, so that rounds end there; with ``by_clock`` set it goes by the time,
+    and is asked at the end of each round.
+    """
+
+    by_clock: bool = False
+
+    @abstractmethod
+    def due(self, moment: Moment) -> bool:
+        """Return whether the extension is to run now. The answer changes nothing: it may be asked for twice."""
+
+    def next_step(self, step: int) -> int | None:
+        """Return the first step after ``step`` at which training must pause to ask whether it is due, None for none."""
+        return None
+
+    def never_due(self, train_steps: int) -> str:
+        """Return why the trigger cannot fire in a run of so many steps, with a remedy, or "" where it can."""
+        return ""
+
+    def bind(self, recorded: Mapping[str, Trigger]) -> None:
+        """Learn when metrics of each phase are recorded, before training begins."""
+
+    def metrics(self) -> list[OnMetric]:
+        """Return the parts of this trigger that wait for a metric."""
+        return []
+
+    def note_run(self, moment: Moment) -> None:
+        """Learn that the extension has run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run must know, as plain values."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of :meth:`state_dict`; an empty one is that of a new run."""
+
+    def __or__(self, other: Trigger) -> Trigger:
+        return Either(self, other)
+
+
+class EverySteps(Trigger):
+    """Every ``freq`` steps, first when ``after`` steps are done (by default ``freq``); 0 is before training.
+
+    That is SINGA's rule ``now``: step >= after and (step - after) % freq == 0.
+    """
+
+    def __init__(self, freq: int, after: int | None = None):
+        if freq < 1 or (after or 0) < 0:
+            raise UserError(f"EverySteps takes a freq of at least 1 and an after of at least 0, not {freq} and {after}")
+        self.freq, self.after = freq, freq if after is None else after
+
+    def due(self, moment: Moment) -> bool:
+        """Apply SINGA's rule."""
+        return moment.step >= self.after and (moment.step - self.after) % self.freq == 0
+
+    def next_step(self, step: int) -> int | None:
+        """Return the next step by the rule."""
+        return self.after if step < self.after else step + self.freq - (step - self.after) % self.freq
+
+    def never_due(self, train_steps: int) -> str:
+        """Return why, where the first step comes after the last one of the run."""
+        if self.after <= train_steps:
+            return ""
+        field = "after" if self.after != self.freq else "freq"
+        return (
+            f"it runs for the first time after {self.after} steps ({field}: {self.after}), but train_steps is "
+            f"{train_steps}; give {field}: {train_steps} or less, or more train_steps"
+        )
+
+
+class AtEnd(Trigger):
+    """Once, when training is complete: after ``train_steps``, or when an extension has ended it."""
+
+    def due(self, moment: Moment) -> bool:
+        """Return whether training is complete."""
+        return moment.at_end
+
+
+class EverySeconds(Trigger):
+    """At the end of the first round after every ``seconds``. Which step that is differs from run to run."""
+
+    by_clock = True
+
+    def __init__(self, seconds: float):
+        if not seconds > 0:
+            raise UserError(f"EverySeconds takes a number of seconds above 0, not {seconds}")
+        self.seconds = seconds
+        self._last = 0.0
+
+    def due(self, moment: Moment) -> bool:
+        """Return whether so much time has passed since the last run."""
+        return moment.seconds - self._last >= self.seconds
+
+    def note_run(self, moment: Moment) -> None:
+        """Count from now on."""
+        self._last = moment.seconds
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Count from the beginning of this run."""
+        self._last = 0.0
+
+
+class OnMetric(Trigger):
+    """Whenever the metric ``monitor``, such as "val/loss", has been recorded."""
+
+    def __init__(self, monitor: str):
+        self.monitor = monitor
+        self.is_declared = True  # whether the net says that it reports the metric; else the rows must show it
+        self._recorded: Trigger | None = None
+
+    @property
+    def phase(self) -> str:
+        """The phase of the metric: "val" of "val/loss"."""
+        return self.monitor.partition("/")[0]
+
+    def due(self, moment: Moment) -> bool:
+        """Return whether the metric was recorded at this step; raise UserError where its phase's rows lack it."""
+        if self.monitor in moment.metrics:
+            return True
+        known = [name for name in moment.metrics if name.startswith(f"{self.phase}/")]
+        if known and not self.is_declared:
+            hint = nearest(self.monitor, known) or f"; there are {', '.join(known)}"
+            raise UserError(f"there is no metric {self.monitor!r} to monitor{hint}")
+        return False
+
+    def next_step(self, step: int) -> int | None:
+        """Return when metrics of the phase are recorded next."""
+        return self._recorded.next_step(step) if self._recorded else None
+
+    def bind(self, recorded: Mapping[str, Trigger]) -> None:
+        """Learn when metrics of the phase are recorded."""
+        self._recorded = recorded[self.phase]
+
+    def metrics(self) -> list[OnMetric]:
+        """Return this trigger."""
+        return [self]
+
+
+class WhenBest(OnMetric):
+    """Whenever the metric ``monitor`` is better than ever before in the run.
+
+    ``mode`` and ``min_delta`` are those of :class:`BestValue`.
+    """
+
+    def __init__(self, monitor: str, mode: str = "auto", min_delta: float = 0.0):
+        super().__init__(monitor)
+        self.best = BestValue(monitor, mode, min_delta)
+
+    def due(self, moment: Moment) -> bool:
+        """Return whether the metric was recorded at this step and is the best."""
+        return super().due(moment) and self.best.is_improved_by(moment.metrics[self.monitor])
+
+    def note_run(self, moment: Moment) -> None:
+        """Keep the value as the best one."""
+        if self.monitor in moment.metrics:
+            self.best.update(moment.metrics[self.monitor])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value."""
+        return {"best": self.best.value}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take the best value."""
+        self.best.value = state.get("best")
+
+
+class Either(Trigger):
+    """When any of several triggers fires."""
+
+    def __init__(self, *triggers: Trigger):
+        self._triggers = triggers
+        self.by_clock = any(trigger.by_clock for trigger in triggers)
+
+    def due(self, moment: Moment) -> bool:
+        """Return whether one of them is due."""
+        return any(trigger.due(moment) for trigger in self._triggers)
+
+    def next_step(self, step: int) -> int | None:
+        """Return the earliest of their next steps."""
+        return min((at for trigger in self._triggers if (at := trigger.next_step(step)) is not None), default=None)
+
+    def never_due(self, train_steps: int) -> str:
+        """Return why, where none of them can fire."""
+        reasons = [trigger.never_due(train_steps) for trigger in self._triggers]
+        return "; ".join(reasons) if all(reasons) else ""
+
+    def bind(self, recorded: Mapping[str, Trigger]) -> None:
+        """Bind each of them."""
+        for trigger in self._triggers:
+            trigger.bind(recorded)
+
+    def metrics(self) -> list[OnMetric]:
+        """Return the parts of all of them."""
+        return [part for trigger in self._triggers for part in trigger.metrics()]
+
+    def note_run(self, moment: Moment) -> None:
+        """Tell each of them that is due."""
+        for trigger in self._triggers:
+            if trigger.due(moment):
+                trigger.note_run(moment)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return their states, by number."""
+        return {str(number): trigger.state_dict() for number, trigger in enumerate(self._triggers)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Give each of them its state."""
+        for number, trigger in enumerate(self._triggers):
+            trigger.load_state(state.get(str(number), {}))
