@@ -213,5 +213,9 @@ RUNS: dict[str, Run] = {
     "resume-text": Run(model("char_rnn", "text", 12, **CHAR_RNN, workers=2).job, resume_at=6),
     "skip-bad-batches": text_run(RESIDUAL, *SPOILT, workers=2),
     "numpy": small(workers=2, environment={"DSINGA_OPS": "numpy"}),
+    "numpy-resnet": Run(
+        model("resnet", "small", 8, size=16, batchsize=16, train_steps=8, workers=2).job,
+        environment={"DSINGA_OPS": "numpy"},
+    ),
     "numpy-residual": text_run(RESIDUAL, environment={"DSINGA_OPS": "numpy"}),
 }
