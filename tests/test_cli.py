@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it leaves, and how it refuses."""
+"""The command line: its output, its files and its errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ neuralnet {
 cluster { workspace: "work" }
 """
 
-OWN = """import dsinga
+USER_FILE = """import dsinga
 from dsinga.layers.innerproduct import InnerProduct
 
 
@@ -88,21 +88,21 @@ def dsinga(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dsinga:
 
 
 @pytest.mark.parametrize(
-    ("command", "says", "needless"),
+    ("command", "output", "forbidden"),
     [
         ("--help", "Commands:", {"numpy", "rich"}),
         ("show job.conf", "drawn to cli.svg", {"dask", "distributed"}),
         ("train job.conf", "after 20 steps", {"bokeh", "rich", "google.protobuf", "dsinga.planner"}),
     ],
 )
-def test_the_module_is_the_command_and_imports_what_it_runs(folder, command, says, needless) -> None:
+def test_a_command_imports_only_what_it_runs(folder, command, output, forbidden) -> None:
     process = [sys.executable, "-X", "importtime", "-m", "dsinga", *command.split()]
     ended = subprocess.run(process, cwd=folder, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    assert says in ended.stdout
+    assert output in ended.stdout
     imported = set(re.findall(r"^import time:.*\| +(\S+)$", ended.stderr, re.MULTILINE))
     assert "dsinga.cli" in imported
-    assert not needless & imported
+    assert not forbidden & imported
 
 
 def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:
@@ -141,12 +141,12 @@ def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:
     assert open_store(str(folder / "test.zarr")).shape == (8,)
 
 
-def test_retrieve_says_how_good_the_ranking_is(dsinga: Dsinga, folder: Path) -> None:
+def test_retrieve_measures_the_ranking(dsinga: Dsinga, folder: Path) -> None:
     write_store(folder / "q.zarr", [(np.array([[1.0, 0], [0, 1]]), np.array([0, 1]))])
     write_store(folder / "d.zarr", [(np.array([[3.0, 1], [2, 1], [1, 3]]), np.array([0, 1, 1]))])
-    found = dsinga("retrieve", "q.zarr", "d.zarr", "--at", "1")
-    assert found.returncode == 0, found.stderr
-    lines = [line.rsplit(maxsplit=1) for line in found.stdout.splitlines()]
+    ranked = dsinga("retrieve", "q.zarr", "d.zarr", "--at", "1")
+    assert ranked.returncode == 0, ranked.stderr
+    lines = [line.rsplit(maxsplit=1) for line in ranked.stdout.splitlines()]
     assert lines[:2] == [["mean average precision", "1.0000"], ["precision at 1", "1.0000"]]
     euclidean = dsinga("retrieve", "q.zarr", "d.zarr", "--distance", "euclidean", "--at", "3")
     assert "mean average precision   0.7500" in euclidean.stdout  # (2, 1) is nearer to (1, 0) than (3, 1)
@@ -159,7 +159,7 @@ def test_retrieve_says_how_good_the_ranking_is(dsinga: Dsinga, folder: Path) -> 
     assert "nowhere.zarr was not found" in dsinga("retrieve", "nowhere.zarr", "d.zarr").stderr
 
 
-def test_resume_goes_on_and_a_fresh_run_keeps_the_old_one_aside(dsinga: Dsinga, folder: Path) -> None:
+def test_resume_continues_and_a_new_run_keeps_the_old_checkpoints(dsinga: Dsinga, folder: Path) -> None:
     assert dsinga("train", "job.conf").returncode == 0
     resumed = dsinga("train", "job.conf", "--resume", "--set", "train_steps=30")
     assert resumed.returncode == 0, resumed.stderr
@@ -178,7 +178,7 @@ def test_show_prints_and_draws(dsinga: Dsinga, folder: Path) -> None:
     assert (folder / "cli.svg").read_text().lstrip().startswith("<svg")
 
 
-def test_show_cuts_the_net_for_workers(dsinga: Dsinga, folder: Path) -> None:
+def test_show_prints_the_parts_of_a_cut_net(dsinga: Dsinga, folder: Path) -> None:
     cut = ["--set", "neuralnet.layer[ip1].partition_dim=1", "--partitions", "2"]
     shown = dsinga("show", "job.conf", "--svg", "parts.svg", *cut)
     assert shown.returncode == 0, shown.stderr
@@ -195,17 +195,17 @@ def test_show_cuts_the_net_for_workers(dsinga: Dsinga, folder: Path) -> None:
     assert "layer 'ip1': has 3 features, which cannot be cut over 4 workers" in refused.stderr
 
 
-def test_bench_needs_no_data(dsinga: Dsinga, folder: Path) -> None:
+def test_bench_runs_on_synthetic_records(dsinga: Dsinga, folder: Path) -> None:
     job = JOB.replace("train.zarr", "nowhere.zarr")
     (folder / "job.conf").write_text(job)
     measured = dsinga("bench", "job.conf", "--workers", "2", "--steps", "5", "--synthetic", "--profile", "--json")
     assert measured.returncode == 0, measured.stderr
-    found = json.loads(measured.stdout)
-    assert found.keys() == {
+    figures = json.loads(measured.stdout)
+    assert figures.keys() == {
         "ms_per_iteration", "samples_per_second", "compute_ms", "exchange_ms", "data_ms", "crossing_mb", "peak_rss_mb",
         "profile",
     }  # fmt: skip
-    assert [row["layer"] for row in found["profile"]["rows"]] == ["data", "ip1", "loss", "loss", "ip1", "", ""]
+    assert [row["layer"] for row in figures["profile"]["rows"]] == ["data", "ip1", "loss", "loss", "ip1", "", ""]
 
 
 def test_data_import_and_info(dsinga: Dsinga, folder: Path) -> None:
@@ -242,8 +242,8 @@ BAD_JOBS = {
 
 @pytest.mark.parametrize("mistake", BAD_JOBS)
 def test_a_bad_job_is_one_message_and_status_2(dsinga: Dsinga, folder: Path, mistake: str) -> None:
-    right, wrong, message = BAD_JOBS[mistake]
-    (folder / "job.conf").write_text(JOB.replace(right, wrong, 1))
+    correct, wrong, message = BAD_JOBS[mistake]
+    (folder / "job.conf").write_text(JOB.replace(correct, wrong, 1))
     refused = dsinga("train", "job.conf")
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr
@@ -301,24 +301,24 @@ def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: 
     if "otherwise" in mistake:
         (folder / "job.conf").write_text(JOB.replace('  layer { name: "loss"', f'{DECODER}  layer {{ name: "loss"'))
     before = sorted(folder.iterdir())
-    refused = dsinga("train", "job.conf", *(word for one in overrides for word in ("--set", one)))
+    refused = dsinga("train", "job.conf", *(word for override in overrides for word in ("--set", override)))
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr
     assert re.fullmatch(rf"dsinga: .*{message}.*\n", refused.stderr), refused.stderr
     assert sorted(folder.iterdir()) == before, "nothing is written for a job that is refused"
 
 
-def test_servers_without_a_slice_idle(dsinga: Dsinga, folder: Path) -> None:
+def test_servers_without_a_slice_change_nothing(dsinga: Dsinga, folder: Path) -> None:
     """The net's params are 27 numbers, which are cut into fewer slices than there are servers."""
     from dsinga.checkpoint import read_params
 
     for servers in ("1", "40"):
         trained = dsinga("train", "job.conf", "--workspace", servers, "--set", f"cluster.nservers_per_group={servers}")
         assert trained.returncode == 0, trained.stderr
-    one, many = read_params(folder / "1"), read_params(folder / "40")
-    assert one.keys() == many.keys()
-    for name in one:
-        np.testing.assert_array_equal(one[name], many[name], err_msg=name)
+    few, many = read_params(folder / "1"), read_params(folder / "40")
+    assert few.keys() == many.keys()
+    for name in few:
+        np.testing.assert_array_equal(few[name], many[name], err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -350,15 +350,15 @@ def test_bad_arguments_are_one_message_and_status_2(
 
 @pytest.mark.process
 def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path) -> None:
-    """``dask scheduler`` and two ``dask worker --nthreads 1``, as on a cluster; a layer of a file that they lack."""
-    (folder / "own.py").write_text(OWN)
-    own = ["--import", "own.py", "--set", "neuralnet.layer[ip1].type=kUserLayer"]
-    own += ["--set", "neuralnet.layer[ip1].user_type=Own"]
+    """``dask scheduler`` and two ``dask worker --nthreads 1``, with a user's layer that the workers lack."""
+    (folder / "own.py").write_text(USER_FILE)
+    user_layer = ["--import", "own.py", "--set", "neuralnet.layer[ip1].type=kUserLayer"]
+    user_layer += ["--set", "neuralnet.layer[ip1].user_type=Own"]
     file = folder / "scheduler.json"
     dask = [sys.executable, "-m", "dask"]
     common = ["--dashboard-address", ":0", "--scheduler-file", str(file)]
     commands = [["scheduler", "--port", "0"], ["worker", "--nthreads", "1"], ["worker", "--nthreads", "1"]]
-    started = [
+    processes = [
         subprocess.Popen([*dask, *command, *common], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
         for command in commands
     ]
@@ -367,28 +367,28 @@ def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path)
 
         deadline = time.monotonic() + 30
         while not file.exists():
-            assert started[0].poll() is None, "the scheduler ended"
+            assert processes[0].poll() is None, "the scheduler ended"
             assert time.monotonic() < deadline, "the scheduler wrote no file"
         with Client(scheduler_file=str(file), timeout=30, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=30)
-        trained = dsinga("train", "job.conf", "--scheduler-file", "scheduler.json", "--workers", "2", *own)
+        trained = dsinga("train", "job.conf", "--scheduler-file", "scheduler.json", "--workers", "2", *user_layer)
         assert trained.returncode == 0, trained.stderr
-        alone = dsinga("train", "job.conf", "--workers", "1", "--workspace", "alone", *own)
-        assert alone.returncode == 0, alone.stderr
+        single = dsinga("train", "job.conf", "--workers", "1", "--workspace", "single", *user_layer)
+        assert single.returncode == 0, single.stderr
         from dsinga.checkpoint import read_params
 
-        one, two = read_params(folder / "alone"), read_params(folder / "work")
+        one, two = read_params(folder / "single"), read_params(folder / "work")
         for name in one:
             np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5 * np.abs(one[name]).max())
     finally:
-        for process in reversed(started):
+        for process in reversed(processes):
             process.terminate()
-        for process in started:
+        for process in processes:
             process.wait(timeout=20)
 
 
-def test_a_file_of_the_users_brings_an_importer(dsinga: Dsinga, folder: Path) -> None:
-    (folder / "own.py").write_text(OWN)
+def test_a_users_file_registers_an_importer(dsinga: Dsinga, folder: Path) -> None:
+    (folder / "own.py").write_text(USER_FILE)
     imported = dsinga("data", "import", "powers", "own.py", "powers.zarr", "--import", "own.py")
     assert imported.returncode == 0, imported.stderr
     assert "1 records" in imported.stdout
@@ -397,12 +397,12 @@ def test_a_file_of_the_users_brings_an_importer(dsinga: Dsinga, folder: Path) ->
     assert refused.stderr == "dsinga: mine.py cannot be imported: No such file or directory\n"
 
 
-def test_a_gpu_that_is_asked_for_and_is_not_there_is_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch):
-    def none() -> Any:
+def test_a_missing_gpu_is_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch):
+    def load_nothing() -> Any:
         raise UserError("no GPU was found")
 
     monkeypatch.delenv("DSINGA_OPS", raising=False)
-    monkeypatch.setitem(ops.BACKENDS, "cupy", none)
+    monkeypatch.setitem(ops.BACKENDS, "cupy", load_nothing)
     monkeypatch.delitem(ops._loaded, "cupy", raising=False)
     assert dsinga("train", "job.conf", "--workspace", "trained").returncode == 0
     trained = ("--checkpoint", "trained")
@@ -413,7 +413,7 @@ def test_a_gpu_that_is_asked_for_and_is_not_there_is_refused_before_training(dsi
         assert refused.returncode == 2
         assert "cannot compute on a GPU: no GPU was found; without --device gpu CPU cores compute" in refused.stderr
         assert not (folder / "work").exists()
-    assert dsinga("train", "job.conf").returncode == 0  # the choice was that command's
+    assert dsinga("train", "job.conf").returncode == 0  # --device holds for its command only
 
 
 def test_unknown_kernels_are_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch) -> None:

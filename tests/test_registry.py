@@ -1,4 +1,4 @@
-"""Names to classes, and files of the user's own that register some."""
+"""The registry, and users' files that register classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.registry import import_file, lookup, registered
 
-OWN = """
+USER_FILE = """
 from __future__ import annotations
 from dataclasses import dataclass
 
@@ -37,30 +37,30 @@ class Twice(Layer):
 
 
 @pytest.fixture
-def own(tmp_path):
+def user_file(tmp_path):
     path = tmp_path / "own.py"
-    path.write_text(OWN)
+    path.write_text(USER_FILE)
     return path
 
 
-def test_a_file_registers_what_it_defines(own):
-    module = import_file(own)
+def test_a_file_registers_its_classes(user_file):
+    module = import_file(user_file)
     assert lookup("layer", "Twice") is module.Twice
     assert "Twice" in registered("layer")
     assert module.__name__ not in sys.modules
 
 
-def test_what_a_file_defines_travels_to_a_process_that_has_not_got_it(own):
-    import_file(own)
+def test_a_class_of_a_file_can_be_pickled_to_a_process_without_the_file(user_file):
+    import_file(user_file)
     layer = lookup("layer", "Twice")(LayerConf(name="twice"), [(4, 3)])
-    packed = dumps({"a layer among other things": layer})
-    own.unlink()
+    packed = dumps({"layer": layer})
+    user_file.unlink()
     code = """if True:
         import pickle, sys
         (layer,) = pickle.loads(sys.stdin.buffer.read()).values()
         print(layer.compute_feature([], [21.0], None).feature)"""
-    done = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True, timeout=60)
-    assert done.stdout.decode() == "42.0\n", done.stderr.decode()
+    ended = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True, timeout=60)
+    assert ended.stdout.decode() == "42.0\n", ended.stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_a_file_defines_travels_to_a_process_that_has_not_got_it(own):
         ("import dsinga\ndsinga.register('layr', 'X')", r"own.py:2: 'layr' is not a kind of registry"),
     ],
 )
-def test_a_file_that_cannot_serve_is_refused(tmp_path, text, message):
+def test_a_faulty_file_is_refused(tmp_path, text, message):
     path = tmp_path / "own.py"
     if text:
         path.write_text(text)
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_serve_is_refused(tmp_path, text, message):
     assert "imported_own" not in sys.modules
 
 
-def test_a_file_is_compiled_as_it_says_itself(tmp_path):
+def test_a_file_is_compiled_without_inherited_future_imports(tmp_path):
     path = tmp_path / "own.py"
     path.write_text("import dsinga\n@dsinga.register('schedule', 'Flat')\ndef flat(conf: int): ...\n")
     assert import_file(path).flat.__annotations__ == {"conf": int}  # not "int", as with annotations from __future__

@@ -1,4 +1,4 @@
-"""A thread of one's own runs what it is given, in that order, and ends when it is closed."""
+"""SerialExecutor runs calls in one thread, in order, until it is closed."""
 
 from __future__ import annotations
 
@@ -12,66 +12,68 @@ import pytest
 from dsinga.errors import RunError
 from dsinga.serial_executor import SerialExecutor
 
-WAIT = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 @pytest.fixture
-def own():
-    """A thread of one's own, which has ended by the end of the test."""
-    own = SerialExecutor("test")
-    yield own
-    own.close("the test is over")
+def executor():
+    """An executor whose thread has ended by the end of the test."""
+    executor = SerialExecutor("test")
+    yield executor
+    executor.close("the test is over")
     for thread in threading.enumerate():
         if thread.name == "test":
-            thread.join(WAIT)
+            thread.join(TIMEOUT_SECONDS)
     assert "test" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_calls_run_one_after_the_other_in_one_thread(own):
-    ran: list[int] = []
-    futures = [own.start(lambda number=number: ran.append(number) or threading.get_ident()) for number in range(50)]
-    (thread,) = {future.result(WAIT) for future in futures}
+def test_calls_run_one_after_the_other_in_one_thread(executor):
+    order: list[int] = []
+    futures = [
+        executor.start(lambda number=number: order.append(number) or threading.get_ident()) for number in range(50)
+    ]
+    (thread,) = {future.result(TIMEOUT_SECONDS) for future in futures}
     assert thread != threading.get_ident()
-    assert ran == list(range(50))
+    assert order == list(range(50))
 
 
-def test_a_call_has_its_arguments_and_the_context_of_the_caller(own):
+def test_a_call_gets_its_arguments_and_the_context_of_the_caller(executor):
     variable = contextvars.ContextVar("variable", default="unset")
     variable.set("the caller's")
-    assert own.run(lambda one, two: (one, two, variable.get()), 1, two=2) == (1, 2, "the caller's")
+    assert executor.run(lambda first, second: (first, second, variable.get()), 1, second=2) == (1, 2, "the caller's")
 
 
-def test_an_error_comes_with_its_traceback_and_the_thread_goes_on(own):
-    def culprit():
+def test_an_error_has_its_traceback_and_the_thread_goes_on(executor):
+    def failing():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError) as caught:
-        own.run(culprit)
-    assert "culprit" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert own.run(lambda: 1) == 1
+        executor.run(failing)
+    assert "failing" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert executor.run(lambda: 1) == 1
 
 
-def test_closing_lets_the_call_in_progress_end_and_refuses_others(own):
-    begun, go = threading.Event(), threading.Event()
-    running = own.start(lambda: begun.set() or go.wait(WAIT))
-    waiting = own.start(lambda: "given before")
-    assert begun.wait(WAIT)
-    own.close("the run has ended")
-    own.close("again")
+def test_closing_finishes_calls_already_started_and_refuses_others(executor):
+    begun, proceed = threading.Event(), threading.Event()
+    running = executor.start(lambda: begun.set() or proceed.wait(TIMEOUT_SECONDS))
+    waiting = executor.start(lambda: "given before")
+    assert begun.wait(TIMEOUT_SECONDS)
+    executor.close("the run has ended")
+    executor.close("again")
     with pytest.raises(RunError, match="the run has ended"):
-        own.run(lambda: None)
-    go.set()
-    assert running.result(WAIT)
-    assert waiting.result(WAIT) == "given before"
+        executor.run(lambda: None)
+    proceed.set()
+    assert running.result(TIMEOUT_SECONDS)
+    assert waiting.result(TIMEOUT_SECONDS) == "given before"
 
 
-def test_nothing_of_a_call_is_kept(own):
+def test_no_reference_to_a_call_is_kept(executor):
     class Result:
         pass
 
-    made = Result()
-    gone = weakref.ref(made)
-    assert own.run(lambda result: result, made) is made
-    own.run(lambda: None)  # by now the thread has let go of the call before
-    del made
-    assert gone() is None
+    result = Result()
+    reference = weakref.ref(result)
+    assert executor.run(lambda argument: argument, result) is result
+    executor.run(lambda: None)  # the thread has dropped the call before this one
+    del result
+    assert reference() is None

@@ -1,4 +1,4 @@
-"""Rankings and their measures: cases worked out by hand, and what holds for all."""
+"""Rankings and their measures: cases worked out by hand, and properties of random cases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dsinga.retrieval import (
 RANKED = np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 0], [1, 1, 1, 1, 1]], bool)
 
 
-def test_average_precision_is_that_at_the_ranks_where_recall_grows() -> None:
+def test_average_precision_is_the_mean_over_ranks_of_relevant_rows() -> None:
     np.testing.assert_allclose(average_precision(RANKED), [(1 + 2 / 3) / 2, (1 / 3 + 2 / 4) / 2, 1])
 
 
@@ -33,12 +33,12 @@ def test_precision_at_k() -> None:
     np.testing.assert_allclose(precision_at(RANKED, 2), [1 / 2, 0, 1])
 
 
-def test_precision_at_recall_is_the_best_from_there_on() -> None:
+def test_precision_at_recall_is_the_best_at_that_recall_or_a_higher_one() -> None:
     curve = precision_at_recall(RANKED, np.array([0, 0.5, 0.6, 1]))
     np.testing.assert_allclose(curve, [[1, 1, 2 / 3, 2 / 3], [1 / 2, 1 / 2, 1 / 2, 1 / 2], [1, 1, 1, 1]])
 
 
-def test_distances_rank_by_angle_or_by_length() -> None:
+def test_distances_rank_by_angle_or_by_difference() -> None:
     queries = [[1.0, 0.0]]
     database = [[9.0, 1.0], [0.0, 0.0], [1.0, 1.0], [-1.0, 0.0]]
     assert nearest(queries, database, 4, "cosine").tolist() == [[0, 2, 1, 3]]
@@ -48,90 +48,95 @@ def test_distances_rank_by_angle_or_by_length() -> None:
 def test_map_by_hand() -> None:
     queries, database = [[0.0], [10.0]], [[1.0], [2.0], [9.0]]
     # The query of class 7 finds 7, 8, 7; that of class 8 finds 7, 8, 7.
-    found = mean_average_precision(queries, database, [7, 8], [7, 8, 7], "euclidean")
-    assert found == pytest.approx(((1 + 2 / 3) / 2 + 1 / 2) / 2)
+    precision = mean_average_precision(queries, database, [7, 8], [7, 8, 7], "euclidean")
+    assert precision == pytest.approx(((1 + 2 / 3) / 2 + 1 / 2) / 2)
 
 
-def test_queries_with_nothing_to_find_are_left_out() -> None:
+def test_queries_without_relevant_rows_are_left_out() -> None:
     (relevant,) = ranked_relevance([[1.0], [2.0]], [[1.0]], [5, 3], [3])
     assert relevant.tolist() == [[True]]
     assert chance([5, 3], [3]) == 1
 
 
-def few(rows: int, columns: int) -> st.SearchStrategy[np.ndarray]:
-    """Features among which equal distances are frequent."""
+def features(rows: int, columns: int) -> st.SearchStrategy[np.ndarray]:
+    """Features with many equal distances."""
     return arrays(np.float64, (rows, columns), elements=st.integers(-2, 2).map(float))
 
 
 def labels(rows: int) -> st.SearchStrategy[np.ndarray]:
-    return arrays(int, rows, elements=st.integers(0, 2)).map(lambda found: np.r_[0, found[1:]])
+    return arrays(int, rows, elements=st.integers(0, 2)).map(lambda labels: np.r_[0, labels[1:]])
 
 
 case = {
-    "queries": few(4, 3), "database": few(9, 3), "wanted": labels(4), "own": labels(9),
+    "queries": features(4, 3), "database": features(9, 3), "query_labels": labels(4), "row_labels": labels(9),
     "distance": st.sampled_from(ranking.DISTANCES),
 }  # fmt: skip
 
 
-def one_by_one(queries: Any, database: Any, wanted: Any, own: Any, distance: str) -> float:
-    """MAP as its definition says it, a query and a rank at a time."""
+def map_by_definition(queries: Any, database: Any, query_labels: Any, row_labels: Any, distance: str) -> float:
+    """Return MAP computed one query and one rank at a time."""
 
-    def apart(one: np.ndarray, other: np.ndarray) -> float:
+    def difference(a: np.ndarray, b: np.ndarray) -> float:
         if distance == "euclidean":
-            return float(((one - other) ** 2).sum())
-        lengths = np.linalg.norm(one) * np.linalg.norm(other)
-        return float(-(one @ other) / lengths) if lengths else 0.0
+            return float(((a - b) ** 2).sum())
+        lengths = np.linalg.norm(a) * np.linalg.norm(b)
+        return float(-(a @ b) / lengths) if lengths else 0.0
 
-    found = []
-    for query, label in zip(queries, wanted, strict=True):
-        order = sorted(range(len(database)), key=lambda row: (round(apart(query, database[row]), 9), row))
+    averages = []
+    for query, label in zip(queries, query_labels, strict=True):
+        order = sorted(range(len(database)), key=lambda row: (round(difference(query, database[row]), 9), row))
         hits, precisions = 0, []
         for rank, row in enumerate(order, 1):
-            if own[row] == label:
+            if row_labels[row] == label:
                 hits += 1
                 precisions.append(hits / rank)
         if precisions:
-            found.append(np.mean(precisions))
-    return float(np.mean(found))
+            averages.append(np.mean(precisions))
+    return float(np.mean(averages))
 
 
 @given(**case)
-def test_map_is_its_definition(queries: Any, database: Any, wanted: Any, own: Any, distance: str) -> None:
-    # float64 may take angles for different that are equal, by the last bit: then ties do not go by row
+def test_map_equals_its_definition(
+    queries: Any, database: Any, query_labels: Any, row_labels: Any, distance: str
+) -> None:
+    # In float64 equal angles may differ in the last bit, and then ties are not in the order of the rows.
     if distance == "cosine":
         database = database[:, :1] * [[1.0, 0, 0]]
-    expected = one_by_one(queries, database, wanted, own, distance)
-    assert mean_average_precision(queries, database, wanted, own, distance) == pytest.approx(expected)
+    expected = map_by_definition(queries, database, query_labels, row_labels, distance)
+    assert mean_average_precision(queries, database, query_labels, row_labels, distance) == pytest.approx(expected)
 
 
 @given(**case)
-def test_blocks_of_queries_change_nothing(queries: Any, database: Any, wanted: Any, own: Any, distance: str) -> None:
-    whole = np.concatenate([*ranked_relevance(queries, database, wanted, own, distance)])
+def test_blocks_of_queries_give_the_same_ranking(
+    queries: Any, database: Any, query_labels: Any, row_labels: Any, distance: str
+) -> None:
+    whole = np.concatenate([*ranked_relevance(queries, database, query_labels, row_labels, distance)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking, "BLOCK", 18)
-        blocks = [*ranked_relevance(queries, database, wanted, own, distance)]
+        blocks = [*ranked_relevance(queries, database, query_labels, row_labels, distance)]
     assert max(len(block) for block in blocks) <= 2
     np.testing.assert_array_equal(np.concatenate(blocks), whole)
 
 
-@given(relevant=arrays(bool, (3, 8)).map(lambda found: found | np.eye(3, 8, dtype=bool)))
+@given(relevant=arrays(bool, (3, 8)).map(lambda relevant: relevant | np.eye(3, 8, dtype=bool)))
 def test_measures_agree(relevant: np.ndarray) -> None:
     average = average_precision(relevant)
     assert (average > 0).all()
     assert (average <= 1).all()
     levels = np.linspace(0, 1, 11)
     curve = precision_at_recall(relevant, levels)
-    assert (np.diff(curve, axis=1) <= 0).all()  # with recall, precision falls
+    assert (np.diff(curve, axis=1) <= 0).all()  # precision falls with recall
     assert (curve[:, 0] >= average).all()
     np.testing.assert_allclose(curve[:, -1], precision_at_recall(relevant, np.array([1.0]))[:, 0])
     np.testing.assert_allclose(precision_at(relevant, 8), relevant.mean(axis=1))
 
 
-def test_chance_is_what_random_rankings_reach() -> None:
+def test_chance_is_the_mean_over_random_rankings() -> None:
     rng = np.random.default_rng(0)
-    wanted, own = np.array([0, 1]), np.array([0, 0, 0, 1, 1, 2, 2])
-    random = [average_precision(own[rng.permutation(7)][None] == wanted[:, None]).mean() for _ in range(20000)]
-    assert chance(wanted, own) == pytest.approx(np.mean(random), abs=0.005)
+    query_labels, row_labels = np.array([0, 1]), np.array([0, 0, 0, 1, 1, 2, 2])
+    rankings = (row_labels[rng.permutation(7)] for _ in range(20000))
+    random = [average_precision(ranking[None] == query_labels[:, None]).mean() for ranking in rankings]
+    assert chance(query_labels, row_labels) == pytest.approx(np.mean(random), abs=0.005)
 
 
 ROWS, LABELS = np.ones((3, 2)), np.array([0, 1, 2])
@@ -146,13 +151,13 @@ FAULTS: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_cannot_be_ranked_is_named(fault: str) -> None:
-    given_, message = FAULTS[fault]
+def test_a_fault_in_the_arguments_is_named(fault: str) -> None:
+    arguments, message = FAULTS[fault]
     with pytest.raises(UserError, match=message):
-        mean_average_precision(*given_)
+        mean_average_precision(*arguments)
 
 
 @pytest.mark.parametrize("k", [0, 4])
-def test_no_more_than_there_is_can_be_asked(k: int) -> None:
+def test_k_must_not_exceed_the_rows(k: int) -> None:
     with pytest.raises(UserError, match=f"k must be between 1 and the 3 rows of the database, not {k}"):
         nearest(ROWS, ROWS, k)
