@@ -1,4 +1,4 @@
-"""docs/partitioning.md says of every layer type what its class says: how it is cut on dimension 1, or why not."""
+"""docs/partitioned-layers.md has every layer type with its class's cut on dimension 1, or the reason against one."""
 
 import re
 from pathlib import Path
@@ -8,28 +8,28 @@ from dsinga import registry
 from dsinga.job import LayerConf
 from dsinga.layers import Connection, Layer
 
-PAGE = (Path(__file__).parents[2] / "docs" / "partitioning.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "partitioned-layers.md").read_text(encoding="utf-8")
 CUT = {
     Connection.kOneToAll: "cut; each part takes all features of the source",
     Connection.kOneToOne: "cut; each part takes the same features of the source",
 }
-ALONG_FEATURES = {"kSlice": "slice", "kConcate": "concate"}  # whose own axis decides
+ALONG_FEATURES = {"kSlice": "slice", "kConcate": "concate"}  # the axis of the layer decides
 
 
-def said(kind: str, layer: type[Layer]) -> str:
-    """What the page has to say of a type."""
+def description(kind: str, layer: type[Layer]) -> str:
+    """Return the text that the table must have for a type."""
     if kind in ALONG_FEATURES:
         name = ALONG_FEATURES[kind]
-        one = layer(LayerConf(name="one", type=kind, **{f"{name}_conf": {f"{name}_dim": 1}}), [(4, 3)])
-        assert one.connection is None
-        return f"along features gathered: {one.gathered_because}"
+        slicer = layer(LayerConf(name="layer", type=kind, **{f"{name}_conf": {f"{name}_dim": 1}}), [(4, 3)])
+        assert slicer.connection is None
+        return f"along features gathered: {slicer.gathered_because}"
     return f"gathered: {layer.gathered_because}" if layer.connection is None else CUT[layer.connection]
 
 
-def test_the_table_of_cut_layers_is_that_of_the_classes():
+def test_the_table_agrees_with_the_classes():
     section = PAGE.split("## Which layers are cut by features")[1].split("## ")[0]
     rows = re.findall(r"^\| (`k.*) \| (.*) \|$", section, re.MULTILINE)
     table = {kind: text for kinds, text in rows for kind in re.findall(r"`(\w+)`", kinds)}
     layers = registry._entries["layer"].items()
     builtin = {kind: layer for kind, layer in layers if getattr(layer, "__module__", "").startswith("dsinga.")}
-    assert table == {kind: said(kind, layer) for kind, layer in builtin.items()}
+    assert table == {kind: description(kind, layer) for kind, layer in builtin.items()}
