@@ -16,17 +16,14 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "dsinga"
 
 LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
-KNOWN_CLASHES = {"Message", "Reply", "_Values"}
+KNOWN_CLASHES: set[str] = set()
 KNOWN_REFERENCES = {
     "cluster/graph_grain/stepper.py",
     "server/compression.py",
     "server/update_executors.py",
-    "transport/roads.py",
-    "transport/sharedroad.py",
     "worker/device_params.py",
-    "worker/mailbox.py",
 }
-KNOWN_CYCLES = {frozenset({"cluster/grain.py", "cluster/graph_grain/__init__.py"})}
+KNOWN_CYCLES: set[frozenset[str]] = set()
 
 
 @cache

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsinga.cluster.driver import Outcome, train
     from dsinga.cluster.embedded import connect
-    from dsinga.cluster.grain import Grain, find_grain
+    from dsinga.cluster.grain import Grain
+    from dsinga.cluster.grain_by_name import find_grain
     from dsinga.cluster.inference import evaluate, predict, processor_here
     from dsinga.cluster.placement import workers_at_hand
     from dsinga.cluster.prepare import PreparedRun, prepare_run
@@ -41,7 +42,7 @@ _MODULES = {
     "build_partitioned_net": "dsinga.worker.nets",
     "connect": "dsinga.cluster.embedded",
     "evaluate": "dsinga.cluster.inference",
-    "find_grain": "dsinga.cluster.grain",
+    "find_grain": "dsinga.cluster.grain_by_name",
     "predict": "dsinga.cluster.inference",
     "prepare_run": "dsinga.cluster.prepare",
     "processor_here": "dsinga.cluster.inference",

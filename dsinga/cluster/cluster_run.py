@@ -13,6 +13,7 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from dsinga.cluster import tasks
+from dsinga.cluster.partition_actor import PartitionActor, end_run
 from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import TaskChain, TaskChains, gather
@@ -25,7 +26,7 @@ from dsinga.worker.processor import Processor
 # That of all tasks: ahead of whatever else the user's cluster has to do.
 PRIORITY = 10
 # Seconds in which Dask workers must hear that a run has ended.
-FAREWELL = 3
+END_SECONDS = 3
 
 
 def new_run() -> str:
@@ -53,7 +54,7 @@ class ClusterRun:
         self._servers = Servers(client, config, placement)
         self.chains = TaskChains(client, placement.addresses)
         self._moments: tuple[int, int] = (-1, 0)  # the last step that tasks were named after, and how many were
-        self._tenants: list[Future] = []
+        self._actors: list[Future] = []
         self._tokens: list[list[Future | None]] = [[None] * len(group) for group in placement.partitions]
 
     def start(self, values: Arrays, state: Mapping[str, Arrays] | None, step: int, warm: int) -> None:
@@ -66,37 +67,37 @@ class ClusterRun:
         self._servers.make(step)
         self._servers.put(range(1 if alone else shape.server_groups), values, state)
         if not alone:
-            self._servers.keep_in_step()
+            self._servers.link()
         for group in range(1, shape.groups) if alone else ():
-            self._servers.ask(group, "leave", group)
-        self._tenants = [
+            self._servers.call(group, "leave", group)
+        self._actors = [
             self._submit(
-                tasks.PartitionActor, group, p, "here", self.config, self._servers.of(group),
+                PartitionActor, group, p, "here", self.config, self._servers.of(group),
                 Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
                 actor=True,
             )
             for group, crew in enumerate(self._placement.threads)
             for p, threads in enumerate(crew)
         ]  # fmt: skip
-        tenants = self._gather(self._tenants)
-        self._acquaint(tenants)
-        if self.config.kept:
-            self._hold(values, state)
+        actors = self._gather(self._actors)
+        self._connect_peers(actors)
+        if self.config.replicated:
+            self._set_replicas(values, state)
 
     def join(self, step: int) -> None:
         """End the warm-up: give the values to the other server groups and let the other worker groups begin."""
         shape = self.config.topology
         # Its last pushes may be on their way, and what it has may be the very arrays that others change from now on.
-        self._renew([0], "warm")
+        self._refresh([0], "warm")
         self._servers.put(range(1, shape.server_groups), *self.snapshot(step))
-        self._servers.keep_in_step()
+        self._servers.link()
         for group in range(1, shape.groups):
-            self._servers.ask(group, "join", group, step)
+            self._servers.call(group, "join", group, step)
 
     def leave(self, group: int) -> None:
         """Say that a worker group has ended, so that no other waits for it."""
         if self._several:
-            self._servers.ask(group, "leave", group)
+            self._servers.call(group, "leave", group)
 
     def send(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
         """Send off a task of every partition of a group, each after the one that was sent to it before."""
@@ -122,12 +123,12 @@ class ClusterRun:
             self.chains.add(chain)
         self.chains.finish()
 
-    def settle(self) -> None:
+    def synchronise(self) -> None:
         """Let all server groups agree, and group 0 have their values, when all worker groups have ended."""
         if self._several:
-            self._renew(range(self.config.topology.groups), "ended")  # their last pushes may be on their way
+            self._refresh(range(self.config.topology.groups), "ended")  # their last pushes may be on their way
             self._servers.flush()
-            self._renew([0], "settled")
+            self._refresh([0], "settled")
 
     def snapshot(self, step: int, state: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
         """Return whole params and the updater's state, as server group 0 has them; without ``state`` none of servers'.
@@ -137,10 +138,10 @@ class ClusterRun:
         pieces: dict[int, np.ndarray] = {}
         history: dict[int, Arrays] = {}
         version = None if self._several else step
-        for values, slots in self._servers.ask(0, "snapshot", version, state):
+        for values, slots in self._servers.call(0, "snapshot", version, state):
             pieces.update(values)
             history.update(slots)
-        kept = self._gather(self.send(tasks.held, 0, self._moment(step))) if self.config.kept else ()
+        kept = self._gather(self.send(tasks.replica_state, 0, self._moment(step))) if self.config.replicated else ()
         return whole_values(self.config, pieces, history, kept)
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
@@ -148,58 +149,58 @@ class ClusterRun:
 
         To be called when group 0 stands at ``step``, with no factor for an earlier step that was not there before.
         """
-        self._servers.ask_all("set_rate_factors", factors)
-        if self.config.kept:
+        self._servers.call_all("set_rate_factors", factors)
+        if self.config.replicated:
             self._gather(self.send(tasks.set_rate_factors, 0, self._moment(step), factors))
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
         # A worker that has just died may still be listed; nobody should wait while Dask tries to reach it. Where the
-        # scheduler is gone, or the client, the run ends with its tenants.
+        # scheduler is gone, or the client, the run ends with its actors.
         with contextlib.suppress(RunError, OSError):
             addresses = sorted(self._placement.addresses & workers_at_hand(self._client).keys())
             self._client.run(
-                tasks.abandon,
+                end_run,
                 self.config.run,
                 message,
                 workers=addresses,
                 on_error="ignore",
-                callback_timeout=FAREWELL,
+                callback_timeout=END_SECONDS,
             )
         # Dropping futures is not enough: where an error ends the run, its traceback holds them.
         with contextlib.suppress(ClosedClientError, OSError):
             tokens = [token for group in self._tokens for token in group if token]
-            self._client.cancel([*tokens, *self._tenants, *self._servers.futures], force=True)
-        self._tokens, self._tenants = [], []
+            self._client.cancel([*tokens, *self._actors, *self._servers.futures], force=True)
+        self._tokens, self._actors = [], []
 
-    def _renew(self, groups: Sequence[int], when: str) -> None:
+    def _refresh(self, groups: Sequence[int], when: str) -> None:
         """Wait for the last updates of worker groups that stand still, and let them have the values as they then are.
 
         Once for each ``when``.
         """
-        self._gather([future for group in groups for future in self.send(tasks.renew, group, when)])
+        self._gather([future for group in groups for future in self.send(tasks.refresh, group, when)])
         for group in groups:
-            self._servers.ask(group, "renew", group)
+            self._servers.call(group, "refresh", group)
 
-    def _acquaint(self, tenants: Sequence[Any]) -> None:
+    def _connect_peers(self, actors: Sequence[Any]) -> None:
         """Make the partitions of each worker group known to each other, where they have mail for each other."""
-        if not self.config.bridged:
+        if not self.config.has_bridges:
             return
-        known = iter(tenants)
+        known = iter(actors)
         waiting = []
         for group, crew in enumerate(self._placement.partitions):
             peers = {self._key(group, p): next(known) for p in range(len(crew))}
-            waiting += [self._submit(tasks.introduce, group, p, "peers", peers) for p in range(len(crew))]
+            waiting += [self._submit(tasks.connect_peers, group, p, "peers", peers) for p in range(len(crew))]
         self._gather(waiting)
 
-    def _hold(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
+    def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every partition what it keeps itself. There is one worker group then."""
         (shared,) = self._client.scatter(
             [replica_values(self.config, values, state)], workers=list(self._placement.partitions[0]), broadcast=True,
             hash=False,
         )  # fmt: skip
         crew = range(len(self._placement.partitions[0]))
-        self._gather([self._submit(tasks.hold, 0, p, "values", shared) for p in crew])
+        self._gather([self._submit(tasks.set_replica, 0, p, "values", shared) for p in crew])
 
     def _moment(self, step: int) -> str:
         """Return "at-<step>" for the name of a task, numbered where there are several at one step."""

@@ -9,10 +9,7 @@ from distributed import Future
 
 from dsinga.cluster import tasks
 from dsinga.cluster.cluster_run import ClusterRun
-from dsinga.errors import UserError
 from dsinga.job import Job
-
-NAMES = ("round", "graph")
 
 
 class Grain(NamedTuple):
@@ -35,14 +32,3 @@ def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Futu
 
 
 ROUNDS = Grain(_send_round, lambda job: None)
-
-
-def find_grain(name: str) -> Grain:
-    """Return the grain of that name: "round" or "graph". Raises UserError for any other name."""
-    if name == "round":
-        return ROUNDS
-    if name == "graph":
-        from dsinga.cluster.graph_grain import GRAPHS  # nothing else of the package needs graph grain
-
-        return GRAPHS
-    raise UserError(f"grain must be one of {', '.join(NAMES)}, not {name!r}")

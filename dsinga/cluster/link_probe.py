@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,27 +24,34 @@ from dsinga.planner.barrier_probe import (
     time_peer_barriers,
 )
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
-from dsinga.transport.hostcalls import Guest, Listener, connect
-from dsinga.worker.mailbox import Courier, GroupPeers
+from dsinga.transport.actor import ActorEndpoint
+from dsinga.transport.endpoints import Endpoint, connect
+from dsinga.transport.interface import Items
+from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
+from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.meter import Meter
 
 SMALL, LARGE = 1 << 16, 1 << 24  # bytes
 CALLS = {0: 40, SMALL: 20, LARGE: 5}
 
 
-class EchoActor:
-    """Actor: takes arrays and forgets them, from its own host through shared memory, as a server does."""
+class EchoService:
+    """A service that accepts arrays and drops them."""
+
+    def handle(self, method: str, fields: Sequence[Any], items: Items) -> None:
+        """Accept arrays."""
+
+    def close(self, message: str) -> None:
+        """Do nothing."""
+
+
+class EchoActor(ActorEndpoint):
+    """Actor: accepts arrays as a server does, from its own host through shared memory."""
 
     def __init__(self, name: str):
-        with contextlib.suppress(OSError, AttributeError):
-            weakref.finalize(self, Listener(name, _acknowledge).close)
-
-    async def take(self, array: Any) -> None:
-        """Take an array."""
-
-
-def _acknowledge(guest: Guest, number: int | None, array: Any) -> None:
-    guest.answer(number)
+        service = EchoService()
+        super().__init__(service, TIMEOUT_SECONDS)
+        weakref.finalize(self, Endpoint(name, service).close, "the measurement has ended")
 
 
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
@@ -61,8 +67,8 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
         return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
     one, other = homes[:2]
     name = uuid.uuid4().hex
-    taker = client.submit(EchoActor, name, workers=[other], actor=True, pure=False)  # it lives as long as this future
-    timed = client.submit(_time_calls, taker, name, workers=[one], pure=False)
+    echo = client.submit(EchoActor, name, workers=[other], actor=True, pure=False)  # it lives as long as this future
+    timed = client.submit(_time_calls, echo, name, workers=[one], pure=False)
     seconds, mapped = gather(client, [timed], homes[:2])[0]
     found = link_of(seconds)
     if host(one) != host(other):
@@ -88,33 +94,33 @@ def link_of(seconds: dict[int, float]) -> Link:
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 
 
-def _time_calls(taker: Any, name: str) -> tuple[dict[int, float], bool]:
-    """Task: return the median seconds of a call, by the bytes that it carries, and whether memory is mapped for it."""
-    found = connect(name)
-    take: Callable[[Any], Any] = taker.take if found is None else found[0].call
+def _time_calls(actor: Any, name: str) -> tuple[dict[int, float], bool]:
+    """Task: return the median seconds of a call by the bytes that it carries, and whether shared memory carries it."""
+    transport = connect(name, actor)
     medians = {}
     for size, calls in CALLS.items():
         array = np.zeros(size, np.uint8)
-        take(array).result()
+        transport.call("echo", (), [array]).result()
         times = []
         for _ in range(calls):
             started = time.perf_counter()
-            take(array).result()
+            transport.call("echo", (), [array]).result()
             times.append(time.perf_counter() - started)
         medians[size] = statistics.median(times)
-    return medians, found is not None
+    transport.close()
+    return medians, isinstance(transport, SharedMemoryTransport)
 
 
-def _time_barriers_with(own: str, other: str) -> list[tuple[float, float]]:
-    """Task: return the times of computing and of barriers with the process that listens under ``other``."""
-    mail = GroupPeers(TIMEOUT_SECONDS, Meter())
-    mail.listen(own)
+def _time_barriers_with(name: str, other: str) -> list[tuple[float, float]]:
+    """Task: return the times of computing and of barriers with the process that serves under ``other``."""
+    peers = GroupPeers(TIMEOUT_SECONDS, Meter())
+    endpoint = Endpoint(name, peers.mailbox)
     try:
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while (found := connect(other)) is None:
+        while (transport := connect_to_host(other)) is None:
             if time.monotonic() > deadline:
                 raise RunError(f"waited {TIMEOUT_SECONDS:g} s for another process of this host")
-            time.sleep(0.01)  # Dask begins the other's task when it comes to it
-        return time_peer_barriers(mail, Courier(found[0]))
+            time.sleep(0.01)  # until Dask starts the other process's task
+        return time_peer_barriers(peers, transport)
     finally:
-        mail.close()
+        endpoint.close("the measurement has ended")

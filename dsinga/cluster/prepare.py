@@ -102,12 +102,15 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
             row_widths(nets[Phase.kTrain], parts),
             bool(job.updater.clip_norm),
         ),
-        kept=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
+        replicated=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
         options=ExchangeOptions(
-            conf.pull, bool(dask.config.get("dsinga.overlap", True)), conf.compression, conf.topk_share
+            conf.pull,
+            bool(dask.config.get("dsinga.overlap", True)),
+            conf.compression,
+            conf.topk_share,
+            dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
         ),
-        timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
-        skips=job.skip_bad_batches,
+        skip_bad_batches=job.skip_bad_batches,
         precision=PRECISIONS[job.precision],
     )
     others = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": config.algorithm}

@@ -1,64 +1,66 @@
-"""Server groups that keep in step: a server tells the same server of neighbouring groups, straight in one process."""
+"""Links between server groups: each server sends the changes of its slices to the same server of other groups."""
 
 from __future__ import annotations
 
-import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from distributed import get_worker
-
 from dsinga.errors import RunError
 from dsinga.ops import Array
-from dsinga.server import Routes, Shard
-from dsinga.transport.roads import join
-from dsinga.worker.local_servers import ServerKey, local_shard
-
-# Tell a server what has changed: the route, the ids of slices, their changes.
-Tell = Callable[[int, Sequence[int], Sequence[Array]], Future]
-
-
-def meet(key: ServerKey, actors: Mapping[ServerKey, Any], routes: Routes, frequency: int) -> None:
-    """Task: from now on keep a server in step with the same server of other groups, which are ``actors``."""
-    loop = get_worker().loop.asyncio_loop  # type: ignore[attr-defined]
-    ways = {other.group: _way(other, actor, loop) for other, actor in actors.items()}
-    _shard(key).synchronise(key.group, routes, frequency, lambda group, *changes: ways[group](*changes))
+from dsinga.serial_executor import SerialExecutor
+from dsinga.server import Routes
+from dsinga.server.service import ShardService
+from dsinga.transport.endpoints import connect, find_service
+from dsinga.transport.interface import Transport
+from dsinga.worker.config import ServerKey
 
 
-def _way(key: ServerKey, actor: Any, loop: asyncio.AbstractEventLoop) -> Tell:
-    if local_shard(key) is not None:
-        return functools.partial(_tell_directly, key)
-    # Looked up here, in a task, it knows its Dask worker; where it is called later may be no thread of Dask's.
-    return functools.partial(_tell_actor, actor.receive, loop)
+class ServerLink:
+    """Sends changes to the same server of another group, in a thread of its own where that is in another process.
+
+    So a server's own threads never wait for another server.
+    """
+
+    def __init__(self, transport: Transport, timeout: float, name: str):
+        self._transport, self._timeout = transport, timeout
+        self._thread = SerialExecutor(name) if transport.crosses_process else None
+
+    def send(self, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future[Any]:
+        """Send the changes of slices on a route; the future resolves when they have been received."""
+        if self._thread is not None:
+            return self._thread.start(self._call, route, ids, changes)
+        received: Future[Any] = Future()
+        self._call(route, ids, changes)
+        received.set_result(None)
+        return received
+
+    def close(self, message: str) -> None:
+        """Send nothing more; the thread ends."""
+        if self._thread is not None:
+            self._thread.close(message)
+
+    def _call(self, route: int, ids: Sequence[int], changes: Sequence[Array]) -> None:
+        self._transport.call("receive", [route, list(ids)], list(changes)).result(self._timeout)
 
 
-def _tell_directly(key: ServerKey, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future:
-    _shard(key).receive(route, dict(zip(ids, changes, strict=True)))
-    taken: Future[None] = Future()
-    taken.set_result(None)
-    return taken
+def connect_server(
+    key: ServerKey, actors: Mapping[ServerKey, Any], routes: Routes, frequency: int, timeout: float
+) -> None:
+    """Task: from now on keep a server in step with the same server of other groups, whose Actors are ``actors``.
 
+    ``frequency`` is the number of updates of a slice after which its changes are sent.
+    """
+    service = find_service(key.name)
+    if not isinstance(service, ShardService):
+        raise RunError(f"server {key.server} of group {key.group} is no longer in this process: the run has ended here")
+    links = {
+        other.group: ServerLink(connect(other.name, actor), timeout, f"dsinga server link {key.group}-{other.group}")
+        for other, actor in actors.items()
+    }
+    service.on_close.extend(link.close for link in links.values())
 
-def _tell_actor(
-    receive: Callable[..., Awaitable[None]],
-    loop: asyncio.AbstractEventLoop,
-    route: int,
-    ids: Sequence[int],
-    changes: Sequence[Array],
-) -> Future:
-    joined = join(dict(zip(ids, changes, strict=True)), ids)
-    return asyncio.run_coroutine_threadsafe(_awaited(functools.partial(receive, route, ids, joined)), loop)
+    def send(group: int, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future[Any]:
+        return links[group].send(route, ids, changes)
 
-
-async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
-    await call()
-
-
-def _shard(key: ServerKey) -> Shard:
-    """Return a shard of this process, looked up anew for each message, so that none outlives its actor."""
-    shard = local_shard(key)
-    if shard is None:
-        raise RunError(f"server {key.server} of group {key.group} is no longer where it was: the run has ended there")
-    return shard
+    service.shard.synchronise(key.group, routes, frequency, send)

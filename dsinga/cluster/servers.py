@@ -10,13 +10,12 @@ from distributed import Client, Future
 
 from dsinga.cluster.placement import Placement, process
 from dsinga.cluster.server_actor import ServerActor
-from dsinga.cluster.server_links import meet
+from dsinga.cluster.server_links import connect_server
 from dsinga.cluster.supervision import check_workers, gather
 from dsinga.errors import RunError
 from dsinga.server import routes
-from dsinga.transport.roads import Reply, wait_for
-from dsinga.worker.config import WorkerConfig
-from dsinga.worker.local_servers import ServerKey
+from dsinga.transport.interface import Reply, wait_for
+from dsinga.worker.config import ServerKey, WorkerConfig
 from dsinga.worker.param_slices import Arrays, slice_specs, sliced_values
 
 
@@ -37,20 +36,21 @@ class Servers:
             for server in range(len(addresses)):
                 key = ServerKey(self._config.run, self._config.generation, group, server)
                 mine = [spec for spec in specs if spec.slice.server == server]
-                visited = self._visited(group, addresses[server])
                 arguments = (
                     key, mine, self._config.updater, shape.worker_groups(group), step, shape.staleness,
-                    self._config.timeout, self._config.options.codec(), visited,
+                    self._config.options.timeout, self._config.options.codec(), self._has_remote_clients(key),
                     shape.groups == shape.server_groups == 1,
                 )  # fmt: skip
                 self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
                 made.append(key)
         self._actors = dict(zip(made, self._gather(self.futures), strict=True))
 
-    def _visited(self, group: int, address: str) -> bool:
-        """Whether partitions of other processes come to a server of this group at that address."""
-        crews = (self._placement.partitions[served] for served in self._config.topology.worker_groups(group))
-        return any(process(other) != process(address) for crew in crews for other in crew)
+    def _has_remote_clients(self, key: ServerKey) -> bool:
+        """Whether workers, or linked servers, of other processes call a server."""
+        shape, placement = self._config.topology, self._placement
+        workers = [address for group in shape.worker_groups(key.group) for address in placement.partitions[group]]
+        linked = [placement.servers[group][key.server] for group in shape.linked_groups(key.group)]
+        return any(process(address) != process(self._address(key)) for address in workers + linked)
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give server groups the first values, of whole params, and the updater's state where a run is resumed."""
@@ -63,43 +63,44 @@ class Servers:
             return mine if self._config.topology.server_groups == 1 else copy.deepcopy(mine)
 
         for group in groups:
-            self._ask([key for key in self._actors if key.group == group], "put", of)
+            self._call([key for key in self._actors if key.group == group], "put", of)
 
-    def keep_in_step(self) -> None:
-        """Let neighbouring server groups tell each other of their updates from now on; all have the same values."""
-        shape, meetings = self._config.topology, []
+    def link(self) -> None:
+        """Let server groups joined by an edge send each other their changes from now on; all have the same values."""
+        shape, tasks = self._config.topology, []
         if shape.edges:
-            ways = routes(shape.edges, shape.server_groups)
+            paths = routes(shape.edges, shape.server_groups)
             for key in self._actors:
-                there = [key._replace(group=group) for group in shape.linked_groups(key.group)]
-                neighbours = {other: self._actors[other] for other in there}
-                meetings.append(self._submit(meet, key, "meet", key, neighbours, ways, shape.sync_freq))
-        self._gather(meetings)
+                others = [key._replace(group=group) for group in shape.linked_groups(key.group)]
+                actors = {other: self._actors[other] for other in others}
+                arguments = (key, actors, paths, shape.sync_freq, self._config.options.timeout)
+                tasks.append(self._submit(connect_server, key, "connect-server", *arguments))
+        self._gather(tasks)
 
     def flush(self) -> None:
         """Let the server groups, whose worker groups stand still, pass on what they have to, until they agree."""
         before: list[int] | None = None
         while self._config.topology.edges:
-            sent = self._ask(self._actors, "flush", lambda key: ())
+            sent = self._call(self._actors, "flush", lambda key: ())
             if sent == before:
                 break
             before = sent
 
-    def ask(self, group: int, method: str, *arguments: Any) -> list[Any]:
+    def call(self, group: int, method: str, *arguments: Any) -> list[Any]:
         """Call a method of the servers of a worker group, side by side; return their answers in order."""
         mine = self.of(group)
-        return self._ask(mine, method, lambda key: arguments)
+        return self._call(mine, method, lambda key: arguments)
 
-    def ask_all(self, method: str, *arguments: Any) -> list[Any]:
+    def call_all(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of the servers of all server groups, side by side; return their answers in order."""
-        return self._ask(self._actors, method, lambda key: arguments)
+        return self._call(self._actors, method, lambda key: arguments)
 
     def of(self, group: int) -> dict[ServerKey, Any]:
         """Return the actors of the servers of a worker group."""
         server_group = self._config.topology.server_group(group)
         return {key: actor for key, actor in self._actors.items() if key.group == server_group}
 
-    def _ask(
+    def _call(
         self, keys: Iterable[ServerKey], method: str, arguments: Callable[[ServerKey], Sequence[Any]]
     ) -> list[Any]:
         answers: dict[ServerKey, Reply] = {}
@@ -112,7 +113,7 @@ class Servers:
         found = []
         for key, answer in answers.items():
             what = f"{method} by server {key.server} on {self._address(key)}"
-            found.append(wait_for(answer, self._config.timeout, what, self._look))
+            found.append(wait_for(answer, self._config.options.timeout, what, self._look))
         return found
 
     def _look(self) -> None:

@@ -89,7 +89,7 @@ class TrainingLoop:
         if begin < last:
             others = [self._rounds(group, together, last) for group in range(1, self._prepared.topology.groups)]
             self._cluster_run.run_chains([self._lead(last), *others])
-            self._cluster_run.settle()
+            self._cluster_run.synchronise()
             self._cluster_run.run_chains([self._pause()])
         return self._params(state=False)[0]
 

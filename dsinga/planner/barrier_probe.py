@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from dsinga.planner.barrier import BarrierCost, barrier_cost, time_barriers
 from dsinga.planner.link import INSIDE
-from dsinga.worker.mailbox import GroupPeers, Neighbour, Peer
+from dsinga.transport.direct import DirectTransport
+from dsinga.transport.interface import Transport
+from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.meter import Meter
 
 TIMEOUT_SECONDS = 30.0  # for two participants to wait for each other
@@ -18,14 +21,15 @@ TIMEOUT_SECONDS = 30.0  # for two participants to wait for each other
 def measure_barrier() -> BarrierCost:
     """Return the cost of a barrier of two threads of this process, without its messages."""
     groups = [GroupPeers(TIMEOUT_SECONDS, Meter()) for _ in range(2)]
+    transports = [DirectTransport(functools.partial(getattr, group, "mailbox"), "a thread") for group in groups[::-1]]
     with ThreadPoolExecutor(2) as pool:
-        timings = list(pool.map(time_peer_barriers, groups, [Neighbour(group.box) for group in groups[::-1]]))
+        timings = list(pool.map(time_peer_barriers, groups, transports))
     return rounded_cost(timings, INSIDE.latency)
 
 
-def time_peer_barriers(group: GroupPeers, peer: Peer) -> list[tuple[float, float]]:
+def time_peer_barriers(group: GroupPeers, transport: Transport) -> list[tuple[float, float]]:
     """Return what :func:`~dsinga.planner.barrier.time_barriers` does, for barriers with one peer."""
-    group.introduce([peer])
+    group.connect([transport])
     token = np.zeros(1, np.float32)
 
     def wait() -> None:

@@ -1,63 +1,74 @@
-"""Sums and gathers over partitions of a group that everyone waits for: what makes batch normalisation exact, say."""
+"""Collectives over the partitions of a worker group, by way of a server: sums and joined rows, in partition order."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
 
 from dsinga.server.gradient_accumulator import came
 
-Fold = Callable[[Sequence[np.ndarray]], np.ndarray]
+
+def add_up(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the sum of arrays, added in their order."""
+    return functools.reduce(np.add, arrays)
+
+
+def join_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the rows of arrays one below the other."""
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+
+
+KINDS: Mapping[str, Callable[[Sequence[np.ndarray]], np.ndarray]] = {"all_reduce": add_up, "all_gather": join_rows}
 
 
 class _Collective:
-    """One sum on its way."""
+    """One collective, which waits for the arrays of its contributors."""
 
-    def __init__(self, contributors: Sequence[int], fold: Fold):
+    def __init__(self, kind: str, contributors: Sequence[int]):
         self.contributors = contributors
-        self.fold = fold
-        self.parts: dict[int, np.ndarray] = {}
+        self.combine = KINDS[kind]
+        self.arrays: dict[int, np.ndarray] = {}
         self.future: Future[np.ndarray] = Future()
         self.future.set_running_or_notify_cancel()  # all partitions share it: none may cancel it
-        self.left = 0  # partitions that have gone on to another total
+        self.left = 0  # partitions that have gone on to another collective
 
     @property
     def complete(self) -> bool:
-        return len(self.parts) == len(self.contributors)
+        return len(self.arrays) == len(self.contributors)
 
     def resolve(self) -> None:
         try:
-            result = self.fold([self.parts[partition] for partition in self.contributors]).view()
+            result = self.combine([self.arrays[partition] for partition in self.contributors]).view()
             result.flags.writeable = False
             self.future.set_result(result)
-        except Exception as error:  # such as shapes that do not fit: everybody learns of it, not only the last to come
+        except Exception as error:  # such as shapes that do not fit: all partitions get it, not only the last one
             self.future.set_exception(error)
 
 
 class Collectives:
-    """Adds up, or joins, arrays by key, one from each contributor. Thread-safe.
+    """Combines arrays by key, one from each contributor. Thread-safe.
 
-    A partition asks for one total at a time. So it has received one when it asks for the next, and a key is forgotten
-    when each of its contributors has gone on; until then a call that is sent again gets the same answer.
+    A partition takes part in one collective at a time. So it has received the result when it asks for the next one,
+    and a key is forgotten when each of its contributors has gone on; until then a repeated call gets the same answer.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._totals: dict[str, _Collective] = {}
+        self._collectives: dict[str, _Collective] = {}
         self._last: dict[int, str] = {}
         self._error: BaseException | None = None
 
     def add(
-        self, key: str, partition: int, array: np.ndarray, contributors: Sequence[int], fold: Fold
+        self, kind: str, key: str, partition: int, array: np.ndarray, contributors: Sequence[int]
     ) -> Future[np.ndarray]:
-        """Give the part of ``partition``; the future resolves to what ``fold`` makes of all, in their order.
+        """Take the array of ``partition``; the future resolves to the combination of all, in their order.
 
-        The result is one array for everybody, read-only. ``contributors`` and ``fold`` are the same in all calls for
-        one key.
+        The result is one read-only array, shared by all partitions. ``kind``, one of :data:`KINDS`, and
+        ``contributors`` are the same in all calls for one key.
         """
         with self._lock:
             if self._error is not None:
@@ -65,46 +76,36 @@ class Collectives:
                 failed.set_exception(self._error)
                 return failed
             self._leave(partition, key)
-            total = self._totals.setdefault(key, _Collective(contributors, fold))
-            if partition in total.parts:
-                return total.future
-            assert partition in total.contributors, (key, partition, total.contributors)
-            total.parts[partition] = array
-            complete = total.complete  # looked at under the lock, so that it is true in one call only
+            collective = self._collectives.setdefault(key, _Collective(kind, contributors))
+            if partition in collective.arrays:
+                return collective.future
+            assert partition in collective.contributors, (key, partition, collective.contributors)
+            collective.arrays[partition] = array
+            complete = collective.complete  # read under the lock, so that it is true in one call only
         if complete:
-            total.resolve()
-        return total.future
+            collective.resolve()
+        return collective.future
 
     def _leave(self, partition: int, key: str) -> None:
         last = self._last.get(partition, key)
         self._last[partition] = key
         if last != key:
-            self._totals[last].left += 1
-            if self._totals[last].left == len(self._totals[last].contributors):
-                del self._totals[last]
+            self._collectives[last].left += 1
+            if self._collectives[last].left == len(self._collectives[last].contributors):
+                del self._collectives[last]
 
     def close(self, error: BaseException) -> None:
-        """Fail every total that is waited for, and every later one, with ``error``."""
+        """Fail every collective that waits, and every later one, with ``error``."""
         with self._lock:
             self._error = self._error or error
-            waiting = [total.future for total in self._totals.values() if not total.complete]
-            self._totals.clear()
+            waiting = [one.future for one in self._collectives.values() if not one.complete]
+            self._collectives.clear()
             self._last.clear()
         for future in waiting:
             future.set_exception(error)
 
     def pending(self) -> list[str]:
-        """Say in words which keys are waited for, and for whom they wait."""
+        """Say which keys wait, and for which partitions."""
         with self._lock:
-            waiting = [(key, total) for key, total in self._totals.items() if not total.complete]
-            return [f"{key!r}: {came(total.parts, total.contributors)}" for key, total in waiting]
-
-
-def add_up(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the sum of the parts, added in their order."""
-    return functools.reduce(np.add, parts)
-
-
-def join_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the rows of the parts one below the other."""
-    return np.concatenate(parts) if len(parts) > 1 else parts[0]
+            waiting = [(key, one) for key, one in self._collectives.items() if not one.complete]
+            return [f"{key!r}: {came(one.arrays, one.contributors)}" for key, one in waiting]

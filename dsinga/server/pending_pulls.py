@@ -102,7 +102,7 @@ class PendingPulls:
             (served if wait.reached(slot, self._pace) else waiting).append(wait)
         return [wait for wait in served if wait.deliver(slot)]
 
-    def strike(self, wait: Pull) -> None:
+    def remove(self, wait: Pull) -> None:
         """Take a wait off the lists."""
         for waits in self._lists.values():
             if wait in waits:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import RunError
-from dsinga.server.collectives import Collectives, add_up, join_rows
+from dsinga.server.collectives import Collectives
 from dsinga.server.messages import Push, Snapshot
 from dsinga.server.pending_pulls import PendingPulls, Pull
 from dsinga.server.routes import Routes
@@ -62,8 +62,8 @@ class Shard:
         self._generation = generation
         self._lock = threading.Lock()
         self._pace = StalenessBound(groups, staleness)
-        self._waits = PendingPulls(self._slots, self._pace)
-        self._totals = {group: Collectives() for group in groups}
+        self._pulls = PendingPulls(self._slots, self._pace)
+        self._collectives = {group: Collectives() for group in groups}
         self._synchronisation: Synchronisation | None = None
         assert not (revisions.one_group and self._shared), groups
         self._revisions = revisions()
@@ -97,7 +97,7 @@ class Shard:
                 self._slots[id].put(value, None if state is None else state.get(id, {}), self._updater)
                 if self._synchronisation is not None:
                     self._synchronisation.begin(self._slots[id])
-            woken = [wait for id in values for wait in self._waits.serve(self._slots[id])]
+            woken = [wait for id in values for wait in self._pulls.serve(self._slots[id])]
         for wait in woken:
             wait.resolve()
 
@@ -133,7 +133,7 @@ class Shard:
         """Go on to the next version, and wake whoever waits for it."""
         with self._lock:
             slot.contributions[group].advance()
-            woken = self._waits.serve(slot)
+            woken = self._pulls.serve(slot)
         for wait in woken:
             wait.resolve()
 
@@ -176,7 +176,7 @@ class Shard:
         changed = {id: slot.rows_changed(since[id], version) for id, slot in slots.items()}
         return {id: (slots[id].spec.slice.width, rows) for id, rows in changed.items() if rows is not None}
 
-    def renew(self, group: int) -> None:
+    def refresh(self, group: int) -> None:
         """Let a group have the values as they now are at its version, not as others of its partitions have had them.
 
         No partition of the group may be pulling meanwhile.
@@ -190,7 +190,7 @@ class Shard:
         with self._lock:
             self._check_open()
             self._pace.leave(group)
-            woken = [wait for slot in self._slots.values() for wait in self._waits.serve(slot)]
+            woken = [wait for slot in self._slots.values() for wait in self._pulls.serve(slot)]
         for wait in woken:
             wait.resolve()
 
@@ -220,20 +220,15 @@ class Shard:
         assert self._synchronisation is not None
         return self._synchronisation.flush(self._slots.values())
 
-    def total(
-        self, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int]
+    def collective(
+        self, kind: str, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int]
     ) -> Future[np.ndarray]:
-        """Return a future of the sum, over the partitions ``contributors`` and in their order, of what each gives.
+        """Return a future of the arrays of the partitions ``contributors`` of a group, combined in their order.
 
-        A key is used once in a run by each group. A partition asks for one total, or for one gather, at a time.
+        ``kind`` is "all_reduce" for their sum, "all_gather" for their rows joined. A key is used once in a run by each
+        group. A partition takes part in one collective at a time.
         """
-        return self._totals[group].add(key, partition, array, contributors, add_up)
-
-    def gather(
-        self, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int]
-    ) -> Future[np.ndarray]:
-        """Return a future of the rows of the partitions ``contributors``, joined in their order; else as total."""
-        return self._totals[group].add(key, partition, array, contributors, join_rows)
+        return self._collectives[group].add(kind, key, partition, array, contributors)
 
     def snapshot(self, version: int | None, timeout: float, state: bool = True) -> Snapshot:
         """Return a copy of all values, and of the states if ``state``, waiting up to ``timeout`` seconds for it.
@@ -254,7 +249,7 @@ class Shard:
         except TimeoutError:
             waited_for = self.pending()
             with self._lock:
-                self._waits.strike(wait)
+                self._pulls.remove(wait)
             wanted = "snapshot" if version is None else f"snapshot of version {version}"
             raise RunError(f"no {wanted} within {timeout:g} s: {waited_for}") from None
         return Snapshot({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
@@ -265,10 +260,10 @@ class Shard:
             if self._error is not None:
                 return
             self._error = error
-            waiting = self._waits.clear()
+            waiting = self._pulls.clear()
         self._revisions.close(str(error))
-        for totals in self._totals.values():
-            totals.close(error)
+        for collectives in self._collectives.values():
+            collectives.close(error)
         if self._synchronisation is not None:
             self._synchronisation.close(error)
         for wait in waiting:
@@ -277,10 +272,10 @@ class Shard:
     def pending(self) -> str:
         """Say in words what is waited for: "slice w1[0:450] at step 12: partitions 0, 2 have come, 1 is missing"."""
         with self._lock:
-            lines = self._waits.pending()
-        for group, totals in self._totals.items():
+            lines = self._pulls.pending()
+        for group, collectives in self._collectives.items():
             of = f" of group {group}" if len(self._groups) > 1 else ""
-            lines += [f"total{of} {line}" for line in totals.pending()]
+            lines += [f"collective{of} {line}" for line in collectives.pending()]
         if self._synchronisation is not None:
             lines += self._synchronisation.pending()
         if len(lines) > 8:  # a large model has hundreds of slices, and they tend to lack the same partition
@@ -293,7 +288,7 @@ class Shard:
             if self._error is not None:
                 wait.future.set_exception(self._error)
                 return wait.future
-            ready = self._waits.add(wait, list(ids))
+            ready = self._pulls.add(wait, list(ids))
         if ready:
             wait.resolve()
         return wait.future

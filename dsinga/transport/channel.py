@@ -1,127 +1,161 @@
-"""Messages through a socket of the host: an object each, whose large arrays lie in memory that both ends see."""
+"""Messages through a Unix socket: plain values and arrays, large arrays in memory that both processes map."""
 
 from __future__ import annotations
 
 import contextlib
-import pickle
 import socket
 import struct
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.transport.shared_buffer import ALIGNMENT, BufferPool, SharedBuffer
+from dsinga.transport.interface import Items
+from dsinga.transport.message import aligned, flatten, pack, restore, sizes, unpack
+from dsinga.transport.shared_buffer import BufferPool, SharedBuffer
 
-# Up to so many bytes an array goes through the socket, above it is copied into memory that the other end sees.
-INLINE = 1 << 12
-# Room for a message in the socket: its pickle, if longer, goes that other way too.
-ROOM = 1 << 14
-# So many arrays of a message at the most go the other way.
-MOST = 250
-# What a message begins with: its kind, the number and the size of a segment, how many arrays lie there.
-HEADER = struct.Struct("=BIQB")
-PLAIN, PARCEL, RETURN = range(3)
+# Bytes up to which an array is sent through the socket; larger ones are copied into shared memory.
+INLINE_BYTES = 1 << 12
+# Bytes of a packet in the socket; the body of a message that is longer lies in shared memory, too.
+PACKET_BYTES = 1 << 14
+# The head of a packet: its kind, the number and size of a shared buffer, and where the body lies in that buffer
+# (offset and length; length 0: the body is the rest of the packet).
+HEAD = struct.Struct("=BIQQQ")
+MESSAGE, RETURN, PUBLISH = range(3)
 
 
-class Message(NamedTuple):
-    """What came: an object, and a segment if one was given with it. ``None`` for the object is nothing to act on."""
+class ChannelMessage(NamedTuple):
+    """A message: plain values, and arrays that belong to the receiver."""
 
-    said: Any
-    segment: SharedBuffer | None = None
+    values: Any
+    items: Items
 
 
 class Channel:
     """One end of a connection. Several threads may send; one at a time receives.
 
-    Large arrays lie in segments of the sender's. As soon as nobody at the other end refers to them any more, it says
-    so, and the sender uses the segment for another message.
+    Large arrays travel in shared buffers of the sender. When the receiver refers to none of a message's arrays any
+    more, it returns the buffer, and the sender uses it for another message. An end may also publish a buffer: arrays
+    in it are then sent as offsets, without a copy, and the receiver maps it read-only.
     """
 
     def __init__(self, connection: socket.socket):
         self._socket = connection
         self._close = weakref.finalize(self, connection.close)
-        self._own, self._theirs = BufferPool(), dict[int, SharedBuffer]()
+        self._pool, self._received = BufferPool(), dict[int, SharedBuffer]()
+        self._published: SharedBuffer | None = None
+        self._peer_buffer: SharedBuffer | None = None
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait for."""
+        """Return the descriptor of the socket, to poll."""
         return self._socket.fileno()
 
-    def send(self, said: Any, segment: SharedBuffer | None = None) -> None:
-        """Send an object, not None, and a segment, if given; OSError where nobody is there any more."""
-        large: list[memoryview] = []
-        packed = pickle.dumps(said, protocol=5, buffer_callback=lambda buffer: _in_band(buffer.raw(), large))
-        if len(packed) > ROOM:
-            large.append(memoryview(packed))
-            packed = b""
-        if not large:
-            size = segment.size if segment else 0
-            self._deliver(HEADER.pack(PLAIN, 0, size, 0) + packed, segment)
-            return
-        assert segment is None, "large arrays lie in a segment of their own"
-        sizes = [buffer.nbytes for buffer in large]
-        number, parcel = self._own.take(sum(_aligned(size) for size in sizes))
-        at = 0
-        for buffer in large:
-            parcel.array[at : at + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
-            at += _aligned(buffer.nbytes)
-        header = HEADER.pack(PARCEL, number, parcel.size, len(sizes)) + struct.pack(f"{len(sizes)}Q", *sizes)
-        self._deliver(header + packed, parcel if parcel.fd >= 0 else None)
-        parcel.close()  # the other end has it from now on
+    def publish(self, buffer: SharedBuffer) -> None:
+        """Let the other end map ``buffer``; arrays in it are sent as offsets from now on. One for each end."""
+        self._published = buffer
+        socket.send_fds(self._socket, [HEAD.pack(PUBLISH, 0, buffer.size, 0, 0)], [buffer.fd])
 
-    def receive(self) -> Message:
-        """Return the next message, waiting for it. Raises ConnectionResetError where the other end is gone.
+    def send(self, values: Any, items: Items = (), lend: bool = False) -> None:
+        """Send plain values and arrays. Raises OSError where the other end is gone.
 
-        A segment that is given can be read only; the arrays of a message are the receiver's.
+        With ``lend``, arrays in the published buffer are sent as offsets; otherwise they are copied like others.
         """
-        raw, fds, _, _ = socket.recv_fds(self._socket, 2 * ROOM, 1, socket.MSG_CMSG_CLOEXEC)
-        if not raw:
+        layouts, arrays = flatten(items)
+        places: list[Any] = []  # bytes: the array itself; [offset]: in the published buffer; offset: in the parcel
+        large: list[np.ndarray] = []
+        end = 0
+        for array in arrays:
+            at = self._published.offset_of(array) if lend and self._published is not None else None
+            if at is not None:
+                places.append([at])
+            elif array.nbytes <= INLINE_BYTES:
+                places.append(array.tobytes())
+            else:
+                places.append(end)
+                large.append(array.view(np.uint8))
+                end += aligned(array.nbytes)
+        body = pack([values, layouts, places])
+        if len(body) > PACKET_BYTES:
+            large.append(np.frombuffer(body, np.uint8))
+        if not large:
+            self._socket.send(HEAD.pack(MESSAGE, 0, 0, 0, 0) + body)
+            return
+        number, parcel = self._pool.take(end + len(body))
+        at = 0
+        for array in large:
+            parcel.array[at : at + array.nbytes] = array
+            at += aligned(array.nbytes)
+        if len(body) > PACKET_BYTES:
+            packet = HEAD.pack(MESSAGE, number, parcel.size, end, len(body))
+        else:
+            packet = HEAD.pack(MESSAGE, number, parcel.size, 0, 0) + body
+        if parcel.fd >= 0:
+            socket.send_fds(self._socket, [packet], [parcel.fd])
+            parcel.close()  # the other end has the descriptor from now on
+        else:
+            self._socket.send(packet)
+
+    def receive(self) -> ChannelMessage | None:
+        """Return the next message, waiting for it; None for a packet that needs no action.
+
+        Raises OSError where the other end is gone, or sends anything else than messages.
+        """
+        packet, fds, _, _ = socket.recv_fds(self._socket, 2 * PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        if not packet:
             raise ConnectionResetError("the process at the other end is gone")
-        kind, number, size, count = HEADER.unpack_from(raw)
-        packed = raw[HEADER.size + 8 * count :]
-        segment = SharedBuffer(fds[0], size, writable=kind == PARCEL) if fds else None
+        try:
+            return self._read(packet, fds)
+        except (ValueError, TypeError, KeyError, LookupError, AssertionError, struct.error, StopIteration) as error:
+            raise ConnectionError(f"not a message of dsinga: {error!r}") from error
+
+    def _read(self, packet: bytes, fds: Sequence[int]) -> ChannelMessage | None:
+        kind, number, size, at, length = HEAD.unpack_from(packet)
+        buffer = SharedBuffer(fds[0], size, writable=kind == MESSAGE) if fds else None
+        if buffer is not None:
+            buffer.close()
         if kind == RETURN:
-            self._own.give_back(number)
-            return Message(None)
-        if kind == PLAIN:
-            return Message(pickle.loads(packed), segment)
-        if segment is not None:
-            segment.close()
-            self._theirs[number] = segment
-        # All that is made of the message refers to this view, which is nobody else's.
-        whole = self._theirs[number].view()
-        weakref.finalize(whole, _hand_back, weakref.ref(self), number)
-        buffers, at = [], 0
-        for length in struct.unpack_from(f"{count}Q", raw, HEADER.size):
-            buffers.append(whole[at : at + length])
-            at += _aligned(length)
-        return Message(pickle.loads(packed or buffers.pop().data, buffers=buffers))
+            self._pool.give_back(number)
+            return None
+        if kind == PUBLISH:
+            self._peer_buffer = buffer
+            return None
+        if buffer is not None:
+            self._received[number] = buffer
+        parcel = None
+        if size:
+            # All arrays of the message refer to this view, and nothing else does.
+            parcel = self._received[number].view()
+            weakref.finalize(parcel, _give_back, weakref.ref(self), number)
+        body = packet[HEAD.size :]
+        if length:
+            assert parcel is not None, "a body in shared memory needs a buffer"
+            body = parcel[at : at + length].tobytes()
+        values, layouts, places = unpack(body)
+        return ChannelMessage(values, restore(layouts, self._buffers(layouts, places, parcel)))
+
+    def _buffers(self, layouts: Sequence[Any], places: Sequence[Any], parcel: np.ndarray | None) -> Iterator[Any]:
+        """Yield the bytes of each array of a message."""
+        for place, size in zip(places, sizes(layouts), strict=True):
+            if isinstance(place, bytes):
+                yield place
+                continue
+            memory, start = (parcel, place) if isinstance(place, int) else (self._lent(), place[0])
+            if memory is None or not 0 <= start <= memory.size - size:
+                raise ValueError("an array outside of the shared memory")
+            yield memory[start : start + size]
+
+    def _lent(self) -> np.ndarray | None:
+        return None if self._peer_buffer is None else self._peer_buffer.array
 
     def close(self) -> None:
-        """Let go of it. Not while another thread receives."""
+        """Close the socket. Not while another thread receives."""
         self._close()
 
-    def _deliver(self, packed: bytes, segment: SharedBuffer | None) -> None:
-        if segment is None:
-            self._socket.send(packed)
-        else:
-            socket.send_fds(self._socket, [packed], [segment.fd])
 
-
-def _hand_back(channel: weakref.ref[Channel], number: int) -> None:
-    """Tell the sender that its segment is free; if there is no room to say so, it makes another one."""
-    there = channel()
-    if there is not None and there.fileno() >= 0:
+def _give_back(channel: weakref.ref[Channel], number: int) -> None:
+    """Return a shared buffer to its sender; where the socket is full, the sender makes another one."""
+    receiver = channel()
+    if receiver is not None and receiver.fileno() >= 0:
         with contextlib.suppress(OSError):
-            there._socket.send(HEADER.pack(RETURN, number, 0, 0), socket.MSG_DONTWAIT)
-
-
-def _in_band(buffer: memoryview, large: list[memoryview]) -> bool:
-    if buffer.nbytes <= INLINE or len(large) >= MOST:
-        return True
-    large.append(buffer)
-    return False
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+            receiver._socket.send(HEAD.pack(RETURN, number, 0, 0, 0), socket.MSG_DONTWAIT)

@@ -1,8 +1,8 @@
 """Memory that processes of one host share, by mapping the same anonymous file.
 
-Nothing has a name that could outlive its run: who is to have a segment is handed its file descriptor through a socket
-(:mod:`dsinga.transport.channel`), and the system takes the memory back with the last process that maps it, however
-that ends. Nor does the size of /dev/shm matter, which is small in many containers.
+A buffer has no name that could outlive its run: its file descriptor is sent through a socket
+(:mod:`dsinga.transport.channel`), and the system takes the memory back when the last process that maps it ends. The
+size of /dev/shm, which is small in many containers, does not matter.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from collections.abc import Mapping
 
 import numpy as np
 
-# Where arrays begin: at multiples of a cache line, so that no two servers write to the same one.
-ALIGNMENT = 64
-# From this size on a segment is of huge pages where the system lets it: fewer faults, fewer misses of the TLB.
+from dsinga.ops.buffers import address
+from dsinga.transport.message import aligned
+
+# Bytes from which on a buffer asks the system for huge pages: fewer page faults and TLB misses.
 HUGE = 1 << 21
 
 
 class SharedBuffer:
-    """So many bytes at ``array``, uint8 (size,); zeros at first, and no memory is used for what is never written.
+    """Shared memory: ``array``, uint8 (size,), zeros at first. Pages that are never written use no memory.
 
-    The array, and views of it, keep the memory alive; ``fd`` is needed only as long as others are to get it.
+    The array, and views of it, keep the memory alive; ``fd`` is needed only until other processes have mapped it.
     """
 
     def __init__(self, fd: int, size: int, writable: bool = True):
@@ -34,21 +35,26 @@ class SharedBuffer:
         self.array = self.view()
 
     def view(self, start: int = 0, size: int | None = None) -> np.ndarray:
-        """Return another such array, of some of the bytes, which is no view of ``array``.
+        """Return another array of ``size`` bytes from ``start``, which is no view of ``array``.
 
-        Views of it refer to it, and not to ``array``: it goes when they go.
+        Its own views refer to it and not to ``array``, so that its lifetime is that of its views.
         """
         return np.frombuffer(self._map, np.uint8, self.size - start if size is None else size, start)
 
+    def offset_of(self, array: np.ndarray) -> int | None:
+        """Return where in the buffer a C-contiguous array begins, in bytes; None if it lies elsewhere."""
+        at = address(array) - address(self.array)
+        return at if 0 <= at <= self.size - array.nbytes and array.flags.c_contiguous else None
+
     def close(self) -> None:
-        """Give up the descriptor; the array stays."""
+        """Close the descriptor; the array stays."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def create_shared_buffer(size: int) -> SharedBuffer:
-    """Return a new segment. Raises OSError where there is no memory for it, AttributeError outside Linux."""
+    """Return a new buffer. Raises OSError where there is no memory for it, AttributeError outside Linux."""
     fd = os.memfd_create("dsinga")
     try:
         os.ftruncate(fd, max(size, 1))
@@ -59,18 +65,40 @@ def create_shared_buffer(size: int) -> SharedBuffer:
 
 
 def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
-    """Return where pieces of so many bytes begin in a segment, by the id of each, and how large that must be."""
+    """Return the offset of each block of memory, by id, in a buffer that holds them all, and the buffer's size."""
     found, at = {}, 0
     for id in sorted(sizes):
         found[id] = at
-        at += -(-sizes[id] // ALIGNMENT) * ALIGNMENT
+        at += aligned(sizes[id])
     return found, at
 
 
-class BufferPool:
-    """Segments that are used again and again by one end of a connection, for a new one costs a fault for every page.
+class SharedArrays:
+    """Arrays of ``sizes`` float32 numbers each, by id, which lie in one shared buffer.
 
-    Each has a number. Thread-safe.
+    Raises OSError where there is no memory for them, AttributeError outside Linux.
+    """
+
+    def __init__(self, sizes: Mapping[int, int]):
+        starts, total = offsets({id: 4 * size for id, size in sizes.items()})
+        self.buffer = create_shared_buffer(total)
+        self._arrays = {
+            id: self.buffer.array[start : start + 4 * sizes[id]].view(np.float32) for id, start in starts.items()
+        }
+        self._filled: set[int] = set()
+
+    def fill(self, values: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """Copy first values into the buffer, and return them as they lie there; a repeated call changes nothing."""
+        for id in values.keys() - self._filled:
+            self._arrays[id][:] = values[id]
+            self._filled.add(id)
+        return {id: self._arrays[id] for id in values}
+
+
+class BufferPool:
+    """Numbered shared buffers that one end of a connection uses again: a new one costs a fault for every page.
+
+    Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -79,7 +107,7 @@ class BufferPool:
         self._free: list[int] = []
 
     def take(self, size: int) -> tuple[int, SharedBuffer]:
-        """Return the smallest free segment of at least so many bytes, a new one if there is none."""
+        """Return the smallest free buffer of at least ``size`` bytes, or a new one, behind its number."""
         with self._lock:
             fitting = [number for number in self._free if self._segments[number].size >= size]
             if fitting:
@@ -91,6 +119,8 @@ class BufferPool:
             return number, self._segments[number]
 
     def give_back(self, number: int) -> None:
-        """Have a segment free again: nobody looks at what is in it any more."""
+        """Mark a buffer as free: no process refers to its contents any more."""
         with self._lock:
+            if number >= len(self._segments) or number in self._free:
+                raise ValueError(f"shared buffer {number} was not taken")
             self._free.append(number)

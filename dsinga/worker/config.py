@@ -1,4 +1,4 @@
-"""What a run tells its partitions before the first round, and what they report after each."""
+"""The configuration of a run's workers, their keys and those of servers, and the reports of a round."""
 
 from __future__ import annotations
 
@@ -20,12 +20,23 @@ from dsinga.worker.exchange_options import ExchangeOptions
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What every partition of a run is told; sent once, before the first round.
+    """The configuration of all workers of a run; sent once, before the first round.
 
-    ``nets`` are cut for the workers of a group. ``parts`` are the param parts of all phases, by name; their ``users``
-    take part in every exchange of them. ``slices`` are those of the parts that servers have, the same in each group;
-    ``kept`` are the parts whose values every user keeps and updates itself. ``options`` says when what is exchanged,
-    ``skips`` whether a batch whose loss is not finite is left out, ``precision`` in what products are computed on GPUs.
+    Attributes:
+        run: the name of the run.
+        generation: how often the run has been placed anew.
+        seed: the key of all random numbers.
+        topology: the numbers of worker groups, workers, server groups and servers.
+        nets: the net of each phase, cut for the workers of a group.
+        parts: the param parts of all phases, by name; their ``users`` take part in every exchange of them.
+        readers: the batch reader of each phase.
+        algorithm: what computes gradients from a batch.
+        updater: what applies gradients to params.
+        slices: the slices of parts that servers have, the same in each group.
+        replicated: the names of the parts that each of their users keeps a copy of and updates itself.
+        options: when and how values and gradients are exchanged.
+        skip_bad_batches: whether a batch whose loss is not finite is left out.
+        precision: in what GPUs compute products.
     """
 
     run: str
@@ -38,26 +49,39 @@ class WorkerConfig:
     algorithm: Algorithm
     updater: Updater
     slices: Sequence[Slice]
-    kept: frozenset[str]
+    replicated: frozenset[str]
     options: ExchangeOptions
-    timeout: float
-    skips: bool = False
+    skip_bad_batches: bool = False
     precision: str = "float32"
 
     @cached_property
     def params(self) -> Mapping[str, Param]:
-        """The whole param, of the training net, that each part is cut from, by the name of the part."""
+        """The whole param of the training net that each part is cut from, by the name of the part."""
         whole = self.nets[Phase.kTrain].whole.params
         return {name: whole[part.param] for name, part in self.parts.items()}
 
     @cached_property
-    def bridged(self) -> bool:
-        """Whether partitions send each other mail."""
+    def has_bridges(self) -> bool:
+        """Whether the workers of a group send each other arrays."""
         return any(isinstance(node.layer, BridgeSrc) for net in self.nets.values() for node in net.nodes)
 
 
+class ServerKey(NamedTuple):
+    """Which server: the run, its generation, its server group, its number in the group."""
+
+    run: str
+    generation: int
+    group: int
+    server: int
+
+    @property
+    def name(self) -> str:
+        """The name under which the server is found on its host."""
+        return f"{self.run}-{self.generation}-{self.group}-{self.server}"
+
+
 class PartitionKey(NamedTuple):
-    """Which partition: the run, its generation, its worker group, its number in the group, its Dask worker."""
+    """Which worker: the run, its generation, its worker group, its partition, the address of its Dask worker."""
 
     run: str
     generation: int
@@ -66,16 +90,23 @@ class PartitionKey(NamedTuple):
     address: str
 
     @property
-    def words(self) -> str:
-        """Return what the partition is called: "partition 1 of group 0"."""
+    def name(self) -> str:
+        """The name under which the worker's mailbox is found on its host."""
+        return f"{self.run}-{self.generation}-{self.group}-partition-{self.partition}"
+
+    def __str__(self) -> str:
         return f"partition {self.partition} of group {self.group}"
 
 
 class Timing(NamedTuple):
-    """Seconds of one iteration: all of it, waiting for data, waiting for servers and other partitions.
+    """What one iteration of a worker took: seconds, and bytes sent and received.
 
-    And bytes that this partition has sent (gradients, mail) or got from servers: ``crossing`` to or from another
-    process, ``within`` its own, where nothing is copied.
+    Attributes:
+        total: seconds of the whole iteration.
+        data: seconds of waiting for records.
+        exchange: seconds of waiting for servers and other workers.
+        crossing: bytes that went to or came from another process.
+        within: bytes handed over in this process, without a copy.
     """
 
     total: float
@@ -86,9 +117,13 @@ class Timing(NamedTuple):
 
 
 class RoundReport(NamedTuple):
-    """What a round leaves: metrics and timing of each step, and the step that comes next. A token too, so small.
+    """A worker's report of a round; later tasks depend on it, so it is small.
 
-    ``skipped`` are the steps whose batches were left out; they have no metrics.
+    Attributes:
+        metrics: the metrics of each step; empty for a step that was skipped.
+        timings: the timing of each step.
+        step: the step that comes next.
+        skipped: the steps whose batches were left out.
     """
 
     metrics: list[Metrics]

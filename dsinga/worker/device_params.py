@@ -85,21 +85,21 @@ class DeviceParams(Mapping[str, Array]):
         """See :meth:`Exchange.skip`."""
         self._end(self._exchange.skip)
 
-    def renew(self) -> None:
-        """See :meth:`Exchange.renew`."""
-        self._end(self._exchange.renew)
+    def refresh(self) -> None:
+        """See :meth:`Exchange.refresh`."""
+        self._end(self._exchange.refresh)
 
-    def settle(self) -> None:
-        """See :meth:`Exchange.settle`."""
-        self._in_turn(self._exchange.settle)
+    def wait_all(self) -> None:
+        """See :meth:`Exchange.wait_all`."""
+        self._in_turn(self._exchange.wait_all)
 
-    def total(self, key: str, array: Array) -> Array:
-        """See :meth:`Exchange.total`; arrays of the backend, or of the host."""
-        return self._meet(self._exchange.total, key, array)
+    def all_reduce(self, key: str, array: Array) -> Array:
+        """See :meth:`Exchange.all_reduce`; arrays of the backend, or of the host."""
+        return self._collective(self._exchange.all_reduce, key, array)
 
-    def gather(self, key: str, array: Array) -> Array:
-        """See :meth:`Exchange.gather`; arrays of the backend, or of the host."""
-        return self._meet(self._exchange.gather, key, array)
+    def all_gather(self, key: str, array: Array) -> Array:
+        """See :meth:`Exchange.all_gather`; arrays of the backend, or of the host."""
+        return self._collective(self._exchange.all_gather, key, array)
 
     def close(self) -> None:
         """Let the thread end."""
@@ -116,7 +116,7 @@ class DeviceParams(Mapping[str, Array]):
     def _push(self, name: str, coming: AsyncCopy | SparseRows) -> None:
         self._exchange.push(name, coming if isinstance(coming, SparseRows) else coming.result())
 
-    def _meet(self, how: Callable[[str, Array], Array], key: str, array: Array) -> Array:
+    def _collective(self, how: Callable[[str, Array], Array], key: str, array: Array) -> Array:
         given = self._ops.to_numpy(array)
         met = self._in_turn(how, key, given)
         return met if given is array else self._ops.asarray(met)

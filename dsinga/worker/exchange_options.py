@@ -1,4 +1,4 @@
-"""The choices that a run has about the exchange of values and gradients."""
+"""Options of the exchange of values and gradients between a worker and the servers."""
 
 from __future__ import annotations
 
@@ -11,28 +11,45 @@ from dsinga.server import Codec, create_codec
 
 
 class ExchangeOptions(NamedTuple):
-    """How values and gradients are exchanged. All but ``compression`` leave the numbers as they are.
+    """When and how a worker exchanges values and gradients. Only ``compression`` changes the numbers of a run.
 
-    ``pull`` says when values are asked for: with the push, or by the lookup that needs them. Without ``overlap``
-    gradients are sent after the backward pass and all values are waited for before the forward pass. ``topk_share`` is
-    the share of the numbers of a gradient that kTopK sends. What compression has left out so far is no part of a
-    checkpoint: a run that is resumed begins without it, so with compression it is not the same bits as one uncut.
+    What compression has left out so far is no part of a checkpoint: a run that is resumed begins without it, so with
+    compression its bits differ from those of an unbroken run.
+
+    Attributes:
+        pull: when values are asked for: with the push, or by the lookup that needs them.
+        overlap: whether gradients are sent during the backward pass; else after it, and all values are waited for
+            before the forward pass.
+        compression: how gradients are compressed.
+        topk_share: the share of the numbers of a gradient that kTopK sends.
+        timeout: seconds that a wait may last.
+        bucket_bytes: the size of a bucket; None for the default of :func:`dsinga.server.fill_buckets`.
     """
 
     pull: PullTime = PullTime.kAtOnce
     overlap: bool = True
     compression: Compression = Compression.kNone
     topk_share: float = 0.01
+    timeout: float = 300.0
+    bucket_bytes: int | None = None
 
     def codec(self) -> Codec | None:
-        """Return a new codec for gradients, with no residuals yet; None if they go as they are."""
+        """Return a new codec for gradients, without residuals; None where gradients are not compressed."""
         return create_codec(self.compression, self.topk_share)
 
 
-def encode(codec: Codec, gradients: Mapping[int, Array | SparseRows], crosses: bool) -> dict[int, Array]:
-    """Return the payloads of gradients by slice id, but of rows; within a process, what a server would make of them."""
-    whole = {id: gradient for id, gradient in gradients.items() if not isinstance(gradient, SparseRows)}
-    payloads = {id: codec.encode(id, gradient) for id, gradient in whole.items()}
-    if crosses:
-        return payloads
-    return {id: codec.decode(payload, whole[id].size) for id, payload in payloads.items()}
+def encode(
+    codec: Codec, gradients: Mapping[int, Array | SparseRows], crosses_process: bool
+) -> dict[int, Array | SparseRows]:
+    """Return compressed gradients by slice id; those that are rows as they are.
+
+    Within a process the compressed gradients are decoded again, to the numbers that a server in another process gets.
+    """
+    encoded: dict[int, Array | SparseRows] = {}
+    for id, gradient in gradients.items():
+        if isinstance(gradient, SparseRows):
+            encoded[id] = gradient
+            continue
+        payload = codec.encode(id, gradient)
+        encoded[id] = payload if crosses_process else codec.decode(payload, gradient.size)
+    return encoded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +18,20 @@ from dsinga.layers.context import Peers
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
+from dsinga.server import Slice
 from dsinga.training import Metrics, checked, forward
 from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
-from dsinga.transport.roads import ActorRoad, DirectRoad, Road
-from dsinga.transport.sharedroad import open_road, open_send_buffer
-from dsinga.worker.config import PartitionKey, RoundReport, Timing, WorkerConfig
+from dsinga.transport.endpoints import connect
+from dsinga.transport.interface import Transport
+from dsinga.worker.config import PartitionKey, RoundReport, ServerKey, Timing, WorkerConfig
 from dsinga.worker.device_params import DeviceParams
-from dsinga.worker.exchange import Exchange
-from dsinga.worker.local_servers import ServerKey, local_shard
+from dsinga.worker.exchange import Exchange, param_homes
 from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.meter import Meter
 from dsinga.worker.processor import Processor
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+from dsinga.worker.send_buffer import open_send_buffer
+from dsinga.worker.server_client import ServerClient, WorkerId
 
 
 class GroupWorker:
@@ -50,46 +52,44 @@ class GroupWorker:
         self._ops.enter()
         self._prefetch: Prefetch | None = None
         self._meter = Meter()
-        self.thread = SerialExecutor(f"dsinga {key.words}")
+        self.thread = SerialExecutor(f"dsinga {key}")
         self.on_abort: list[Callable[[str], None]] = []  # called with the reason when the run ends
-        self.mail = GroupPeers(config.timeout, self._meter)
+        self.peers = GroupPeers(config.options.timeout, self._meter)
         nets = [net.locals[key.partition] for net in config.nets.values()]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
-        kept = {name: config.params[name] for name in shapes if name in config.kept}
-        self._replicated = ReplicatedParams(kept, config.updater, self._ops) if kept else None
-        sliced = {piece.param for piece in config.slices}
+        replicated = {name: config.params[name] for name in shapes if name in config.replicated}
+        self._replicated = ReplicatedParams(replicated, config.updater, self._ops) if replicated else None
         inner = Meter() if self._on_device else self._meter
-        slices = [piece for piece in config.slices if piece.param in shapes]
-        roads = [self._road(server, actor) for server, actor in servers.items()]
-        plain = not self._on_device and config.options.compression is Compression.kNone
-        send_buffer = open_send_buffer(roads, slices, shapes) if plain else None
-        self._lent = {} if send_buffer is None else send_buffer.bases
-        exchange = Exchange(
-            shapes,
-            slices,
-            roads,
-            (config.generation, key.group, key.partition),
-            config.topology.workers,
-            config.timeout,
-            lasting=self._shares(name for name in shapes if not config.params[name].trainable),
-            replica=self._replicated,
-            options=config.options,
-            meter=inner,
-        )
+        slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
+        worker = WorkerId(config.generation, key.group, key.partition, config.topology.workers)
+        transports = [connect(server.name, actor) for server, actor in servers.items()]
+        clients = [ServerClient(transport, worker) for transport in transports]
+        self._lent: Mapping[int, Sequence[np.ndarray]] = {}
+        if not self._on_device and config.options.compression is Compression.kNone:
+            self._lend_memory(transports, clients, slices, shapes)
+        lasting = self._shares(name for name in shapes if not config.params[name].trainable)
+        homes = param_homes(shapes, slices, clients, lasting, self._replicated)
+        exchange = Exchange(homes, clients, config.options, inner, self._replicated)
         self.exchange: Exchange | DeviceParams = exchange
         if self._on_device:
             ahead = config.options.pull is PullTime.kAtOnce
-            self.exchange = DeviceParams(exchange, shapes.keys() - sliced, self._ops, self._meter, inner, ahead)
+            local = shapes.keys() - {slice_.param for slice_ in config.slices}
+            self.exchange = DeviceParams(exchange, local, self._ops, self._meter, inner, ahead)
         self._exchange = exchange
 
-    def _road(self, key: ServerKey, actor: Any) -> Road:
-        shard = local_shard(key)
-        if shard is not None:
-            return DirectRoad(shard, self._key.group)
-        there = [piece for piece in self._config.slices if piece.server == key.server]
-        widths = {piece.id: piece.width for piece in there if piece.width}
-        sizes = {piece.id: piece.size for piece in there}
-        return open_road(key.name, sizes, self._key.group, widths) or ActorRoad(actor, sizes, self._key.group, widths)
+    def _lend_memory(
+        self,
+        transports: Sequence[Transport],
+        clients: Sequence[ServerClient],
+        slices: Sequence[Slice],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> None:
+        """Let servers that share memory with this process read gradients where they are computed."""
+        send_buffer = open_send_buffer(transports, slices, shapes)
+        if send_buffer is not None:
+            self._lent = send_buffer.bases
+            for client in clients:
+                client.lend(send_buffer)
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return which share of a lasting param is this partition's, by its share of the rows: all add up to 1."""
@@ -105,7 +105,7 @@ class GroupWorker:
         timings: list[Timing] = []
         skipped: list[int] = []
         for step in range(start, stop):
-            found, timing = self.iterate(step, self.mail)
+            found, timing = self.iterate(step, self.peers)
             metrics.append(found or {})
             timings.append(timing)
             if found is None:
@@ -116,7 +116,7 @@ class GroupWorker:
         """Run iteration ``step``; return its metrics, None if its batch was left out, and its timing."""
         started = time.perf_counter()
         if step != self._step:
-            raise RunError(f"{self._key.words} stands at step {self._step} and was asked to go on from {step}")
+            raise RunError(f"{self._key} stands at step {self._step} and was asked to go on from {step}")
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
         if self._prefetch is None:
@@ -124,12 +124,13 @@ class GroupWorker:
         records = next(self._prefetch)
         data = time.perf_counter() - started
         self._meter.start()
-        self.mail.begin(f"step {step}")
+        self.peers.begin(f"step {step}")
         self.exchange.begin(step)
         ctx = self._context(Phase.kTrain, step, f"step {step}", peers)
         with buffers.use_bases(self._lent):
-            metrics = self._choose(records, ctx) if self._config.skips else self._train_one_batch(records, ctx)
-        self.mail.finish()
+            train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
+            metrics = train(records, ctx)
+        self.peers.finish()
         self._step = step + 1
         meter = self._meter
         return metrics, Timing(time.perf_counter() - started, data, meter.waited, meter.crossing, meter.within)
@@ -142,7 +143,7 @@ class GroupWorker:
         self.exchange.finish()
         return metrics
 
-    def _choose(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+    def _train_or_skip(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Run the algorithm; send its gradients if the metrics of all partitions are finite, else return None.
 
         All partitions of the group decide alike, by the sum of those that are against. Raises Diverged where a param is
@@ -177,25 +178,25 @@ class GroupWorker:
         with Prefetch(self._reader(phase), 0, batches) as prefetch:
             for batch, records in enumerate(prefetch):
                 iteration = f"batch {batch} of {phase.name} at step {version}"
-                self.mail.begin(iteration)
-                ctx = self._context(phase, batch, iteration, self.mail)
+                self.peers.begin(iteration)
+                ctx = self._context(phase, batch, iteration, self.peers)
                 _, metrics = forward(self.net(phase), self.exchange, records, ctx)
-                self.mail.finish()
+                self.peers.finish()
                 found.append(metrics)
         return found
 
-    def hold(self, held: ReplicaState) -> None:
+    def set_replica(self, state: ReplicaState) -> None:
         """Take the first values of the params that this partition keeps itself, and the updater's state."""
         if self._replicated is not None:
             self._ops.enter()
-            self._replicated.put(held)
+            self._replicated.put(state)
 
-    def held(self) -> ReplicaState:
+    def replica_state(self) -> ReplicaState:
         """Return those of the params that this partition keeps itself of which it is the first user."""
         if self._replicated is None:
             return ReplicaState({}, {})
         self._ops.enter()
-        self.exchange.settle()
+        self.exchange.wait_all()
         users = {name: self._config.parts[name].users for name in self._replicated}
         return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.partition])
 
@@ -229,15 +230,15 @@ class GroupWorker:
             return ctx
         return replace(
             ctx,
-            all_reduce=lambda key, array: self.exchange.total(f"{iteration}/{key}", array),
-            all_gather=lambda key, array: self.exchange.gather(f"{iteration}/{key}", array),
+            all_reduce=lambda key, array: self.exchange.all_reduce(f"{iteration}/{key}", array),
+            all_gather=lambda key, array: self.exchange.all_gather(f"{iteration}/{key}", array),
             peers=peers,
         )
 
     def abort(self, message: str) -> None:
         """End every wait, now and later, with ``message``."""
-        self._exchange.aborted = message
-        self.mail.box.close(RunError(message))
+        self._exchange.abort(message)
+        self.peers.mailbox.close(message)
         for end in self.on_abort:
             end(message)
         self.thread.close(message)

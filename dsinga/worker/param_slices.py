@@ -23,7 +23,7 @@ def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
     return [
         SliceSpec(
             piece,
-            config.params[piece.param].trainable and piece.param not in config.kept,
+            config.params[piece.param].trainable and piece.param not in config.replicated,
             config.params[piece.param].lr_scale,
             config.params[piece.param].wd_scale,
             config.parts[piece.param].users,
@@ -56,7 +56,7 @@ def sliced_values(
 
 def replica_values(config: WorkerConfig, values: Arrays, state: Mapping[str, Arrays] | None) -> ReplicaState:
     """Cut whole params, and the updater's state, into the parts that partitions keep themselves."""
-    kept = {name: part for name, part in config.parts.items() if name in config.kept}
+    kept = {name: part for name, part in config.parts.items() if name in config.replicated}
     parts = split_params(kept, values)
     if state is None:
         return ReplicaState(parts, None)

@@ -13,7 +13,7 @@ from distributed import Client
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
-from dsinga.cluster.grain import find_grain
+from dsinga.cluster.grain_by_name import find_grain
 from dsinga.errors import Diverged
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
 from dsinga.layers import Connection, Layer, Output

@@ -13,11 +13,11 @@ from distributed import Client, LocalCluster
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import embedded, tasks, training_loop
+from dsinga.cluster import embedded, partition_actor, training_loop
 from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp
-from dsinga.worker import local_servers
+from dsinga.transport.endpoints import endpoint_names
 from tests.support.small_job import with_topology
 
 
@@ -58,7 +58,7 @@ def wait_until_cleaned_up() -> None:
     deadline = time.monotonic() + 10
     while True:
         threads = [thread for thread in threading.enumerate() if thread.name.startswith("dsinga")]
-        left = [*tasks._partitions, *local_servers.SHARDS, *threads]
+        left = [*partition_actor.WORKERS, *endpoint_names(), *threads]
         if not left:
             return
         assert time.monotonic() < deadline, left

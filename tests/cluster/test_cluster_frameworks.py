@@ -17,8 +17,9 @@ from dsinga import cluster
 from dsinga.api import evaluate, roots, train
 from dsinga.job import AlgConf, ClusterConf, Job, SyncEdgeConf
 from dsinga.registry import register
+from dsinga.server.service import ShardService
 from dsinga.training import bp
-from dsinga.worker import local_servers
+from dsinga.transport.endpoints import endpoint_names, find_service
 from tests.support.small_job import assert_close, assert_same
 
 # Worker groups, server groups, workers and servers of a group.
@@ -88,8 +89,12 @@ class AtEnd:
 def server_values() -> dict[int, dict[str, np.ndarray]]:
     """Return server group -> slice -> value, of the servers in this process."""
     values: dict[int, dict[str, np.ndarray]] = defaultdict(dict)
-    for key, shard in list(local_servers.SHARDS.items()):
-        values[key.group].update({str(id): value for id, value in shard.snapshot(None, 10).values.items()})
+    for name in endpoint_names():
+        service = find_service(name)
+        if isinstance(service, ShardService):
+            _, _, group, _ = name.split("-")
+            snapshot = service.shard.snapshot(None, 10)
+            values[int(group)].update({str(id): value for id, value in snapshot.values.items()})
     return dict(values)
 
 

@@ -115,7 +115,7 @@ def test_a_server_that_is_lost_is_named_to_its_driver(job: Job) -> None:
         os.kill(client.run(os.getpid)[victim], signal.SIGKILL)
         for _ in range(2):  # when the call fails, and when Dask knows without a call
             with pytest.raises(RunError, match="was lost") as raised:
-                servers.ask(0, "snapshot", None)
+                servers.call(0, "snapshot", None)
             assert victim in str(raised.value)
 
 

@@ -1,48 +1,74 @@
-"""Servers send their changes to linked server groups from whichever thread an update runs in."""
+"""Servers of other groups get changes from whichever thread an update runs in."""
 
 from __future__ import annotations
 
 import pickle
+import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, get_worker
+from distributed import Client
 
-from dsinga.cluster.server_links import _way
-from dsinga.worker.local_servers import ServerKey
+from dsinga.cluster.server_links import ServerLink
+from dsinga.transport.actor import ActorEndpoint, ActorTransport
+from dsinga.transport.endpoints import Endpoint, connect
 
 pytestmark = pytest.mark.process
 
 
-class ChangeRecorder:
-    """An actor in place of a server of a linked group, which keeps the changes that it receives."""
+class Receiver:
+    """A service that keeps what it receives."""
 
     def __init__(self) -> None:
-        self._changes: list[tuple[int, list[int], list[float]]] = []
+        self.received: list[tuple[int, list[int], list[float]]] = []
 
-    async def receive(self, route: int, ids: Sequence[int], joined: np.ndarray) -> None:
-        self._changes.append((route, list(ids), joined.tolist()))
+    def handle(self, method: str, fields: Sequence[Any], items: Sequence[Any]) -> None:
+        route, ids = fields
+        self.received.append((route, list(ids), items[0].tolist()))
 
-    async def changes(self) -> list[tuple[int, list[int], list[float]]]:
-        return self._changes
+    def close(self, message: str) -> None: ...
 
 
-def send_from_a_thread_unknown_to_dask(actor: Any) -> None:
-    """Task: unpickle the actor in a thread unknown to Dask, and send it a change from another one."""
-    loop = get_worker().loop.asyncio_loop
+class ReceiverActor(ActorEndpoint):
+    """A server of another group."""
+
+    def __init__(self, name: str):
+        super().__init__(Receiver(), 20.0)
+        self._endpoint = Endpoint(name, self._service)
+
+    async def received(self) -> list[tuple[int, list[int], list[float]]]:
+        return self._service.received
+
+
+def send(link: ServerLink) -> None:
+    try:
+        for route in range(3):
+            link.send(route, [5], [np.full(3, route, np.float32)]).result(timeout=10)
+    finally:
+        link.close("the test is over")
+
+
+def send_from_a_thread_that_dask_does_not_know(actor: Any, name: str | None) -> bool:
+    """Task: connect to the actor, and send changes from a thread that has no Dask worker."""
+    actor = pickle.loads(pickle.dumps(actor))
+    transport = ActorTransport(actor) if name is None else connect(name, actor)
     with ThreadPoolExecutor(1) as pool:
-        received = pool.submit(pickle.loads, pickle.dumps(actor)).result()
-        way = _way(ServerKey("run", 0, 1, 0), received, loop)
-        pool.submit(way, 2, [5], [np.ones(3, np.float32)]).result().result(timeout=10)
+        pool.submit(send, ServerLink(transport, 10.0, "test link")).result(timeout=30)
+    return isinstance(transport, ActorTransport)
 
 
-def test_changes_are_sent_from_any_thread(processes: Client) -> None:
-    """Calls from another process of this host run in a thread of the transport, which Dask does not know."""
-    remote, local = list(processes.scheduler_info()["workers"])[:2]
+@pytest.mark.parametrize("shared", [False, True])
+def test_changes_are_sent_from_any_thread(processes: Client, shared: bool) -> None:
+    there, here = list(processes.scheduler_info()["workers"])[:2]
+    name = uuid.uuid4().hex
     with processes.as_current():
-        recorder = processes.submit(ChangeRecorder, actor=True, workers=[remote]).result(timeout=30)
-        processes.submit(send_from_a_thread_unknown_to_dask, recorder, workers=[local]).result(timeout=30)
-        assert recorder.changes().result(timeout=10) == [(2, [5], [1.0, 1.0, 1.0])]
+        actor = processes.submit(ReceiverActor, name, actor=True, workers=[there]).result(timeout=30)
+        task = processes.submit(
+            send_from_a_thread_that_dask_does_not_know, actor, name if shared else None, workers=[here]
+        )
+        assert task.result(timeout=30) is not shared
+        expected = [(route, [5], [route] * 3) for route in range(3)]
+        assert actor.received().result(timeout=10) == expected

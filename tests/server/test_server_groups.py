@@ -178,30 +178,34 @@ def test_a_group_may_begin_later():
 def test_what_each_group_waits_for_can_be_said():
     shard = make_shard(specs(1, contributors=(0, 1)))
     shard.push(Push(0, 1, 0, 1), {0: ones()})
-    shard.total("mean", 1, 0, ones(), (0, 1))
+    shard.collective("all_reduce", "mean", 1, 0, ones(), (0, 1))
     assert shard.pending() == (
         "slice p0[0:50] of group 1 at step 0: partition 1 has come, 0 is missing; "
-        "total of group 1 'mean': partition 0 has come, 1 is missing"
+        "collective of group 1 'mean': partition 0 has come, 1 is missing"
     )
 
 
 def test_totals_and_gathers_are_of_one_group():
     shard = make_shard(specs(1))
-    sums = [shard.total("k", group, 0, ones(group), (0, 1)) for group in (0, 1)]
+    sums = [shard.collective("all_reduce", "k", group, 0, ones(group), (0, 1)) for group in (0, 1)]
     for group in (0, 1):
-        shard.total("k", group, 1, ones(10), (0, 1))
+        shard.collective("all_reduce", "k", group, 1, ones(10), (0, 1))
         np.testing.assert_array_equal(sums[group].result(0), ones(10 + group))
-    late = shard.gather("rows", 1, 2, np.ones((2, 3)), (1, 2))
-    shard.gather("rows", 0, 1, np.zeros((5, 3)), (1, 2))
+    late = shard.collective("all_gather", "rows", 1, 2, np.ones((2, 3)), (1, 2))
+    shard.collective("all_gather", "rows", 0, 1, np.zeros((5, 3)), (1, 2))
     assert not late.done()
-    shard.gather("rows", 1, 1, np.zeros((1, 3)), (1, 2))
+    shard.collective("all_gather", "rows", 1, 1, np.zeros((1, 3)), (1, 2))
     np.testing.assert_array_equal(late.result(0), [[0, 0, 0], [1, 1, 1], [1, 1, 1]])
 
 
 def test_close_wakes_whoever_waits_for_another_group():
     shard = make_shard(specs(1), staleness=0)
     shard.push(Push(0, 0, 0, 0), {0: ones()})
-    waiting = [shard.pull([0], 1, 0), shard.total("k", 1, 0, ones(), (0, 1)), shard.gather("k", 0, 0, ones(), (0, 1))]
+    waiting = [
+        shard.pull([0], 1, 0),
+        shard.collective("all_reduce", "k", 1, 0, ones(), (0, 1)),
+        shard.collective("all_gather", "k", 0, 0, ones(), (0, 1)),
+    ]
     error = RunError("worker 3 was lost")
     shard.close(error)
     for future in waiting:
@@ -250,4 +254,4 @@ def test_a_server_without_a_slice_idles(groups):
     assert shard.pull([], 5).result(0) == {}
     assert shard.snapshot(None, WAIT) == ({}, {})
     shard.leave(0)
-    np.testing.assert_array_equal(shard.total("k", 0, 1, ones(), (1,)).result(0), ones())
+    np.testing.assert_array_equal(shard.collective("all_reduce", "k", 0, 1, ones(), (1,)).result(0), ones())

@@ -248,12 +248,16 @@ def test_close_wakes_everybody_who_waits_and_refuses_everybody_after():
     all_specs = specs(partitions=2)
     shard = make_shard(all_specs)
     error = RunError("worker 3 was lost")
-    waiting = [shard.pull(ids_of(all_specs), 1), shard.pull([0], 9), shard.total("k", 0, 0, np.zeros(1), range(2))]
+    waiting = [
+        shard.pull(ids_of(all_specs), 1),
+        shard.pull([0], 9),
+        shard.collective("all_reduce", "k", 0, 0, np.zeros(1), range(2)),
+    ]
     with ThreadPoolExecutor(1) as pool:
         waiting.append(pool.submit(shard.snapshot, 7, WAIT))
         shard.close(error)
         shard.close(RunError("a later error"))
-        waiting += [shard.pull([0], 0), shard.total("k", 0, 1, np.zeros(1), range(2))]
+        waiting += [shard.pull([0], 0), shard.collective("all_reduce", "k", 0, 1, np.zeros(1), range(2))]
         for future in waiting:
             assert future.exception(WAIT) is error
     for call in (
@@ -273,8 +277,8 @@ def test_what_is_waited_for_can_be_said():
     for partition in (2, 0):
         shard.push(Push(0, 0, 12, partition), {0: np.zeros(450, np.float32)})
     assert shard.pending() == "slice w1[0:450] at step 12: partitions 0, 2 have come, 1 is missing"
-    shard.total("mean", 0, 1, np.zeros(3), range(3))
-    assert shard.pending().endswith("; total 'mean': partition 1 has come, 0, 2 are missing")
+    shard.collective("all_reduce", "mean", 0, 1, np.zeros(3), range(3))
+    assert shard.pending().endswith("; collective 'mean': partition 1 has come, 0, 2 are missing")
 
 
 def test_a_wait_for_a_partition_that_never_comes_ends_at_its_timeout():

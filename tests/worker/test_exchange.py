@@ -1,4 +1,4 @@
-"""The exchange of params, and the contract of the roads that it takes."""
+"""The exchange of params with servers, which is the same by every transport."""
 
 from __future__ import annotations
 
@@ -23,19 +23,25 @@ from dsinga.layers.base import ParamSpec
 from dsinga.net import Param
 from dsinga.ops import SparseRows
 from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
+from dsinga.server.service import ShardService
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
-from dsinga.transport.roads import ActorRoad, DirectRoad, Road, tell, wait_for
-from dsinga.transport.sharedroad import SharedRoad, open_road
-from dsinga.worker.exchange import Exchange
+from dsinga.transport.actor import ActorTransport
+from dsinga.transport.direct import DirectTransport
+from dsinga.transport.endpoints import close_endpoints, find_service
+from dsinga.transport.interface import Transport, wait_for
+from dsinga.transport.message import pack
+from dsinga.transport.shared_memory import connect_to_host
+from dsinga.worker.config import ServerKey
+from dsinga.worker.exchange import Exchange, param_homes
 from dsinga.worker.exchange_options import ExchangeOptions
-from dsinga.worker.local_servers import ServerKey, close_shards, local_shard
 from dsinga.worker.meter import Meter
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+from dsinga.worker.server_client import ServerClient, WorkerId
 from tests.support.small_job import assert_same
 
 SHAPES = {"w1": (4, 3), "b1": (4,), "w2": (2, 4), "b2": (2,)}
-RUN = "roads"
+RUN = "exchange"
 NUMBERS = itertools.count(os.getpid() << 32)  # no two processes of a test run serve under one name
 
 
@@ -55,107 +61,110 @@ def plain_sgd() -> UpdaterConf:
     return UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0})
 
 
-class Ways(list[Road]):
-    """The roads to servers; a partition may have to have its own."""
+class Transports(list[Transport]):
+    """The transports to servers; through shared memory each worker has its own."""
 
-    def __init__(self, make: Callable[[], list[Road]], one_each: bool):
+    def __init__(self, make: Callable[[], list[Transport]], one_each: bool):
         super().__init__(make())
         self._make, self._one_each = make, one_each
 
-    def of(self, partition: int) -> list[Road]:
+    def of(self, partition: int) -> list[Transport]:
         return self._make() if self._one_each and partition else self
 
 
 @pytest.fixture(params=["direct", "actor", "shared"])
-def roads(request: pytest.FixtureRequest, processes: Client) -> Iterator[Callable[..., Ways]]:
-    """Make servers for so many contributors; return the road to each, of every kind."""
-    made: list[object] = []
+def make_transports(request: pytest.FixtureRequest, processes: Client) -> Iterator[Callable[..., Transports]]:
+    """Make servers for some contributors; return the transport to each, of every kind."""
+    futures: list[object] = []
 
     def make(
         contributors: int, servers: int = 2, conf: UpdaterConf | None = None, trainable: bool = True, codec: Any = None
-    ) -> Ways:
+    ) -> Transports:
         slices, values, updater = cut(servers), start_values(), create_updater(conf or plain_sgd())
-        found: list[Callable[[], Road]] = []
+        connects: list[Callable[[], Transport]] = []
         for server in range(servers):
             pushers = tuple(range(contributors))
-            specs = [SliceSpec(piece, trainable, contributors=pushers) for piece in slices if piece.server == server]
-            mine = {s.slice.id: values[s.slice.param].reshape(-1)[s.slice.start : s.slice.stop].copy() for s in specs}
+            specs = [SliceSpec(slice_, trainable, contributors=pushers) for slice_ in slices if slice_.server == server]
+            first = {s.slice.id: values[s.slice.param].reshape(-1)[s.slice.start : s.slice.stop].copy() for s in specs}
             if request.param == "direct":
                 shard = Shard(specs, updater)
-                shard.put(mine)
-                found.append(functools.partial(DirectRoad, shard, 0))
+                shard.put(first)
+                connects.append(functools.partial(direct, shard))
                 continue
             key = ServerKey(f"{RUN}{next(NUMBERS)}", 0, 0, server)
             future = processes.submit(
                 ServerActor, key, specs, updater, (0,), 0, None, 20.0, codec, actor=True, pure=False
             )
-            made.append(future)
+            futures.append(future)
             with processes.as_current():
                 actor = future.result(timeout=30)
-                actor.put(mine, None).result(timeout=30)
-            sizes, widths = ({s.slice.id: getattr(s.slice, what) for s in specs} for what in ("size", "width"))
-            widths = {id: width for id, width in widths.items() if width}
+                actor.put(first, None).result(timeout=30)
             if request.param == "actor":
-                found.append(functools.partial(CurrentClient, actor, sizes, processes, widths))
+                connects.append(functools.partial(CurrentClient, actor, processes))
             else:
-                found.append(functools.partial(found_road, key.name, sizes, widths))
-        return Ways(lambda: [way() for way in found], one_each=request.param == "shared")
+                connects.append(functools.partial(by_shared_memory, key.name))
+        return Transports(lambda: [connect() for connect in connects], one_each=request.param == "shared")
 
     yield make
-    processes.run(close_shards, lambda key: key.run.startswith(RUN))
+    processes.run(close_endpoints, lambda name: name.startswith(RUN), "the test is over")
 
 
-def found_road(name: str, sizes: dict[int, int], widths: dict[int, int]) -> SharedRoad:
-    road = open_road(name, sizes, 0, widths)
-    assert road is not None
-    return road
+def direct(shard: Shard) -> DirectTransport:
+    service = ShardService(shard, {})
+    return DirectTransport(lambda: service, "the server")
 
 
-class CurrentClient(ActorRoad):
-    """An ActorRoad walked outside a task, where an Actor needs a current client."""
+def by_shared_memory(name: str) -> Transport:
+    transport = connect_to_host(name)
+    assert transport is not None
+    return transport
 
-    def __init__(self, actor: object, sizes: dict[int, int], client: Client, widths: dict[int, int]):
-        super().__init__(actor, sizes, 0, widths)
+
+class CurrentClient(ActorTransport):
+    """An ActorTransport used outside a task, where an Actor needs a current client."""
+
+    def __init__(self, actor: object, client: Client):
         self._client = client
+        with client.as_current():
+            super().__init__(actor)
 
-    def pull(self, *arguments):
+    def call(self, *arguments, **options):
         with self._client.as_current():
-            return super().pull(*arguments)
-
-    def push(self, push, gradients):
-        with self._client.as_current():
-            return super().push(push, gradients)
-
-    def push_pull(self, *arguments):
-        with self._client.as_current():
-            return super().push_pull(*arguments)
-
-    def total(self, *arguments):
-        with self._client.as_current():
-            return super().total(*arguments)
-
-    def gather(self, *arguments):
-        with self._client.as_current():
-            return super().gather(*arguments)
+            return super().call(*arguments, **options)
 
 
-def exchange(roads: list[Road], partition: int = 0, partitions: int = 1, **options: Any) -> Exchange:
-    options = {"timeout": 20.0, "bucket_bytes": 16, "slices": cut(len(roads)), **options}
-    roads = roads.of(partition) if isinstance(roads, Ways) else roads
-    return Exchange(SHAPES, options.pop("slices"), roads, (0, 0, partition), partitions, **options)
+def client_of(transport: Transport, partition: int = 0, partitions: int = 1) -> ServerClient:
+    return ServerClient(transport, WorkerId(0, 0, partition, partitions))
 
 
-class TestRoads:
-    """What the exchange relies on, by every road."""
+def exchange(
+    transports: list[Transport],
+    partition: int = 0,
+    partitions: int = 1,
+    options: ExchangeOptions = ExchangeOptions(),  # noqa: B008
+    meter: Meter | None = None,
+    **homes: Any,
+) -> Exchange:
+    """Return an exchange; ``homes`` are arguments of ``param_homes``."""
+    options = options._replace(timeout=min(options.timeout, 20.0), bucket_bytes=16)
+    transports = transports.of(partition) if isinstance(transports, Transports) else transports
+    clients = [client_of(transport, partition, partitions) for transport in transports]
+    slices = homes.pop("slices", cut(len(clients)))
+    made = param_homes(SHAPES, slices, clients, homes.get("lasting"), homes.get("replicas"))
+    return Exchange(made, clients, options, meter, homes.get("replicas"))
 
-    def test_values_come_back_in_the_shapes_of_the_params(self, roads) -> None:
-        view = exchange(roads(1))
+
+class TestExchange:
+    """The same values by every transport."""
+
+    def test_values_come_back_in_the_shapes_of_the_params(self, make_transports) -> None:
+        view = exchange(make_transports(1))
         view.begin(0)
         for name, value in start_values().items():
             np.testing.assert_array_equal(view[name], value)
 
-    def test_a_pushed_gradient_is_in_the_next_value(self, roads) -> None:
-        view = exchange(roads(1))
+    def test_a_pushed_gradient_is_in_the_next_value(self, make_transports) -> None:
+        view = exchange(make_transports(1))
         for step in range(3):
             view.begin(step)
             values = {name: np.array(view[name]) for name in view}
@@ -177,25 +186,25 @@ class TestRoads:
             ("b1", np.zeros(4, np.float32), "'b1' was pushed twice in step 0"),
         ],
     )
-    def test_a_wrong_push_is_refused(self, roads, name, gradient, message) -> None:
-        view = exchange(roads(1))
+    def test_a_wrong_push_is_refused(self, make_transports, name, gradient, message) -> None:
+        view = exchange(make_transports(1))
         view.begin(0)
         view.push("b1", np.zeros(4, np.float32))
         with pytest.raises(UserError, match=message):
             view.push(name, gradient)
 
-    def test_a_param_is_not_looked_up_after_its_push(self, roads) -> None:
-        view = exchange(roads(1))
+    def test_a_param_is_not_looked_up_after_its_push(self, make_transports) -> None:
+        view = exchange(make_transports(1))
         view.begin(0)
         view.push("w1", np.zeros(SHAPES["w1"], np.float32))
         with pytest.raises(UserError, match="'w1' was looked up after its gradient was pushed"):
             view["w1"]
 
-    def test_contributions_of_all_partitions_are_summed(self, roads) -> None:
-        ways = roads(2)
+    def test_contributions_of_all_partitions_are_summed(self, make_transports) -> None:
+        transports = make_transports(2)
 
         def work(partition: int) -> dict[str, np.ndarray]:
-            view = exchange(ways, partition)
+            view = exchange(transports, partition)
             view.begin(0)
             for name in reversed(list(view)):
                 view[name]
@@ -209,12 +218,12 @@ class TestRoads:
                 for value in values.values():
                     np.testing.assert_array_equal(value, np.full(value.shape, 0.25, np.float32))
 
-    def test_a_gradient_does_not_overtake_that_of_the_step_before(self, roads) -> None:
+    def test_a_gradient_does_not_overtake_that_of_the_step_before(self, make_transports) -> None:
         """Of a partition that looks at no value."""
-        ways = roads(2)
+        transports = make_transports(2)
 
         def work(partition: int) -> None:
-            view = exchange(ways, partition, 2)
+            view = exchange(transports, partition, 2)
             for step in range(4):
                 view.begin(step)
                 if partition and step:
@@ -230,8 +239,8 @@ class TestRoads:
             for _ in pool.map(work, range(2)):
                 pass
 
-    def test_a_param_without_gradient_is_pushed_zeros(self, roads) -> None:
-        view = exchange(roads(1))
+    def test_a_param_without_gradient_is_pushed_zeros(self, make_transports) -> None:
+        view = exchange(make_transports(1))
         view.begin(0)
         view.push("w2", np.ones(SHAPES["w2"], np.float32))
         view.finish()
@@ -239,22 +248,24 @@ class TestRoads:
         np.testing.assert_array_equal(view["w1"], start_values()["w1"])
         np.testing.assert_array_equal(view["w2"], start_values()["w2"] - 1)
 
-    def test_totals_are_summed_over_partitions(self, roads) -> None:
-        ways = roads(2)
+    def test_arrays_are_summed_over_partitions(self, make_transports) -> None:
+        transports = make_transports(2)
         with ThreadPoolExecutor(2) as pool:
-            sums = list(pool.map(lambda p: exchange(ways, p, 2).total("mean", np.array([1.0, p])), range(2)))
+            sums = list(pool.map(lambda p: exchange(transports, p, 2).all_reduce("mean", np.array([1.0, p])), range(2)))
         for found in sums:
             np.testing.assert_array_equal(found, [2.0, 1.0])
 
-    def test_rows_are_gathered_from_all_partitions(self, roads) -> None:
-        ways = roads(2)
+    def test_rows_are_gathered_from_all_partitions(self, make_transports) -> None:
+        transports = make_transports(2)
         with ThreadPoolExecutor(2) as pool:
-            rows = list(pool.map(lambda p: exchange(ways, p, 2).gather("x", np.full((p + 1, 2), p)), range(2)))
+            rows = list(
+                pool.map(lambda p: exchange(transports, p, 2).all_gather("x", np.full((p + 1, 2), p)), range(2))
+            )
         for found in rows:
             np.testing.assert_array_equal(found, [[0, 0], [1, 1], [1, 1]])
 
-    def test_a_wait_ends_and_says_what_it_waited_for(self, roads) -> None:
-        view = exchange(roads(2), timeout=0.6)
+    def test_a_wait_ends_and_says_what_it_waited_for(self, make_transports) -> None:
+        view = exchange(make_transports(2), options=ExchangeOptions(timeout=0.6))
         view.begin(0)
         for name in reversed(list(view)):
             view[name]
@@ -264,29 +275,29 @@ class TestRoads:
         with pytest.raises(RunError, match=r"waited 0.6 s for the value of 'w1' at step 1 from server 0"):
             view["w1"]
 
-    def test_an_abort_ends_a_wait(self, roads) -> None:
-        view = exchange(roads(2))
+    def test_an_abort_ends_a_wait(self, make_transports) -> None:
+        view = exchange(make_transports(2))
         view.begin(1)
-        threading.Timer(0.2, lambda: setattr(view, "aborted", "the driver has ended the run")).start()
+        threading.Timer(0.2, lambda: view.abort("the driver has ended the run")).start()
         with pytest.raises(RunError, match="the driver has ended the run"):
             view["b1"]
 
-    def test_a_repeated_push_changes_nothing(self, roads) -> None:
-        (road,) = roads(1, 1)
+    def test_a_repeated_push_changes_nothing(self, make_transports) -> None:
+        client = client_of(make_transports(1, 1)[0])
         ids = [piece.id for piece in cut(1)]
         gradients = {piece.id: np.ones(piece.stop - piece.start, np.float32) for piece in cut(1)}
-        once = wait_for(road.push_pull(Push(0, 0, 0, 0), gradients), 20, "")
-        twice = wait_for(road.push_pull(Push(0, 0, 0, 0), {id: np.ones_like(g) for id, g in gradients.items()}), 20, "")
+        once = wait_for(client.push_pull(0, gradients, {}, False), 20, "")
+        twice = wait_for(client.push_pull(0, {id: np.ones_like(g) for id, g in gradients.items()}, {}, False), 20, "")
         for id in ids:
             np.testing.assert_array_equal(once[id], twice[id])
 
 
-def train_two(ways: list[Road], steps: int = 3, **options: Any) -> list[dict[str, np.ndarray]]:
+def train_two(transports: list[Transport], steps: int = 3, **options: Any) -> list[dict[str, np.ndarray]]:
     """Let two partitions push random gradients for some steps; return the values that each has in the end."""
 
     def work(partition: int) -> dict[str, np.ndarray]:
         own = {name: make() for name, make in options.items()}
-        view = exchange(ways, partition, 2, **own)
+        view = exchange(transports, partition, 2, **own)
         for step in range(steps):
             rng = np.random.default_rng([step, partition])
             view.begin(step)
@@ -312,58 +323,58 @@ def replica(names: Sequence[str] = tuple(SHAPES)) -> ReplicatedParams:
     return made
 
 
-class TestManners:
+class TestOptions:
     """What may be chosen about the exchange leaves every bit of the values as it is, but for compression."""
 
     @pytest.mark.parametrize(
-        "manner",
+        "options",
         [
             ExchangeOptions(PullTime.kDeferred),
             ExchangeOptions(overlap=False),
             ExchangeOptions(PullTime.kDeferred, overlap=False),
         ],
     )
-    def test_when_values_are_pulled_changes_nothing(self, roads, manner: ExchangeOptions) -> None:
-        expected = train_two(roads(2, conf=with_momentum()))
-        for values in (*train_two(roads(2, conf=with_momentum()), options=lambda: manner), expected[1]):
+    def test_when_values_are_pulled_changes_nothing(self, make_transports, options: ExchangeOptions) -> None:
+        expected = train_two(make_transports(2, conf=with_momentum()))
+        for values in (*train_two(make_transports(2, conf=with_momentum()), options=lambda: options), expected[1]):
             assert_same(values, expected[0])
 
-    @pytest.mark.parametrize("manner", [ExchangeOptions(), ExchangeOptions(PullTime.kDeferred)])
-    def test_workers_update_to_the_same_bits_as_servers(self, roads, manner: ExchangeOptions) -> None:
-        expected = train_two(roads(2, conf=with_momentum()))
-        for values in train_two(roads(2, trainable=False), replica=replica, options=lambda: manner):
+    @pytest.mark.parametrize("options", [ExchangeOptions(), ExchangeOptions(PullTime.kDeferred)])
+    def test_workers_update_to_the_same_bits_as_servers(self, make_transports, options: ExchangeOptions) -> None:
+        expected = train_two(make_transports(2, conf=with_momentum()))
+        for values in train_two(make_transports(2, trainable=False), replicas=replica, options=lambda: options):
             assert_same(values, expected[0])
 
-    @pytest.mark.parametrize("manner", [ExchangeOptions(), ExchangeOptions(PullTime.kDeferred)])
-    def test_workers_apply_sums_that_they_do_not_look_at(self, roads, manner: ExchangeOptions) -> None:
+    @pytest.mark.parametrize("options", [ExchangeOptions(), ExchangeOptions(PullTime.kDeferred)])
+    def test_workers_apply_sums_that_they_do_not_look_at(self, make_transports, options: ExchangeOptions) -> None:
         """As in a worker that only validates with these params."""
 
-        def train_blindly(ways: list[Road], **options: Any) -> dict[str, np.ndarray]:
-            view = exchange(ways, options=manner, **options)
+        def train_blindly(transports: list[Transport], **homes: Any) -> dict[str, np.ndarray]:
+            view = exchange(transports, options=options, **homes)
             for step in range(3):
                 view.begin(step)
                 view.finish()
             view.begin(3)
             return {name: np.array(view[name]) for name in view}
 
-        expected = train_blindly(roads(1, conf=with_momentum()))  # by weight decay
-        assert_same(train_blindly(roads(1, trainable=False), replica=replica()), expected)
+        expected = train_blindly(make_transports(1, conf=with_momentum()))  # by weight decay
+        assert_same(train_blindly(make_transports(1, trainable=False), replicas=replica()), expected)
 
-    def test_without_overlap_nothing_is_sent_before_the_end(self, roads) -> None:
-        (way,) = roads(1, 1)
+    def test_without_overlap_nothing_is_sent_before_the_end(self, make_transports) -> None:
+        (way,) = make_transports(1, 1)
         view = exchange([way], options=ExchangeOptions(overlap=False))
         view.begin(0)
         for name in view:
             view.push(name, np.ones(SHAPES[name], np.float32))
         with pytest.raises(TimeoutError):
-            way.pull([0], 1).result(timeout=0.1)
+            client_of(way).pull([0], 1, {}).result(timeout=0.1)
         view.finish()
-        assert wait_for(way.pull([0], 1), 20, "")[0][0] == 0
+        assert wait_for(client_of(way).pull([0], 1, {}), 20, "")[0][0] == 0
 
-    def test_a_whole_gradient_is_applied_where_it_was_computed(self, roads) -> None:
+    def test_a_whole_gradient_is_applied_where_it_was_computed(self, make_transports) -> None:
         """Of w1 every partition has the gradient of the whole batch; servers know nothing of it."""
         slices = [piece for piece in cut(2) if piece.param != "w1"]
-        view = exchange(roads(1), slices=slices, replica=replica(["w1"]))
+        view = exchange(make_transports(1), slices=slices, replicas=replica(["w1"]))
         expected, updater = start_values()["w1"].reshape(-1), create_updater(with_momentum())
         state = updater.create_state(expected.size)
         for step in range(3):
@@ -379,21 +390,21 @@ class TestManners:
         assert (view["b1"] == start_values()["b1"]).all()
 
     @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
-    def test_all_roads_compress_to_the_same_numbers(self, roads, compression: Compression) -> None:
-        manner = ExchangeOptions(compression=compression, topk_share=0.3)
-        direct = [Shard([SliceSpec(piece, contributors=(0, 1)) for piece in cut(1)], create_updater(with_momentum()))]
-        direct[0].put({piece.id: np.ones(piece.size, np.float32) for piece in cut(1)})
-        expected = train_two([DirectRoad(direct[0], 0)], options=lambda: manner)
-        found = train_two(roads(2, 1, with_momentum(), codec=manner.codec()), options=lambda: manner)
+    def test_every_transport_compresses_to_the_same_numbers(self, make_transports, compression: Compression) -> None:
+        options = ExchangeOptions(compression=compression, topk_share=0.3)
+        shard = Shard([SliceSpec(slice_, contributors=(0, 1)) for slice_ in cut(1)], create_updater(with_momentum()))
+        shard.put({slice_.id: np.ones(slice_.size, np.float32) for slice_ in cut(1)})
+        expected = train_two([direct(shard)], options=lambda: options)
+        found = train_two(make_transports(2, 1, with_momentum(), codec=options.codec()), options=lambda: options)
         for values in (*found, expected[1]):
             assert_same(values, expected[0])
-        plain = train_two(roads(2, 1, with_momentum()))
+        plain = train_two(make_transports(2, 1, with_momentum()))
         assert any((plain[0][name] != expected[0][name]).any() for name in SHAPES)
 
-    def test_lasting_params_are_not_compressed(self, roads) -> None:
-        manner = ExchangeOptions(compression=Compression.kTopK, topk_share=0.01)
-        (way,) = roads(1, 1, trainable=False, codec=manner.codec())
-        view = exchange([way], options=manner, lasting=dict.fromkeys(SHAPES, 1.0))
+    def test_lasting_params_are_not_compressed(self, make_transports) -> None:
+        options = ExchangeOptions(compression=Compression.kTopK, topk_share=0.01)
+        (way,) = make_transports(1, 1, trainable=False, codec=options.codec())
+        view = exchange([way], options=options, lasting=dict.fromkeys(SHAPES, 1.0))
         view.begin(0)
         new = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
         for name, value in new.items():
@@ -403,11 +414,11 @@ class TestManners:
         for name in view:
             np.testing.assert_array_equal(view[name], new[name])
 
-    def test_bytes_are_counted_on_the_side_where_they_go(self, roads, request) -> None:
+    def test_bytes_are_counted_on_the_side_where_they_go(self, make_transports, request) -> None:
         meter = Meter()
-        view = exchange(roads(1), meter=meter)
+        view = exchange(make_transports(1), meter=meter)
         view.begin(0)
-        view.settle()
+        view.wait_all()
         meter.start()
         for name in view:
             view.push(name, np.zeros(SHAPES[name], np.float32))
@@ -415,9 +426,9 @@ class TestManners:
         view.begin(1)
         for name in view:
             view[name]
-        both_ways = 2 * 4 * sum(int(np.prod(shape)) for shape in SHAPES.values())
-        direct = request.node.callspec.params["roads"] == "direct"
-        assert (meter.crossing, meter.within) == ((0, both_ways) if direct else (both_ways, 0))
+        both_transports = 2 * 4 * sum(int(np.prod(shape)) for shape in SHAPES.values())
+        is_direct = request.node.callspec.params["make_transports"] == "direct"
+        assert (meter.crossing, meter.within) == ((0, both_transports) if is_direct else (both_transports, 0))
 
 
 def test_what_is_held_goes_out_and_comes_back() -> None:
@@ -445,35 +456,33 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
     key = ServerKey("failing", 0, 0, 0)
     actor = ServerActor(key, [SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()), (0,), 0, None, 20.0)
     actor.put({0: np.zeros(2, np.float32)}, None)
-    with pytest.raises(RunError, match=r"updating at step 0 failed: OSError\('no such file'\)"):
-        asyncio.run(actor.push_pull(tell(Push(0, 0, 0, 0), [0], None, []), np.zeros(2, np.float32)))
+    header = pack(["push_pull", [list(Push(0, 0, 0, 0)), [0]], [["<f4", [2], [0]]]])
+    with pytest.raises(RunError, match=r"push_pull failed: OSError\('no such file'\)"):
+        asyncio.run(actor.call(header, np.zeros(8, np.uint8)))
 
 
-def test_a_server_of_this_process_is_found(processes: Client) -> None:
+def test_a_server_of_this_process_is_found_until_it_is_closed() -> None:
     key = ServerKey("here", 0, 0, 0)
     actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0)
-    assert local_shard(key) is not None
-    close_shards(lambda other: other == key)
-    assert local_shard(key) is None
+    assert find_service(key.name) is not None
+    close_endpoints(lambda name: name == key.name, "the run has ended")
+    assert find_service(key.name) is None
     del actor
 
 
-def test_a_server_that_dask_lets_go_of_is_gone(processes: Client) -> None:
+def test_a_server_that_dask_lets_go_of_is_gone() -> None:
     key = ServerKey("released", 0, 0, 0)
     actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0)
-    shard = local_shard(key)
-    assert shard is not None
-    waiting = shard.pull([], 0)
+    service = find_service(key.name)
+    assert isinstance(service, ShardService)
+    waiting = service.shard.pull([], 0)
     del actor
     gc.collect()
-    assert local_shard(key) is None
+    assert find_service(key.name) is None
     assert waiting.done()
 
 
-def test_a_lost_actor_is_a_lost_server() -> None:
-    class Gone:
-        def result(self, timeout: float | None = None) -> None:
-            raise OSError("Unable to contact Actor's worker")
-
-    with pytest.raises(RunError, match="a server was lost while waiting for the value of 'w'"):
-        wait_for(Gone(), 5, "the value of 'w'")
+def test_a_method_that_a_server_lacks_is_refused() -> None:
+    service = ShardService(Shard([], create_updater(plain_sgd())), {})
+    with pytest.raises(RunError, match="a server has no method '__init__'"):
+        service.handle("__init__", [], [])

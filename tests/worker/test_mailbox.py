@@ -1,4 +1,4 @@
-"""Mail between the partitions of a group: given once, taken once, never blocking, never lost in silence."""
+"""Arrays between the workers of a group: delivered once, never blocking the sender, never lost in silence."""
 
 from __future__ import annotations
 
@@ -13,41 +13,48 @@ import pytest
 from distributed.protocol import deserialize, serialize
 
 from dsinga import RunError
-from dsinga.transport.hostcalls import connect
-from dsinga.worker import mailbox
-from dsinga.worker.mailbox import Courier, GroupPeers, Mailbox, Neighbour, pack, unpack
+from dsinga.transport.direct import DirectTransport
+from dsinga.transport.endpoints import Endpoint
+from dsinga.transport.interface import Ready
+from dsinga.transport.message import flatten, restore
+from dsinga.transport.shared_memory import connect_to_host
+from dsinga.worker import mailbox as mailbox_module
+from dsinga.worker.mailbox import GroupPeers, Mailbox
 from dsinga.worker.meter import Meter
 
 ARRAY = np.arange(6, dtype=np.float32)
 
 
-def crew(size: int = 2, timeout: float = 20.0) -> list[GroupPeers]:
-    """Return the mail of ``size`` partitions in one process that know each other, in their first iteration."""
-    mails = [GroupPeers(timeout, Meter()) for _ in range(size)]
-    for mail in mails:
-        mail.introduce([Neighbour(other.box) for other in mails])
-        mail.begin("step 0")
-    return mails
+def to_mailbox(mailbox: Mailbox) -> DirectTransport:
+    return DirectTransport(lambda: mailbox, "the mailbox")
+
+
+def connected(size: int = 2, timeout: float = 20.0) -> list[GroupPeers]:
+    """Return the peers of ``size`` workers in one process, in their first iteration."""
+    group = [GroupPeers(timeout, Meter()) for _ in range(size)]
+    for peers in group:
+        peers.connect([to_mailbox(other.mailbox) for other in group])
+        peers.begin("step 0")
+    return group
 
 
 @pytest.fixture
-def by_courier() -> Iterator[list[GroupPeers]]:
-    """The mail of two partitions that send each other everything through a socket of the host."""
+def by_socket() -> Iterator[list[GroupPeers]]:
+    """The peers of two workers that send each other everything through a socket of the host."""
     name = uuid.uuid4().hex
-    mails = [GroupPeers(20.0, Meter()) for _ in range(2)]
-    for number, mail in enumerate(mails):
-        mail.listen(f"{name}-{number}")
-    for mail in mails:
-        found = [connect(f"{name}-{number}") for number in range(2)]
-        mail.introduce([Courier(one[0]) for one in found if one])
-        mail.begin("step 0")
-    yield mails
-    for mail in mails:
-        mail.close()
+    group = [GroupPeers(20.0, Meter()) for _ in range(2)]
+    endpoints = [Endpoint(f"{name}-{number}", peers.mailbox) for number, peers in enumerate(group)]
+    for peers in group:
+        transports = [connect_to_host(f"{name}-{number}") for number in range(2)]
+        peers.connect([transport for transport in transports if transport])
+        peers.begin("step 0")
+    yield group
+    for endpoint in endpoints:
+        endpoint.close("the test is over")
 
 
-def test_large_and_small_mail_arrives_with_its_layout_by_courier(by_courier: list[GroupPeers]) -> None:
-    one, two = by_courier
+def test_large_and_small_mail_arrives_with_its_layout_by_socket(by_socket: list[GroupPeers]) -> None:
+    one, two = by_socket
     image = np.random.default_rng(0).random((8, 16, 16, 3), np.float32).transpose(0, 3, 1, 2)
     for step in range(6):
         one.send(1, "image", image * np.float32(step))
@@ -56,55 +63,45 @@ def test_large_and_small_mail_arrives_with_its_layout_by_courier(by_courier: lis
         np.testing.assert_array_equal(arrived, image * np.float32(step))
         assert arrived.strides == image.strides
         np.testing.assert_array_equal(two.receive("labels"), np.arange(step))
-        for mail in by_courier:
-            mail.finish()
-            mail.begin(f"step {step + 1}")
+        for peers in by_socket:
+            peers.finish()
+            peers.begin(f"step {step + 1}")
     assert len(one._sent) <= 4, "what has been acknowledged is forgotten"
 
 
-def test_early_mail_by_courier_is_acknowledged_when_its_reader_comes_near(by_courier: list[GroupPeers]) -> None:
-    one, two = by_courier
-    reply = one._peers[1].put(5, "a", ARRAY)
-    assert reply is not None
+def test_early_mail_by_socket_is_acknowledged_when_its_reader_comes_near(by_socket: list[GroupPeers]) -> None:
+    one, two = by_socket
+    reply = one._transports[1].call("put", [5, "a"], [ARRAY])
     with pytest.raises(TimeoutError):
-        reply.exception(0.1)
-    two.box.begin(4)
-    assert reply.exception(10) is None
+        reply.result(0.1)
+    two.mailbox.begin(4)
+    assert reply.result(10) == []
 
 
-def test_a_closed_mailbox_says_why_by_courier(by_courier: list[GroupPeers]) -> None:
-    one, two = by_courier
-    two.box.close(RunError("the Dask worker tcp://x was lost"))
+def test_a_closed_mailbox_says_why_by_socket(by_socket: list[GroupPeers]) -> None:
+    one, two = by_socket
+    two.mailbox.close("the Dask worker tcp://x was lost")
     one.send(1, "a", ARRAY)
     with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it: the Dask worker tcp://x was"):
         one.receive("b")
 
 
-def test_a_courier_that_finds_nobody_shows_at_the_next_receive(by_courier: list[GroupPeers]) -> None:
-    one, two = by_courier
-    two.close()
-    while connect_again(one):  # its thread may need a moment
-        pass
+def test_a_peer_that_is_gone_shows_at_the_next_receive(by_socket: list[GroupPeers]) -> None:
+    one, _ = by_socket
+    one._transports[1].close()
     one.send(1, "a", ARRAY)
     with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it"):
         one.receive("b")
 
 
-def connect_again(mail: GroupPeers) -> bool:
-    """Whether mail to partition 1 is still taken."""
-    reply = mail._peers[1].put(0, "again", ARRAY)
-    assert reply is not None
-    return reply.exception(10) is None
-
-
 def test_what_is_sent_in_process_arrives_itself() -> None:
-    one, two = crew()
+    one, two = connected()
     one.send(1, "a", ARRAY)
     assert two.receive("a") is ARRAY
 
 
 def test_mail_is_taken_by_key_whatever_the_order_it_comes_in() -> None:
-    one, two, three = crew(3)
+    one, two, three = connected(3)
     three.send(1, "b", 2 * ARRAY)
     one.send(1, "a", ARRAY)
     np.testing.assert_array_equal(two.receive("a"), ARRAY)
@@ -112,7 +109,7 @@ def test_mail_is_taken_by_key_whatever_the_order_it_comes_in() -> None:
 
 
 def test_a_receive_waits_and_counts_the_waiting() -> None:
-    one, two = crew()
+    one, two = connected()
     two._meter.start()
     with ThreadPoolExecutor(1) as pool:
         received = pool.submit(two.receive, "a")
@@ -124,7 +121,7 @@ def test_a_receive_waits_and_counts_the_waiting() -> None:
 
 
 def test_the_sender_counts_the_bytes() -> None:
-    one, two = crew()
+    one, two = connected()
     one._meter.start()
     one.send(1, "a", ARRAY)
     two.receive("a")
@@ -133,7 +130,7 @@ def test_the_sender_counts_the_bytes() -> None:
 
 
 def test_one_key_serves_every_iteration() -> None:
-    one, two = crew()
+    one, two = connected()
     for step in range(3):
         one.send(1, "a", np.full(2, step))
         one.finish()
@@ -144,66 +141,65 @@ def test_one_key_serves_every_iteration() -> None:
 
 
 def test_a_receive_ends_and_says_what_it_waited_for() -> None:
-    _, two = crew(timeout=0.6)
+    _, two = connected(timeout=0.6)
     with pytest.raises(RunError, match=r"waited 0.6 s for 'fc6' in step 0"):
         two.receive("fc6")
 
 
 def test_a_repeated_delivery_changes_nothing() -> None:
-    box = Mailbox()
-    box.put(0, "a", ARRAY)
-    box.put(0, "a", 2 * ARRAY)
-    assert box.take("a", 1) is ARRAY
+    mailbox = Mailbox()
+    mailbox.put(0, "a", ARRAY)
+    mailbox.put(0, "a", 2 * ARRAY)
+    assert mailbox.take("a", 1) is ARRAY
     with pytest.raises(TimeoutError):
-        box.take("a", 0.01)
+        mailbox.take("a", 0.01)
 
 
 def test_what_nobody_took_is_dropped_with_its_iteration() -> None:
-    box = Mailbox()
-    box.put(0, "a", ARRAY)
-    box.begin(1)
-    box.put(0, "b", ARRAY)  # late
-    assert not box._arrived
+    mailbox = Mailbox()
+    mailbox.put(0, "a", ARRAY)
+    mailbox.begin(1)
+    mailbox.put(0, "b", ARRAY)  # late
+    assert not mailbox._arrived
 
 
 def test_early_mail_is_kept_and_acknowledged_when_its_reader_comes_near() -> None:
-    box = Mailbox()
-    assert box.put(1, "a", ARRAY) is None, "one iteration ahead is near"
-    acknowledged = box.put(2, "a", 2 * ARRAY)
+    mailbox = Mailbox()
+    assert mailbox.put(1, "a", ARRAY) is None, "one iteration ahead is near"
+    acknowledged = mailbox.put(2, "a", 2 * ARRAY)
     assert acknowledged is not None
     assert not acknowledged.done()
-    box.begin(1)
+    mailbox.begin(1)
     assert acknowledged.done()
-    box.begin(2)
-    np.testing.assert_array_equal(box.take("a", 1), 2 * ARRAY)
+    mailbox.begin(2)
+    np.testing.assert_array_equal(mailbox.take("a", 1), 2 * ARRAY)
 
 
-class BlockingNoted(Neighbour):
-    """A peer that sets ``blocked`` when its sender waits for an acknowledgement."""
+class BlockingNoted(DirectTransport):
+    """A transport that sets ``blocked`` when its sender waits for an acknowledgement."""
 
-    def __init__(self, box: Mailbox, blocked: threading.Event):
-        super().__init__(box)
-        self._box, self._blocked = box, blocked
-        self.put = self._put
+    def __init__(self, mailbox: Mailbox, blocked: threading.Event):
+        super().__init__(lambda: mailbox, "the mailbox")
+        self._blocked = blocked
 
-    def _put(self, turn: int, key: str, array: np.ndarray) -> Future[None] | None:
-        acknowledged = self._box.put(turn, key, array)
-        if acknowledged is not None:
-            wait = acknowledged.exception
+    def call(self, *arguments: Any, **options: Any) -> Any:
+        reply = super().call(*arguments, **options)
+        if isinstance(reply, Future):
+            wait = reply.result
 
-            def exception(timeout: float | None = None) -> BaseException | None:
-                if not acknowledged.done():
+            def result(timeout: float | None = None) -> Any:
+                if not reply.done():
                     self._blocked.set()
                 return wait(timeout)
 
-            acknowledged.exception = exception  # type: ignore[method-assign]
-        return acknowledged
+            reply.result = result  # type: ignore[method-assign]
+        return reply
 
 
 def test_a_sender_does_not_run_away_from_its_reader() -> None:
-    one, two = crew()
+    one, two = connected()
     blocked = threading.Event()
-    one.introduce([Neighbour(one.box), BlockingNoted(two.box, blocked)])
+    one.connect([to_mailbox(one.mailbox), BlockingNoted(two.mailbox, blocked)])
     steps: list[int] = []
 
     def run() -> None:
@@ -225,7 +221,7 @@ def test_a_sender_does_not_run_away_from_its_reader() -> None:
 
 
 def test_a_sender_ends_its_wait_for_a_reader_that_never_comes() -> None:
-    one, _ = crew(timeout=0.6)
+    one, _ = connected(timeout=0.6)
     for step in range(3):
         one.send(1, "a", ARRAY)
         one.finish()
@@ -235,22 +231,22 @@ def test_a_sender_ends_its_wait_for_a_reader_that_never_comes() -> None:
 
 
 def test_closing_ends_every_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox, "POLL_SECONDS", 60)  # so that no wait ends because it looks now and then
-    one, two = crew()
-    acknowledged = two.box.put(9, "early", ARRAY)
+    monkeypatch.setattr(mailbox_module, "POLL_SECONDS", 60)  # so that no wait ends because it looks now and then
+    one, two = connected()
+    acknowledged = two.mailbox.put(9, "early", ARRAY)
     assert acknowledged is not None
     begun = threading.Event()
-    wait_for = two.box._changed.wait_for
+    wait_for = two.mailbox._changed.wait_for
 
     def noted(*arguments: Any) -> bool:
         begun.set()  # under the lock, which close() gets when the wait has begun
         return wait_for(*arguments)
 
-    monkeypatch.setattr(two.box._changed, "wait_for", noted)
+    monkeypatch.setattr(two.mailbox._changed, "wait_for", noted)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(two.receive, "a")
         assert begun.wait(10)
-        two.box.close(RunError("the Dask worker tcp://x was lost"))
+        two.mailbox.close("the Dask worker tcp://x was lost")
         with pytest.raises(RunError, match="tcp://x was lost"):
             waiting.result(timeout=10)
     with pytest.raises(RunError, match="tcp://x was lost"):
@@ -259,25 +255,30 @@ def test_closing_ends_every_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         one.send(1, "a", ARRAY)
 
 
-class Gone:
-    """The way to a partition whose worker has died."""
+class Lost(Ready):
+    """The reply of a worker that has died."""
 
-    crosses = True
+    def result(self, timeout: float | None = None) -> Any:
+        raise OSError("Unable to contact Actor's worker")
 
-    def put(self, turn: int, key: str, array: np.ndarray) -> Future[None]:
-        failed: Future[None] = Future()
-        failed.set_exception(OSError("Unable to contact Actor's worker"))
-        return failed
+
+class ToLost:
+    """The transport to a worker that has died."""
+
+    crosses_process = True
+
+    def call(self, *arguments: Any, **options: Any) -> Lost:
+        return Lost()
 
 
 @pytest.mark.parametrize("then", ["receive", "finish"])
 def test_a_send_that_fails_shows_at_the_next_receive_or_the_end(then: str) -> None:
-    mail = GroupPeers(20.0, Meter())
-    mail.introduce([Gone(), Gone()])
-    mail.begin("step 0")
-    mail.send(1, "fc6", ARRAY)
+    peers = GroupPeers(20.0, Meter())
+    peers.connect([ToLost(), ToLost()])
+    peers.begin("step 0")
+    peers.send(1, "fc6", ARRAY)
     with pytest.raises(RunError, match="partition 1 was lost while 'fc6' was sent to it: Unable to contact"):
-        mail.receive("back") if then == "receive" else mail.finish()
+        peers.receive("back") if then == "receive" else peers.finish()
 
 
 @pytest.mark.parametrize(
@@ -295,9 +296,9 @@ def test_a_send_that_fails_shows_at_the_next_receive_or_the_end(then: str) -> No
     ids=["image", "channels-last", "some channels", "some columns", "labels", "one channel", "one number", "no rows"],
 )
 def test_arrays_travel_with_their_layout(array: np.ndarray) -> None:
-    packed, order = pack(array)
+    layouts, (packed,) = flatten([array])
     header, frames = serialize(packed)
-    arrived = unpack(deserialize(header, frames), order)
+    (arrived,) = restore(layouts, iter([deserialize(header, frames)]))
     np.testing.assert_array_equal(arrived, array)
     assert arrived.dtype == array.dtype
     wide = [axis for axis in range(array.ndim) if array.shape[axis] > 1 and array.strides[axis]]
@@ -306,4 +307,4 @@ def test_arrays_travel_with_their_layout(array: np.ndarray) -> None:
 
 def test_a_channels_last_image_is_not_copied_to_be_sent() -> None:
     image = np.zeros((2, 4, 5, 3), np.float32).transpose(0, 3, 1, 2)
-    assert np.shares_memory(pack(image)[0], image)
+    assert np.shares_memory(flatten([image])[1][0], image)

@@ -2,7 +2,7 @@
 
 The dashboard then shows which layers run where, and which arrays go from worker to worker. A task costs milliseconds,
 so rounds are the default; the numbers are the same. The graph is made in the driver's process, its tasks run in the
-processes of Dask workers. Other rooms get it from :func:`dsinga.cluster.grain.find_grain` and do not name it.
+processes of Dask workers. Other rooms get it from :func:`dsinga.cluster.grain_by_name.find_grain` and do not name it.
 """
 
 from __future__ import annotations

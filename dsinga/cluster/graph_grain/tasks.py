@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.cluster.graph_grain.stepper import Halt, Stepper
-from dsinga.cluster.tasks import find_worker
+from dsinga.cluster.partition_actor import find_worker
 from dsinga.job import Phase
 from dsinga.net.segments import Segment, segments
+from dsinga.transport.message import flatten, restore
 from dsinga.worker.config import PartitionKey, RoundReport
 from dsinga.worker.group_worker import GroupWorker
-from dsinga.worker.mailbox import pack, unpack
 
 # The stepper and the segments of an iteration of each worker in this process that has run a segment.
 _STEPPERS: weakref.WeakKeyDictionary[GroupWorker, tuple[Stepper, tuple[Segment, ...]]] = weakref.WeakKeyDictionary()
@@ -23,22 +23,27 @@ def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt]
     """Task: run segment ``number`` of a worker's iteration ``step``; return the arrays that it sends.
 
     It receives arrays from the segments that ended with ``halts``, and runs after the task ``token``. Arrays travel
-    with their memory layout (:func:`dsinga.worker.mailbox.pack`).
+    with their memory layout (:mod:`dsinga.transport.message`), which Dask alone would not keep.
     """
     worker = find_worker(key)
     stepper, plan = _stepper(worker)
     if number == 0:
         stepper.begin(functools.partial(worker.iterate, step))
     sent = {name: array for halt in halts for name, array in halt.sends.items()}
-    received = {name: unpack(*sent[name]) for name in plan[number].receives}
+    received = {name: _unpacked(*sent[name]) for name in plan[number].receives}
     halt = stepper.advance(received, len(plan[number].sends), last=number == len(plan) - 1)
-    return halt._replace(sends={name: pack(array) for name, array in halt.sends.items()})
+    return halt._replace(sends={name: flatten([array]) for name, array in halt.sends.items()})
 
 
 def report_round(key: PartitionKey, halts: Sequence[Halt], stop: int) -> RoundReport:
     """Task: return a worker's report on the iterations whose last segments ended with ``halts``."""
     outcomes = [halt.outcome for halt in halts]
     return RoundReport([metrics for metrics, _ in outcomes], [timing for _, timing in outcomes], stop)
+
+
+def _unpacked(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
+    (array,) = restore(layouts, iter(buffers))
+    return array
 
 
 def _stepper(worker: GroupWorker) -> tuple[Stepper, tuple[Segment, ...]]:

@@ -17,10 +17,13 @@ from dsinga.api import train
 from dsinga.job import UpdaterConf, loads
 from dsinga.ops import buffers
 from dsinga.server import Push, Shard, Slice, SliceSpec
+from dsinga.server.service import ShardService
 from dsinga.training import create_updater
-from dsinga.transport.roads import DirectRoad
-from dsinga.transport.send_buffer import SendBuffer
-from dsinga.transport.sharedroad import Counter, SharedRoad, open_road, open_send_buffer
+from dsinga.transport.endpoints import Endpoint, connect
+from dsinga.transport.shared_buffer import SharedArrays
+from dsinga.transport.shared_memory import connect_to_host
+from dsinga.worker.send_buffer import SendBuffer, open_send_buffer
+from dsinga.worker.server_client import ServerClient, WorkerId
 from tests.support.small_job import JOB, assert_same, with_topology
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
@@ -30,56 +33,68 @@ WAIT = 20.0
 
 
 class Server:
-    """A server of this process that is reached as if it were of another one, with one slice of two contributors."""
+    """A server of this process, reached as if it were in another one, with one slice of two contributors."""
 
     def __init__(self, size: int = SIZE, width: int = 0, clip_norm: float = 0.0):
         self.name = uuid.uuid4().hex
         self.slice = Slice(0, "w", 0, size, 0, width)
         conf = UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0}, clip_norm=clip_norm)
         self.shard = Shard([SliceSpec(self.slice, contributors=(0, 1))], create_updater(conf))
-        self.sizes, self.widths = {0: size}, {0: width} if width else {}
-        self.counter = Counter(self.name, self.shard, self.sizes, self.widths, None)
-        self.shard.put(self.counter.settle({0: np.zeros(size, np.float32)}))
+        arrays = SharedArrays({0: size})
+        self.endpoint = Endpoint(self.name, ShardService(self.shard, {0: size}), arrays.buffer)
+        self.shard.put(arrays.fill({0: np.zeros(size, np.float32)}))
 
-    def visitor(self) -> tuple[SharedRoad, SendBuffer | None]:
-        """Return a partition's road, and its outbox."""
-        road = open_road(self.name, self.sizes, 0, self.widths)
-        assert road is not None
-        return road, open_send_buffer([road], [self.slice], {"w": (self.slice.size,)})
+    def connect(self, partition: int = 0) -> tuple[ServerClient, SendBuffer | None]:
+        """Return the client of a worker, and its send buffer."""
+        transport = connect_to_host(self.name)
+        assert transport is not None
+        client = ServerClient(transport, WorkerId(0, 0, partition, 1))
+        send_buffer = open_send_buffer([transport], [self.slice], {"w": (self.slice.size,)})
+        if send_buffer is not None:
+            client.lend(send_buffer)
+        return client, send_buffer
 
     def push(self, partition: int, number: float, step: int = 0) -> None:
-        """Let a partition of this process push the same number everywhere."""
+        """Let a worker of this process push the same number everywhere."""
         gradient = np.full(self.slice.size, number, np.float32)
         self.shard.push(Push(0, 0, step, partition), {0: gradient})
+
+    def close(self) -> None:
+        self.endpoint.close("the test is over")
+
+
+def place(send_buffer: SendBuffer, array: np.ndarray) -> int | None:
+    """Return where in a send buffer an array lies."""
+    return send_buffer.buffer.offset_of(array)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     made = Server()
     yield made
-    made.counter.close()
+    made.close()
 
 
-def filled(outbox: SendBuffer, number: float) -> np.ndarray:
-    """Return an array of the pool as a partition gets it that has the outbox."""
-    with buffers.use_bases(outbox.bases):
+def filled(send_buffer: SendBuffer, number: float) -> np.ndarray:
+    """Return an array of the pool as a partition gets it that has the send_buffer."""
+    with buffers.use_bases(send_buffer.bases):
         array = buffers.empty((SIZE,))
     array[:] = number
     return array
 
 
-def arrived(server: Server, road: SharedRoad) -> None:
-    """Return when the server has taken what the road has sent."""
-    road.total("here", 0, np.zeros(1), [0]).result(WAIT)
+def arrived(client: ServerClient) -> None:
+    """Return when the server has read what the client has sent."""
+    client.collective("all_reduce", "here", np.zeros(1)).result(WAIT)
 
 
 def test_the_server_adds_up_what_lies_there_when_all_have_come(server: Server) -> None:
     """So it has no copy of the first gradient, which changes here after it has come, as it never does in a run."""
-    road, outbox = server.visitor()
-    assert outbox is not None
-    gradient = filled(outbox, 1.0)
-    answer = road.push_pull(Push(0, 0, 0, 0), {0: gradient})
-    arrived(server, road)
+    client, send_buffer = server.connect()
+    assert send_buffer is not None
+    gradient = filled(send_buffer, 1.0)
+    answer = client.push_pull(0, {0: gradient}, {}, False)
+    arrived(client)
     gradient[:10] = 5.0
     server.push(1, 2.0)
     value = answer.result(WAIT)[0]
@@ -89,40 +104,40 @@ def test_the_server_adds_up_what_lies_there_when_all_have_come(server: Server) -
 
 @pytest.mark.parametrize("deferred", [False, True])
 def test_memory_is_not_used_again_before_the_server_is_done_with_it(server: Server, deferred: bool) -> None:
-    road, outbox = server.visitor()
-    assert outbox is not None
-    gradient = filled(outbox, 1.0)
-    place = outbox.place(gradient)
-    assert place is not None
+    client, send_buffer = server.connect()
+    assert send_buffer is not None
+    gradient = filled(send_buffer, 1.0)
+    offset = place(send_buffer, gradient)
+    assert offset is not None
     if deferred:
-        road.push(Push(0, 0, 0, 0), {0: gradient})
-        answer = road.pull([0], 1)
+        client.push(0, {0: gradient})
+        answer = client.pull([0], 1, {})
     else:
-        answer = road.push_pull(Push(0, 0, 0, 0), {0: gradient})
+        answer = client.push_pull(0, {0: gradient}, {}, False)
     del gradient
-    assert outbox.place(filled(outbox, 7.0)) is None, "another array lies elsewhere meanwhile"
+    assert place(send_buffer, filled(send_buffer, 7.0)) is None, "another array lies elsewhere meanwhile"
     server.push(1, 2.0)
     np.testing.assert_array_equal(answer.result(WAIT)[0], np.full(SIZE, -3.0))
-    assert outbox.place(filled(outbox, 7.0)) == place
+    assert place(send_buffer, filled(send_buffer, 7.0)) == offset
 
 
 def test_a_gradient_that_lies_elsewhere_arrives_too(server: Server) -> None:
     """In the steps before and after others, too, and as part of a larger array."""
-    road, outbox = server.visitor()
-    assert outbox is not None
-    gradients = [np.full(SIZE, 1.0, np.float32), filled(outbox, 1.0), np.full((3, SIZE), 1.0, np.float32)[1]]
+    client, send_buffer = server.connect()
+    assert send_buffer is not None
+    gradients = [np.full(SIZE, 1.0, np.float32), filled(send_buffer, 1.0), np.full((3, SIZE), 1.0, np.float32)[1]]
     for step, gradient in enumerate(gradients):
-        answer = road.push_pull(Push(0, 0, step, 0), {0: gradient})
+        answer = client.push_pull(step, {0: gradient}, {}, False)
         server.push(1, 1.0, step)
         np.testing.assert_array_equal(answer.result(WAIT)[0], np.full(SIZE, -2.0 * (step + 1)))
 
 
 def test_a_gradient_outlives_the_partition_that_has_pushed_it(server: Server) -> None:
-    road, outbox = server.visitor()
-    assert outbox is not None
-    road.push(Push(0, 0, 0, 0), {0: filled(outbox, 1.0)})
-    arrived(server, road)
-    del road, outbox
+    client, send_buffer = server.connect()
+    assert send_buffer is not None
+    client.push(0, {0: filled(send_buffer, 1.0)})
+    arrived(client)
+    del client, send_buffer
     gc.collect()
     server.push(1, 2.0)
     np.testing.assert_array_equal(server.shard.pull([0], 1).result(WAIT)[0], np.full(SIZE, -3.0))
@@ -131,48 +146,48 @@ def test_a_gradient_outlives_the_partition_that_has_pushed_it(server: Server) ->
 def test_the_server_writes_nothing_there() -> None:
     """Where it needs the whole sum, the pool's memory or that of its own partition holds it."""
     server = Server(clip_norm=1e9)
-    visitors = [server.visitor() for _ in range(2)]
+    connections = [server.connect(partition) for partition in range(2)]
     gradients = []
-    for partition, (road, outbox) in enumerate(visitors):
-        assert outbox is not None
-        gradients.append(filled(outbox, partition + 1.0))
-        road.push(Push(0, 0, 0, partition), {0: gradients[-1]})
-    np.testing.assert_array_equal(visitors[0][0].pull([0], 1).result(WAIT)[0], np.full(SIZE, -3.0))
+    for partition, (client, send_buffer) in enumerate(connections):
+        assert send_buffer is not None
+        gradients.append(filled(send_buffer, partition + 1.0))
+        client.push(0, {0: gradients[-1]})
+    np.testing.assert_array_equal(connections[0][0].pull([0], 1, {}).result(WAIT)[0], np.full(SIZE, -3.0))
     np.testing.assert_array_equal(gradients[0], np.full(SIZE, 1.0))
     np.testing.assert_array_equal(gradients[1], np.full(SIZE, 2.0))
-    server.counter.close()
+    server.close()
 
 
 def test_a_step_that_is_skipped_holds_no_memory(server: Server) -> None:
-    road, outbox = server.visitor()
-    assert outbox is not None
-    place = outbox.place(filled(outbox, 1.0))
-    road.push(Push(0, 0, 0, 0, True), {0: np.empty(0, np.float32)})
-    assert outbox.place(filled(outbox, 1.0)) == place
+    client, send_buffer = server.connect()
+    assert send_buffer is not None
+    offset = place(send_buffer, filled(send_buffer, 1.0))
+    client.push(0, {0: np.empty(0, np.float32)}, skip=True)
+    assert place(send_buffer, filled(send_buffer, 1.0)) == offset
 
 
 @pytest.mark.parametrize(("size", "width"), [(8, 0), (SIZE, 10)])
-def test_small_gradients_and_those_of_rows_have_no_outbox(size: int, width: int) -> None:
+def test_small_gradients_and_those_of_rows_have_no_send_buffer(size: int, width: int) -> None:
     server = Server(size, width)
-    assert server.visitor()[1] is None
-    server.counter.close()
+    assert server.connect()[1] is None
+    server.close()
 
 
 def test_nor_has_a_partition_whose_servers_are_in_its_process(server: Server) -> None:
-    assert open_send_buffer([DirectRoad(server.shard, 0)], [server.slice], {"w": (SIZE,)}) is None
+    assert open_send_buffer([connect(server.name, None)], [server.slice], {"w": (SIZE,)}) is None
 
 
 def test_params_of_one_shape_have_memory_each() -> None:
-    outbox = SendBuffer([4 * SIZE, 8 * SIZE, 4 * SIZE])
-    outbox.segment.close()
-    with buffers.use_bases(outbox.bases):
+    send_buffer = SendBuffer([4 * SIZE, 8 * SIZE, 4 * SIZE])
+    send_buffer.buffer.close()
+    with buffers.use_bases(send_buffer.bases):
         arrays = [buffers.empty(shape) for shape in ((SIZE,), (2, SIZE // 2), (SIZE, 2), (SIZE,))]
-    places = [outbox.place(array) for array in arrays]
+    places = [place(send_buffer, array) for array in arrays]
     assert None not in places[:3]
     assert len(set(places)) == 4
     assert places[3] is None
-    assert outbox.place(arrays[2][SIZE // 2 :]) == places[2] + 4 * SIZE
-    assert outbox.place(arrays[1].T) is None
+    assert place(send_buffer, arrays[2][SIZE // 2 :]) == places[2] + 4 * SIZE
+    assert place(send_buffer, arrays[1].T) is None
 
 
 def mapped() -> int:

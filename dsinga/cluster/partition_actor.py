@@ -1,0 +1,89 @@
+"""The workers of worker groups in this process, each kept by a Dask Actor for as long as its run lasts."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from distributed import get_worker
+
+from dsinga.cluster.placement import process
+from dsinga.errors import RunError, UserError
+from dsinga.transport.actor import ActorEndpoint
+from dsinga.transport.endpoints import Endpoint, close_endpoints
+from dsinga.worker.config import PartitionKey, ServerKey, WorkerConfig
+from dsinga.worker.group_worker import GroupWorker
+from dsinga.worker.processor import Processor
+
+# The workers that live in this process.
+WORKERS: dict[PartitionKey, GroupWorker] = {}
+_creating = threading.Lock()
+
+
+class PartitionActor(ActorEndpoint):
+    """Keeps the worker of one partition in the process of its Dask worker, and serves its mailbox to other hosts.
+
+    Dask releases an Actor when the client is gone, even if its process was killed, so that nothing stays of such a run.
+    And Dask never moves or spills an Actor, as it may do with the result of a task.
+    """
+
+    def __init__(
+        self, key: PartitionKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
+    ):
+        check_address(key.address)
+        with _creating:
+            _check_free_thread(key)
+            worker = WORKERS[key] = GroupWorker(key, config, servers, processor, step)
+        mailbox = worker.peers.mailbox
+        super().__init__(mailbox, config.options.timeout)
+        Endpoint(key.name, mailbox, to_host=config.has_bridges and process(key.address) != "inproc")
+        weakref.finalize(self, end_generation, key.run, key.generation, "the driver of the run is gone")
+
+
+def find_worker(key: PartitionKey) -> GroupWorker:
+    """Return a worker that lives in this process. Raises RunError where it does not."""
+    check_address(key.address)
+    try:
+        return WORKERS[key]
+    except KeyError:
+        raise RunError(f"{key} is no longer on {key.address}: its Dask worker was restarted") from None
+
+
+def end_run(run: str, message: str | None = None) -> None:
+    """End a run in this process: all its waits end with RunError(``message``). Called on the event loop."""
+    _end(f"{run}-", lambda key: key.run == run, message)
+
+
+def end_generation(run: str, generation: int, message: str) -> None:
+    """End one generation of a run in this process."""
+    _end(f"{run}-{generation}-", lambda key: key[:2] == (run, generation), message)
+
+
+def _end(prefix: str, chosen: Callable[[PartitionKey], bool], message: str | None) -> None:
+    keys = [key for key in list(WORKERS) if chosen(key)]
+    workers = [worker for key in keys if (worker := WORKERS.pop(key, None))]
+    for worker in workers:
+        worker.abort(message or "the run has ended")
+    close_endpoints(lambda name: name.startswith(prefix), message or "the run has ended")
+    for worker in workers:
+        worker.close()
+
+
+def _check_free_thread(key: PartitionKey) -> None:
+    """Refuse to share a thread with another run: each could hold the thread that the other one waits for."""
+    present = [other for other in list(WORKERS) if other.address == key.address]
+    threads = get_worker().state.nthreads
+    if len(present) >= threads and any(other.run != key.run for other in present):
+        raise UserError(
+            f"the Dask worker {key.address} is training another job with its {threads} "
+            f"thread{'s' if threads > 1 else ''}; wait until that has ended, or start more Dask workers"
+        )
+
+
+def check_address(address: str) -> None:
+    """Raise RunError unless this is the Dask worker ``address``; Dask may move a pinned task when that has gone."""
+    here = get_worker().address
+    if here != address:
+        raise RunError(f"a task for the Dask worker {address} was run by {here}")

@@ -1,0 +1,124 @@
+"""A shard as a service: the methods that workers and other server groups call, with plain values and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from dsinga.errors import RunError
+from dsinga.ops import Array, SparseRows
+from dsinga.server.compression import Codec
+from dsinga.server.messages import Push
+from dsinga.server.shard import Shard
+
+NOTHING = np.empty(0, np.float32)  # the gradient of each slice in a step that is skipped
+
+
+class PendingAnswer:
+    """Arrays that a shard may not have yet: what ``finish`` makes of the result of ``future``."""
+
+    def __init__(self, shard: Shard, future: Future[Any], finish: Callable[[Any], Any]):
+        self._shard, self._future, self._finish = shard, future, finish
+
+    def done(self) -> bool:
+        """Whether the result, or an error in its place, is there."""
+        return self._future.done()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the arrays, computing updates while waiting. Raises TimeoutError after ``timeout`` seconds."""
+        return self._finish(self._shard.wait(self._future, timeout))
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Call ``callback`` with an argument as soon as it is done."""
+        self._future.add_done_callback(callback)
+
+
+class ShardService:
+    """Serves a shard. ``codec`` decodes compressed gradients, which are bytes (uint8).
+
+    Methods, with their fields:
+        ``pull`` (ids, version, group, since): the values of slices, as soon as they have reached ``version`` for a
+        worker group. ``since`` lists (id, version) of values that the caller has: for these the answer may be only the
+        rows that have changed since.
+        ``push`` (push, ids): take gradients of slices; see :class:`Push`. None are given in a step that is skipped.
+        ``push_pull`` (push, ids, since): both, with the values at the next version.
+        ``collective`` (kind, key, group, partition, contributors): the arrays of some partitions of a worker group,
+        summed (kind "all_reduce") or joined row below row ("all_gather").
+        ``receive`` (route, ids): take the changes of slices that another server group has made.
+    """
+
+    def __init__(self, shard: Shard, sizes: Mapping[int, int], codec: Codec | None = None):
+        self.shard = shard
+        self._sizes, self._codec = sizes, codec
+        self._methods: dict[str, Callable[..., Any]] = {
+            "pull": self._pull,
+            "push": self._push,
+            "push_pull": self._push_pull,
+            "collective": self._collective,
+            "receive": self._receive,
+        }
+        self.on_close: list[Callable[[str], None]] = []  # called with the reason
+
+    def handle(self, method: str, fields: Sequence[Any], items: Sequence[Array | SparseRows]) -> Any:
+        """Call a method of the shard. Raises RunError for an unknown method, and what the shard raises."""
+        if method not in self._methods:
+            raise RunError(f"a server has no method {method!r}")
+        return self._methods[method](items, *fields)
+
+    def close(self, message: str) -> None:
+        """Close the shard."""
+        self.shard.close(RunError(message))
+        for end in self.on_close:
+            end(message)
+
+    def _pull(
+        self, items: Any, ids: Sequence[int], version: int, group: int, since: Sequence[tuple[int, int]] = ()
+    ) -> PendingAnswer:
+        def finish(values: dict[int, Array]) -> list[Array | SparseRows]:
+            if since:
+                values = changed_rows(values, self.shard.rows_changed(ids, dict(since), version))
+            return [values[id] for id in ids]
+
+        return PendingAnswer(self.shard, self.shard.pull(ids, version, group), finish)
+
+    def _push(self, items: Sequence[Array | SparseRows], push: Sequence[Any], ids: Sequence[int]) -> None:
+        identity = Push(*push)
+        if identity.skip:
+            self.shard.push(identity, dict.fromkeys(ids, NOTHING))
+        else:
+            self.shard.push(identity, {id: self._decoded(id, item) for id, item in zip(ids, items, strict=True)})
+
+    def _decoded(self, id: int, gradient: Any) -> Any:
+        if self._codec is None or gradient.dtype != np.uint8:
+            return gradient
+        return self._codec.decode(gradient, self._sizes[id])
+
+    def _push_pull(
+        self, items: Sequence[Any], push: Sequence[Any], ids: Sequence[int], since: Sequence[tuple[int, int]] = ()
+    ) -> PendingAnswer:
+        self._push(items, push, ids)
+        identity = Push(*push)
+        return self._pull((), ids, identity.step + 1, identity.group, since)
+
+    def _collective(
+        self, items: Sequence[Array], kind: str, key: str, group: int, partition: int, contributors: Sequence[int]
+    ) -> PendingAnswer:
+        future = self.shard.collective(kind, key, group, partition, items[0], contributors)
+        return PendingAnswer(self.shard, future, lambda array: [array])
+
+    def _receive(self, items: Sequence[Array], route: int, ids: Sequence[int]) -> None:
+        self.shard.receive(route, dict(zip(ids, items, strict=True)))
+
+
+def changed_rows(
+    values: Mapping[int, Array], changed: Mapping[int, tuple[int, np.ndarray]]
+) -> dict[int, Array | SparseRows]:
+    """Return slices by id; those in ``changed``, given as width and rows, as these rows only."""
+    slices: dict[int, Array | SparseRows] = dict(values)
+    for id, (width, rows) in changed.items():
+        table = values[id].reshape(-1, width)
+        slices[id] = SparseRows(rows, table[rows], table.shape)
+    return slices

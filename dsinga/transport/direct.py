@@ -1,0 +1,37 @@
+"""Calls within one process: the service gets the caller's arrays themselves, without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dsinga.errors import RunError
+from dsinga.transport.interface import Items, Ready, Reply, Service
+
+
+class DirectTransport:
+    """The caller's end of a connection to a service of this process; see :class:`Transport`.
+
+    Args:
+        find: returns the service, or None when it has been closed. It is asked at each call, so that a transport does
+            not keep a service alive.
+        name: the service's name, for errors.
+    """
+
+    crosses_process = False
+
+    def __init__(self, find: Callable[[], Service | None], name: str):
+        self._find, self._name = find, name
+
+    def call(self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False) -> Reply:
+        """Call a method of the service in this thread; errors of the method are raised here."""
+        service = self._find()
+        if service is None:
+            raise RunError(f"{self._name} is no longer in this process: the run has ended here")
+        answer = service.handle(method, fields, items)
+        if answer is None or isinstance(answer, Sequence):
+            return Ready(answer or ())
+        return answer
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""

@@ -1,0 +1,105 @@
+"""The interfaces of a call: the transport at the caller's end, the service at the other, the reply in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from dsinga.errors import RunError
+from dsinga.ops import Array, SparseRows
+
+# Seconds between two checks, during a wait, of whether the run has been aborted.
+POLL_SECONDS = 0.5
+
+Items = Sequence[Array | SparseRows]
+
+
+class Reply(Protocol):
+    """The answer to a call, which may still be on its way; used by the thread that made the call."""
+
+    def done(self) -> bool:
+        """Whether the answer has come, or an error in its place."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the arrays of the answer. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+
+
+class Pending(Protocol):
+    """A result that a service does not have yet."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the arrays, or raise what went wrong; TimeoutError after ``timeout`` seconds."""
+
+    def done(self) -> bool:
+        """Whether the result, or an error in its place, is there."""
+
+    def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
+        """Call ``callback`` with an argument as soon as it is done."""
+
+
+class Service(Protocol):
+    """An object whose methods can be called through transports, by several threads at once."""
+
+    def handle(self, method: str, fields: Sequence[Any], items: Items) -> Items | Pending | None:
+        """Run a method; return the arrays of the answer, if any, or something that they can be waited for by.
+
+        ``fields`` are plain values (None, numbers, strings, lists of them), ``items`` arrays that belong to the service
+        from now on. Raises RunError where the method fails.
+        """
+
+    def close(self, message: str) -> None:
+        """Fail calls that wait, and all later ones, with RunError(``message``)."""
+
+
+class Transport(Protocol):
+    """The caller's end of a connection to one service. Used by one thread at a time."""
+
+    crosses_process: bool
+
+    def call(self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False) -> Reply:
+        """Call a method of the service with plain values and arrays, which nobody may change any more.
+
+        With ``lend``, arrays that lie in memory which both ends see are not copied: the caller keeps them unchanged
+        until the service has used them, which may be after the reply.
+        """
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class Ready:
+    """A reply that is there at once."""
+
+    def __init__(self, items: Items = ()):
+        self._items = items
+
+    def done(self) -> bool:
+        """Return True."""
+        return True
+
+    def result(self, timeout: float | None = None) -> Items:
+        """Return the arrays."""
+        return self._items
+
+
+def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str | None] = lambda: None) -> Any:
+    """Return the outcome of ``reply``; ``what`` says in errors what was waited for.
+
+    Raises RunError after ``timeout`` seconds, where the process at the other end is lost, and soon after ``aborted``
+    returns a reason. ``aborted`` may raise the error itself.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return reply.result(timeout=POLL_SECONDS)
+        except TimeoutError:
+            reason = aborted()
+            if reason:
+                raise RunError(reason) from None
+            if time.monotonic() > deadline:
+                raise RunError(f"waited {timeout:g} s for {what}") from None
+        except RunError:
+            raise
+        except (OSError, RuntimeError) as lost:  # the two errors by which Dask reports a lost Actor
+            raise RunError(f"a server was lost while waiting for {what}: {lost}") from lost

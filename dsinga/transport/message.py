@@ -1,0 +1,95 @@
+"""How arrays are described and restored: dtype, shape and memory layout beside the bytes. Nothing is pickled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from dsinga.errors import Diverged, RunError, UserError
+from dsinga.ops import Array, SparseRows
+from dsinga.transport.interface import Items
+
+ALIGNMENT = 64  # bytes: a cache line
+ROWS = "rows"
+
+_ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError)}
+
+
+def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:
+    """Return plain descriptions of arrays, and the C-contiguous arrays that carry their bytes.
+
+    A channels-last image is carried as the C-contiguous view of it, and restored as channels-last, without a copy.
+    """
+    layouts: list[Any] = []
+    buffers: list[np.ndarray] = []
+    for item in items:
+        if isinstance(item, SparseRows):
+            inner, carried = flatten([item.rows.astype(np.int32), item.values])
+            layouts.append([ROWS, list(item.shape), inner])
+            buffers += carried
+        else:
+            order = sorted(range(item.ndim), key=lambda axis: -item.strides[axis])  # stable: ties stay in order
+            buffers.append(np.ascontiguousarray(item.transpose(order)).reshape(-1))
+            layouts.append([item.dtype.str, [item.shape[axis] for axis in order], order])
+    return layouts, buffers
+
+
+def restore(layouts: Sequence[Any], buffers: Iterator[Any]) -> list[Array | SparseRows]:
+    """Return the arrays that :func:`flatten` described, as views of buffers of exactly their bytes.
+
+    Raises ValueError for descriptions that do not fit the buffers, or of arrays of objects.
+    """
+    items: list[Array | SparseRows] = []
+    for kind, shape, rest in layouts:
+        if kind == ROWS:
+            rows, values = (np.asarray(array) for array in restore(rest, buffers))
+            items.append(SparseRows(rows.astype(np.int64), values, tuple(shape)))
+            continue
+        dtype = np.dtype(kind)
+        if dtype.hasobject:
+            raise ValueError("arrays of objects are not accepted")
+        items.append(np.frombuffer(next(buffers), dtype).reshape(shape).transpose(np.argsort(rest)))
+    return items
+
+
+def sizes(layouts: Sequence[Any]) -> Iterator[int]:
+    """Yield the number of bytes of each buffer of these descriptions."""
+    for kind, shape, rest in layouts:
+        if kind == ROWS:
+            yield from sizes(rest)
+        else:
+            yield math.prod(shape) * np.dtype(kind).itemsize
+
+
+def aligned(size: int) -> int:
+    """Return ``size`` rounded up to a whole number of cache lines."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def pack(value: Any) -> bytes:
+    """Return plain values as bytes."""
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def unpack(packed: Any) -> Any:
+    """Return the plain values of :func:`pack`. Raises ValueError for anything else."""
+    return msgpack.unpackb(packed, strict_map_key=False)
+
+
+def describe_error(error: BaseException) -> list[str]:
+    """Return an error as plain values: the name of a class of :mod:`dsinga.errors`, and the message."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in _ERRORS:
+            return [kind.__name__, str(error)]
+    return [RunError.__name__, f"{type(error).__name__}: {error}"]
+
+
+def restore_error(description: Sequence[str]) -> Exception:
+    """Return the error that :func:`describe_error` described."""
+    kind, text = description
+    return _ERRORS.get(kind, RunError)(text)

@@ -1,0 +1,124 @@
+"""The exchange of one bucket with its server: gradients collected and sent, values or summed gradients received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dsinga.job import PullTime
+from dsinga.ops import Array, SparseRows
+from dsinga.server import Bucket, Codec, Slice
+from dsinga.server.service import NOTHING
+from dsinga.transport.interface import Reply, wait_for
+from dsinga.worker.exchange_options import ExchangeOptions, encode
+from dsinga.worker.meter import Meter
+from dsinga.worker.param_homes import ParamHome, ReplicatedParam
+from dsinga.worker.server_client import ServerClient
+
+
+class Wait:
+    """Waits for replies, up to ``timeout`` seconds and until ``aborted`` is set to the reason why the run has ended."""
+
+    def __init__(self, timeout: float):
+        self._timeout = timeout
+        self.aborted: str | None = None
+
+    def __call__(self, reply: Reply, what: str) -> Any:
+        """Return the outcome of a reply; ``what`` says in errors what was waited for. See :func:`wait_for`."""
+        return wait_for(reply, self._timeout, what, lambda: self.aborted)
+
+
+class BucketExchange:
+    """Slices of one server that travel together, in one worker. Used by one thread at a time.
+
+    Args:
+        bucket: the slices.
+        homes: the params that they are slices of, by name: all replicated, or none.
+        client: the client of the server.
+        options: when values are asked for.
+        codec: compresses gradients, but not those of lasting params; None to send them as they are.
+        meter: counts bytes.
+        wait: waits for replies.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        homes: Mapping[str, ParamHome],
+        client: ServerClient,
+        options: ExchangeOptions,
+        codec: Codec | None,
+        meter: Meter,
+        wait: Wait,
+    ):
+        self.server, self.slices = bucket
+        self._homes = {slice_.id: homes[slice_.param] for slice_ in self.slices}
+        self._replicated = isinstance(homes[self.slices[0].param], ReplicatedParam)
+        self._client, self._codec = client, codec
+        self._at_once = options.pull is PullTime.kAtOnce
+        self._meter, self._wait = meter, wait
+        self._gradients: dict[int, Array] = {}
+        self._reply: Reply | None = None
+        self._skipped = False  # whether the next reply is of a step that changes nothing
+        self.outdated = not self._replicated  # whether values of the present step have not arrived
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether a gradient has been added since the last time that gradients were sent."""
+        return bool(self._gradients)
+
+    def add(self, slice_: Slice, gradient: Array | SparseRows) -> bool:
+        """Add the gradient of a slice; return whether the bucket is complete."""
+        self._gradients[slice_.id] = gradient
+        return len(self._gradients) == len(self.slices)
+
+    def send(self, step: int, skip: bool = False) -> None:
+        """Send the gradients of ``step``, or that the step is skipped, and ask for the new values."""
+        if self.outdated:  # no lookup has asked for the values: else sums would be lost, or steps out of order
+            self.receive(step)
+        for slice_ in self.slices:
+            self._homes[slice_.id].pushed(slice_)
+        gradients = dict.fromkeys(self._homes, NOTHING) if skip else self._encoded()
+        self._gradients = {}
+        self._skipped = skip and self._replicated
+        self.outdated = True
+        if self._at_once:
+            self._reply = self._client.push_pull(step, gradients, self._versions(), skip)
+        else:
+            self._client.push(step, gradients, skip)
+        self._meter.count(self._client.crosses_process, sum(gradient.nbytes for gradient in gradients.values()))
+
+    def _encoded(self) -> dict[int, Array]:
+        if self._codec is None:
+            return self._gradients
+        trained = {id: gradient for id, gradient in self._gradients.items() if not self._homes[id].is_lasting}
+        return self._gradients | encode(self._codec, trained, self._client.crosses_process)
+
+    def ask(self, step: int) -> None:
+        """Ask for the values of ``step``, unless they are on their way."""
+        if self._reply is None:
+            ids = [slice_.id for slice_ in self.slices]
+            self._reply = self._client.pull(ids, step, self._versions())
+
+    def receive(self, step: int, name: str = "") -> None:
+        """Wait for the values of ``step``, or for summed gradients; errors name the param ``name``."""
+        self.ask(step)
+        assert self._reply is not None
+        reply, self._reply = self._reply, None
+        name = name or self.slices[0].param
+        values = self._wait(reply, f"the value of {name!r} at step {step} from server {self.server}")
+        self.outdated = False
+        self._meter.count(self._client.crosses_process, sum(value.nbytes for value in values.values()))
+        skipped, self._skipped = self._skipped, False
+        if skipped:
+            return
+        for slice_ in self.slices:
+            self._homes[slice_.id].arrived(slice_, values[slice_.id], step)
+
+    def _versions(self) -> dict[int, int]:
+        since: dict[int, int] = {}
+        for slice_ in self.slices:
+            versions = self._homes[slice_.id].versions()
+            if slice_.id in versions:
+                since[slice_.id] = versions[slice_.id]
+        return since

@@ -1,0 +1,180 @@
+"""Where the values of a worker's params live: at servers, in a cache of rows, or in the worker itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dsinga.ops import Array, SparseRows
+from dsinga.ops.sparse import no_rows
+from dsinga.server import Slice
+from dsinga.worker.gradients import part_of
+from dsinga.worker.replicated_params import ReplicatedParams
+
+Shape = tuple[int, ...]
+
+
+class ParamHome(ABC):
+    """One param of a worker: its value at the present step, and what becomes of gradients and of arriving slices.
+
+    Used by one thread at a time. Values are read-only.
+
+    Args:
+        name: the name of the param, or of the part of it that the worker's partition has.
+        shape: its shape.
+        slices: the slices of it that servers have, in order.
+        lasting_share: None for trainable params. The state of a layer that is kept between steps is replaced in each
+            step by the sum of what the workers push; a worker that has nothing to push repeats this share of it.
+    """
+
+    def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
+        self.name, self.shape, self.slices, self.lasting_share = name, shape, slices, lasting_share
+        self.takes_rows = bool(slices) and all(slice_.width for slice_ in slices)
+        self.cached: Array | None = None  # the value of the present step, once it has been looked up
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the param is state that is replaced, not trained."""
+        return self.lasting_share is not None
+
+    def value(self) -> Array:
+        """Return the value of the present step, all slices of which have arrived."""
+        if self.cached is None:
+            self.cached = self._assemble().reshape(self.shape)
+        return self.cached
+
+    @abstractmethod
+    def _assemble(self) -> Array:
+        """Return the value, of any shape."""
+
+    def split(self, gradient: Array | SparseRows) -> Iterator[tuple[Slice, Array | SparseRows]]:
+        """Yield each slice with its part of a gradient."""
+        if isinstance(gradient, SparseRows):
+            flat = gradient if self.takes_rows else gradient.dense().reshape(-1)
+        else:
+            flat = gradient.reshape(-1)
+        for slice_ in self.slices:
+            yield slice_, part_of(flat, slice_)
+
+    def default_gradient(self) -> Array | SparseRows:
+        """Return what a worker pushes that has computed no gradient: zeros or no rows, so that only decay applies."""
+        if self.lasting_share is not None:
+            return self.value() * np.float32(self.lasting_share)
+        return no_rows(self.shape) if self.takes_rows else np.zeros(self.shape, np.float32)
+
+    def pushed(self, slice_: Slice) -> None:
+        """Forget the value of a slice whose gradient has been sent: the next one is on its way."""
+        self.cached = None
+
+    @abstractmethod
+    def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
+        """Take what a server has sent for a slice at ``step``."""
+
+    def versions(self) -> dict[int, int]:
+        """Return the versions of the slices, by id, that can be brought up to date by changed rows."""
+        return {}
+
+    def forget(self) -> None:
+        """Forget all values."""
+        self.cached = None
+
+
+class ServedParam(ParamHome):
+    """A param whose values come from the servers in each step."""
+
+    def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
+        super().__init__(name, shape, slices, lasting_share)
+        self._slices: dict[int, Array] = {}
+        self._joined: np.ndarray | None = None
+
+    def _assemble(self) -> Array:
+        parts = [self._slices[slice_.id] for slice_ in self.slices]
+        if len(parts) == 1:
+            return parts[0]
+        # Joined in memory that is used again, because new pages cost more than the copy. Nothing computes with the
+        # values of a step any more when those of the next one are looked up.
+        if self._joined is None:
+            self._joined = np.empty(sum(part.size for part in parts), np.float32)
+        return _read_only(np.concatenate(parts, out=self._joined))
+
+    def pushed(self, slice_: Slice) -> None:
+        """Forget the value of a slice whose gradient has been sent."""
+        super().pushed(slice_)
+        self._slices.pop(slice_.id, None)
+
+    def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
+        """Take the value of a slice."""
+        self._slices[slice_.id] = array
+
+    def forget(self) -> None:
+        """Forget all values."""
+        super().forget()
+        self._slices.clear()
+
+
+class CachedRows(ParamHome):
+    """A worker's cache of a sparse param, an embedding table, refreshed by the rows that servers have changed."""
+
+    def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
+        super().__init__(name, shape, slices, lasting_share)
+        self._table = np.empty(slices[-1].stop, np.float32)
+        self._versions: dict[int, int] = {}
+
+    def _assemble(self) -> Array:
+        return _read_only(self._table)
+
+    def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
+        """Bring a slice to version ``step``, by its whole value or by the changed rows."""
+        values = self._table[slice_.start : slice_.stop]
+        if isinstance(array, SparseRows):
+            values.reshape(array.shape)[array.rows] = array.values
+        else:
+            values[:] = array
+        self._versions[slice_.id] = step
+
+    def versions(self) -> dict[int, int]:
+        """Return the version of each slice that has arrived, by id."""
+        return self._versions
+
+    def forget(self) -> None:
+        """Forget all values."""
+        super().forget()
+        self._versions.clear()
+
+
+class ReplicatedParam(ParamHome):
+    """A param of which the worker keeps a copy that it updates itself, by the summed gradients that servers send.
+
+    Where no server has a slice of it, the worker's own gradient is that of the whole batch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: Shape,
+        slices: Sequence[Slice],
+        replicas: ReplicatedParams,
+        lasting_share: float | None = None,
+    ):
+        super().__init__(name, shape, slices, lasting_share)
+        self._replicas = replicas
+
+    def _assemble(self) -> Array:
+        return self._replicas[self.name]
+
+    def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
+        """Update a slice by the sum of the workers' gradients of the step before ``step``."""
+        self._replicas.update(step - 1, self.name, slice_.start, array)
+
+    def update(self, step: int, gradient: Array | SparseRows) -> None:
+        """Update a param that no server has a slice of, by its gradient."""
+        self.cached = None
+        self._replicas.push(step, self.name, gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1))
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

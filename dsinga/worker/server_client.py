@@ -1,0 +1,95 @@
+"""A worker's client of one server: pulls values of slices, pushes gradients, takes part in collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dsinga.ops import Array
+from dsinga.server import Push
+from dsinga.transport.interface import Reply, Transport
+from dsinga.worker.send_buffer import SendBuffer
+
+
+class WorkerId(NamedTuple):
+    """Which worker: the generation of the run, its worker group, its partition, and how many the group has."""
+
+    generation: int
+    group: int
+    partition: int
+    partitions: int
+
+
+class ServerClient:
+    """Calls the methods of one server (:class:`dsinga.server.service.ShardService`). Used by one thread at a time."""
+
+    def __init__(self, transport: Transport, worker: WorkerId):
+        self.transport = transport
+        self._worker = worker
+        self._send_buffer: SendBuffer | None = None
+        self._lent: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
+
+    @property
+    def crosses_process(self) -> bool:
+        """Whether the server is in another process."""
+        return self.transport.crosses_process
+
+    def lend(self, send_buffer: SendBuffer) -> None:
+        """Send gradients that lie in ``send_buffer``, which the server has mapped, without a copy."""
+        self._send_buffer = send_buffer
+
+    def pull(self, ids: Sequence[int], version: int, since: Mapping[int, int]) -> ValuesReply:
+        """Ask for the values of slices at ``version``.
+
+        ``since`` maps slice ids to versions of values that the caller has. For these the reply may contain the changed
+        rows only.
+        """
+        reply = self.transport.call("pull", [ids, version, self._worker.group, list(since.items())])
+        return ValuesReply(reply, ids, self._lent)
+
+    def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False) -> None:
+        """Send gradients by slice id, which the server may overwrite; with ``skip``, leave the slices as they are.
+
+        If it fails, so does the next pull.
+        """
+        self._send("push", step, gradients, skip)
+
+    def push_pull(self, step: int, gradients: Mapping[int, Array], since: Mapping[int, int], skip: bool) -> ValuesReply:
+        """Do :meth:`push`, and ask for the values that result, as :meth:`pull` does."""
+        reply = self._send("push_pull", step, gradients, skip, list(since.items()))
+        return ValuesReply(reply, list(gradients), self._lent)
+
+    def collective(self, kind: str, key: str, array: Array) -> Reply:
+        """Give this worker's array to a collective of its group: "all_reduce" or "all_gather"."""
+        worker = self._worker
+        return self.transport.call(
+            "collective", [kind, key, worker.group, worker.partition, list(range(worker.partitions))], [array]
+        )
+
+    def _send(self, method: str, step: int, gradients: Mapping[int, Array], skip: bool, *fields: Any) -> Reply:
+        push = Push(self._worker.generation, self._worker.group, step, self._worker.partition, skip)
+        if skip:
+            return self.transport.call(method, [list(push), list(gradients), *fields])
+        if self._send_buffer is not None:
+            for id, gradient in gradients.items():
+                if self._send_buffer.holds(gradient):
+                    self._lent[id] = gradient
+        return self.transport.call(method, [list(push), list(gradients), *fields], list(gradients.values()), lend=True)
+
+
+class ValuesReply:
+    """The reply to a pull: values by slice id. Lent gradients of these slices are released when it has come."""
+
+    def __init__(self, reply: Reply, ids: Sequence[int], lent: dict[int, Array]):
+        self._reply, self._ids, self._lent = reply, ids, lent
+
+    def done(self) -> bool:
+        """Whether the values, or an error in their place, have come."""
+        return self._reply.done()
+
+    def result(self, timeout: float | None = None) -> dict[int, Array]:
+        """Return the values. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        values = self._reply.result(timeout)
+        for id in self._ids:
+            self._lent.pop(id, None)
+        return dict(zip(self._ids, values, strict=True))

@@ -1,0 +1,220 @@
+"""The contract of transports, which direct calls, shared memory and Dask Actors pass."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga import RunError
+from dsinga.ops import SparseRows
+from dsinga.transport.actor import ActorEndpoint, ActorTransport, join, split
+from dsinga.transport.endpoints import Endpoint, connect, find_service
+from dsinga.transport.interface import Ready, Transport, wait_for
+from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
+from tests.support.echo_service import EchoService
+
+WAIT = 20.0
+
+
+class EchoActor(ActorEndpoint):
+    """An Actor whose service is that of an endpoint of this process."""
+
+    def __init__(self, name: str, timeout: float = WAIT):
+        service = find_service(name)
+        assert service is not None
+        super().__init__(service, timeout)
+
+
+@pytest.fixture
+def name() -> str:
+    return uuid.uuid4().hex
+
+
+@pytest.fixture
+def service(name: str) -> Iterator[EchoService]:
+    service = EchoService()
+    endpoint = Endpoint(name, service)
+    yield service
+    endpoint.close("the test is over")
+
+
+@pytest.fixture(params=["direct", "shared", "actor"])
+def transport(request: pytest.FixtureRequest, name: str, service: EchoService) -> Iterator[Transport]:
+    """A transport of each kind to the service."""
+    if request.param == "actor":
+        client: Client = request.getfixturevalue("threads")
+        actor = client.submit(EchoActor, name, actor=True, pure=False)
+        with client.as_current():
+            yield ActorTransport(actor.result(WAIT))
+        return
+    made = connect(name, None) if request.param == "direct" else connect_to_host(name)
+    assert made is not None
+    yield made
+    made.close()
+
+
+class TestTransport:
+    @pytest.mark.parametrize("size", [0, 1, 5, 5_000, 300_000])
+    def test_arrays_of_any_size_come_and_go(self, transport: Transport, size: int) -> None:
+        array = np.random.default_rng(size).random(size, np.float32)
+        small, large = transport.call("double", (), [np.arange(3), array]).result(WAIT)
+        np.testing.assert_array_equal(small, [0, 2, 4])
+        np.testing.assert_array_equal(large, array + array)
+        assert large.dtype == np.float32
+
+    @pytest.mark.parametrize("dtype", ["u1", "i4", "i8", "f4", "f8", "?"])
+    def test_dtypes_and_shapes_are_kept(self, transport: Transport, dtype: str) -> None:
+        for shape in [(), (3,), (2, 0), (4, 3, 2), (40, 30, 20)]:
+            array = np.ones(shape, dtype)
+            (answer,) = transport.call("echo", (), [array]).result(WAIT)
+            assert (answer.dtype, answer.shape) == (array.dtype, shape)
+            np.testing.assert_array_equal(answer, array)
+
+    @pytest.mark.parametrize("rows", [2, 64])
+    def test_a_channels_last_image_stays_channels_last(self, transport: Transport, rows: int) -> None:
+        image = np.random.default_rng(0).random((rows, 8, 8, 3), np.float32).transpose(0, 3, 1, 2)
+        (answer,) = transport.call("echo", (), [image]).result(WAIT)
+        np.testing.assert_array_equal(answer, image)
+        assert answer.strides == image.strides
+
+    def test_sparse_rows_arrive_as_such(self, transport: Transport) -> None:
+        rows = SparseRows(np.array([1, 5, 900]), np.arange(6, dtype=np.float32).reshape(3, 2), (1000, 2))
+        dense = np.ones(3, np.float32)
+        first, answer = transport.call("echo", (), [dense, rows]).result(WAIT)
+        assert isinstance(answer, SparseRows)
+        np.testing.assert_array_equal(first, dense)
+        np.testing.assert_array_equal(answer.dense(), rows.dense())
+        assert answer.rows.dtype == np.int64
+
+    def test_fields_arrive_as_plain_values(self, transport: Transport) -> None:
+        (answer,) = transport.call("fields", [1, -2.5, True]).result(WAIT)
+        np.testing.assert_array_equal(answer, [1, -2.5, True])
+
+    def test_a_call_without_arrays_is_answered(self, transport: Transport) -> None:
+        assert list(transport.call("nothing").result(WAIT)) == []
+
+    def test_replies_are_those_of_their_calls_in_whatever_order_they_are_read(self, transport: Transport) -> None:
+        replies = [transport.call("fields", [number]) for number in range(50)]
+        for number in reversed(range(50)):
+            (answer,) = replies[number].result(WAIT)
+            assert answer == [number]
+            assert replies[number].done()
+
+    def test_a_refused_call_says_why_and_later_calls_are_served(self, transport: Transport) -> None:
+        with pytest.raises(RunError, match="refused"):
+            transport.call("refuse").result(WAIT)
+        with pytest.raises((RunError, ValueError), match="a fault"):
+            transport.call("fail").result(WAIT)
+        (answer,) = transport.call("double", (), [np.ones(1)]).result(WAIT)
+        assert answer == [2]
+
+    def test_a_wait_ends(self, transport: Transport, service: EchoService) -> None:
+        reply = transport.call("later")
+        with pytest.raises(TimeoutError):
+            reply.result(0.05)
+        assert not reply.done()
+        with pytest.raises(RunError, match=r"waited 0\.1 s for an echo"):
+            wait_for(reply, 0.1, "an echo")
+        with pytest.raises(RunError, match="the run has ended"):
+            wait_for(reply, 100, "an echo", lambda: "the run has ended")
+
+    def test_a_later_answer_comes(self, transport: Transport, service: EchoService) -> None:
+        reply = transport.call("later")
+        timer = threading.Timer(0.05, lambda: service.waiting[0].set_result([np.ones(2)]))
+        timer.start()
+        (answer,) = reply.result(WAIT)
+        timer.join()
+        np.testing.assert_array_equal(answer, [1, 1])
+
+    def test_a_later_error_comes(self, transport: Transport, service: EchoService) -> None:
+        reply = transport.call("later")
+        timer = threading.Timer(0.05, lambda: service.waiting[0].set_exception(RunError("too late")))
+        timer.start()
+        with pytest.raises(RunError, match="too late"):
+            reply.result(WAIT)
+        timer.join()
+
+
+def test_direct_calls_hand_over_the_arrays_themselves(name: str, service: EchoService) -> None:
+    transport = connect(name, None)
+    array = np.ones(3)
+    assert not transport.crosses_process
+    assert transport.call("echo", (), [array]).result(WAIT)[0] is array
+
+
+def test_a_transport_of_this_process_does_not_keep_a_service_alive(name: str) -> None:
+    service = EchoService()
+    endpoint = Endpoint(name, service, to_host=False)
+    transport, gone = connect(name, None), weakref.ref(service)
+    endpoint.close("the run has ended")
+    del service, endpoint
+    assert gone() is None
+    with pytest.raises(RunError, match="no longer in this process"):
+        transport.call("echo")
+
+
+def test_the_nearest_way_is_taken(name: str) -> None:
+    class Somewhere:
+        def call(self, header: bytes, payload: np.ndarray) -> None: ...
+
+    assert isinstance(connect(name, Somewhere()), ActorTransport)
+    endpoint = Endpoint(name, EchoService())
+    assert not connect(name, None).crosses_process
+    assert isinstance(connect_to_host(name), SharedMemoryTransport)
+    endpoint.close("the test is over")
+
+
+def test_an_actor_says_what_it_waited_for(name: str, service: EchoService, threads: Client) -> None:
+    actor = threads.submit(EchoActor, name, 0.1, actor=True, pure=False).result(WAIT)
+    with threads.as_current(), pytest.raises(RunError, match=r"waited 0\.1 s at a service"):
+        ActorTransport(actor).call("later").result(WAIT)
+
+
+def test_a_lost_actor_is_a_lost_server() -> None:
+    class Lost(Ready):
+        def result(self, timeout: float | None = None) -> list[np.ndarray]:
+            raise OSError("Unable to contact Actor's worker")
+
+    with pytest.raises(RunError, match="a server was lost while waiting for w"):
+        wait_for(Lost(), 10, "w")
+
+
+ARRAYS = st.lists(
+    st.builds(
+        lambda shape, seed, flip: np.random.default_rng(seed).random(shape).T if flip else np.zeros(shape, np.int32),
+        st.lists(st.integers(0, 5), max_size=4).map(tuple),
+        st.integers(0, 9),
+        st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+@given(ARRAYS)
+def test_any_arrays_are_joined_and_split_again(arrays: list[np.ndarray]) -> None:
+    layouts, payload = join(arrays)
+    answers = split(layouts, payload)
+    assert len(answers) == len(arrays)
+    for answer, array in zip(answers, arrays, strict=True):
+        np.testing.assert_array_equal(answer, array)
+        assert answer.dtype == array.dtype
+
+
+def test_a_cancelled_future_is_an_error_at_the_other_end(name: str, service: EchoService) -> None:
+    transport = connect_to_host(name)
+    assert transport is not None
+    reply = transport.call("later")
+    transport.call("nothing").result(WAIT)
+    pending: Future[object] = service.waiting[0]
+    pending.cancel()
+    with pytest.raises(RunError, match="Cancelled"):
+        reply.result(WAIT)
