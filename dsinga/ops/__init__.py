@@ -1,4 +1,4 @@
-"""Array kernels behind one small interface, and the choice of a backend."""
+"""Array kernels behind one interface, and the choice of a backend: numpy, oneDNN or CuPy."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def _cupy() -> Ops:
 
 
 BACKENDS: dict[str, Callable[[], Ops]] = {"onednn": _onednn, "numpy": _numpy, "cupy": _cupy}
-"""Name -> maker, best first; a maker raises UserError, in one sentence, if the backend cannot load here.
+"""Factories of the backends by name, the default first; each raises UserError, in one sentence, if it cannot load here.
 
-The numpy backend always loads, so that cupy, after it, runs only where it is asked for.
+The numpy backend always loads, so cupy, which comes after it, is used only on request.
 """
 
 _loaded: dict[str, Ops] = {}
@@ -46,10 +46,10 @@ _lock = threading.Lock()
 
 
 def get_ops(name: str | None = None) -> Ops:
-    """Return the backend ``name``: one instance for the whole process, safe to use from several threads.
+    """Return the backend ``name``: one instance for the process, which several threads may use.
 
-    The environment variable ``DSINGA_OPS`` wins over ``name``. Without either, the best backend that loads.
-    Raises UserError if the name is unknown, or if the backend asked for cannot load.
+    The environment variable ``DSINGA_OPS`` overrides ``name``. Without either, it is the first backend that loads.
+    Raises UserError if the name is unknown, or if the named backend cannot load.
     """
     variable = os.environ.get("DSINGA_OPS")
     if variable:

@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a device's that may be under way, for backends of either kind."""
+"""Asynchronous copies between host and device memory, and their stand-in for backends in host memory."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dsinga.ops.types import Array
 
 
 class AsyncCopy(ABC):
-    """A copy that was begun. What is copied must not be changed before :meth:`result` has been called."""
+    """A copy between host and device memory that was started; its source must not change before :meth:`result`."""
 
     @abstractmethod
     def result(self) -> Array:
-        """Return the copy: for a device, an array that its next kernels may use; for the host, one that is all there.
+        """Return the copy: an array that the device's next kernels may use, or a complete array of the host.
 
-        Only the way to the host makes the caller wait; the way up lets the device wait, where it must. May be called
-        more than once and gives the same array again.
+        The caller waits for a copy to the host; the device itself waits for a copy to the device. Further calls return
+        the same array.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class FinishedCopy(AsyncCopy):
-    """What had no way to go: the backend's arrays live in host memory."""
+    """The array itself, for backends whose arrays are in host memory: nothing is copied."""
 
     array: Array
 
     def result(self) -> Array:
-        """Return the array itself, not a copy."""
+        """Return the array, not a copy."""
         return self.array

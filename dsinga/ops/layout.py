@@ -1,6 +1,6 @@
-"""How the CPU backends lay images out: logically (B, C, H, W), in memory (B, H, W, C).
+"""The layout of images in the CPU backends: logically (B, C, H, W), in memory (B, H, W, C).
 
-Channels-last memory is what CPU convolutions are fastest on; logical (B, C, H, W) is what SINGA's params mean.
+CPU convolutions are fastest on channels-last memory; SINGA's params are for logical (B, C, H, W).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def to_image(rows: Array) -> Array:
 
 def by_channel(x: Array) -> Array:
     """Return x (B, C, ...) as (n, C), one row for each pixel: a view if x is channels-last, else a copy."""
-    last = x.transpose(0, *range(2, x.ndim), 1)  # moveaxis does the same in twenty times the time
+    last = x.transpose(0, *range(2, x.ndim), 1)  # np.moveaxis takes far longer
     return last.reshape(x.size // max(x.shape[1], 1), x.shape[1])
 
 
 def join_rows(x: Array) -> Array:
-    """Return x (n, C) as (n/g, g·C), g rows in one: sums over n run faster on long rows, and in shorter chains."""
+    """Return x (n, C) as (n/g, g·C), g rows joined: sums over n are faster, and more exact, on fewer long rows."""
     rows, columns = x.shape
     group = gcd(rows, 16)
     return x.reshape(rows // group, group * columns)
 
 
 def output_size(size: int, kernel: int, stride: int, pad: int) -> int:
-    """Return how many windows fit: floor((size + 2·pad - kernel) / stride) + 1."""
+    """Return the number of windows along an axis: floor((size + 2·pad - kernel) / stride) + 1."""
     count = (size + 2 * pad - kernel) // stride + 1
     assert count > 0, f"a window of {kernel} does not fit {size} pixels padded by {pad}"
     return count
@@ -69,7 +69,7 @@ def crop_rows(padded: Array, pad: Pair) -> Array:
 
 
 def taps(padded: Array, kernel: Pair, stride: Pair, outputs: Pair) -> list[Array]:
-    """Return, for each position in the kernel (row-major), the view (B, H', W', C) of what it meets in every window."""
+    """Return for each position in the kernel (row-major) a view (B, H', W', C): its pixel in every window."""
     height, width = stride[0] * (outputs[0] - 1) + 1, stride[1] * (outputs[1] - 1) + 1
     return [
         padded[:, i : i + height : stride[0], j : j + width : stride[1]]

@@ -1,6 +1,6 @@
-"""Formulas as straight-line programs: what numpy's ufuncs a formula calls, found by running it once on symbols.
+"""Traces an updater's formula into a straight-line program of numpy ufuncs, by running it once on symbols.
 
-A backend makes one kernel of a program. Its operations are exactly rounded in float32, so that a kernel which rounds
+A backend compiles a program into one kernel. The operations are exactly rounded in float32, so a kernel that rounds
 after each of them has numpy's bits.
 """
 
@@ -20,18 +20,18 @@ W, G, FIRST_SLOT = 0, 1, 2
 
 
 class Untraceable(TypeError):
-    """The formula does what no program can say: it looks at numbers, or calls what is not in OPERATIONS."""
+    """The formula cannot be traced: it depends on values, or calls a function that is not in OPERATIONS."""
 
 
 class UfuncOperand(NamedTuple):
-    """A register, or one of the constants."""
+    """An operand of a ufunc: a register or a constant, by its number."""
 
     kind: Literal["register", "constant"]
     number: int
 
 
 class UfuncCall(NamedTuple):
-    """A ufunc by its name, the register for its result, and what it takes."""
+    """A call of a ufunc: its name, the register of its result, and its operands."""
 
     name: str
     result: int
@@ -39,10 +39,10 @@ class UfuncCall(NamedTuple):
 
 
 class UfuncProgram(NamedTuple):
-    """What is done to each element, in order; values of constants are told apart from it.
+    """The ufuncs that a formula applies to each element, in order, without the values of its constants.
 
-    Registers are w, g, ``slots`` of state, and then as many as are wanted, ``registers`` in all. ``changed`` are those
-    of w and state that differ afterwards.
+    Registers are w, g, one for each of the ``slots`` of state, and then temporary ones, ``registers`` in all.
+    ``changed`` are the registers among w and state that the program writes.
     """
 
     operations: tuple[UfuncCall, ...]
@@ -52,26 +52,26 @@ class UfuncProgram(NamedTuple):
 
 
 class TracedFormula(NamedTuple):
-    """A program and its constants, in the order in which the formula uses them."""
+    """A program and its constants, in the order of their use."""
 
     program: UfuncProgram
     constants: tuple[float, ...]
 
 
 def trace(formula: Formula, slots: int) -> TracedFormula:
-    """Return what a formula does to arrays with so many slots. Raises Untraceable where no program says it."""
+    """Return the program of a formula with ``slots`` arrays of state. Raises Untraceable if there is none."""
     tape = _Tape()
     w, g, *state = (tape.symbol() for _ in range(FIRST_SLOT + slots))
     formula(w, g, state, tape.symbol(), tape.symbol())
     written = {operation.result for operation in tape.operations}
     if G in written:
-        raise Untraceable("the gradient is changed")
+        raise Untraceable("the formula changes the gradient")
     changed = tuple(number for number in range(FIRST_SLOT + slots) if number in written)
     return TracedFormula(UfuncProgram(tuple(tape.operations), slots, tape.registers, changed), tuple(tape.constants))
 
 
 class _Tape:
-    """What symbols have been through."""
+    """Records the ufuncs called on its symbols."""
 
     def __init__(self) -> None:
         self.operations: list[UfuncCall] = []
@@ -86,13 +86,13 @@ class _Tape:
         if isinstance(value, _Symbol) and value.tape is self:
             return UfuncOperand("register", value.number)
         if type(value) not in (int, float, np.float32):  # a float64 of numpy's would widen the block
-            raise Untraceable(f"{type(value).__name__} is no operand")
+            raise Untraceable(f"{type(value).__name__} cannot be an operand")
         self.constants.append(float(value))
         return UfuncOperand("constant", len(self.constants) - 1)
 
 
 class _Symbol(NDArrayOperatorsMixin):
-    """Stands for a block."""
+    """A placeholder for a block of numbers."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -110,7 +110,7 @@ class _Symbol(NDArrayOperatorsMixin):
         return result
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise Untraceable("a block is taken for an array of numbers")
+        raise Untraceable("the formula converts a block to a numpy array")
 
     def __bool__(self) -> bool:
-        raise Untraceable("what is done depends on a number of the block")
+        raise Untraceable("the formula branches on values of a block")

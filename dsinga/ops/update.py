@@ -1,7 +1,7 @@
-"""Changing params by their gradients where they lie: a formula, and how it is applied to arrays of one kind or another.
+"""In-place updates of params: the formula of an updater, and its application to arrays of the host or of a device.
 
-What is here takes any arrays that know numpy's ufuncs, those of the host in blocks that stay in its caches. A backend
-that pays for each call may apply the same formulas to all params at once: see :meth:`dsinga.ops.Ops.update`.
+It works on any arrays that support numpy's ufuncs; host arrays are updated in blocks that stay in the caches. A backend
+with expensive calls may apply the same formulas to all params at once: see :meth:`dsinga.ops.Ops.update`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dsinga.ops import buffers
 from dsinga.ops.types import Array
 
 Formula = Callable[[Array, Array, Sequence[Array], Array, Array], None]
-"""Changes w and slots, in place and element by element, by numpy's ufuncs: (w, g, slots, t, s), blocks of one length.
+"""A function (w, g, slots, t, s) that changes w and slots in place, element by element, by numpy's ufuncs.
 
-``t`` and ``s`` are scratch; ``g`` may be ``t`` itself and is not written otherwise. Equal formulas do the same.
+All are blocks of one length; ``t`` and ``s`` are scratch. ``g`` may be ``t`` itself and is not written otherwise.
+Formulas that compare equal compute the same.
 """
 
-# Elements; value, gradient, state and scratch of a block stay in the caches over its passes: in a core's own L2 cache
-# blocks a quarter as large would be no quicker. Each pass gives the interpreter up and asks for it again, and a thread
-# that has to wait is woken after 0.1 ms: where two threads update, fewer passes are quicker.
+# Elements: value, gradient, state and scratch of a block stay in the caches over its passes. Each pass releases and
+# takes the interpreter's lock, so if two threads update, few large blocks are faster than many small ones.
 BLOCK = 1 << 18
 
 
 class Update(NamedTuple):
-    """One update of a param by a formula: ``value``, ``gradient`` and ``state`` are flat float32 arrays.
+    """One param's update: its formula and the 1-d float32 arrays ``value``, ``gradient`` and ``state``.
 
-    Where there are ``rows`` (n,), which rise, ``gradient`` is (n, width): that of these rows of the value, seen as
-    (rows, width). The other rows do not move.
+    With ``rows`` (n,), ascending, ``gradient`` is (n, width): the gradient of these rows of the value seen as
+    (-1, width). The other rows are not changed.
     """
 
     formula: Formula
@@ -42,7 +42,7 @@ class Update(NamedTuple):
 
 
 def apply(update: Update, clip_norm: float = 0.0) -> None:
-    """Change one param; see :meth:`dsinga.ops.Ops.update`."""
+    """Update one param in place, having scaled its gradient down to ``clip_norm`` unless that is 0."""
     if update.rows is None:
         _apply(update, clip_norm)
         return
@@ -57,29 +57,29 @@ def apply(update: Update, clip_norm: float = 0.0) -> None:
 
 def _apply(update: Update, clip_norm: float) -> None:
     formula, value, gradient, state, _ = update
-    shrink = shrinkage(gradient, clip_norm) if clip_norm else 1.0
+    factor = clip_factor(gradient, clip_norm) if clip_norm else 1.0
     arrays = [value, gradient, *state]
-    length = block_of(value)
-    of_host = type(value) is np.ndarray
-    scratch: Any = buffers.empty((2, length), dtype=value.dtype) if of_host else (value.copy(), value.copy())
+    length = block_length(value)
+    is_on_host = type(value) is np.ndarray
+    scratch: Any = buffers.empty((2, length), dtype=value.dtype) if is_on_host else (value.copy(), value.copy())
     for start in range(0, value.size, length):
         w, g, *slots = (array[start : start + length] for array in arrays)
         t, s = scratch[0][: w.size], scratch[1][: w.size]
-        formula(w, np.multiply(g, shrink, out=t) if shrink < 1.0 else g, slots, t, s)
+        formula(w, np.multiply(g, factor, out=t) if factor < 1.0 else g, slots, t, s)
 
 
-def block_of(array: Any) -> int:
-    """Return how many elements are changed at once: the caches of a CPU are small, a device takes an array whole."""
+def block_length(array: Any) -> int:
+    """Return how many elements are updated at once: BLOCK in the caches of a CPU, the whole array on a device."""
     return max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)
 
 
-def shrinkage(gradient: Array, most: float) -> float:
-    """Return the factor, at most 1, that brings a gradient down to the Euclidean norm ``most``.
+def clip_factor(gradient: Array, max_norm: float) -> float:
+    """Return the factor, at most 1, that scales a gradient down to the Euclidean norm ``max_norm``.
 
-    1 for one that is not finite: it is not made to look as if it were.
+    It is 1 for a gradient that is not finite, so that NaN and infinity stay visible.
     """
-    squares, length = 0.0, block_of(gradient)
+    squares, length = 0.0, block_length(gradient)
     for start in range(0, gradient.size, length):
         squares += float(np.square(gradient[start : start + length], dtype=np.float64).sum())
     norm = math.sqrt(squares)
-    return most / norm if most < norm < math.inf else 1.0
+    return max_norm / norm if max_norm < norm < math.inf else 1.0

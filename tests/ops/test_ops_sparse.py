@@ -51,13 +51,13 @@ def test_a_part_is_that_of_the_whole(chosen, one, other):
 @pytest.mark.parametrize(
     ("rows", "values", "message"),
     [
-        (np.array([0, 1], np.int32), (2, 3), "its rows must be int64, one after the other, not int32"),
+        (np.array([0, 1], np.int32), (2, 3), "its rows must be a 1-d int64 array, not int32"),
         (np.array([[0]]), (1, 3), r"not int64 of shape \(1, 1\)"),
         (np.array([0, 1]), (3, 3), r"its values must be of shape \(2, 3\), not \(3, 3\)"),
-        (np.array([0, 9]), (2, 3), "its rows must rise from 0 at least to 8 at most"),
-        (np.array([-1, 1]), (2, 3), "must rise from 0"),
-        (np.array([1, 1]), (2, 3), "each once"),
-        (np.array([2, 1]), (2, 3), "must rise"),
+        (np.array([0, 9]), (2, 3), "its rows must be strictly ascending from 0 or more to 8 or less"),
+        (np.array([-1, 1]), (2, 3), "must be strictly ascending from 0"),
+        (np.array([1, 1]), (2, 3), "strictly ascending"),
+        (np.array([2, 1]), (2, 3), "must be strictly ascending"),
     ],
 )
 def test_rows_that_are_wrong_are_found(rows, values, message):

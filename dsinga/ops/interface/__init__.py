@@ -1,0 +1,32 @@
+"""The kernel interface: the methods that every backend implements.
+
+Layers call kernels through an :class:`Ops` object. Shapes are tuples, ``B`` is the batch, images are logically
+``(B, C, H, W)``. A backend may lay out images in memory as it likes (the CPU backends use channels-last strides);
+callers see the logical shape. Arrays are float32 unless a kernel is given float64, which the numpy backend computes in
+float64 (the reference for gradient checks). No kernel but ``update`` changes its arguments.
+
+A :data:`~dsinga.ops.types.Pair` is ``(vertical, horizontal)``: kernel, stride and pad are pairs.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from dsinga.ops.interface.arrays import ArrayOps
+from dsinga.ops.interface.images import ImageOps
+from dsinga.ops.interface.sequences import SequenceOps
+
+__all__ = ["Ops"]
+
+
+class Ops(ArrayOps, ImageOps, SequenceOps):
+    """Array kernels of one backend, stateless for its callers: what it caches never changes a result."""
+
+    @abstractmethod
+    def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
+        """Return the backend for one worker: itself on CPUs; on GPUs, one with streams of its own.
+
+        ``device`` is the number of a GPU among those that this process sees, the first if None. ``precision`` is that
+        of products of float32 arrays: "float32", "tf32" or "bf16"; stored arrays stay float32. Raises UserError if the
+        backend has no such device or precision.
+        """

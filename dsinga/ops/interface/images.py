@@ -1,0 +1,130 @@
+"""Inner products, convolution, pooling and normalisation: the part of the kernel interface that image nets use."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.ops.interface.elementwise import ElementwiseOps
+from dsinga.ops.types import Array, Pair
+
+
+class ImageOps(ElementwiseOps):
+    """Kernels of fully connected layers, of images (B, C, H, W), and of normalisation."""
+
+    # -- inner product ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        """(B, I), W (O, I), or (I, O) if ``transpose``, b (O,) -> (B, O): x Wᵀ + b."""
+
+    @abstractmethod
+    def inner_product_grad(
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        """Return (dx (B, I), dw like w, db (O,)); dx and db are None where not needed."""
+
+    # -- convolution and pooling -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
+        """Cross-correlation: (B, C, H, W), w (F, C, kh, kw), b (F,) -> (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
+
+    @abstractmethod
+    def convolution_grad(
+        self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        """Return (dx like x, dw like w, db (F,)); dx and db are None where not needed."""
+
+    @abstractmethod
+    def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
+        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. No workspace if not ``train``.
+
+        A pad is smaller than its kernel, so that every window meets the image.
+        """
+
+    @abstractmethod
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        """Return dx: each dy is added to the first maximum of its window (row-major)."""
+
+    @abstractmethod
+    def avg_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        """(B, C, H, W) -> (B, C, H', W'): window sum / (kh·kw), padding counted as zeros (SINGA's kPooling)."""
+
+    @abstractmethod
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> Array:
+        """Return dx, of the shape of x."""
+
+    # -- normalisation ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
+        """Across channels: y = x·norm^(-beta), norm = k + alpha/size · Σ x² over channels c ± size//2, clipped."""
+
+    @abstractmethod
+    def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        """Return dx."""
+
+    @abstractmethod
+    def channel_sums(self, x: Array, y: Array | None = None) -> Array:
+        """Sum of x, or of x·y, over all axes but axis 1: (B, C, ...) -> (C,), accumulated and returned in float64."""
+
+    @abstractmethod
+    def channel_moments(self, x: Array) -> tuple[Array, Array]:
+        """Return (mean, variance), (C,) each in float64, of x (B, C, ...) over all axes but axis 1; 0 if x is empty.
+
+        The variance is the biased one, computed about the mean, so that it is exact for numbers far from 0, too.
+        """
+
+    @abstractmethod
+    def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
+        """Return (Σ dy, Σ dy·(x - mean)/√(variance + epsilon)), (C,) each, over all axes but axis 1, in float64.
+
+        ``mean`` and ``variance`` are float64 (C,).
+        """
+
+    @abstractmethod
+    def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
+        """Return factor·(dy + slope·x + shift) in the layout of x (B, C, ...); the constants are (C,) along axis 1."""
+
+    @abstractmethod
+    def batch_norm_slopes(
+        self, scale: Array, mean: Array, variance: Array, sums: Sequence[Array], size: int, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        """Return (factor, slope, shift) for :meth:`batch_norm_grad`, given its ``sums`` over all ``size`` numbers.
+
+        With inverse = 1/√(variance + epsilon): scale·inverse, -inverse·Σ(dy·x̂)/size, -Σdy/size - slope·mean.
+        """
+
+    @abstractmethod
+    def batch_norm_affine(
+        self, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float
+    ) -> tuple[Array, Array]:
+        """Return (factor, shift) for :meth:`channel_affine`: scale/√(variance + epsilon), bias - mean·factor."""
+
+    @abstractmethod
+    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
+        """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64."""
+
+    @abstractmethod
+    def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
+        """x·scale + shift with scale and shift (C,) along axis 1."""
+
+    def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
+        """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of an array of the shape of x, and ``relu``."""
+        y = self.channel_affine(x, scale, shift)
+        return self.relu(y if other is None else self.add(y, other))
+
+    @abstractmethod
+    def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        """(R, n), scale and shift (n,) -> ((R, n), workspace): scale·(x - mean)/√(var + epsilon) + shift, row by row.
+
+        The variance is the biased one. No workspace if not ``train``.
+        """
+
+    @abstractmethod
+    def layer_norm_grad(
+        self, x: Array, workspace: Any, dy: Array, scale: Array, epsilon: float
+    ) -> tuple[Array, Array, Array]:
+        """Return (dx (R, n), dscale (n,), dshift (n,))."""

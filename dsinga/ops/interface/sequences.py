@@ -1,0 +1,84 @@
+"""Lookup, recurrent cells and conditional random fields: the part of the kernel interface that works on sequences."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.ops.types import Array
+
+
+class SequenceOps(ABC):
+    """Kernels of characters, words and sequences (B, T, ...)."""
+
+    # -- characters and words --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def one_hot(self, codes: Array, size: int) -> Array:
+        """Integers (...) -> (..., size) float32: 1 at the integer's index, 0 elsewhere; all 0 where it is -1."""
+
+    @abstractmethod
+    def embedding(self, table: Array, codes: Array) -> Array:
+        """Table (V, d), integers (...) -> (..., d): the rows of these numbers, zeros where a number is -1."""
+
+    @abstractmethod
+    def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
+        """Return the rows of the table that have a gradient, (k,) ascending, and their gradients, (k, d)."""
+
+    # -- recurrent -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def recurrent(
+        self,
+        cell: str,
+        x: Array,
+        params: Sequence[Array],
+        state: Array | None,
+        lengths: Array | None,
+        reverse: bool,
+        train: bool,
+    ) -> tuple[Array, Array, Any]:
+        """Run sequences x (B, T, n) through a recurrent cell: (B, T, H), the last state (B, S), workspace if ``train``.
+
+        Cells, their params (the last ones, biases, may be left out together) and the width S of a state:
+
+        - "rnn": h' = tanh(x W_hxᵀ + h W_hhᵀ + b); W_hx (H, n), W_hh (H, H), b (H,). S = H.
+        - "gru", SINGA's: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r likewise, c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ)),
+          h' = z∘h + (1 - z)∘c; z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H.
+        - "lstm": i, f, o by σ and g by tanh of x W_hxᵀ + h W_hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'); W_hx (4H, n),
+          W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
+
+        ``state`` (B, S) is the first state of each row, zeros if None. Of row b the first ``lengths[b]`` steps are
+        computed (all if ``lengths`` is None); the others are 0 in the result. If ``reverse``, a row is run from its
+        last step to its first; each result keeps the position of its step.
+        """
+
+    @abstractmethod
+    def recurrent_grad(
+        self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
+    ) -> tuple[Array | None, Array | None, Sequence[Array]]:
+        """Return (dx (B, T, n), dstate (B, S), gradients like ``params``); the first two are None where not needed."""
+
+    # -- conditional random fields over tags -----------------------------------------------------------------
+    #
+    # A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt], and
+    # P(y) = exp(score of y) / Σ exp(score of any tags). Steps after the end are ignored.
+
+    @abstractmethod
+    def crf(self, x: Array, tags: Array, transitions: Array, start: Array, train: bool) -> tuple[Array, Any]:
+        """x (B, T, K), tags (B, T) integers in [0, K), -1 after the end -> (-log P(tags) (B,), workspace).
+
+        Transitions are (K, K), from row to column, start (K,); every sequence has one step at least. By the forward
+        algorithm, in log space. No workspace if not ``train``.
+        """
+
+    @abstractmethod
+    def crf_grad(
+        self, x: Array, tags: Array, transitions: Array, start: Array, workspace: Any
+    ) -> tuple[Array, Array, Array]:
+        """Return (dx, dtransitions, dstart) of the sum of the losses: expected counts minus those of the given tags."""
+
+    @abstractmethod
+    def crf_decode(self, x: Array, lengths: Array, transitions: Array, start: Array) -> Array:
+        """Return the tags (B, T) int64 of the highest score, -1 after the end (Viterbi); ties go to the lower tag."""
