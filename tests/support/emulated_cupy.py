@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -163,17 +164,23 @@ def note(kernel: str) -> None:
 
 @functools.cache
 def compiled(code: str, options: tuple[str, ...]) -> ctypes.PyDLL:
-    """Return a source compiled as C++, a PyDLL: one launch at a time."""
+    """Return a source compiled as C++, from a cache of the user's: a PyDLL, which runs one launch at a time."""
     code = code.replace("extern __shared__ double memory[]", "static double memory[6144]")
     names = re.findall(r"^KERNEL (\w+)\(", code, re.M) + re.findall(r"^IMAGES\((\w+),", code, re.M)
-    text = "\n".join([f'#include "{HEADER}"', code, *(f"EMULATE({name})" for name in names)])
+    text = "\n".join([f'#include "{HEADER.name}"', code, *(f"EMULATE({name})" for name in names)])
     digest = hashlib.sha256("".join((text, HEADER.read_text(), *options)).encode()).hexdigest()
-    target = Path(tempfile.gettempdir()) / f"dsinga-{digest}.so"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsinga-tests"
+    target = cache / f"{digest}.so"
     if not target.exists():
-        command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *(o for o in options if o.startswith("-D"))]
-        done = target.with_suffix(".part")
-        subprocess.run([*command, "-x", "c++", "-", "-o", str(done)], input=text, text=True, check=True, timeout=110)
-        done.rename(target)
+        cache.mkdir(parents=True, exist_ok=True)
+        macros = [option for option in options if option.startswith("-D")]
+        command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{HEADER.parent}", *macros]
+        with tempfile.TemporaryDirectory(dir=cache) as folder:  # other processes may compile the same source
+            library = Path(folder) / target.name
+            subprocess.run(
+                [*command, "-x", "c++", "-", "-o", str(library)], input=text, text=True, check=True, timeout=110
+            )
+            library.replace(target)
     return ctypes.PyDLL(str(target))
 
 
