@@ -48,7 +48,7 @@ class ElementwiseFunction(Layer):
 
 @register("layer", "kReLU")
 class ReLU(ElementwiseFunction):
-    """max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, a fault that is not kept."""
+    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault."""
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -66,7 +66,7 @@ class ReLU(ElementwiseFunction):
 
 @register("layer", "kSigmoid")
 class Sigmoid(ElementwiseFunction):
-    """1 / (1 + exp(-x))."""
+    """Logistic sigmoid, 1 / (1 + exp(-x))."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.sigmoid(x)
@@ -77,7 +77,7 @@ class Sigmoid(ElementwiseFunction):
 
 @register("layer", "kSTanh")
 class STanh(ElementwiseFunction):
-    """1.7159047·tanh(0.66666667·x)."""
+    """Scaled tanh, 1.7159047·tanh(0.66666667·x)."""
 
     outer: ClassVar[float] = OUTER
     inner: ClassVar[float] = INNER
@@ -90,7 +90,7 @@ class STanh(ElementwiseFunction):
 
 
 class Tanh(STanh):
-    """tanh(x); in SINGA only kActivation has it."""
+    """Plain tanh(x), which in SINGA only kActivation offers."""
 
     outer: ClassVar[float] = 1.0
     inner: ClassVar[float] = 1.0
@@ -106,7 +106,7 @@ FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
 
 @register("layer", "kActivation", "kCudnnActivation")
 class Activation(ElementwiseFunction):
-    """The function that ``activation_conf.type`` names; RELU by default."""
+    """The activation function that ``activation_conf.type`` names, RELU by default."""
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

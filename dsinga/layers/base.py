@@ -1,4 +1,4 @@
-"""What a layer is: a pure function of its params, its sources and a context."""
+"""Layer, the base class of all layers: a pure function of its params, its sources and a context."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sou
 
 @dataclass(frozen=True)
 class ParamSpec:
-    """A param that a layer wants.
+    """A param of a layer: its role, its shape, and how it is cut, filled and updated.
 
     ``role`` ("weight", "bias", ...) names the param when the job does not. ``cut_axis`` is the axis cut with the
     layer's dimension 1, None if the param is replicated. ``trainable`` is False for lasting state (running means):
-    its new value travels where a gradient would, and replaces the old. ``initial`` fills it if the job has no ``init``.
+    its new value is sent in place of a gradient, and replaces the old one. ``initial`` fills it if the job has no
+    ``init``.
 
-    ``sparse`` says that its gradient may come as :class:`dsinga.ops.SparseRows`: then only these rows travel and are
-    updated. Elsewhere such a gradient is made whole.
+    ``sparse`` says that its gradient may be a :class:`dsinga.ops.SparseRows`: then only these rows are sent and
+    updated. Where it must be added to a dense gradient, it is made dense.
 
-    ``by_rows`` is for state of which each row of the batch has its own, (B, ...), as is the hidden state that a
-    recurrent layer carries over to the next batch: a worker that computes some rows of the batch is given those of the
-    param, and gives back those. Such a param exists in training only: in other phases the layer is made without it.
+    ``by_rows`` is for state (B, ...) with an entry for each row of the batch, such as the hidden state that a recurrent
+    layer carries over to the next batch: a worker that computes some rows of the batch gets and returns these rows of
+    the param. Such a param exists in training only: in other phases the layer is made without it.
     """
 
     role: str
@@ -43,19 +44,19 @@ class ParamSpec:
 
 
 class Connection(Enum):
-    """How the features of a layer hang on those of its sources, as far as axis 1 is concerned (SINGA's name)."""
+    """Which columns (axis 1) of its sources a layer needs for some columns of its feature (SINGA's name)."""
 
     kOneToOne = 0  # columns of the feature need the same columns of every source
     kOneToAll = 1  # columns of the feature need all columns of every source
 
 
 class Output(NamedTuple):
-    """What ``compute_feature`` returns.
+    """The result of ``compute_feature``: the feature, and what else the backward pass, labels and metrics need.
 
-    ``feature`` is an array, a tuple of arrays (``Layer.hands_parts``), or None where there is nothing to hand on.
-    ``saved`` is whatever ``compute_gradient`` will need besides params, sources and the feature. ``labels`` is given
-    by layers that make labels; other layers hand on those of their sources. ``metrics`` maps a name to (sum, count),
-    so that parts of a batch add up. ``state`` maps the role of a param that is not trainable to its new value.
+    ``feature`` is an array, a tuple of arrays (``Layer.hands_parts``), or None where no destination takes one.
+    ``saved`` is whatever ``compute_gradient`` needs besides params, sources and the feature. Layers that make labels
+    return them in ``labels``; other layers pass on those of their sources. ``metrics`` maps a name to (sum, count), so
+    that parts of a batch add up. ``state`` maps the role of a param that is not trainable to its new value.
     """
 
     feature: Any
@@ -135,23 +136,23 @@ class Layer(ABC):
 
     @classmethod
     def reads(cls, conf: LayerConf) -> StoreConf | None:
-        """Return which store an input layer reads, and how: its ``store_conf``, or what one's own layer makes of it."""
+        """Return the configuration of the store that an input layer reads, ``store_conf`` by default."""
         return conf.store_conf
 
     def send_ahead(self, records: Records, ops: Ops) -> Records:
-        """Return the records of an input layer with what of them the device wants on its way there.
+        """Start to copy the records of an input layer to the device, and return them.
 
-        Called by the thread that reads ahead, where the backend computes on a device. Data may be replaced by the
-        :class:`dsinga.ops.AsyncCopy` that brings them up; ``compute_feature`` takes its result.
+        The thread that reads ahead calls this where the backend computes on a device. ``records.data`` may be replaced
+        by a running :class:`dsinga.ops.AsyncCopy`; ``compute_feature`` then takes its result.
         """
         return records
 
     def expect_sources(self, count: int) -> None:
         """Raise UserError unless the layer has ``count`` source layers."""
-        given = len(self.source_shapes)
-        if given != count:
-            wanted = "no source layer" if count == 0 else "1 source layer" if count == 1 else f"{count} source layers"
-            raise self.fail(f"takes {wanted}, not {given}; correct its srclayers", field="srclayers")
+        sources = len(self.source_shapes)
+        if sources != count:
+            expected = "no source layer" if count == 0 else "1 source layer" if count == 1 else f"{count} source layers"
+            raise self.fail(f"takes {expected}, not {sources}; correct its srclayers", field="srclayers")
 
     def _expect_labels(self, label_source: int) -> None:
         rows, labels = self.source_shapes[0][0], self.source_shapes[label_source][0]
@@ -168,9 +169,9 @@ class Layer(ABC):
         return repr(names[index]) if index < len(names) else f"source {index}"
 
     def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
-        """Return the UserError that says ``message`` of this layer, with file and line; the caller raises it.
+        """Return a UserError about this layer, with ``message``, file and line; the caller raises it.
 
-        ``at`` is the part of the configuration at fault, if not the layer as a whole; ``field`` a field of it.
+        ``at`` is the part of the configuration at fault, if not the layer as a whole; ``field`` is a field of it.
         """
         return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
 
@@ -191,11 +192,12 @@ class Layer(ABC):
         return self.conf
 
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
-        """Return the labels (B,) that the layer hands on where it makes none, from those (or None) of its sources.
+        """Return the labels (B,) of the first source that has labels, for layers that make none themselves.
 
-        They are the first that there are. A layer that hands parts may return a tuple, some for each destination.
+        ``labels`` has those of each source, or None. A layer that hands parts may return a tuple, with labels for each
+        destination.
         """
-        return next((one for one in labels if one is not None), None)
+        return next((array for array in labels if array is not None), None)
 
     def random(self, ctx: Context) -> Array:
         """Return (rows, n) uniform numbers by :meth:`Context.random`: one for each unit of a row of the feature.
@@ -216,12 +218,12 @@ class Layer(ABC):
     ) -> Gradients:
         """Return the gradients for the sources and for the params.
 
-        ``grad`` is the gradient for the feature. ``needs[i]`` says whether source i wants one; it is None where not.
-        Gradients of a loss are of the mean over the *global* batch (``ctx.rows.total``), so those of the parts add up
-        to the whole. Param entries of params that are not trainable are None.
+        ``grad`` is the gradient for the feature. ``needs[i]`` says whether source i needs a gradient; the entry of a
+        source that does not is None, and so is that of a param that is not trainable. Gradients of a loss are of the
+        mean over the *global* batch (``ctx.rows.total``), so that those of its parts add up.
 
-        A layer that does not define this (an input, an output) has no gradient to give: that is an error only where
-        one is wanted.
+        A layer that does not define this (an input, an output) has no gradient: that is an error only where one is
+        needed.
         """
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
@@ -229,7 +231,7 @@ class Layer(ABC):
 
 
 def times(shape: Sequence[int]) -> str:
-    """Return a shape in words, for messages: (3, 32, 32) is ``3 x 32 x 32``."""
+    """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``."""
     return " x ".join(map(str, shape)) or "a single number"
 
 

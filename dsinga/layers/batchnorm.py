@@ -13,11 +13,11 @@ from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Outp
 from dsinga.layers.context import Context, RecordInfo, single_worker
 from dsinga.registry import register
 
-EPSILON = 1e-5  # cuDNN's smallest, which SINGA uses
+EPSILON = 1e-5  # the smallest that cuDNN takes; SINGA uses it
 
 
 class BatchStatistics(NamedTuple):
-    """Mean and (biased) variance of each channel, (C,) float64, and how many numbers they are of."""
+    """Mean and biased variance of each channel, (C,) float64, over ``size`` numbers of a channel."""
 
     mean: Array
     variance: Array
@@ -26,13 +26,14 @@ class BatchStatistics(NamedTuple):
 
 @register("layer", "kBM", "kCudnnBM")
 class BatchNorm(Layer):
-    """(B, C, ...) to the same: scale·(x - mean)/√(var + 1e-5) + bias for each channel.
+    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel.
 
-    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and (biased) variance are those of the *global*
+    Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance are those of the *global*
     batch, summed in float64 through ``ctx.all_reduce``: cutting the batch changes no result beyond rounding. The same
-    holds for the gradient. Otherwise the running mean and the running (unbiased) variance are used. These move by a
-    share, ``momentum``, of the way to each batch's; while 1/(steps so far) is more than that, they are the mean of all
-    batches, so that what they were filled with has no weight. SINGA 0.3 keeps only the last batch's, a fault.
+    holds for the gradient. In other phases the running mean and the running unbiased variance are used. Each step moves
+    these by the share ``momentum`` towards the batch's; while 1/(steps so far) is larger, by that share instead, so
+    that they are the mean of all batches and their initial values have no weight. (SINGA 0.3 keeps only those of the
+    last batch, which is a fault.)
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
@@ -70,19 +71,19 @@ class BatchNorm(Layer):
         return Output(self.normalise(sources, scale, bias, statistics, ctx), saved=statistics, state=state)
 
     def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
-        """Return the feature, by the statistics that were statistics."""
+        """Return the feature for these statistics."""
         affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
         return ctx.ops.channel_affine(sources[0], *affine)
 
     def batch_statistics(self, x: Array, ctx: Context) -> BatchStatistics:
-        """Return the statistics of the global batch, of which x are the rows at hand."""
-        of_one_record = math.prod(x.shape[2:])
-        size = ctx.rows.total * of_one_record
+        """Return the statistics of the global batch, of which this worker has the rows x."""
+        numbers_per_row = math.prod(x.shape[2:])
+        size = ctx.rows.total * numbers_per_row
         mean, variance = ctx.ops.channel_moments(x)
-        if ctx.all_reduce is single_worker:  # nothing need leave the device
+        if ctx.all_reduce is single_worker:  # then nothing has to leave the device
             return BatchStatistics(mean, variance, size)
         mean, variance = map(ctx.ops.to_numpy, (mean, variance))
-        sums = len(x) * of_one_record * np.stack([mean, variance + mean * mean])
+        sums = len(x) * numbers_per_row * np.stack([mean, variance + mean * mean])
         mean, square = ctx.all_reduce(f"{self.name}.feature", sums) / size
         variance = np.maximum(square - mean * mean, 0)
         return BatchStatistics(ctx.ops.asarray(mean), ctx.ops.asarray(variance), size)
@@ -91,7 +92,7 @@ class BatchNorm(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         x, statistics, scale = sources[0], output.saved, params[0]
-        # Of these rows: the gradients of bias and scale, whose parts add up.
+        # The gradients of bias and scale over these rows; those of all workers add up.
         sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, EPSILON)
         dx = None
         if needs[0]:
@@ -101,37 +102,37 @@ class BatchNorm(Layer):
                 scale, statistics.mean, statistics.variance, everywhere, statistics.size, EPSILON
             )
             dx = ctx.ops.batch_norm_grad(x, grad, *slopes)
-        dbias, dscale = (one.astype(scale.dtype) for one in sums)
+        dbias, dscale = (array.astype(scale.dtype) for array in sums)
         return (dx,), (dscale, dbias, None, None)
 
     def global_sums(self, sums: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
-        """Return the sums, of these rows, over all rows of the batch."""
+        """Return the sums over all rows of the batch from those over this worker's rows."""
         if ctx.all_reduce is single_worker:
             return sums
-        own = np.stack([ctx.ops.to_numpy(one) for one in sums])
-        return [ctx.ops.asarray(one) for one in ctx.all_reduce(f"{self.name}.gradient", own)]
+        stacked = np.stack([ctx.ops.to_numpy(array) for array in sums])
+        return [ctx.ops.asarray(array) for array in ctx.all_reduce(f"{self.name}.gradient", stacked)]
 
 
 class RectifiedBatchNorm(BatchNorm):
-    """A kBM and the kReLU that follows it, or the kAdd of it and another source and then the kReLU, as one layer.
+    """Batch normalisation and the rectifier after it, fused, with an optional source that is added in between.
 
-    Back-propagation uses it in their place (:mod:`dsinga.net.fusion`): computed one by one, each passes through memory.
-    The feature is that of the kReLU. The sources are that of the kBM, and what else is added, if anything is.
+    Back-propagation puts it in place of kBM, kReLU and, between them, kAdd (:mod:`dsinga.net.fusion`), each of which
+    would read and write memory once more. The sources are that of the kBM and the other source of the kAdd, if any.
     """
 
     source_count: ClassVar[int | None] = None
 
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:
-        """Return the layer that has the params of ``layer``, and ``added`` further sources, 0 or 1."""
-        made = cls.__new__(cls)
-        vars(made).update(vars(layer), source_shapes=layer.source_shapes * (1 + added))
-        return made
+        """Return the fused layer with the params of ``layer`` and ``added`` further sources, 0 or 1."""
+        fused = cls.__new__(cls)
+        vars(fused).update(vars(layer), source_shapes=layer.source_shapes * (1 + added))
+        return fused
 
     def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
-        x, *other = sources
+        x, *addend = sources
         affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
-        return ctx.ops.rectified_affine(x, *affine, *other)
+        return ctx.ops.rectified_affine(x, *affine, *addend)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

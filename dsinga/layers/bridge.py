@@ -1,7 +1,7 @@
-"""Bridges: what a worker has computed is sent to another one, and the gradient comes back (5.3 of the paper).
+"""Bridge layers: one worker sends a feature, another receives it and sends the gradient back (5.3 of the paper).
 
-A job's own kBridgeSrc and kBridgeDst mark where its layers part, and hand on what they get. Where the two ends of an
-edge really lie on different workers, partitioning puts a BridgeSrc and a BridgeDst between, whatever the job says.
+kBridgeSrc and kBridgeDst in a job only pass on their source. Partitioning inserts a BridgeSrc and a BridgeDst wherever
+the two ends of an edge are on different workers, whether the job has bridges there or not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dsinga.registry import register
 
 @register("layer", "kBridgeSrc", "kBridgeDst")
 class Bridge(Layer):
-    """The source's feature, and the gradient for it, as they are."""
+    """Pass on the source's feature, and the gradient for it, unchanged."""
 
     source_count: ClassVar[int | None] = 1
     connection = Connection.kOneToOne
@@ -36,10 +36,10 @@ class Bridge(Layer):
 
 
 class BridgeSrc(Layer):
-    """The end of a bridge that sends: the source's feature to ``location``, under ``key``.
+    """The sending end of a bridge: sends the source's feature to the worker ``location`` under ``key``.
 
-    It has no destination on its own worker. With ``backward`` the gradient for what it sent comes back under
-    ``<key>/gradient``; waiting for it is left to the backward pass.
+    It has no destination on its own worker. With ``backward``, its backward pass waits for the gradient, which comes
+    back under ``<key>/gradient``.
     """
 
     source_count: ClassVar[int | None] = 1
@@ -62,7 +62,7 @@ class BridgeSrc(Layer):
 
 
 class BridgeDst(Layer):
-    """The end of a bridge that receives what was sent under ``key``, and sends the gradient back to ``location``.
+    """The receiving end of a bridge: receives a feature under ``key``, and sends the gradient back to ``location``.
 
     It has no source on its own worker.
     """
@@ -82,12 +82,12 @@ class BridgeDst(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         assert ctx.peers is not None, self.name
-        if grad is None:  # no layer here gave one after all, but the other end waits
+        if grad is None:  # no layer after it gave a gradient, but the other end waits for one
             grad = ctx.ops.xp.zeros_like(output.feature)
         ctx.peers.send(self.location, self.gradient_key, ctx.ops.to_numpy(grad))
         return (), ()
 
 
 def _of_device(array: Any, ctx: Context) -> Any:
-    """Return what came by mail, which is in host memory, as layers have it: labels and codes stay there."""
+    """Return a received array, which is in host memory, on the device; labels and codes stay in host memory."""
     return ctx.ops.upload(array).result() if array.dtype.kind == "f" else array

@@ -1,4 +1,4 @@
-"""kClassSoftmaxLoss: the softmax of a large vocabulary in two steps, a word's class and then the word in its class."""
+"""kClassSoftmaxLoss: a two-level softmax over a large vocabulary, first over classes of words, then within a class."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from dsinga.registry import register
 
 
 class ClassWords(NamedTuple):
-    """The words of one class that a batch asks for: rows of the batch, P(word | class) of all words, the right one."""
+    """A class that occurs in a batch: the rows with its words, P(word | class) for all its words, the true words."""
 
     number: int
     rows: Array
     probabilities: Array
-    right: Array
+    labels: Array
 
 
 @register("layer", "kClassSoftmaxLoss")
 class ClassSoftmaxLoss(Layer):
-    """-Σ log P(class of the label)·P(label | class) / B; the feature is that probability for each label.
+    """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B.
 
     Goodman, Classes for fast maximum entropy training (2001), and the loss of SINGA's rnnlm. The first source gives
     (B, n), or (B, T, n) of sequences, the second labels (B,) or (B, T) in [0, ``vocab_size``), -1 after the end of a
-    sequence. Class k has the words from ``class_start[k]`` to the start of the next class: words that are numbered by
-    falling frequency make classes of neighbours. Only the words of the classes that occur are computed.
+    sequence. Class k has the words from ``class_start[k]`` to the start of the next class; words should be numbered by
+    falling frequency. Only the words of the classes that occur in the batch are computed. The feature is the
+    probability of each label.
 
-    Weights word (vocab_size, n) and class (classes, n). Metrics: "loss", and "entropy", its mean over words; its
+    Weights word (vocab_size, n) and class (classes, n). Metrics: "loss", and "entropy", its mean over words, whose
     exponential is the perplexity.
     """
 
@@ -67,60 +68,60 @@ class ClassSoftmaxLoss(Layer):
         x = self._rows(sources[0], where, ctx)
         classes = np.searchsorted(self.bounds, labels, "right") - 1
         ops, xp = ctx.ops, ctx.ops.xp
-        by_class, right = ops.softmax(ops.inner_product(x, params[1], None)), ops.asarray(classes)
-        own = by_class[xp.arange(len(labels)), right]
-        within = list(self._words_by_class(x, labels, classes, params[0], ctx))
-        for one in within:
-            own[one.rows] *= one.probabilities[xp.arange(len(one.right)), one.right]
-        loss = -xp.log(xp.maximum(own, FLT_MIN)).sum(dtype=np.float64)
-        saved = (where, x, right, by_class, within) if ctx.training else None
+        by_class, true_classes = ops.softmax(ops.inner_product(x, params[1], None)), ops.asarray(classes)
+        probabilities = by_class[xp.arange(len(labels)), true_classes]
+        words_by_class = list(self._words_by_class(x, labels, classes, params[0], ctx))
+        for words in words_by_class:
+            probabilities[words.rows] *= words.probabilities[xp.arange(len(words.labels)), words.labels]
+        loss = -xp.log(xp.maximum(probabilities, FLT_MIN)).sum(dtype=np.float64)
+        saved = (where, x, true_classes, by_class, words_by_class) if ctx.training else None
         metrics = {"loss": (loss, len(sources[0])), "entropy": (loss, len(labels))}
-        return Output(self._spread(own, where, sources[0].shape[:-1], ctx), saved=saved, metrics=metrics)
+        return Output(self._spread(probabilities, where, sources[0].shape[:-1], ctx), saved=saved, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        where, x, right, by_class, within = output.saved
+        where, x, true_classes, by_class, words_by_class = output.saved
         ops, factor = ctx.ops, 1 / ctx.rows.total
-        scores = ops.softmax_loss_grad(by_class, right, factor)
+        scores = ops.softmax_loss_grad(by_class, true_classes, factor)
         dx, dclass, _ = ops.inner_product_grad(x, params[1], scores, False, needs[0], False)
         dword = ops.xp.zeros_like(params[0])
-        for one in within:
-            start, stop = self.bounds[one.number : one.number + 2]
-            scores = ops.softmax_loss_grad(one.probabilities, one.right, factor)
-            words, rows = params[0][start:stop], x[one.rows]
-            mine, dword[start:stop], _ = ops.inner_product_grad(rows, words, scores, False, needs[0], False)
+        for words in words_by_class:
+            start, stop = self.bounds[words.number : words.number + 2]
+            scores = ops.softmax_loss_grad(words.probabilities, words.labels, factor)
+            weight, rows = params[0][start:stop], x[words.rows]
+            drows, dword[start:stop], _ = ops.inner_product_grad(rows, weight, scores, False, needs[0], False)
             if dx is not None:
-                dx[one.rows] += mine
+                dx[words.rows] += drows
         if dx is None:
             return (None, None), (dword, dclass)
         return (self._spread(dx, where, sources[0].shape, ctx), None), (dword, dclass)
 
     def _labels(self, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labels that there are, (N,), and where they are among all rows or steps."""
+        """Return the N labels that are not -1, (N,), and the indices of their rows or steps, (N,)."""
         flat = required_labels(self, labels).reshape(-1)
         where = np.flatnonzero(flat >= 0) if np.ndim(labels) == 2 else np.arange(len(flat))
         return class_labels(self, flat[where], self.classes), where
 
     def _rows(self, source: Array, where: np.ndarray, ctx: Context) -> Array:
-        """Return (N, n): the rows or steps that have a label."""
+        """Return the rows or steps that have a label, (N, n)."""
         flat = source.reshape(-1, source.shape[-1])
         return flat if len(where) == len(flat) else flat[ctx.ops.asarray(where)]
 
     def _spread(self, rows: Array, where: np.ndarray, shape: Shape, ctx: Context) -> Array:
-        """Return (N, ...) as ``shape``, with zeros for the steps that have no label."""
-        whole = ctx.ops.xp.zeros((math.prod(shape[: len(shape) + 1 - rows.ndim]), *rows.shape[1:]), rows.dtype)
-        whole[ctx.ops.asarray(where)] = rows
-        return whole.reshape(shape)
+        """Return ``rows`` (N, ...) in ``shape``, with zeros for the steps that have no label."""
+        spread = ctx.ops.xp.zeros((math.prod(shape[: len(shape) + 1 - rows.ndim]), *rows.shape[1:]), rows.dtype)
+        spread[ctx.ops.asarray(where)] = rows
+        return spread.reshape(shape)
 
     def _words_by_class(
         self, x: Array, labels: np.ndarray, classes: np.ndarray, words: Array, ctx: Context
     ) -> Iterator[ClassWords]:
         """Yield what is wanted of each class that occurs."""
         order = np.argsort(classes, kind="stable")
-        found, begins = np.unique(classes[order], return_index=True)
-        for number, rows in zip(found.tolist(), np.split(order, begins)[1:], strict=True):
+        numbers, begins = np.unique(classes[order], return_index=True)
+        for number, rows in zip(numbers.tolist(), np.split(order, begins)[1:], strict=True):
             start, stop = self.bounds[number : number + 2]
-            mine = ctx.ops.asarray(rows)
-            p = ctx.ops.softmax(ctx.ops.inner_product(x[mine], words[start:stop], None))
-            yield ClassWords(number, mine, p, ctx.ops.asarray(labels[rows] - start))
+            class_rows = ctx.ops.asarray(rows)
+            p = ctx.ops.softmax(ctx.ops.inner_product(x[class_rows], words[start:stop], None))
+            yield ClassWords(number, class_rows, p, ctx.ops.asarray(labels[rows] - start))

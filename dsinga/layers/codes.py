@@ -1,4 +1,4 @@
-"""What layers that take characters or words share: which of a source's codes are theirs, and that they are codes."""
+"""Base of the layers that take characters or words as integer codes: kOneHot and kEmbedding."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dsinga.layers.context import Context, RecordInfo
 
 
 class CodesLayer(Layer):
-    """A layer that takes integers in [0, ``size``): (B, T) of sequences, -1 after the end, or (B,) of one step.
+    """A layer whose source gives codes in [0, ``size``): (B, T) of sequences, -1 after the end, or (B,) of one step.
 
-    Of a source with more than ``conf.unroll_len`` steps (kCharRNN gives T + 1) it takes the first; a copy of it in an
-    unrolled net takes the step ``conf.unroll_index``.
+    From a source with more than ``conf.unroll_len`` steps (kCharRNN gives T + 1) it takes the first ones; a copy of it
+    in an unrolled net takes the step ``conf.unroll_index``.
     """
 
     source_count: ClassVar[int | None] = 1
@@ -32,23 +32,23 @@ class CodesLayer(Layer):
                 field="srclayers",
             )
         self.step = conf.unroll_index if len(shape) == 2 else None
-        wanted = (conf.unroll_len or shape[-1]) if self.step is None else self.step + 1
-        if len(shape) == 2 and wanted > shape[1]:
+        steps = (conf.unroll_len or shape[-1]) if self.step is None else self.step + 1
+        if len(shape) == 2 and steps > shape[1]:
             raise self.fail(
-                f"takes {wanted} steps, but {self.source_name(0)} gives {shape[1]}; give both the same unroll_len",
+                f"takes {steps} steps, but {self.source_name(0)} gives {shape[1]}; give both the same unroll_len",
                 field="srclayers",
             )
-        self.codes_shape = (shape[0], wanted) if len(shape) == 2 and self.step is None else shape[:1]
+        self.codes_shape = (shape[0], steps) if len(shape) == 2 and self.step is None else shape[:1]
 
     def codes(self, source: Any, ctx: Context) -> Array:
-        """Return the codes that the layer takes, an int64 array of the backend; raise UserError for what is no code."""
-        given = ctx.ops.to_numpy(source)
-        if given.ndim == 2:
-            given = given[:, : self.codes_shape[1]] if self.step is None else given[:, self.step]
-        codes = given.astype(np.int64)  # a store may hold them as numbers of any type
-        wrong = (codes < -1) | (codes >= self.size) | (codes != given)
+        """Return the codes that the layer takes as an int64 array of the backend; raise UserError for other numbers."""
+        numbers = ctx.ops.to_numpy(source)
+        if numbers.ndim == 2:
+            numbers = numbers[:, : self.codes_shape[1]] if self.step is None else numbers[:, self.step]
+        codes = numbers.astype(np.int64)  # a store may have numbers of any dtype
+        wrong = (codes < -1) | (codes >= self.size) | (codes != numbers)
         if wrong.any():
-            first = given[wrong].flat[0]
+            first = numbers[wrong].flat[0]
             raise self.fail(
                 f"{self.source_name(0)} gives {first}, which is none of the codes from 0 to {self.size - 1}; give "
                 "vocab_size the number of lines of the vocabulary"

@@ -1,6 +1,6 @@
-"""Connection layers: kSplit and kSlice hand something to each of their destinations, kConcate joins its sources.
+"""Connection layers: kSplit copies its source to several destinations, kSlice cuts it, kConcate joins its sources.
 
-kSplit and kSlice follow ``Layer.hands_parts``: the feature is a tuple, its i-th entry for the i-th destination, and the
+kSplit and kSlice have ``Layer.hands_parts``: the feature is a tuple, its i-th entry for the i-th destination, and the
 gradients come back in the same order. Parts are views, not copies.
 """
 
@@ -21,7 +21,7 @@ from dsinga.registry import register
 
 @register("layer", "kSplit")
 class Split(Layer):
-    """The source's feature for each of ``num_splits`` destinations; the gradient is the sum of theirs."""
+    """Give the source's feature to each of ``num_splits`` destinations, and the source the sum of their gradients."""
 
     source_count: ClassVar[int | None] = 1
     hands_parts: ClassVar[bool] = True
@@ -50,10 +50,10 @@ class Split(Layer):
 
 @register("layer", "kSlice")
 class SliceLayer(Layer):
-    """Part i of ``num_slices`` along axis ``slice_dim``, for the i-th destination.
+    """Cut the source into ``num_slices`` parts along axis ``slice_dim``, the i-th part for the i-th destination.
 
-    Uneven cuts follow ``numpy.array_split``: the first parts are one longer. (SINGA's must be equal.) Axis 0 is cut as
-    the global batch: a worker that has some rows of it hands on those that fall into each part.
+    Where the length is not a multiple, the first parts are one longer, as in ``numpy.array_split``. (SINGA's must be
+    equal.) On axis 0 the parts are rows of the global batch: a worker that has some rows passes on those in each part.
     """
 
     source_count: ClassVar[int | None] = 1
@@ -78,9 +78,9 @@ class SliceLayer(Layer):
 
     @classmethod
     def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
-        """Return the layer that cuts a source of ``shape`` at rising ``bounds`` along ``axis``; partitioning needs it.
+        """Return a layer, for partitioning, that cuts a source of ``shape`` at rising ``bounds`` along ``axis``.
 
-        ``bounds`` count in the whole batch on axis 0. They may leave out rows that the worker never has.
+        On axis 0, ``bounds`` are rows of the global batch, and may leave out rows that the worker never has.
         """
         settings = SliceConf(slice_dim=axis)
         layer = cls(conf.replace(slice_conf=settings), [shape])
@@ -101,8 +101,8 @@ class SliceLayer(Layer):
         if not needs[0]:
             return (None,), ()
         parts = [
-            ctx.ops.xp.zeros_like(part) if given is None else given
-            for given, part in zip(grad, output.feature, strict=True)
+            ctx.ops.xp.zeros_like(part) if part_grad is None else part_grad
+            for part_grad, part in zip(grad, output.feature, strict=True)
         ]
         return (join(parts, self.axis, ctx.ops),), ()
 
@@ -112,7 +112,7 @@ class SliceLayer(Layer):
         return cut(labels[0], self._bounds(ctx.rows), 0)
 
     def _bounds(self, rows: Rows) -> Sequence[int]:
-        """Return where the parts begin and end in an array that holds ``rows`` of the batch."""
+        """Return the bounds of the parts in an array that has ``rows`` of the batch."""
         if self.axis:
             return self.bounds
         return [min(max(bound, rows.start), rows.stop) - rows.start for bound in self.bounds]
@@ -120,10 +120,10 @@ class SliceLayer(Layer):
 
 @register("layer", "kConcate")
 class Concate(Layer):
-    """The sources, joined along axis ``concate_dim``; they may differ in length along it, and in nothing else.
+    """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only.
 
-    ``num_concates``, the number of sources, need not be given. Joined along axis 0, the rows of a part of the batch
-    are those of the first source, then those of the second, and so on.
+    ``num_concates``, the number of sources, may be left out. On axis 0, the rows of a part of the batch are those of
+    the first source, then those of the second, and so on.
     """
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -166,11 +166,11 @@ class Concate(Layer):
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
         if self.axis:
             return super().hand_on_labels(labels, ctx)
-        return None if any(one is None for one in labels) else np.concatenate(labels)
+        return None if any(array is None for array in labels) else np.concatenate(labels)
 
 
 def connect(layer: SliceLayer | Concate, does: str) -> None:
-    """Let the layer be cut along every axis but its own; ``does`` says what it does there."""
+    """Allow the layer to be cut along every axis but its own; ``does`` is its verb for the reason on its own axis."""
     layer.connection = None if layer.axis == 1 else Connection.kOneToOne
     if layer.axis == 0:
         layer.whole_because = does.format("rows")
@@ -179,26 +179,26 @@ def connect(layer: SliceLayer | Concate, does: str) -> None:
 
 
 def cut(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
-    """Return the views of x between neighbouring ``bounds`` along ``axis``."""
+    """Return views of x, each between two neighbouring ``bounds`` along ``axis``."""
     before = (slice(None),) * axis
     return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
 
 
 def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
-    """Return the parts, joined along ``axis``; channels-last images make a channels-last image.
+    """Join ``parts`` along ``axis``; channels-last images make a channels-last image.
 
     Parts are arrays of the backend, or labels and codes in host memory.
     """
     xp = np if isinstance(parts[0], np.ndarray) else ops.xp
     if parts[0].ndim != 4:
         return xp.concatenate(parts, axis=axis)
-    # numpy keeps the order of the strides, but where these are equal, as for one channel, that of the axes
+    # numpy keeps the order of the strides, except where strides are equal, as with one channel
     rows = xp.concatenate([part.transpose(0, 2, 3, 1) for part in parts], axis=(0, 3, 1, 2)[axis])
     return rows.transpose(0, 3, 1, 2)
 
 
 def check_axis(layer: Layer, axis: int, conf: SliceConf | ConcateConf, field: str) -> None:
-    """Raise UserError unless the first source has this axis."""
+    """Raise UserError unless the first source has the axis ``axis``, which ``field`` of ``conf`` names."""
     shape = layer.source_shapes[0]
     if not 0 <= axis < len(shape):
         raise layer.fail(

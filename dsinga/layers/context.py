@@ -1,4 +1,4 @@
-"""What a layer is told: its part of a batch or of a feature, its records, and the circumstances of an iteration."""
+"""Context, the second argument of every layer besides arrays: phase, backend, rows, step, random numbers, peers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class Rows(NamedTuple):
-    """Rows ``start`` to ``stop`` of a global batch of ``total`` rows: the part that one worker of a group computes."""
+    """Rows ``start`` to ``stop`` - 1 of a global batch of ``total`` rows: the share of one worker of a group."""
 
     start: int
     stop: int
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns ``start`` to ``stop`` of ``total``, along axis 1 of a feature: the part of a layer cut on dimension 1."""
+    """Columns ``start`` to ``stop`` - 1 of ``total`` on axis 1 of a feature: the share of a layer cut by features."""
 
     start: int
     stop: int
@@ -54,9 +54,9 @@ class PassObserver(Protocol):
 
 
 class Records(NamedTuple):
-    """One batch as it comes from a store: data (B, ...), in the store's dtype, and labels int64 or None.
+    """One batch of a store: data (B, ...) in the store's dtype, and labels (int64) or None.
 
-    Labels are (B,), or (B, T) where each step of a sequence has one, -1 after the end.
+    Labels are (B,), or (B, T) with one for each step of a sequence, -1 after the end.
     """
 
     data: Any
@@ -65,10 +65,10 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordInfo:
-    """What an input layer must know of its store before the first batch: shapes, batch size, labels, mean and std.
+    """The description of a store for an input layer: shapes, batch size, labels, mean and standard deviation.
 
-    ``label_shape`` is () or, where each step of a sequence has a label, (T,). ``continues`` says that each row of a
-    batch goes on where that row of the batch before ended, ``codes`` how many there are, where records are codes.
+    ``label_shape`` is (), or (T,) where each step of a sequence has a label. ``continues`` says that each row of a
+    batch continues that row of the batch before. ``codes`` is the number of different codes of a text, 0 for others.
     """
 
     shape: Shape
@@ -89,7 +89,7 @@ def single_worker(key: str, array: Array) -> Array:
 
 @dataclass(frozen=True)
 class Context:
-    """The circumstances of one iteration: phase, kernels, which rows, which step.
+    """The context of one iteration: phase, kernels, rows of the batch, step, and the other workers of the group.
 
     ``all_reduce(key, array)`` sums an array over the workers of the group that compute the rows of a layer, in the
     order of their rows, so that the sum does not depend on which message comes first; ``all_gather(key, array)`` joins
@@ -110,7 +110,7 @@ class Context:
     observer: PassObserver | None = None
 
     def of(self, rows: Rows | None) -> Context:
-        """Return the circumstances of a layer that computes ``rows`` of its batch; None for those at hand."""
+        """Return the context of a layer that computes ``rows`` of its batch, None for the same rows as this context."""
         if rows is None or rows == self.rows:
             return self
         if rows.stop - rows.start == rows.total:
@@ -119,7 +119,7 @@ class Context:
 
     @property
     def training(self) -> bool:
-        """Whether dropout, random crops and workspaces for gradients are wanted."""
+        """Whether this is training, with dropout, random crops and workspaces for gradients."""
         return bool(self.phase & Phase.kTrain)
 
     def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:

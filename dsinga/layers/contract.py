@@ -1,6 +1,6 @@
-"""Holding a layer to its word: what it says of itself, the features and the gradients that it returns.
+"""Checks of the shapes, params, features and gradients of layers, at run time.
 
-A fault in a user's own layer would otherwise show in another layer or on a server, or train to nothing without a word.
+Without them a fault of a user's layer would show in another layer or on a server, or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dsinga.registry import nearest
 
 
 def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:
-    """Return the layer that ``cls`` makes of its configuration; raise JobError where it does not say its shape."""
+    """Return a new layer; raise JobError where ``cls`` does not set ``shape`` and ``params`` as it must."""
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise conf.error(f"layer {conf.name!r}: the class {cls.__name__} does not define {missing}")
@@ -47,36 +47,36 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
 
 
 def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) -> Layer:
-    """Return the layer that computes ``columns`` of the feature of ``layer``, which has a ``connection``.
+    """Return the part of ``layer``, which has a ``connection``, that computes ``columns`` of its feature.
 
-    ``source_shapes`` are those of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll). Raises
-    JobError where the class makes a layer of other columns, or of other params than those, cut in proportion.
+    ``source_shapes`` are the shapes of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll).
+    Raises JobError where the part has another shape, or other params than the layer's, cut in proportion.
     """
     cls, length = type(layer), columns.stop - columns.start
     part = make_layer(cls, layer.cut_conf(columns), source_shapes, None)
     part.columns = columns
-    wanted = (*layer.shape[:1], length, *layer.shape[2:])
-    if part.shape != wanted:
+    expected = (*layer.shape[:1], length, *layer.shape[2:])
+    if part.shape != expected:
         raise layer.fail(
-            f"{cls.__name__}.cut_conf must make {times(layer.shape)} into {times(wanted)}, not {times(part.shape)}"
+            f"{cls.__name__}.cut_conf must make {times(layer.shape)} into {times(expected)}, not {times(part.shape)}"
         )
     if len(part.params) != len(layer.params):
         raise layer.fail(
             f"{cls.__name__} has {len(layer.params)} params, but {len(part.params)} for {length} of {columns.total} "
             "columns; make as many for any columns, or leave connection at None"
         )
-    for whole, own in zip(layer.params, part.params, strict=True):
-        fits = whole.shape if whole.cut_axis is None else cut_shape(whole.shape, whole.cut_axis, columns)
-        if own.shape != fits:
+    for spec, part_spec in zip(layer.params, part.params, strict=True):
+        shape = spec.shape if spec.cut_axis is None else cut_shape(spec.shape, spec.cut_axis, columns)
+        if part_spec.shape != shape:
             raise layer.fail(
-                f"the part of param {whole.role!r}, {times(whole.shape)}, for {length} of {columns.total} columns must "
-                f"be {times(fits)}, not {times(own.shape)}; correct its cut_axis"
+                f"the part of param {spec.role!r}, {times(spec.shape)}, for {length} of {columns.total} columns must "
+                f"be {times(shape)}, not {times(part_spec.shape)}; correct its cut_axis"
             )
     return part
 
 
 def cut_shape(shape: Shape, axis: int, columns: Columns) -> Shape:
-    """Return the shape of what belongs to ``columns`` of an array that is cut along ``axis`` with them."""
+    """Return the shape of the share of ``columns`` of an array of ``shape`` that is cut along ``axis``."""
     start, stop = (shape[axis] * bound // columns.total for bound in columns[:2])
     return (*shape[:axis], stop - start, *shape[axis + 1 :])
 
@@ -87,7 +87,7 @@ def is_shape(shape: Any) -> bool:
 
 
 def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) -> None:
-    """Raise UserError unless ``output`` is what the layer promised; make its feature read-only for other layers."""
+    """Raise UserError unless ``output`` has the declared shapes; make its feature read-only for other layers."""
     if not isinstance(output, Output):
         raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {kind_of(output)}")
     feature = output.feature
@@ -100,8 +100,8 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
                 f"{times(layer.shape[1:])}; make them agree"
             )
         if feature.dtype == np.float64 and not layer.is_input:
-            given = (*params, *sources)
-            if given and not any(getattr(array, "dtype", None) == np.float64 for array in given):
+            inputs = (*params, *sources)
+            if inputs and not any(getattr(array, "dtype", None) == np.float64 for array in inputs):
                 raise layer.fail("compute_feature made float64 of float32; return feature.astype(numpy.float32)")
         freeze(feature)
     for name, metric in output.metrics.items():
@@ -112,13 +112,13 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
 
 
 def check_labels(layer: Layer, output: Output) -> None:
-    """Raise UserError where a layer of a net that is cut makes labels unsaid: others have taken its sources'."""
+    """Raise UserError where a layer of a partitioned net returns labels without ``makes_labels``."""
     if output.labels is not None and not (layer.is_input or layer.makes_labels):
         raise layer.fail(f"compute_feature returned labels; set makes_labels = True in {type(layer).__name__}")
 
 
 def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:
-    """Raise UserError unless ``state`` can replace the param ``role`` of the layer."""
+    """Raise UserError unless ``state`` has the shape and dtype of the param ``role``, which is not trainable."""
     for spec, param in zip(layer.params, params, strict=True):
         if spec.role == role and not spec.trainable:
             if not is_like(state, param):
@@ -136,17 +136,17 @@ def is_metric(metric: Any) -> bool:
 def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any) -> None:
     """Raise UserError unless ``computed`` has a gradient (or None) for each source, and one for each trainable param.
 
-    Each is of the shape and dtype of what it is the gradient for. Those for sources become read-only for other layers.
+    Each has the shape and dtype of its source or param. Gradients for sources become read-only for other layers.
     """
     if not isinstance(computed, tuple) or len(computed) != 2:
         raise layer.fail(
             "compute_gradient must return (gradients for the sources, gradients for the params), "
             f"as in (dx,), (dw, db), not {kind_of(computed)}"
         )
-    for what, given, wanted in (("sources", computed[0], sources), ("params", computed[1], params)):
-        if not isinstance(given, (tuple, list)) or len(given) != len(wanted):
-            count = f"{len(given)}" if isinstance(given, (tuple, list)) else kind_of(given)
-            raise layer.fail(f"compute_gradient must return a sequence of {len(wanted)} for its {what}, not {count}")
+    for what, gradients, arrays in (("sources", computed[0], sources), ("params", computed[1], params)):
+        if not isinstance(gradients, (tuple, list)) or len(gradients) != len(arrays):
+            count = f"{len(gradients)}" if isinstance(gradients, (tuple, list)) else kind_of(gradients)
+            raise layer.fail(f"compute_gradient must return a sequence of {len(arrays)} for its {what}, not {count}")
     for index, (gradient, source) in enumerate(zip(computed[0], sources, strict=True)):
         if gradient is not None:
             if not is_like(gradient, source):
@@ -162,38 +162,35 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
             raise layer.fail(f"compute_gradient returned None for its param {spec.role!r}; return an array")
 
 
-def is_like(given: Any, model: Array) -> bool:
-    """Whether ``given`` is an array of the shape and dtype of ``model``."""
-    return hasattr(given, "dtype") and bool(given.shape == model.shape and given.dtype == model.dtype)
+def is_like(value: Any, model: Array) -> bool:
+    """Whether ``value`` is an array of the shape and dtype of ``model``."""
+    return hasattr(value, "dtype") and bool(value.shape == model.shape and value.dtype == model.dtype)
 
 
-def unlike(layer: Layer, what: str, given: Any, model: Array) -> Exception:
-    """Return the UserError that says, calling it ``what``, how ``given`` differs from ``model``; the caller raises it.
-
-    Nobody makes these words, layer after layer, where nothing is wrong.
-    """
-    if not hasattr(given, "dtype"):
-        return layer.fail(f"{what} must be an array, not {kind_of(given)}")
+def unlike(layer: Layer, what: str, value: Any, model: Array) -> Exception:
+    """Return a UserError that says how ``value``, called ``what``, differs from ``model``; the caller raises it."""
+    if not hasattr(value, "dtype"):
+        return layer.fail(f"{what} must be an array, not {kind_of(value)}")
     return layer.fail(
-        f"{what} has the shape {given.shape} and is {given.dtype}; it must be of shape {model.shape} and {model.dtype}"
+        f"{what} has the shape {value.shape} and is {value.dtype}; it must be of shape {model.shape} and {model.dtype}"
     )
 
 
 def freeze(array: Array) -> None:
-    """Make a numpy array read-only, so that a layer that changes what it was given is found out."""
+    """Make a numpy array read-only, so that a layer that writes to its arguments raises an error."""
     if type(array) is np.ndarray:
         array.flags.writeable = False
 
 
 def blame(error: Exception, layer: Layer, method: str) -> None:
-    """Note on ``error``, which ``method`` of ``layer`` has raised, where it comes from and, if known, what to do."""
+    """Add to ``error``, raised by ``method`` of ``layer``, a note with both names and, if known, the remedy."""
     error.add_note(f"in {method} of layer {layer.name!r}")
     if isinstance(error, ValueError) and "read-only" in str(error):
         error.add_note("a layer must not change the arrays that it is given; work on a copy")
 
 
 def kind_of(value: Any) -> str:
-    """Return what ``value`` is, in words."""
+    """Describe the type of ``value`` for a message."""
     if value is None:
         return "None"
     return f"an array of {times(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"

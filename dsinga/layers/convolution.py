@@ -1,4 +1,4 @@
-"""kConvolution, and its other names in SINGA: kCConvolution (im2col) and kCudnnConv; here the backend chooses."""
+"""kConvolution, with SINGA's other names kCConvolution and kCudnnConv; the backend chooses the implementation."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dsinga.registry import register
 
 @register("layer", "kConvolution", "kCConvolution", "kCudnnConv")
 class Convolution(Layer):
-    """Cross-correlation of images (B, C, H, W) with num_filters kernels, plus a bias: (B, num_filters, H', W').
+    """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W').
 
-    The weight has SINGA's shape (num_filters, C·kh·kw), so that params port; the bias is (num_filters,), unless
-    ``bias_term`` is false.
+    The weight has SINGA's shape (num_filters, C·kh·kw), so that its checkpoints can be read; the bias is
+    (num_filters,), unless ``bias_term`` is false.
     """
 
     source_count: ClassVar[int | None] = 1

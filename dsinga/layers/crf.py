@@ -16,17 +16,18 @@ from dsinga.registry import register
 
 @register("layer", "kCRF")
 class CRF(Layer):
-    """-Σ log P(tags of a sequence) / B; the feature is the most probable tags, (B, T) int64, -1 after the end.
+    """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B.
 
-    The first source gives scores (B, T, K) of K tags for each step, the second the tags themselves, its labels (B, T)
-    in [0, K), -1 after the end of a sequence. P(tags) is proportional to exp of
+    The feature is the most probable tags, (B, T) int64, -1 after the end of a sequence. The first source gives scores
+    (B, T, K) of K tags for each step, the second the true tags as its labels (B, T), -1 after the end. P(tags) is
+    proportional to exp of
 
         start[tag 0] + Σ score[t, tag t] + Σ transitions[tag t-1, tag t]
 
-    (Lafferty, McCallum and Pereira 2001). Weights transitions (K, K), from row to column, and start (K,); both begin
-    with zeros, unless the job says otherwise. Metrics: "loss", and "accuracy", the share of steps whose tag is right.
+    (Lafferty, McCallum and Pereira 2001). Weights transitions (K, K), from row to column, and start (K,), both 0 at
+    first unless the job has an ``init``. Metrics: "loss", and "accuracy", the share of steps whose tag is right.
 
-    Where nothing but tags is wanted, labels say how long sequences are: any number from 0 on marks a step.
+    For prediction, labels only give the lengths of the sequences: any number from 0 on marks a step.
     """
 
     source_count: ClassVar[int | None] = 2
@@ -51,12 +52,12 @@ class CRF(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         tags = sequence_labels(self, sources[1], self.shape[1], self.classes)
         scores, (transitions, start), ops = sources[0], params, ctx.ops
-        own, real = ops.asarray(tags), tags >= 0
-        loss, workspace = ops.crf(scores, own, transitions, start, ctx.training)
+        true_tags, real = ops.asarray(tags), tags >= 0
+        loss, workspace = ops.crf(scores, true_tags, transitions, start, ctx.training)
         best = ops.crf_decode(scores, real.sum(axis=1), transitions, start)
-        right = ((best == own) & (own >= 0)).sum()
+        right = ((best == true_tags) & (true_tags >= 0)).sum()
         metrics = {"loss": (loss.sum(dtype=np.float64), len(tags)), "accuracy": (right, int(real.sum()))}
-        return Output(best, saved=(own, workspace) if ctx.training else None, metrics=metrics)
+        return Output(best, saved=(true_tags, workspace) if ctx.training else None, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -64,4 +65,4 @@ class CRF(Layer):
         (tags, workspace), (transitions, start) = output.saved, params
         for_scores, *for_params = ctx.ops.crf_grad(sources[0], tags, transitions, start, workspace)
         factor = 1 / ctx.rows.total
-        return (for_scores * factor if needs[0] else None, None), [one * factor for one in for_params]
+        return (for_scores * factor if needs[0] else None, None), [gradient * factor for gradient in for_params]

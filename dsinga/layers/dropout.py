@@ -1,4 +1,4 @@
-"""kDropout."""
+"""kDropout: random units are 0 in training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dsinga.registry import register
 
 @register("layer", "kDropout")
 class Dropout(Layer):
-    """In training, zero for a share ``dropout_ratio`` of the units and x/(1 - ratio) for the rest; else x itself.
+    """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio).
 
-    Srivastava et al., Dropout (JMLR 2014), inverted. A ``unit`` is a number, a channel of a row (Tompson et al.,
-    Efficient Object Localization Using Convolutional Networks, 2015), or a row, which drops a residual branch (Huang
-    et al., Deep Networks with Stochastic Depth, 2016). Which units are dropped depends on seed, step, layer and global
-    row, not on who computes them.
+    In other phases the feature is x. Srivastava et al., Dropout (JMLR 2014). A ``unit`` is a number, a channel of a row
+    (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015), or a row, which drops a residual
+    branch (Huang et al., Deep Networks with Stochastic Depth, 2016). The dropped units depend on seed, step, layer and
+    global row, not on the worker.
     """
 
     source_count: ClassVar[int | None] = 1
@@ -45,7 +45,7 @@ class Dropout(Layer):
         return Output(ctx.ops.multiply(x, mask), saved=mask)
 
     def _numbers(self, ctx: Context) -> Array:
-        """Return uniform numbers (rows, n), the same for all numbers of one unit."""
+        """Return uniform random numbers (rows, n), the same for all numbers of one unit."""
         if self.unit is DropoutUnit.kNumber:
             return self.random(ctx)
         if self.unit is DropoutUnit.kRow:

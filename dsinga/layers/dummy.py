@@ -1,4 +1,4 @@
-"""kDummy: something to put at either end of a net while it is being built or timed."""
+"""kDummy: a placeholder for the input or the output of a net that is built or timed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dsinga.registry import register
 
 @register("layer", "kDummy")
 class Dummy(Layer):
-    """With ``input``, uniform random numbers in [0, 1) of ``dummy_conf.shape``; else what its source gives.
+    """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead.
 
-    With ``output``, an end of the net without a gradient. (SINGA's puts random numbers in its gradient, which a test
-    of the net's wiring may want and nobody who trains.) The numbers are keyed by seed, step, layer and global row.
+    With ``output`` the layer is an end of the net and has no gradient. (SINGA's has a random gradient, which is no use
+    in training.) The random numbers depend on seed, step, layer and global row.
     """
 
     connection: Connection | None = Connection.kOneToOne
@@ -29,7 +29,7 @@ class Dummy(Layer):
             self.expect_sources(0)
             if len(dummy.shape) < 2 or min(dummy.shape) < 1:
                 raise self.fail("needs dummy_conf { shape: ... }, the batch first, at least two numbers above 0", dummy)
-            self.shape, self.connection = tuple(dummy.shape), Connection.kOneToAll  # of no source
+            self.shape, self.connection = tuple(dummy.shape), Connection.kOneToAll  # it has no source
         else:
             self.expect_sources(1)
             self.shape = self.source_shapes[0]

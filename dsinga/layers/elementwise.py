@@ -1,4 +1,4 @@
-"""kAdd and kMultiply: several features of one shape, number by number."""
+"""kAdd and kMultiply: the elementwise sum and product of several sources of one shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.registry import register
 
 
 class ElementwiseCombination(Layer):
-    """Any number of sources of one shape, and a feature of that shape."""
+    """Base of layers that combine any number of sources of one shape into a feature of that shape."""
 
     connection = Connection.kOneToOne
 
@@ -54,8 +54,8 @@ class Multiply(ElementwiseCombination):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        def others(index: int) -> Array:
-            """Return the gradient times all sources but one: without a division, since that one may be 0."""
+        def gradient_times_others(index: int) -> Array:
+            """Return the gradient times all sources but one; dividing the product by that one fails where it is 0."""
             return reduce(ctx.ops.multiply, (*sources[:index], *sources[index + 1 :]), grad)
 
-        return tuple(others(index) if need else None for index, need in enumerate(needs)), ()
+        return tuple(gradient_times_others(index) if need else None for index, need in enumerate(needs)), ()

@@ -1,4 +1,4 @@
-"""kEmbedding: characters or words as rows of a table that is learnt."""
+"""kEmbedding: a trained table with a row for each character or word."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from dsinga.registry import register
 
 @register("layer", "kEmbedding")
 class Embedding(CodesLayer):
-    """Codes (B, T) to (B, T, ``feature_dim``), or (B,) of one step to (B, ``feature_dim``): rows of the weight.
+    """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 
-    Weight (``vocab_size``, ``feature_dim``). Where a sequence has ended (code -1), zeros.
+    Weight (``vocab_size``, ``feature_dim``), whose gradient has only the rows that were looked up. The feature is 0
+    where a sequence has ended (code -1).
     """
 
     gathered_because = "makes all columns from one code"

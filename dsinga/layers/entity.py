@@ -1,4 +1,4 @@
-"""kEntityF1: how many entities, not tags, are found."""
+"""kEntityF1: precision, recall and F1 of the entities in tagged sequences."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dsinga.registry import register
 
 @register("layer", "kEntityF1")
 class EntityF1(Layer):
-    """Metrics "f1", "precision" and "recall" of entities; the feature is the tags, (B, T) int64, -1 after the end.
+    """Metrics "f1", "precision" and "recall" of entities, as in the evaluation of CoNLL-2000.
 
-    The first source gives tags (B, T), as kCRF does, or scores (B, T, K), of which the highest counts; the second the
-    true tags, its labels (B, T), -1 after the end. Tags are numbered as ``dsinga data import conll`` does: 0 is O,
-    2k + 1 the first word of an entity of type k (B-), 2k + 2 one of its other words (I-). An entity counts as found if
-    its first word, its last word and its type are right. As in the evaluation of CoNLL-2000, an I- that follows no word
-    of its type begins an entity.
+    The feature is the tags, (B, T) int64, -1 after the end of a sequence. The first source gives tags (B, T), as kCRF
+    does, or scores (B, T, K), of which the highest counts; the second the true tags as its labels (B, T), -1 after the
+    end. Tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 the first word of an entity of type k
+    (B-), 2k + 2 one of its other words (I-). An entity counts as found if its first word, its last word and its type
+    are right. An I- that follows no word of its type begins an entity.
     """
 
     source_count: ClassVar[int | None] = 2
@@ -44,18 +44,18 @@ class EntityF1(Layer):
         self.shape = shape[:2]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        gold, found = required_labels(self, sources[1]), ctx.ops.to_numpy(sources[0])
-        if gold.shape != found.shape[:2]:
+        gold, predicted = required_labels(self, sources[1]), ctx.ops.to_numpy(sources[0])
+        if gold.shape != predicted.shape[:2]:
             raise self.fail(
-                f"compares {times(found.shape[1:2])} steps of {self.source_name(0)} with labels of shape {gold.shape}"
+                f"compares {predicted.shape[1]} steps of {self.source_name(0)} with labels of shape {gold.shape}"
             )
-        tags = found.argmax(axis=2) if found.ndim == 3 else found
+        tags = predicted.argmax(axis=2) if predicted.ndim == 3 else predicted
         tags = np.where(gold >= 0, tags, -1).astype(np.int64)
         return Output(tags, metrics=entity_metrics(tags, gold))
 
 
 class Entities(NamedTuple):
-    """Where entities are in tags (B, T): whether one begins, and, for where one does, the step after its last word."""
+    """Entities in tags (B, T): whether one begins at a step and, where one does, the step after its last word."""
 
     begins: Array
     ends: Array
@@ -63,19 +63,20 @@ class Entities(NamedTuple):
 
 def entity_metrics(tags: Array, gold: Array) -> dict[str, tuple[float, float]]:
     """Return precision, recall and F1 of the entities of ``tags``, as (sum, count), which add up over a batch."""
-    mine, theirs = entities(tags), entities(gold)
-    same = mine.begins & theirs.begins & (mine.ends == theirs.ends) & (kinds(tags) == kinds(gold))
-    right, found, there = (int(mask.sum()) for mask in (same, mine.begins, theirs.begins))
-    return {"precision": (right, found), "recall": (right, there), "f1": (2 * right, found + there)}
+    predicted, true = entities(tags), entities(gold)
+    same = predicted.begins & true.begins & (predicted.ends == true.ends) & (kinds(tags) == kinds(gold))
+    hits, predictions, entity_count = (int(mask.sum()) for mask in (same, predicted.begins, true.begins))
+    precision, recall = (hits, predictions), (hits, entity_count)
+    return {"precision": precision, "recall": recall, "f1": (2 * hits, predictions + entity_count)}
 
 
 def kinds(tags: Array) -> Array:
-    """Return the type of entity of each tag, -1 where there is none."""
+    """Return the entity type of each tag, -1 for tags of no entity."""
     return np.where(tags > 0, (tags - 1) // 2, -1)
 
 
 def entities(tags: Array) -> Entities:
-    """Find the entities in tags (B, T) of the numbering that :class:`EntityF1` says."""
+    """Find the entities in tags (B, T), numbered as for :class:`EntityF1`."""
     inner, steps = (tags > 0) & (tags % 2 == 0), tags.shape[1]
     goes_on = np.zeros(tags.shape, bool)
     goes_on[:, 1:] = inner[:, 1:] & (kinds(tags)[:, 1:] == kinds(tags)[:, :-1])

@@ -1,4 +1,4 @@
-"""kHingeLoss: the margin between classes, as support vector machines have it."""
+"""kHingeLoss: the multi-class hinge loss of support vector machines."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dsinga.registry import register
 
 @register("layer", "kHingeLoss")
 class HingeLoss(Layer):
-    """Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label; the feature is x, (B, K).
+    """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label.
 
     Weston and Watkins, Support Vector Machines for Multi-Class Pattern Recognition (1999); p is 1 with ``norm`` L1,
-    2 with L2. The first source gives (B, ...), K scores a row; the second labels in [0, K). Metrics: "loss", and
-    "accuracy", the share of rows whose label is among the ``topk`` highest.
+    2 with L2. The first source gives (B, ...), K scores a row; the second labels in [0, K). The feature is the scores,
+    (B, K). Metrics: "loss", and "accuracy", the share of rows whose label is among the ``topk`` highest.
     """
 
     source_count: ClassVar[int | None] = 2
@@ -42,25 +42,25 @@ class HingeLoss(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         scores, ops = to_matrix(sources[0], ctx.ops), ctx.ops
         labels = ops.asarray(class_labels(self, sources[1], self.classes))
-        lack, rows = self._lack(scores, labels, ops), len(labels)
-        loss = (lack * lack if self.squared else lack).sum(dtype=np.float64) * self.scale
+        violation, rows = self._violations(scores, labels, ops), len(labels)
+        loss = (violation * violation if self.squared else violation).sum(dtype=np.float64) * self.scale
         metrics = {"loss": (loss, rows), "accuracy": (ops.hits(scores, labels, self.topk), rows)}
-        return Output(scores, saved=(lack, labels) if ctx.training else None, metrics=metrics)
+        return Output(scores, saved=(violation, labels) if ctx.training else None, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         if not needs[0]:
             return (None, None), ()
-        lack, labels = output.saved
-        slope = 2 * lack if self.squared else (lack > 0).astype(lack.dtype)
+        violation, labels = output.saved
+        slope = 2 * violation if self.squared else (violation > 0).astype(violation.dtype)
         dx = slope * (self.scale / ctx.rows.total)
         dx[ctx.ops.xp.arange(len(labels)), labels] = -dx.sum(axis=1)
         return (from_matrix(dx, sources[0], ctx.ops), None), ()
 
-    def _lack(self, x: Array, labels: Array, ops: Ops) -> Array:
-        """Return by how much each class misses its margin from the label's, (B, K); 0 for the label itself."""
-        each = ops.xp.arange(len(labels))
-        lack = ops.xp.maximum(x - x[each, labels][:, None] + self.margin, 0)
-        lack[each, labels] = 0
-        return lack
+    def _violations(self, x: Array, labels: Array, ops: Ops) -> Array:
+        """Return by how much each class violates its margin to the label's score, (B, K); 0 for the label itself."""
+        rows = ops.xp.arange(len(labels))
+        violation = ops.xp.maximum(x - x[rows, labels][:, None] + self.margin, 0)
+        violation[rows, labels] = 0
+        return violation

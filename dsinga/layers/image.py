@@ -1,6 +1,6 @@
-"""Layers that prepare images: kImagePreprocess, kRGBImage (crop, mirror, mean, scale) and kMnist (an affine change).
+"""Image preprocessing: kImagePreprocess, kRGBImage (crop, mirror, mean, scale) and kMnist (an affine map).
 
-They stand between an input layer and the first layer that learns, and have no gradient.
+These layers stand between an input layer and the first trained layer, and have no gradient.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dsinga.registry import register
 
 @register("layer", "kImagePreprocess", "kRGBImage")
 class ImagePreprocess(Layer):
-    """Images (B, C, H, W) to (B, C, cropsize, cropsize): crop and mirror at random in training, the centre otherwise.
+    """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred.
 
-    (pixel - mean)·scale, the mean being that of ``info``; ``pad`` pixels of zeros are put around images before they are
-    cut. Each image's cut and side come from numbers keyed by its global row, so they do not depend on how the batch is
-    cut. SINGA 0.3 cuts from the upper left corner outside
-    training, though its documentation says centre, and ignores ``meanfile``; both are faults, not kept.
+    A pixel becomes (pixel - mean)·scale, with the mean of ``info``. ``pad`` pixels of zeros are put around images
+    before they are cropped. The random crop and mirroring of an image depend on its global row, not on how the batch
+    is cut. (Outside training SINGA 0.3 crops the upper left corner, though its documentation says the centre, and it
+    ignores ``meanfile``; both are faults.)
     """
 
     source_count: ClassVar[int | None] = 1
@@ -53,12 +53,12 @@ class ImagePreprocess(Layer):
         images = sources[0] if sources[0].ndim == 4 else sources[0][:, None]
         if self.mean is not None:
             images = ctx.ops.images(images, self.scale, self.mean)
-        images = self._at_random(images, ctx) if ctx.training else self._centre(images, ctx)
+        images = self._crop_at_random(images, ctx) if ctx.training else self._crop_centre(images, ctx)
         if self.mean is None and self.scale != 1:
             images = ctx.ops.images(images, self.scale)
         return Output(images)
 
-    def _centre(self, images: Array, ctx: Context) -> Array:
+    def _crop_centre(self, images: Array, ctx: Context) -> Array:
         (height, width), (down, right) = self.crop, self._margins(images)
         top, left = down // 2, right // 2
         if not self.pad:
@@ -66,17 +66,17 @@ class ImagePreprocess(Layer):
         rows = len(images)
         return ctx.ops.crop(images, [top] * rows, [left] * rows, [False] * rows, self.crop, self.pad)
 
-    def _at_random(self, images: Array, ctx: Context) -> Array:
+    def _crop_at_random(self, images: Array, ctx: Context) -> Array:
         margins = self._margins(images)
         if not self.mirror and margins == (0, 0):
-            return self._centre(images, ctx)
+            return self._crop_centre(images, ctx)
         uniform = ctx.uniform(self.name, 3).astype(np.float64)  # float32 could round up to the margin + 1
         tops, lefts = (uniform[:, :2] * (np.array(margins) + 1)).astype(int).T.tolist()
         mirrored = (uniform[:, 2] < 0.5).tolist() if self.mirror else [False] * len(images)
         return ctx.ops.crop(images, tops, lefts, mirrored, self.crop, self.pad)
 
     def _margins(self, images: Array) -> tuple[int, int]:
-        """Return how far the cut can move, down and to the right."""
+        """Return by how many pixels the crop can move, down and to the right."""
         return images.shape[2] + 2 * self.pad - self.crop[0], images.shape[3] + 2 * self.pad - self.crop[1]
 
     def _mean(self, image: RGBImageConf, info: RecordInfo | None, shape: Shape) -> Any:
@@ -101,9 +101,9 @@ class ImagePreprocess(Layer):
 
 @register("layer", "kMnist")
 class Mnist(Layer):
-    """x/norm_a - norm_b, float32, for sources (B, ...).
+    """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32.
 
-    The elastic distortion that SINGA's documentation describes was never in its source: its settings have no effect.
+    The settings of the elastic distortion in SINGA's documentation have no effect: it was never in SINGA's source.
     """
 
     source_count: ClassVar[int | None] = 1

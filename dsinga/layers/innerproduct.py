@@ -14,13 +14,13 @@ from dsinga.registry import register
 
 @register("layer", "kInnerProduct")
 class InnerProduct(Layer):
-    """(B, ...) to (B, num_output): x·Wᵀ + b, each row of the source flattened in its logical order.
+    """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes.
 
     Weight (num_output, inputs), or (inputs, num_output) with ``transpose``; bias (num_output,) unless ``bias_term`` is
     false.
 
-    Where ``gathers``, a worker that has some rows of the batch finds the gradients for the params of the *whole* batch:
-    it gathers the rows of the others, which are fewer bytes than the weight if the batch is small.
+    Where ``gathers`` is set, a worker that has some rows of the batch computes the gradients for the params over the
+    *whole* batch: it gathers the rows of the other workers, fewer bytes than the weight if the batch is small.
     """
 
     source_count: ClassVar[int | None] = 1
@@ -50,15 +50,17 @@ class InnerProduct(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = to_matrix(sources[0], ctx.ops)
         y = ctx.ops.inner_product(x, params[0], params[1] if self.bias else None, self.transpose)
-        return Output(y, saved=x if ctx.training else None)  # flattening a channels-last image costs a copy
+        return Output(
+            y, saved=x if ctx.training else None
+        )  # saved, since flattening a channels-last image makes a copy
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         x, weight, ops = output.saved, params[0], ctx.ops
         if self.gathers:
-            every_x, every_dy = ctx.all_gather(f"{self.name}.x", x), ctx.all_gather(f"{self.name}.dy", grad)
-            _, dw, db = ops.inner_product_grad(every_x, weight, every_dy, self.transpose, False, self.bias)
+            all_x, all_dy = ctx.all_gather(f"{self.name}.x", x), ctx.all_gather(f"{self.name}.dy", grad)
+            _, dw, db = ops.inner_product_grad(all_x, weight, all_dy, self.transpose, False, self.bias)
             dx = ops.inner_product(grad, weight, None, not self.transpose) if needs[0] else None
         else:
             dx, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs[0], self.bias)

@@ -1,4 +1,4 @@
-"""Layers that read a store: kRecordInput and kCSVInput, and the older kLMDBData and kShardData."""
+"""Input layers that read a store: kRecordInput and kCSVInput, and the older kLMDBData and kShardData."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dsinga.registry import register
 
 @register("layer", "kRecordInput", "kCSVInput", "kLMDBData", "kShardData")
 class RecordInput(Layer):
-    """Records (B, ...) of any dtype to (record - mean) / std, float32, and their labels.
+    """Records of a store, normalised: (record - mean) / std as float32 (B, ...), and their labels.
 
-    Codes, such as words, which a store has as int32, stay what they are unless there is a mean or std.
+    Codes, such as words, which a store has as int32, are passed on as they are unless there is a mean or std.
 
-    ``store_conf.shape`` reshapes a record. The mean and std of ``info`` (from ``mean_file`` and ``std_file``) win over
-    ``mean_value`` and ``std_value``, as in SINGA; each is a number, or an array that broadcasts against a record.
-    What kind of store it is, is not the layer's business: the four types differ only in what their configuration says.
+    ``store_conf.shape`` reshapes a record. The mean and std of ``info`` (from ``mean_file`` and ``std_file``) override
+    ``mean_value`` and ``std_value``, as in SINGA; each is a number, or an array that broadcasts against a record. The
+    four types differ in their configuration only.
     """
 
     source_count: ClassVar[int | None] = 0
@@ -44,10 +44,10 @@ class RecordInput(Layer):
             raise self.fail(f"records are divided by std, but {where}; give numbers above 0", store)
 
     def send_ahead(self, records: Records, ops: Ops) -> Records:
-        return records if self._stays(records.data) else records._replace(data=ops.upload(records.data))
+        return records if self._are_codes(records.data) else records._replace(data=ops.upload(records.data))
 
-    def _stays(self, data: Any) -> bool:
-        """Whether these are codes, which are in host memory whatever the backend."""
+    def _are_codes(self, data: Any) -> bool:
+        """Whether ``data`` are codes, which stay in host memory with every backend."""
         return self.mean is None and self.std is None and data.dtype == np.int32
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -55,14 +55,14 @@ class RecordInput(Layer):
         data = records.data.result() if isinstance(records.data, AsyncCopy) else records.data
         if data.shape[1:] != self.record:
             data = data.reshape(len(data), *self.record)
-        if self._stays(data):
+        if self._are_codes(data):
             return Output(data, labels=records.labels)
-        as_it_is = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim != 4
-        feature = ctx.ops.asarray(data) if as_it_is else ctx.ops.images(data, mean=self.mean, std=self.std)
+        unchanged = self.mean is None and self.std is None and data.dtype == np.float32 and data.ndim != 4
+        feature = ctx.ops.asarray(data) if unchanged else ctx.ops.images(data, mean=self.mean, std=self.std)
         return Output(feature, labels=records.labels)
 
     def _record_shape(self, store: StoreConf, stored: Shape) -> Shape:
-        """Return the shape that the job gives a record, else the stored one."""
+        """Return the shape of a record: the job's, if it has one, or the store's."""
         shape = tuple(store.shape)
         if not shape:
             return stored

@@ -1,4 +1,4 @@
-"""Labels: the kLabel layer, and what every layer that compares with labels asks of them."""
+"""Label layers, and checks of labels for the layers that compare with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsinga.registry import register
 
 @register("layer", "kLabel")
 class Label(Layer):
-    """The labels of the source, as labels, and as a feature (B,) float32 that can be the target of a kEuclideanLoss."""
+    """The labels of the source, as labels and as a float32 feature (B,), for instance as target of a kEuclideanLoss."""
 
     source_count: ClassVar[int | None] = 1
     label_source: int | None = 0
@@ -37,7 +37,7 @@ class Label(Layer):
 
 
 class LabelsAsFeature(Layer):
-    """The labels of the source as its feature, int64, which can cross a bridge; put in by partitioning.
+    """The labels of the source as an int64 feature, which partitioning inserts to send labels over a bridge.
 
     ``source_shapes`` has the shape of the labels: (B,), or (B, T) of sequences.
     """
@@ -55,7 +55,7 @@ class LabelsAsFeature(Layer):
 
 
 class FeatureAsLabels(Layer):
-    """The feature of the source, int64, as labels again: the other end of :class:`LabelsAsFeature`."""
+    """The int64 feature of the source as labels: undoes :class:`LabelsAsFeature` after the bridge."""
 
     source_count: ClassVar[int | None] = 1
     makes_labels: ClassVar[bool] = True
@@ -71,23 +71,20 @@ class FeatureAsLabels(Layer):
 
 
 def required_labels(layer: Layer, labels: Any) -> np.ndarray:
-    """Return ``labels`` (B,) as an array; raise UserError, naming the layer that should have given them, for None."""
+    """Return ``labels`` as an array; for None, raise UserError, naming the source that has no labels."""
     if labels is None:
         assert layer.label_source is not None
         source = layer.source_name(layer.label_source)
         raise layer.fail(f"{source} has no labels; read a store with labels, or leave this layer out of the phase")
-    return np.asarray(labels)  # labels are in host memory, whatever the backend
+    return np.asarray(labels)  # labels are in host memory with every backend
 
 
 def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
-    """Return ``labels`` (B,) as indices of classes; raise UserError for the first one outside [0, ``classes``).
-
-    UserError is raised, too, for labels (B, T) of sequences.
-    """
+    """Return ``labels`` (B,) as class indices; raise UserError for one outside [0, ``classes``), and for sequences."""
     labels = required_labels(layer, labels)
     if labels.ndim != 1:
         raise layer.fail(
-            f"takes one label a row, but was given one for each of {labels.shape[1]} steps; give it per_step: true, or "
+            f"takes one label a row, but gets one for each of {labels.shape[1]} steps; give it per_step: true, or "
             f"the net unroll_len: {labels.shape[1]} and no shift"
         )
     wrong = (labels < 0) | (labels >= classes)
@@ -101,13 +98,13 @@ def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
 
 
 def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.ndarray:
-    """Return ``labels`` (B, ``steps``) of sequences: in [0, ``classes``) at each step, -1 after the end.
+    """Return ``labels`` (B, ``steps``) of sequences, in [0, ``classes``) at each step and -1 after the end.
 
-    Raises UserError for the first row that is no such sequence, or has no step at all.
+    Raises UserError for the first row that has other labels, a -1 before a label, or no step at all.
     """
     labels = required_labels(layer, labels)
     if labels.ndim != 2 or labels.shape[1] != steps:
-        raise layer.fail(f"takes a label for each of {steps} steps, but was given labels of shape {labels.shape}")
+        raise layer.fail(f"takes a label for each of {steps} steps, but gets labels of shape {labels.shape}")
     real = labels >= 0
     wrong = (labels < -1) | (labels >= classes)
     faults = (

@@ -1,4 +1,4 @@
-"""kLayerNorm: each row normalised by itself."""
+"""kLayerNorm: layer normalisation, over the features of each row."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ EPSILON = 1e-5  # as in kBM
 
 @register("layer", "kLayerNorm")
 class LayerNorm(Layer):
-    """(B, ...) to the same: scale·(x - mean)/√(var + 1e-5) + bias, number by number.
+    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise.
 
-    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and (biased) variance are those of all numbers of a row, or,
+    Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance are those of all numbers of a row, or,
     with ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). Scale and
-    bias have the shape of these axes. It does the same in training and in testing, and for any rows of the batch.
+    bias have the shape of these axes. All phases compute the same, and rows do not depend on each other.
     """
 
     source_count: ClassVar[int | None] = 1
@@ -37,12 +37,12 @@ class LayerNorm(Layer):
                 settings,
                 "first_axis",
             )
-        self.own = self.shape[first:]
-        self.params = (ParamSpec("scale", self.own, None, initial=1.0), ParamSpec("bias", self.own, None))
+        self.axes_shape = self.shape[first:]
+        self.params = (ParamSpec("scale", self.axes_shape, None, initial=1.0), ParamSpec("bias", self.axes_shape, None))
 
     def _rows(self, x: Array, ctx: Context) -> Array:
-        """Return x as (R, n), one row for what is normalised together."""
-        return to_matrix(x, ctx.ops).reshape(-1, math.prod(self.own))
+        """Return x as (R, n), with a row for each set of numbers that share a mean and a variance."""
+        return to_matrix(x, ctx.ops).reshape(-1, math.prod(self.axes_shape))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = self._rows(sources[0], ctx)
@@ -57,7 +57,7 @@ class LayerNorm(Layer):
         scale = params[0].reshape(-1)
         dx, dscale, dbias = ctx.ops.layer_norm_grad(x, workspace, self._rows(grad, ctx), scale, EPSILON)
         for_source = self._unrow(dx, sources[0], ctx) if needs[0] else None
-        return (for_source,), (dscale.reshape(self.own), dbias.reshape(self.own))
+        return (for_source,), (dscale.reshape(self.axes_shape), dbias.reshape(self.axes_shape))
 
     def _unrow(self, rows: Array, like: Array, ctx: Context) -> Array:
         return from_matrix(rows.reshape(like.shape[0], math.prod(self.shape[1:])), like, ctx.ops)

@@ -1,7 +1,7 @@
 """Losses: kSoftmaxLoss (kCudnnSoftmaxLoss), kEuclideanLoss and kSigmoidCrossEntropyLoss.
 
-Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows at hand, rows), so that what
-parts of a batch report adds up to that mean.
+Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
+the sums and counts of all workers add up to that mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dsinga.registry import register
 
 @register("layer", "kSoftmaxLoss", "kCudnnSoftmaxLoss")
 class SoftmaxLoss(Layer):
-    """Softmax and cross-entropy: -Σ log max(p[label], FLT_MIN)·scale / B; the feature is p, (B, K).
+    """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B; the feature is the probabilities p, (B, K).
 
     The first source gives (B, ...), K numbers a row; the second gives labels in [0, K). Metrics: "loss", and
     "accuracy", the share of rows whose label is among the ``topk`` most probable classes.
@@ -44,7 +44,7 @@ class SoftmaxLoss(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
         probabilities, loss, hits = ctx.ops.softmax_loss(to_matrix(sources[0], ctx.ops), labels, self.topk)
-        loss = loss if self.scale == 1 else loss * self.scale  # on a device, a launch
+        loss = loss if self.scale == 1 else loss * self.scale  # on a device this is a kernel launch
         metrics = {"loss": (loss, len(labels)), "accuracy": (hits, len(labels))}
         return Output(probabilities, saved=labels if ctx.training else None, metrics=metrics)
 
@@ -58,7 +58,7 @@ class SoftmaxLoss(Layer):
 
 
 class PairLoss(Layer):
-    """A loss over two sources with equally long rows; the feature is (B, n)."""
+    """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n)."""
 
     source_count: ClassVar[int | None] = 2
     gathered_because = "reports the loss of whole rows"
@@ -79,10 +79,10 @@ class PairLoss(Layer):
 
 @register("layer", "kEuclideanLoss")
 class EuclideanLoss(PairLoss):
-    """Σ (x - target)²·scale / B over two sources with equally long rows; the feature is x - target, (B, n).
+    """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
 
     The gradient is 2(x - target)·scale/B, and its negative for the target. SINGA 0.3 has half of that, which is not
-    the derivative of the loss it reports: a job tuned there wants half the learning rate, or a scale of 0.5, here.
+    the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
     """
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -107,11 +107,11 @@ class EuclideanLoss(PairLoss):
 
 @register("layer", "kSigmoidCrossEntropyLoss")
 class SigmoidCrossEntropyLoss(PairLoss):
-    """-Σ (t·log p + (1 - t)·log(1 - p))·scale / B with p = sigmoid(x), which is the feature, (B, n).
+    """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n).
 
     The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.
-    Computed as max(x, 0) - x·t + log(1 + exp(-|x|)), in which nothing overflows. It is negative only where a target is
-    not in [0, 1], such as the label of one of several classes.
+    It is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. A negative loss means that targets
+    are not in [0, 1], such as labels of more than two classes.
     """
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -120,8 +120,8 @@ class SigmoidCrossEntropyLoss(PairLoss):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         (x, target), xp = (to_matrix(source, ctx.ops) for source in sources), ctx.ops.xp
-        lost = xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.abs(x)))
-        loss = lost.sum(dtype=np.float64) * self.scale
+        losses = xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.abs(x)))
+        loss = losses.sum(dtype=np.float64) * self.scale
         return Output(ctx.ops.sigmoid(x), metrics={"loss": (loss, x.shape[0])})
 
     def compute_gradient(

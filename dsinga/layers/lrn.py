@@ -13,9 +13,10 @@ from dsinga.registry import register
 
 @register("layer", "kLRN", "kCudnnLRN")
 class LRN(Layer):
-    """(B, C, H, W) to the same: x·norm^(-beta), norm = knorm + alpha/local_size · Σ x² over c ± local_size//2.
+    """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels.
 
-    Krizhevsky, Sutskever, Hinton, ImageNet Classification with Deep CNNs (2012), 3.3, with alpha divided by local_size.
+    x·norm^(-beta) with norm = knorm + alpha/local_size · Σ x² over the channels c ± local_size//2. Krizhevsky,
+    Sutskever and Hinton, ImageNet Classification with Deep CNNs (2012), 3.3, with alpha divided by local_size.
     """
 
     source_count: ClassVar[int | None] = 1
@@ -25,8 +26,8 @@ class LRN(Layer):
         super().__init__(conf, source_shapes, info)
         lrn = conf.lrn_conf or LRNConf()
         if len(self.source_shapes[0]) != 4:
-            given = times(self.source_shapes[0])
-            raise self.fail(f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {given}")
+            shape = times(self.source_shapes[0])
+            raise self.fail(f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {shape}")
         if lrn.local_size < 1 or lrn.local_size % 2 == 0:
             raise self.fail(
                 f"local_size is {lrn.local_size}; give an odd number, for as many channels on either side",
@@ -34,7 +35,9 @@ class LRN(Layer):
                 "local_size",
             )
         if lrn.knorm <= 0 or lrn.alpha < 0:
-            raise self.fail(f"knorm {lrn.knorm} must be above 0, and alpha {lrn.alpha} not below", lrn)
+            raise self.fail(
+                f"knorm is {lrn.knorm} and alpha {lrn.alpha}; give a knorm above 0 and an alpha of 0 or more", lrn
+            )
         self.settings = (lrn.local_size, lrn.alpha, lrn.beta, lrn.knorm)
         self.shape = self.source_shapes[0]
 

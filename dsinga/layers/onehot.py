@@ -1,4 +1,4 @@
-"""kOneHot: characters as vectors of 0 and 1."""
+"""kOneHot: codes of characters or words as one-hot vectors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dsinga.registry import register
 
 @register("layer", "kOneHot")
 class OneHot(CodesLayer):
-    """Codes (B, T) to (B, T, ``vocab_size``), or (B,) of one step to (B, ``vocab_size``): 1 in the place of the code.
+    """One-hot vectors (B, T, ``vocab_size``) of codes (B, T), or (B, ``vocab_size``) of the codes (B,) of one step.
 
-    Where a sequence has ended (code -1), zeros.
+    The vectors of steps after the end of a sequence (code -1) are 0.
     """
 
     gathered_because = "makes all columns from one code"

@@ -1,4 +1,4 @@
-"""Layers at the end of a net that have no gradient: kArgSort, kAccuracy, kCharRNNOutput, kCSVOutput, kRecordOutput."""
+"""Output layers, without gradients: kArgSort, kAccuracy, kCharRNNOutput, kCSVOutput and kRecordOutput."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.registry import register
 
 @register("layer", "kArgSort")
 class ArgSort(Layer):
-    """(B, ...) with K numbers a row to (B, topk) int64: the indices of the largest, largest first, ties by index."""
+    """Indices (B, topk), int64, of the largest numbers of each row of (B, ...), largest first, ties by index."""
 
     source_count: ClassVar[int | None] = 1
     is_output = True
@@ -38,7 +38,7 @@ class ArgSort(Layer):
         return ctx.ops.to_numpy(to_matrix(source, ctx.ops))
 
     def largest(self, scores: np.ndarray) -> np.ndarray:
-        """Return the indices (B, topk) of the largest of each row."""
+        """Return the indices (B, topk) of the largest numbers of each row."""
         if self.topk == 1:
             return scores.argmax(axis=1)[:, None]
         return np.argsort(-scores, axis=1, kind="stable")[:, : self.topk]
@@ -46,7 +46,7 @@ class ArgSort(Layer):
 
 @register("layer", "kAccuracy")
 class Accuracy(ArgSort):
-    """As kArgSort, and the metric "accuracy": the share of rows whose label is among the ``topk`` indices.
+    """Indices as of kArgSort, and the metric "accuracy": the share of rows whose label is among them.
 
     The first source gives scores (B, ...), the second labels in [0, K).
     """
@@ -64,7 +64,7 @@ class Accuracy(ArgSort):
 
 @register("layer", "kCharRNNOutput")
 class CharRNNOutput(Layer):
-    """The codes of its source, marked as those of a text; ``dsinga generate`` writes it out."""
+    """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
 
     source_count: ClassVar[int | None] = 1
     is_output = True
@@ -80,7 +80,7 @@ class CharRNNOutput(Layer):
 
 @register("layer", "kCSVOutput", "kRecordOutput")
 class StoreOutput(Layer):
-    """What its source gives, marked to be written to the store that ``store`` (its store_conf) names."""
+    """Mark the feature of the source to be written to the store in ``store`` (its store_conf)."""
 
     source_count: ClassVar[int | None] = 1
     is_output = True

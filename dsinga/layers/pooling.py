@@ -1,4 +1,4 @@
-"""kPooling, and its other names in SINGA: kCPooling and kCudnnPool."""
+"""kPooling, with SINGA's other names kCPooling and kCudnnPool."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dsinga.registry import register
 
 @register("layer", "kPooling", "kCPooling", "kCudnnPool")
 class Pooling(Layer):
-    """Maximum, or mean, of each window: (B, C, H, W) to (B, C, H', W'), rounding down (see ``window.py``).
+    """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down.
 
-    The mean divides by kh·kw, so padding counts as zeros; padding is never a maximum. With ``global_pooling`` the one
-    window is the whole image: (B, C, 1, 1).
+    The mean divides by kh·kw, so padding counts as zeros; padding is never a maximum. With ``global_pooling`` the
+    window is the whole image and the feature (B, C, 1, 1).
     """
 
     source_count: ClassVar[int | None] = 1
@@ -31,7 +31,7 @@ class Pooling(Layer):
         self.window = window = slide(self, settings, stride=2)
         if window.pad[0] >= window.kernel[0] or window.pad[1] >= window.kernel[1]:
             raise self.fail(
-                f"a kernel of {times(window.kernel)} would stand wholly in a padding of {times(window.pad)}; "
+                f"a kernel of {times(window.kernel)} would cover nothing but padding of {times(window.pad)}; "
                 "make pad smaller than kernel",
                 settings,
                 "pad",

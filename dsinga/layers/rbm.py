@@ -1,11 +1,11 @@
-"""Restricted Boltzmann machines: kRBMVis and kRBMHid, the two sides of one, and what the hidden side reconstructs.
+"""Restricted Boltzmann machines: kRBMVis and kRBMHid, their two sides, and the reconstruction by the hidden side.
 
 The energy of binary units is E(v, h) = -h·Wv - a·v - b·h (Hinton, Training Products of Experts by Minimizing
 Contrastive Divergence, 2002), so that P(h = 1 | v) = sigmoid(v Wᵀ + b) and P(v = 1 | h) = sigmoid(h W + a), with W
 (hidden, visible). Gaussian units of variance 1 add half their square to the energy: their mean is linear (Hinton and
 Salakhutdinov, Reducing the Dimensionality of Data with Neural Networks, 2006).
 
-The layers compute; what contrastive divergence makes of them is in ``dsinga.training.cd``.
+Contrastive divergence, which trains them, is in ``dsinga.training.cd``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dsinga.registry import register
 
 
 class RBMSide(Layer):
-    """One side of a restricted Boltzmann machine: a weight (hidden, visible), and its own bias unless switched off."""
+    """Base of the two sides of a restricted Boltzmann machine: a weight (hidden, visible), and the side's bias."""
 
     source_count: ClassVar[int | None] = 1
     gathered_because = "samples whole rows"
@@ -39,38 +39,38 @@ class RBMSide(Layer):
         self.bias = settings.bias_term
 
     def specs(self, units: int) -> tuple[ParamSpec, ...]:
-        """Return the params of a side of so many units."""
+        """Return the params of a side of ``units`` units."""
         weight = ParamSpec("weight", (self.hdim, self.inputs))
         return (weight, ParamSpec("bias", (units,))) if self.bias else (weight,)
 
     def bias_of(self, params: Arrays) -> Array | None:
-        """Return the bias among the params, None where there is none."""
+        """Return the bias of the side, None with ``bias_term`` false."""
         return params[1] if self.bias else None
 
-    def sample(self, mean: Array, ctx: Context, turn: str = "") -> Array:
-        """Return a sample of units of this side by their means (B, n): 0 or 1, or the mean and noise of variance 1.
+    def sample(self, mean: Array, ctx: Context, suffix: str = "") -> Array:
+        """Draw units of this side from their means (B, n): 0 or 1, or for gaussian units the mean plus noise.
 
-        The random numbers are those of the layer's name and ``turn``, a name of its own in one iteration.
+        The random numbers are keyed by the layer's name and ``suffix``, which tells several draws of a step apart.
         """
         units = mean.shape[1]
         if self.gaussian:
-            return ctx.ops.add(mean, normal(ctx, self.name + turn, units).astype(mean.dtype))
-        return ctx.ops.bernoulli(mean, ctx.random(self.name + turn, units))
+            return ctx.ops.add(mean, normal(ctx, self.name + suffix, units).astype(mean.dtype))
+        return ctx.ops.bernoulli(mean, ctx.random(self.name + suffix, units))
 
     def activate(self, x: Array, ops: Ops) -> Array:
-        """Return the means of units from their inputs: sigmoid, or the inputs themselves of gaussian units."""
+        """Return the means of units from their inputs: the sigmoid, or for gaussian units the inputs themselves."""
         return x if self.gaussian else ops.sigmoid(x)
 
 
 @register("layer", "kRBMVis")
 class RBMVis(RBMSide):
-    """The visible side: (B, ...) to (B, n), the data as they are, which are between 0 and 1 unless ``gaussian``.
+    """The visible side: passes on the data (B, ...) as (B, n); they are between 0 and 1 unless ``gaussian``.
 
-    The hidden layer among its srclayers is the other side, not computed before it. The net puts a layer
-    ``reconstruction(<name>)`` behind the two, which reports how well they know the data (:class:`Reconstruction`).
+    The hidden layer among its srclayers is the other side, and is computed after it. The net adds a layer
+    ``reconstruction(<name>)`` after both, which reports the reconstruction error (:class:`Reconstruction`).
 
-    Weight (hdim, n), bias (n,). With ``gaussian`` the units are real numbers of variance 1, as of normalised data;
-    SINGA knows gaussian units on the hidden side only.
+    Weight (hdim, n), bias (n,). With ``gaussian`` the units are real numbers of variance 1, as in normalised data;
+    SINGA has gaussian units on the hidden side only.
     """
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -83,8 +83,8 @@ class RBMVis(RBMSide):
         low, high = ctx.ops.read((visible.min(), visible.max())) if visible.size else (0.0, 1.0)
         if not self.gaussian and not (low >= 0.0 and high <= 1.0):
             raise self.fail(
-                f"{self.source_name(0)} gives numbers from {low:g} to {high:g}, but units that are on or off want "
-                "0 to 1; scale them (std_value: 255 in a store_conf), or say gaussian: true in rbm_conf"
+                f"{self.source_name(0)} gives numbers from {low:g} to {high:g}, but binary units need "
+                "0 to 1; scale them (std_value: 255 in a store_conf), or set gaussian: true in rbm_conf"
             )
         return Output(visible)
 
@@ -95,9 +95,9 @@ class RBMVis(RBMSide):
 
 @register("layer", "kRBMHid")
 class RBMHid(RBMSide):
-    """The hidden side: (B, n) to (B, hdim), the means of its units given the visible ones of its source.
+    """The hidden side: means (B, hdim) of its units given the visible units (B, n).
 
-    These are the probabilities to be on, or linear with ``gaussian``. Weight (hdim, n), which is that of the visible
+    The means are the probabilities of 1, or linear with ``gaussian``. Weight (hdim, n), which is that of the visible
     side (``share_from``), bias (hdim,). With ``persistent``, its chains are a lasting param (B, hdim), by rows.
     """
 
@@ -117,10 +117,10 @@ class RBMHid(RBMSide):
 
 
 class Reconstruction(Layer):
-    """What a sample of the hidden units makes of the visible ones: (B, n), their means, themselves not sampled.
+    """The means (B, n) of the visible units given a sample of the hidden units: the data, reconstructed.
 
-    It has the params of the visible side, and as sources both sides. Metric: "reconstruction_error", the squared
-    distance of a row from the data, Σ(v - v')², on the average.
+    It has the params of the visible side, and both sides as sources. Metric: "reconstruction_error", the squared
+    distance Σ(v - v')² of a row from the data, averaged over rows.
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("reconstruction_error",)
@@ -142,9 +142,9 @@ class Reconstruction(Layer):
 
 
 def normal(ctx: Context, name: str, columns: int) -> Array:
-    """Return float64 numbers (rows, columns) of mean 0 and variance 1, by Box and Muller from :meth:`Context.random`.
+    """Return standard normal numbers (rows, columns), float64, by the Box-Muller transform of :meth:`Context.random`.
 
-    From 24 bits, none is further out than 5.8.
+    The uniform numbers have 24 bits, so that none of the normal ones is beyond 5.8.
     """
     uniform, xp = ctx.random(name, 2 * columns).astype(np.float64), ctx.ops.xp
     radius = xp.sqrt(-2 * xp.log1p(-uniform[:, :columns]))

@@ -1,4 +1,4 @@
-"""Recurrent layers: kGRU, kLSTM, kRNN. Whole sequences in one call; in an unrolled net, the step of one copy."""
+"""Recurrent layers kGRU, kLSTM and kRNN, over whole sequences or, in an unrolled net, for one step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from dsinga.registry import register
 
 
 class Recurrent(Layer):
-    """(B, T, n) to (B, T, H), H being ``dim_hidden``; (B, T, 2H) if ``bidirectional``: forwards, then backwards.
+    """Base of recurrent layers: (B, T, n) to (B, T, H) with H = ``dim_hidden``, or (B, T, 2H) if ``bidirectional``.
 
-    The optional second source gives, by its labels, how long the sequences are: features beyond the end are 0, and
-    take no arithmetic. Each sequence begins with zeros; or, with ``carry``, where that row of the batch before ended,
-    through which no gradient goes back (truncated back-propagation through time, Williams and Peng 1990).
+    The labels of the optional second source give the lengths of the sequences: features after the end are 0, and are
+    not computed. The state begins with zeros or, with ``carry``, with the last state of that row of the batch before;
+    no gradient goes back through it (truncated back-propagation through time, Williams and Peng 1990). A bidirectional
+    layer's feature has the forward direction first.
 
-    Of one step, (B, n) to (B, H), the second source is the feature of the step before, (B, H); without it, zeros. An
-    LSTM has a second state, which a feature does not hold: it takes whole sequences only.
+    For one step, (B, n) to (B, H), the second source is the feature of the step before, (B, H); without it, the state
+    is 0. An LSTM takes whole sequences only, since its second state is not in its feature.
 
-    A subclass names its cell of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction. Those of the other
-    follow, called ``back_<role>``; last comes ``state`` (B, S), where it is carried over.
+    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction. Those of the
+    other direction follow, called ``back_<role>``; the last is ``state`` (B, S), with ``carry``.
     """
 
     over_steps: ClassVar[bool] = True
@@ -49,16 +50,16 @@ class Recurrent(Layer):
         self.directions = 2 if settings.bidirectional else 1
         specs = self.weights(shape[-1], self.size, settings.bias_term)
         self.count = len(specs)
-        self.params = tuple(ParamSpec(role, of) for role, of in specs)
+        self.params = tuple(ParamSpec(role, shape) for role, shape in specs)
         if settings.bidirectional:
-            self.params += tuple(ParamSpec(f"back_{role}", of) for role, of in specs)
+            self.params += tuple(ParamSpec(f"back_{role}", shape) for role, shape in specs)
         if settings.carry:
             state = (shape[0], self.state_parts * self.size)
             self.params += (ParamSpec("state", state, cut_axis=None, trainable=False, by_rows=True),)
         self.shape = (*shape[:-1], self.directions * self.size)
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
-        """Return role and shape of each param of one direction."""
+        """Return the role and the shape of each param of one direction."""
         raise NotImplementedError
 
     def _check_sources(self) -> None:
@@ -101,8 +102,8 @@ class Recurrent(Layer):
             x = x.reshape(x.shape[0], 1, x.shape[1])
         features, saved, last = [], [], None
         for back in range(self.directions):
-            own = params[back * self.count : (back + 1) * self.count]
-            y, last, workspace = ctx.ops.recurrent(self.cell, x, own, begin, lengths, bool(back), ctx.training)
+            weights = params[back * self.count : (back + 1) * self.count]
+            y, last, workspace = ctx.ops.recurrent(self.cell, x, weights, begin, lengths, bool(back), ctx.training)
             features.append(y)
             saved.append(workspace)
         feature = features[0] if len(features) == 1 else ctx.ops.xp.concatenate(features, axis=2)
@@ -117,27 +118,29 @@ class Recurrent(Layer):
         dx, dstate = None, None
         for_params: list[Array | None] = []
         for back, workspace in enumerate(output.saved):
-            own = params[back * self.count : (back + 1) * self.count]
-            mine = dy[..., back * self.size : (back + 1) * self.size]
-            one, dstate, gradients = ctx.ops.recurrent_grad(self.cell, own, workspace, mine, needs[0], need_state)
-            dx = one if dx is None or one is None else ctx.ops.add(dx, one)
+            weights = params[back * self.count : (back + 1) * self.count]
+            part_dy = dy[..., back * self.size : (back + 1) * self.size]
+            part_dx, dstate, gradients = ctx.ops.recurrent_grad(
+                self.cell, weights, workspace, part_dy, needs[0], need_state
+            )
+            dx = part_dx if dx is None or part_dx is None else ctx.ops.add(dx, part_dx)
             for_params.extend(gradients)
         for_params.extend([None] * (len(params) - len(for_params)))
         for_sources = [None if dx is None else self._like_sources(dx), dstate]
         return for_sources[: len(sources)], for_params
 
     def _like_sources(self, array: Array) -> Array:
-        """Return (B, T, n) as it is, or as (B, n) where the layer computes one step."""
+        """Return (B, T, n) unchanged, or as (B, n) where the layer computes one step."""
         return array if self.sequences else array.reshape(array.shape[0], array.shape[2])
 
     def _begin(self, params: Arrays, sources: Arrays) -> Array | None:
-        """Return the states (B, S) to begin with, None for zeros."""
+        """Return the initial states (B, S), None for zeros."""
         if not self.sequences and len(sources) > 1:
             return sources[1]
         return params[-1] if len(params) > self.directions * self.count else None
 
     def _lengths(self, sources: Arrays) -> Array | None:
-        """Return how long the sequences are, (B,), None if all have T steps."""
+        """Return the lengths of the sequences, (B,), None if all have T steps."""
         if self.label_source is None:
             return None
         labels = required_labels(self, sources[1])
@@ -161,7 +164,7 @@ class GRU(Recurrent):
     cell, conf_field = "gru", "gru_conf"
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
-        """Return role and shape of each param of one direction."""
+        """Return the role and the shape of each param of one direction."""
         kinds: list[tuple[str, Shape]] = [("hx", (size, inputs)), ("hh", (size, size))]
         if bias:
             kinds.append(("b", (size,)))
@@ -169,12 +172,12 @@ class GRU(Recurrent):
 
 
 class _StackedGates(Recurrent):
-    """A layer whose gates lie below each other in one matrix."""
+    """Base of recurrent layers whose gates are stacked in one matrix."""
 
     gates: ClassVar[int] = 1
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
-        """Return role and shape of each param of one direction."""
+        """Return the role and the shape of each param of one direction."""
         rows = self.gates * size
         specs: list[tuple[str, Shape]] = [("hx", (rows, inputs)), ("hh", (rows, size))]
         return [*specs, ("b", (rows,))] if bias else specs
@@ -185,7 +188,7 @@ class LSTM(_StackedGates):
     """Long short-term memory (Hochreiter and Schmidhuber 1997) with forget gates (Gers et al. 2000).
 
     i, f, o = σ and g = tanh of x hxᵀ + h hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'). Params hx (4H, n), hh (4H, H) and,
-    unless ``bias_term`` is false, b (4H,): the gates i, f, g, o below each other. The state is h, then c.
+    unless ``bias_term`` is false, b (4H,), with the gates i, f, g, o stacked in this order. The state is h, then c.
     """
 
     cell, conf_field, one_step, state_parts, gates = "lstm", "lstm_conf", False, 2, 4

@@ -1,4 +1,4 @@
-"""kSoftmax (and kCudnnSoftmax)."""
+"""kSoftmax and kCudnnSoftmax: the softmax of each row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.registry import register
 
 @register("layer", "kSoftmax", "kCudnnSoftmax")
 class Softmax(Layer):
-    """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of it; same shape."""
+    """Softmax over each row of (B, ...), or over each of ``num_softmax_per_instance`` equal parts of a row."""
 
     source_count: ClassVar[int | None] = 1
     gathered_because = "normalises over all features of a row"

@@ -1,4 +1,4 @@
-"""Layers about texts: kCharRNN, which reads one, kRNNLabel, what comes next in it, and kRNNDummy, codes at random."""
+"""Text layers: kCharRNN reads a text, kRNNLabel gives the next code of each step, kRNNDummy makes random codes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dsinga.registry import register
 
 @register("layer", "kCharRNN")
 class CharRNN(Layer):
-    """Pieces of a text as codes, (B, T + 1) int64: ``unroll_len`` T of them to read, each but the first to predict.
+    """Codes of a text, (B, T + 1) int64: the inputs of ``unroll_len`` = T steps, and the code after the last one.
 
-    Row b goes on in its own part of the text from batch to batch, T codes further each time, as in SINGA.
+    From batch to batch, row b continues in its own stretch of the text, T codes further each time, as in SINGA.
     """
 
     source_count: ClassVar[int | None] = 0
@@ -37,9 +37,9 @@ class CharRNN(Layer):
 
 @register("layer", "kRNNLabel")
 class RNNLabel(Layer):
-    """What follows each step: of codes (B, T + 1) those from the second on, as labels (B, T), and as the feature.
+    """The next code of each step of codes (B, T + 1), as labels (B, T) and as the feature.
 
-    A copy of the layer in an unrolled net has step ``unroll_index`` + 1 alone, (B,).
+    A copy of the layer in an unrolled net has the code of step ``unroll_index`` + 1 only, (B,).
     """
 
     source_count: ClassVar[int | None] = 1
@@ -70,13 +70,13 @@ class RNNLabel(Layer):
 
 @register("layer", "kRNNDummy")
 class RNNDummy(Layer):
-    """Without a source, numbers of ``rnn_dummy_conf.shape`` at random from ``low`` to ``high``; else its source again.
+    """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one.
 
-    ``integer`` rounds them down, as codes to begin a text with. ``dynamic_srclayer`` names the layer whose feature of
-    the step before takes their place where a text is generated.
+    ``integer`` rounds them down, to codes that begin a text. ``dynamic_srclayer`` names the layer whose feature of the
+    step before replaces them when a text is generated.
     """
 
-    gathered_because = "has the shape that it was given"
+    gathered_because = "has the shape that the job gives it"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -1,4 +1,4 @@
-"""A layer that knows one time step, over whole sequences: all steps of all rows are one batch to it."""
+"""TimeDistributed: applies a layer of one time step to whole sequences, all steps of all rows being one batch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from dsinga.ops import Ops
 
 
 class MustUnroll(UserError):
-    """A layer whose steps cannot be computed together: its net must be unrolled."""
+    """Error: the steps of a layer cannot be computed together, so that its net must be unrolled."""
 
 
 class TimeDistributed(Layer):
-    """(B, T, ...) to (B, T, ...): what T copies of a layer, one for each step, compute, as one batch of B·T rows.
+    """Apply a layer to each step of sequences (B, T, ...), as one batch of B·T rows.
 
-    ``cls`` and ``conf`` are those of each copy. Of the sources that are ``repeated``, which have no steps, every step
-    takes the same (B, ...). Where the layer takes labels, steps after the end of a sequence (label -1) are left out.
-    The gradient of a loss is that of the sum over steps of means over the batch (``ctx.rows.total`` stays B), a metric
-    the mean over steps; random numbers are those of the copies.
+    It computes what T copies of the layer, one for each step, compute; ``cls`` and ``conf`` are those of each copy. A
+    source that is ``repeated`` has no steps: every step takes the same (B, ...). Where the layer takes labels, steps
+    after the end of a sequence (label -1) are left out. The gradient of a loss is that of the sum over steps of the
+    mean over the batch (``ctx.rows.total`` stays B); a metric is the mean over steps; random numbers are those of the
+    copies.
 
     Raises MustUnroll for a layer that keeps a state, hands out parts, or does not compute row by row.
     """
@@ -40,16 +41,16 @@ class TimeDistributed(Layer):
         self.steps = steps
         self.repeated = tuple(repeated)
         shapes = [
-            (shape[0] * steps, *shape[1 if again else 2 :])
-            for shape, again in zip(source_shapes, repeated, strict=True)
+            (shape[0] * steps, *shape[1 if is_repeated else 2 :])
+            for shape, is_repeated in zip(source_shapes, repeated, strict=True)
         ]
         self.layer = make_layer(cls, conf, shapes, None)
         if why := _not_by_step(self.layer):
             raise MustUnroll(f"layer {conf.name!r} {why}")
         self.shape = (self.layer.shape[0] // steps, steps, *self.layer.shape[1:])
         self.params = self.layer.params
-        for fact in ("label_source", "is_loss", "is_output", "makes_labels"):
-            setattr(self, fact, getattr(self.layer, fact))
+        for attribute in ("label_source", "is_loss", "is_output", "makes_labels"):
+            setattr(self, attribute, getattr(self.layer, attribute))
         self.classes = getattr(self.layer, "classes", None)
         if self.makes_labels:
             self.label_shape = (steps, *self.layer.label_shape)
@@ -69,33 +70,33 @@ class TimeDistributed(Layer):
         for_sources, for_params = self.layer.compute_gradient(
             params, flat.sources, output.saved, dy, needs, flat.context(ctx)
         )
-        spread = [None if one is None else flat.spread(one) for one in for_sources]
+        spread = [None if gradient is None else flat.spread(gradient) for gradient in for_sources]
         return tuple(
-            one if one is None or not again else one.sum(axis=1)
-            for one, again in zip(spread, self.repeated, strict=True)
+            gradient if gradient is None or not is_repeated else gradient.sum(axis=1)
+            for gradient, is_repeated in zip(spread, self.repeated, strict=True)
         ), for_params
 
     def _flatten(self, sources: Arrays, ops: Ops) -> _StepRows:
-        """Return the sources as the inner layer takes them, without the steps that are not there."""
+        """Return the sources as rows for the inner layer, without the steps after the ends of sequences."""
         chosen = None
         if self.label_source is not None and sources[self.label_source] is not None:
             labels = np.asarray(sources[self.label_source])
             if labels.ndim == 2 and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))
-        there = None if chosen is None else ops.asarray(chosen)
-        flat = _StepRows(rows, self.steps, chosen, there, ops)
-        taken: list[Any] = []
+        device_chosen = None if chosen is None else ops.asarray(chosen)
+        flat = _StepRows(rows, self.steps, chosen, device_chosen, ops)
+        inner_sources: list[Any] = []
         for k, source in enumerate(sources):
             if source is None:
-                taken.append(None)
+                inner_sources.append(None)
             elif k == self.label_source:
-                taken.append(flat.repeat(source) if source.ndim == 1 else flat.pick(self._own_labels(source)))
+                inner_sources.append(flat.repeat(source) if source.ndim == 1 else flat.pick(self._check_labels(source)))
             else:
-                taken.append(flat.repeat(source) if self.repeated[k] else flat.pick(source))
-        return flat._replace(sources=taken)
+                inner_sources.append(flat.repeat(source) if self.repeated[k] else flat.pick(source))
+        return flat._replace(sources=inner_sources)
 
-    def _own_labels(self, labels: np.ndarray) -> np.ndarray:
+    def _check_labels(self, labels: np.ndarray) -> np.ndarray:
         if labels.shape[1] != self.steps:
             raise self.fail(
                 f"has {self.steps} time steps, but its labels have {labels.shape[1]}; give both the same unroll_len"
@@ -104,50 +105,50 @@ class TimeDistributed(Layer):
 
 
 class _StepRows(NamedTuple):
-    """How (B, T, ...) and the rows of one batch, B·T or those that are ``chosen``, become each other.
+    """Converts between (B, T, ...) and the rows of one batch: all B·T rows, or those at the indices ``chosen``.
 
-    ``there`` are the same numbers as an array of the backend: labels and codes are in host memory, features are not.
+    ``device_chosen`` are the same indices as an array of the backend, for features; labels and codes are on the host.
     """
 
     rows: int
     steps: int
     chosen: np.ndarray | None
-    there: Array | None
+    device_chosen: Array | None
     ops: Ops
     sources: Sequence[Any] = ()
 
-    def some(self, flat: Array) -> Array:
-        """Return those of B·T rows that are chosen."""
+    def choose(self, flat: Array) -> Array:
+        """Return the chosen ones of B·T rows."""
         if self.chosen is None:
             return flat
-        return flat[self.chosen] if isinstance(flat, np.ndarray) else flat[self.there]
+        return flat[self.chosen] if isinstance(flat, np.ndarray) else flat[self.device_chosen]
 
     def pick(self, array: Array) -> Array:
-        """Return (B, T, ...) as rows."""
-        return self.some(array.reshape(self.rows * self.steps, *array.shape[2:]))
+        """Return the chosen rows of (B, T, ...)."""
+        return self.choose(array.reshape(self.rows * self.steps, *array.shape[2:]))
 
     def repeat(self, array: Array) -> Array:
-        """Return (B, ...) as rows, each for all steps."""
-        return self.some(array.repeat(self.steps, axis=0))
+        """Return (B, ...) as chosen rows, each row repeated for all steps."""
+        return self.choose(array.repeat(self.steps, axis=0))
 
     def spread(self, flat: Array, missing: int = 0) -> Array:
-        """Return rows as (B, T, ...), with ``missing`` for those that were not chosen."""
+        """Return chosen rows as (B, T, ...), with ``missing`` in the others."""
         if self.chosen is not None:
-            xp, where = (np, self.chosen) if isinstance(flat, np.ndarray) else (self.ops.xp, self.there)
-            some, flat = flat, xp.full_like(flat, missing, shape=(self.rows * self.steps, *flat.shape[1:]))
-            flat[where] = some
+            xp, where = (np, self.chosen) if isinstance(flat, np.ndarray) else (self.ops.xp, self.device_chosen)
+            chosen_rows, flat = flat, xp.full_like(flat, missing, shape=(self.rows * self.steps, *flat.shape[1:]))
+            flat[where] = chosen_rows
         return flat.reshape(self.rows, self.steps, *flat.shape[1:])
 
     def context(self, ctx: Context) -> Context:
-        """Return the circumstances of the inner layer."""
-        known = {field.name: getattr(ctx, field.name) for field in fields(Context)}
-        known |= {"all_reduce": _refuse_collective, "all_gather": _refuse_collective}
-        return _StepsContext(**known, flat=self)
+        """Return the context of the inner layer."""
+        fields_of_ctx = {field.name: getattr(ctx, field.name) for field in fields(Context)}
+        fields_of_ctx |= {"all_reduce": _refuse_collective, "all_gather": _refuse_collective}
+        return _StepsContext(**fields_of_ctx, flat=self)
 
 
 @dataclass(frozen=True)
 class _StepsContext(Context):
-    """A context whose rows are the steps of rows: each step has the random numbers of its copy of the layer."""
+    """A context whose rows are steps of rows; each step has the random numbers of its copy of the layer."""
 
     flat: _StepRows | None = None
 
@@ -162,16 +163,16 @@ class _StepsContext(Context):
     ) -> Array:
         assert self.flat is not None, layer
         copies = [numbers(copy_name(step, layer), columns, part) for step in range(self.flat.steps)]
-        return self.flat.some(xp.stack(copies, axis=1).reshape(-1, columns))
+        return self.flat.choose(xp.stack(copies, axis=1).reshape(-1, columns))
 
 
 def copy_name(step: int, layer: str) -> str:
-    """Return the name of the copy of an unrolled layer at a time step, as SINGA gives it."""
+    """Return SINGA's name for the copy of an unrolled layer at a time step."""
     return f"{step}#{layer}"
 
 
 def _not_by_step(layer: Layer) -> str:
-    """Return why the steps of a layer cannot be one batch, or the empty string."""
+    """Return the reason why the steps of a layer cannot be one batch, the empty string if they can."""
     if layer.is_input or not layer.source_shapes:
         return "has no source"
     if layer.hands_parts:

@@ -1,4 +1,4 @@
-"""A window that slides over an image: what convolution and pooling share."""
+"""The sliding window of convolution and pooling: kernel, stride, padding and output size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.ops import Pair
 
 
 class Window(NamedTuple):
-    """Kernel, stride and pad, each (vertical, horizontal), and the number of places (H', W') it stands in."""
+    """Kernel, stride and pad, each (vertical, horizontal), and the output size (H', W')."""
 
     kernel: Pair
     stride: Pair
@@ -20,10 +20,10 @@ class Window(NamedTuple):
 
 
 def slide(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Window:
-    """Return the window of ``conf`` over the images of ``layer``; ``stride`` is the default.
+    """Return the window of ``conf`` over the images of ``layer``, with a default ``stride``.
 
-    H' = floor((H + 2·pad - kernel) / stride) + 1, for convolution and pooling alike, as SINGA has it (Caffe's pooling
-    rounds up). Raises UserError where the window cannot stand anywhere.
+    H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
+    up). Raises UserError where the window is larger than the padded image.
     """
     _, height, width = layer.image_shape()
     if isinstance(conf, PoolingConf) and conf.global_pooling:
@@ -48,16 +48,16 @@ def slide(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Win
 
 
 def _whole_image(layer: Layer, conf: PoolingConf, size: Pair) -> Window:
-    given = [name for name in field_types(WindowConf) if getattr(conf, name) is not None]
-    if given:
+    fields = [name for name in field_types(WindowConf) if getattr(conf, name) is not None]
+    if fields:
         raise layer.fail(
-            f"global_pooling takes the whole image, {times(size)}, as its window; leave out {' and '.join(given)}",
+            f"global_pooling takes the whole image, {times(size)}, as its window; leave out {' and '.join(fields)}",
             conf,
-            given[0],
+            fields[0],
         )
     return Window(size, (1, 1), (0, 0), (1, 1))
 
 
 def as_images(x: Array) -> Array:
-    """Return (B, H, W) as (B, 1, H, W), and (B, C, H, W) as it is; no copy."""
+    """Return a view of (B, H, W) as (B, 1, H, W), or (B, C, H, W) unchanged."""
     return x if x.ndim == 4 else x[:, None]

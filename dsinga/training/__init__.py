@@ -1,6 +1,6 @@
-"""The mathematics of training: back-propagation, updaters, learning rates, initial values."""
+"""Training algorithms (back-propagation, contrastive divergence), updaters, schedules, initialisers and metrics."""
 
-from dsinga.training import updaters  # which registers SINGA's seven
+from dsinga.training import updaters  # registers SINGA's seven
 from dsinga.training.algorithms import Algorithm, algorithm, checked
 from dsinga.training.bp import Push, bp
 from dsinga.training.forward_pass import forward

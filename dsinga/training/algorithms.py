@@ -1,4 +1,4 @@
-"""The TrainOneBatch algorithms by name."""
+"""Looks up the TrainOneBatch algorithm of a job: kBP, kBPTT, kCD or a user's."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Algorithm = Callable[[NeuralNet, Mapping[str, Array], Mapping[str, Records], Con
 
 
 def algorithm(conf: AlgConf) -> Algorithm:
-    """Return the algorithm that the job asks for.
+    """Return the algorithm that the job names.
 
-    A user's own is registered as ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a
+    A user's is registered as ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a
     class that is made from the AlgConf and called like it. Raises JobError for one that is not registered.
     """
     entry = resolve("algorithm", conf, "alg", "user_alg")
-    own = entry(conf) if isinstance(entry, type) else entry
-    if not callable(own):
+    train_one_batch = entry(conf) if isinstance(entry, type) else entry
+    if not callable(train_one_batch):
         raise conf.error(f"algorithm {conf.user_alg!r} must be a function, or a class with __call__", "user_alg")
-    return own
+    return train_one_batch
 
 
 def checked(metrics: Any) -> Metrics:
-    """Return what an algorithm returned; raise UserError unless it is metrics: a dict of name to (sum, count)."""
+    """Return the metrics that an algorithm has returned; raise UserError unless they are {name: (sum, count)}."""
     if isinstance(metrics, dict) and all(is_metric(metric) for metric in metrics.values()):
         return metrics
     raise UserError(f'the algorithm must return metrics, as in {{"loss": (sum, count)}}, not {metrics!r}')

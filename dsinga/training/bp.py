@@ -1,4 +1,4 @@
-"""kBP and kBPTT: a forward pass, a backward pass, each gradient pushed as soon as it is complete."""
+"""Back-propagation (kBP, kBPTT): a forward and a backward pass; each gradient is pushed once it is complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bp(
 ) -> Metrics:
     """Back-propagation: one forward and one backward pass over the records of one batch (or of a part of it).
 
-    Through time (kBPTT) it is the same, the time steps being in the net: as layers over sequences, or as copies.
+    kBPTT is the same algorithm: the time steps are in the net, as layers over sequences or as copies of layers.
 
     ``values[name]`` is looked up right before the first layer that uses the param, and may block. ``push(name,
     gradient)`` is called once for every param of the net, from the top layer down, as soon as the gradient is complete:

@@ -1,4 +1,4 @@
-"""kCD: contrastive divergence, which trains the restricted Boltzmann machines of a net, and nothing below them."""
+"""Contrastive divergence (kCD): trains the restricted Boltzmann machines of a net; other layers are not trained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 
 
 class Machine(NamedTuple):
-    """A restricted Boltzmann machine after the forward pass: layers, params by value, names of params."""
+    """A restricted Boltzmann machine after the forward pass: both layers, their params, and the params' names."""
 
     visible: RBMVis
     hidden: RBMHid
@@ -29,7 +29,7 @@ class Machine(NamedTuple):
 
 
 class UnitStatistics(NamedTuple):
-    """Visible units (B, n), and the means of the hidden ones given these (B, hdim)."""
+    """Visible units (B, n), and the means of the hidden units given these (B, hdim)."""
 
     visible: Array
     hidden: Array
@@ -37,19 +37,19 @@ class UnitStatistics(NamedTuple):
 
 @register("algorithm", "kCD")
 class ContrastiveDivergence:
-    """CD-k: for every machine of the net, the statistics of its data less those after ``cd_k`` Gibbs steps from them.
+    """CD-k: trains each machine by its statistics on the data, less those after ``cd_k`` Gibbs steps from the data.
 
-    As in SINGA: the gradient for W is (h'ᵀv' - hᵀv)/B, where v are the data, h the means of the hidden units given
+    As in SINGA, the gradient for W is (h'ᵀv' - hᵀv)/B, where v are the data, h the means of the hidden units given
     these, v' what the last sample of the hidden units reconstructs (not sampled itself) and h' the means given v';
     likewise for the biases. Hinton, Training Products of Experts by Minimizing Contrastive Divergence (2002).
 
-    Where the hidden layer is ``persistent``, v' is a sample at the end of ``cd_k`` steps of chains that go on from
-    iteration to iteration, one for each row of the batch: Tieleman, Training Restricted Boltzmann Machines using
-    Approximations to the Likelihood Gradient (2008). Both sides are sampled then, or the chains would not be those of
-    the model. They start from hidden units that are all 0.
+    Where the hidden layer is ``persistent``, v' is a sample after ``cd_k`` steps of Markov chains that continue from
+    iteration to iteration, one chain for each row of the batch: Tieleman, Training Restricted Boltzmann Machines using
+    Approximations to the Likelihood Gradient (2008). Both sides are sampled then, since the chains must follow the
+    model's distribution. They start from hidden units that are all 0.
 
-    Layers below a machine are computed, not trained: the net's params outside of machines have no learning rate
-    (``dsinga.net.rbm``). Of several machines in a net each is trained on what those below it make of the data.
+    Layers below a machine are computed, not trained: params outside of machines have no learning rate
+    (``dsinga.net.rbm``). In a net with several machines, each is trained on the output of those below it.
     """
 
     def __init__(self, conf: AlgConf):
@@ -58,9 +58,10 @@ class ContrastiveDivergence:
     def __call__(
         self, net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
     ) -> Metrics:
-        """Train on the records of one batch, or of a part of it; the contract is that of :func:`dsinga.training.bp`.
+        """Train on the records of one batch or of a part of it, with the arguments of :func:`dsinga.training.bp`.
 
-        Params of other layers are not pushed. Raises UserError where a machine is cut apart between workers.
+        Params of other layers are not pushed. Raises UserError where the two sides of a machine are on different
+        workers.
         """
         metrics = []
         hidden: dict[str, TapeEntry] = {}
@@ -75,11 +76,13 @@ class ContrastiveDivergence:
         return report_metrics(net, read_metrics(metrics, ctx.ops))
 
     def train(self, reconstruction: TapeEntry, hidden: TapeEntry | None, push: Push) -> None:
-        """Push the gradients of one machine, and its chains if it has any."""
+        """Push the gradients of one machine, and its chains if it is persistent."""
         layer, ctx = reconstruction.stage.layer, reconstruction.ctx
         assert isinstance(layer, Reconstruction)
         if hidden is None:
-            raise UserError(f"{layer.visible.name!r} and {layer.hidden.name!r} are not on one worker: kCD wants both")
+            raise UserError(
+                f"{layer.visible.name!r} and {layer.hidden.name!r} are on different workers; kCD needs both on one"
+            )
         names = reconstruction.stage.params, hidden.stage.params
         machine = Machine(layer.visible, layer.hidden, reconstruction.params, hidden.params, *names)
         data = UnitStatistics(*reconstruction.sources)
@@ -92,7 +95,7 @@ class ContrastiveDivergence:
 
 
 def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> UnitStatistics:
-    """Return the statistics after so many Gibbs steps; ``visible`` are the means after the first."""
+    """Return the statistics after ``steps`` Gibbs steps; ``visible`` are the means after the first one."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
     for step in range(1, steps):
         sample = hidden_side.sample(hidden_side.mean(hidden_params, visible, ctx.ops), ctx, f"/{step}")
@@ -101,7 +104,7 @@ def reconstruct(machine: Machine, visible: Array, steps: int, ctx: Context) -> U
 
 
 def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> tuple[UnitStatistics, Array]:
-    """Return the statistics so many Gibbs steps after the samples ``hidden``, and the hidden samples there."""
+    """Return the statistics ``steps`` Gibbs steps after the samples ``hidden``, and the last hidden samples."""
     visible_side, hidden_side, visible_params, hidden_params, *_ = machine
     for step in range(steps):
         visible = visible_side.sample(visible_side.mean(visible_params, hidden, ctx.ops), ctx, f"/{step}")
@@ -111,9 +114,9 @@ def follow_chain(machine: Machine, hidden: Array, steps: int, ctx: Context) -> t
 
 
 def push_gradients(machine: Machine, data: UnitStatistics, model: UnitStatistics, ctx: Context, push: Push) -> None:
-    """Push the gradients for the biases and the weight: the model's statistics less the data's, over the batch.
+    """Push the gradients for biases and weight: the model's statistics less the data's, averaged over the batch.
 
-    One product over both halves finds that for the weight: the data's half of the hidden units is negative.
+    One matrix product computes the weight's gradient from both, with the data's hidden units negated.
     """
     weight, ops, share = machine.visible_params[0], ctx.ops, 1.0 / ctx.rows.total
     visible = ops.xp.concatenate((model.visible, data.visible))

@@ -1,4 +1,4 @@
-"""Generating text: a net of one step, whose recurrent layers go on from their own states, is fed what it says."""
+"""Text generation: a net of one time step, with carried states, gets each code that it has drawn as its next input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCORERS = (LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftm
 
 
 class Generator(NamedTuple):
-    """A net that reads one code and scores the next: ``reader`` and ``scores`` are the layers that do."""
+    """A net that scores the code after each one that it reads, and the names of its input and its score layer."""
 
     net: NeuralNet
     reader: str
@@ -27,10 +27,11 @@ class Generator(NamedTuple):
 
 
 def generator(conf: NetConf, codes: int) -> Generator:
-    """Return the net of one step and one row for a net, such as SINGA's char-rnn, that reads texts of so many codes.
+    """Return a generator, of one step and one row, for a net that reads texts of ``codes`` different codes.
 
-    It has the layers below the softmax of the training net, not unrolled; every recurrent layer carries its state. The
-    layer that reads is a kCharRNN, or the kRNNDummy of SINGA's sample.conf. Raises UserError where there is none.
+    It has the layers of the training net below its softmax, not unrolled, with carried states in all recurrent layers.
+    The reader is a kCharRNN, or the kRNNDummy of SINGA's sample.conf. Raises UserError where the net has neither a
+    reader nor a softmax, or has a bidirectional layer.
     """
     layers = filter_layers(conf, Phase.kTrain)
     reader = next((layer for layer in layers if layer.type in READERS), None)
@@ -41,25 +42,25 @@ def generator(conf: NetConf, codes: int) -> Generator:
     below = _below(top.srclayers[0], {layer.name: layer for layer in layers})
     if reader.name not in below:
         raise top.error(f"the net cannot generate a text: {top.name!r} does not depend on {reader.name!r}")
-    own = [_one_step(layer, codes) for layer in layers if layer.name in below]
+    one_step_layers = [_one_step(layer, codes) for layer in layers if layer.name in below]
     info = RecordInfo((1,), 1, has_labels=False, continues=True, codes=codes)
-    net = create_net(conf.replace(layer=own, unroll_len=1), Phase.kTrain, {reader.name: info})
+    net = create_net(conf.replace(layer=one_step_layers, unroll_len=1), Phase.kTrain, {reader.name: info})
     return Generator(net, reader.name, top.srclayers[0])
 
 
 def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
-    """Return the layers on which one depends, itself included."""
-    found, waiting = set[str](), [name]
-    while waiting:
-        name = waiting.pop()
-        if name in layers and name not in found:
-            found.add(name)
-            waiting.extend(layers[name].srclayers)
-    return found
+    """Return the names of the layers on which the layer ``name`` depends, with its own."""
+    below, pending = set[str](), [name]
+    while pending:
+        name = pending.pop()
+        if name in layers and name not in below:
+            below.add(name)
+            pending.extend(layers[name].srclayers)
+    return below
 
 
 def _one_step(layer: LayerConf, codes: int) -> LayerConf:
-    """Return the layer, not unrolled, as it generates: reading codes, or going on from its state."""
+    """Return the configuration of ``layer`` for one step: not unrolled, reading codes, or carrying its state."""
     layer = layer.replace(unroll_len=None, unroll_conn_type=[], shift=[], include=[], exclude=[], per_step=False)
     if layer.type in READERS:
         return layer.replace(type=LayerType.kCharRNN, srclayers=[], char_rnn_conf=CharRNNConf(unroll_len=1))
@@ -68,13 +69,13 @@ def _one_step(layer: LayerConf, codes: int) -> LayerConf:
     for field, value in vars(layer).items():
         if isinstance(value, RecurrentConf):
             if value.bidirectional:
-                raise value.error(f"layer {layer.name!r} reads backwards too: it cannot say what comes next", None)
+                raise value.error(f"layer {layer.name!r} is bidirectional: it cannot predict the next code", None)
             return layer.replace(**{field: value.replace(carry=True)})
     return layer
 
 
 def generate(
-    made: Generator,
+    generator: Generator,
     params: Mapping[str, Array],
     begin: Sequence[int],
     length: int,
@@ -82,13 +83,13 @@ def generate(
     seed: int = 0,
     ops: Ops | None = None,
 ) -> Iterator[int]:
-    """Yield ``length`` codes that follow those of ``begin``, each drawn by what the net says after all before it.
+    """Yield ``length`` codes that continue ``begin``, each drawn by the scores of the net after all codes before it.
 
     Codes are drawn from the softmax of the scores divided by ``temperature``; with 0, always the most probable one.
-    ``ops`` computes, by default the best backend. Raises UserError where ``params``, by name, lack one of the net, or
-    one has another shape.
+    ``ops`` is the backend, None for the best one. Raises UserError where ``params`` lacks a param of the net, or has
+    one of another shape.
     """
-    net, ops = made.net, ops or get_ops()
+    net, ops = generator.net, ops or get_ops()
     check_params(net, params)
     ops.enter()
     states = {name: np.zeros(param.shape, np.float32) for name, param in net.params.items() if param.spec.by_rows}
@@ -98,10 +99,10 @@ def generate(
     rng = np.random.default_rng(seed)
 
     def step(code: int) -> Array:
-        record = {made.reader: Records(np.full((1, 1), code, np.int64))}
-        outputs, _ = forward(net, values, record, ctx, (made.scores, *holders))
+        record = {generator.reader: Records(np.full((1, 1), code, np.int64))}
+        outputs, _ = forward(net, values, record, ctx, (generator.scores, *holders))
         values.update({param: outputs[layer].state["state"] for layer, param in holders.items()})
-        return ops.to_numpy(outputs[made.scores].feature).reshape(-1)
+        return ops.to_numpy(outputs[generator.scores].feature).reshape(-1)
 
     for code in begin[:-1]:
         step(code)
@@ -112,7 +113,7 @@ def generate(
 
 
 def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
-    """Return a code by softmax(scores / temperature), the one with the highest score where ``temperature`` is 0."""
+    """Draw a code from softmax(scores / temperature); with ``temperature`` 0, return the one with the highest score."""
     if temperature == 0:
         return int(scores.argmax())
     shares = np.exp((scores.astype(np.float64) - scores.max()) / temperature)

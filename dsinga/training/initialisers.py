@@ -1,4 +1,4 @@
-"""How params are filled before training (SINGA's ParamGenerator), and whether given ones fit."""
+"""Initial values of params (SINGA's ParamGenerator), and checks of given values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Initialiser = Callable[[Shape, ParamGenConf, np.random.Generator], Any]
 
 
 def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarray]:
-    """Fill each param: float32 arrays by name, a function of (seed, name, shape, init) and nothing else.
+    """Return the initial value of each param, float32 by name, which depends on (seed, name, shape, init) only.
 
-    A param without ``init`` is filled with the constant that its layer prefers (``ParamSpec.initial``). Raises
-    JobError for an ``init`` that does not fit.
+    A param without ``init`` is filled with the constant ``ParamSpec.initial`` of its layer. Raises JobError for an
+    ``init`` that does not fit the shape.
     """
     values = {}
     for name, param in params.items():
@@ -36,40 +36,42 @@ def initial_values(params: Mapping[str, Param], seed: int) -> dict[str, np.ndarr
 
 
 def param_rng(seed: int, name: str) -> np.random.Generator:
-    """Return the random numbers that belong to a param: Philox, keyed by the job's seed and the param's name."""
-    own = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-    key = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF, own], np.uint64)  # a list of such numbers becomes float64
+    """Return a param's own random generator: Philox, keyed by the job's seed and the param's name."""
+    name_key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    key = np.array(
+        [seed & 0xFFFF_FFFF_FFFF_FFFF, name_key], np.uint64
+    )  # without the dtype, such large integers would become float64
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def initialise(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, param: str = "") -> np.ndarray:
-    """Return a new float32 array of ``shape``, filled as ``conf`` says; ``param`` is the name that errors give it.
+    """Return a new float32 array of ``shape``, filled as ``conf`` says; ``param`` is its name in error messages.
 
-    A user's own is registered as ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array.
-    Raises JobError where the method needs rows and columns and ``shape`` has none, or a user's own returns something
-    else than numbers of that shape.
+    A user's initialiser is registered as ``@register("initialiser", "name")``: a function (shape, conf, rng) -> array.
+    Raises JobError where the method needs a matrix and ``shape`` has one axis, or a user's function returns anything
+    but finite numbers of that shape.
     """
-    given = resolve("initialiser", conf)(shape, conf, rng)
-    own = f"initialiser {conf.user_type!r}" + (f" of param {param!r}" if param else "")
-    if not isinstance(given, (np.ndarray, np.number, list, tuple, float, int)):
-        raise conf.error(f"{own} must return an array of shape {shape}, not {given!r}", "user_type")
-    if np.shape(given) != tuple(shape):
-        raise conf.error(f"{own} returned the shape {np.shape(given)}, not {shape}", "user_type")
-    values = np.ascontiguousarray(given, np.float32)
+    filled = resolve("initialiser", conf)(shape, conf, rng)
+    name = f"initialiser {conf.user_type!r}" + (f" of param {param!r}" if param else "")
+    if not isinstance(filled, (np.ndarray, np.number, list, tuple, float, int)):
+        raise conf.error(f"{name} must return an array of shape {shape}, not {filled!r}", "user_type")
+    if np.shape(filled) != tuple(shape):
+        raise conf.error(f"{name} returned the shape {np.shape(filled)}, not {shape}", "user_type")
+    values = np.ascontiguousarray(filled, np.float32)
     if conf.user_type and not np.isfinite(values).all():
-        raise conf.error(f"{own} returned numbers that are not finite", "user_type")
+        raise conf.error(f"{name} returned numbers that are not finite", "user_type")
     return values
 
 
 def rows_columns(shape: Shape, conf: ParamGenConf) -> tuple[int, int]:
-    """Return the shape of a param as a matrix, its first axis against the rest: (num_output, inputs) of most layers."""
+    """Return the shape of a param as a matrix, first axis by all others: (num_output, inputs) in most layers."""
     if len(shape) < 2:
         raise conf.error(f"{conf.type.name} fills params with rows and columns, not one of shape {shape}", "type")
     return shape[0], math.prod(shape[1:])
 
 
 def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.ndarray:
-    """Multiply by ``value``, as all random methods do, and by ``factor``."""
+    """Multiply ``values`` in place by ``conf.value``, as all random methods do, and by ``factor``."""
     if conf.value * factor != 1.0:
         values *= np.float32(conf.value * factor)
     return values
@@ -77,13 +79,13 @@ def scaled(values: np.ndarray, conf: ParamGenConf, factor: float = 1.0) -> np.nd
 
 @register("initialiser", "kConstant")
 def constant(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """``value`` everywhere."""
+    """Fill with the constant ``value``."""
     return np.full(shape, conf.value, np.float32)
 
 
 @register("initialiser", "kGaussian")
 def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
-    """value·N(mean, std²)."""
+    """Draw from value·N(mean, std²)."""
     values = rng.standard_normal(shape, dtype=np.float32)
     values *= np.float32(conf.std)
     values += np.float32(conf.mean)
@@ -92,7 +94,7 @@ def gaussian(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor:
 
 @register("initialiser", "kUniform")
 def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: float = 1.0) -> np.ndarray:
-    """value·U[low, high)."""
+    """Draw from value·U[low, high)."""
     if conf.high < conf.low:
         raise conf.error(f"high {conf.high} is less than low {conf.low}", "high")
     values = rng.random(shape, dtype=np.float32)
@@ -103,37 +105,37 @@ def uniform(shape: Shape, conf: ParamGenConf, rng: np.random.Generator, factor: 
 
 @register("initialiser", "kGaussianSqrtFanIn")
 def gaussian_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """value·N(mean, std²) / √columns."""
+    """Draw from value·N(mean, std²) / √columns."""
     return gaussian(shape, conf, rng, rows_columns(shape, conf)[1] ** -0.5)
 
 
 @register("initialiser", "kUniformSqrtFanIn")
 def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """value·U[low, high)·√(3 / columns)."""
+    """Draw from value·U[low, high)·√(3 / columns)."""
     return uniform(shape, conf, rng, (3.0 / rows_columns(shape, conf)[1]) ** 0.5)
 
 
 @register("initialiser", "kUniformSqrtFanInOut")
 def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """value·U[low, high) / √(rows + columns): the factor of SINGA's source under the source's name."""
+    """Draw from value·U[low, high) / √(rows + columns), with the factor and the name in SINGA's source."""
     return uniform(shape, conf, rng, sum(rows_columns(shape, conf)) ** -0.5)
 
 
 @register("initialiser", "kUniformFanInOut")
 def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """value·U[low, high)·√(6 / (rows + columns)): the factor of SINGA's Param page under the page's name."""
+    """Draw from value·U[low, high)·√(6 / (rows + columns)), with the factor and the name on SINGA's Param page."""
     return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)
 
 
 def check_params(net: NeuralNet, params: Mapping[str, Any]) -> None:
-    """Raise UserError where ``params``, such as those of a checkpoint, lack one of the net's, or have another shape."""
+    """Raise UserError where ``params``, for instance of a checkpoint, lacks a param of the net or has another shape."""
     for name, param in net.params.items():
         if param.spec.by_rows:
             continue
         if name not in params:
-            raise UserError(f"the net wants a param {name!r} of shape {param.shape}, which the given params lack")
+            raise UserError(f"the net has a param {name!r} of shape {param.shape}, which the given params lack")
         if tuple(params[name].shape) != param.shape:
             raise UserError(
-                f"the net wants a param {name!r} of shape {param.shape}, but the given one has {params[name].shape}; "
-                "use the job that the params were trained with, and data alike"
+                f"the net has a param {name!r} of shape {param.shape}, but the given one has {params[name].shape}; "
+                "use the job that the params were trained with, and data of the same shape"
             )

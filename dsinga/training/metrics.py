@@ -1,4 +1,4 @@
-"""Metrics under the names that people see: short, and after the layer too where several layers report one."""
+"""Names of metrics: the layer's own name for it, with the layer in front where several layers report that metric."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
 
-COPY = re.compile(r"^\d+#")  # before the name of a layer: a time step of it
+COPY = re.compile(r"^\d+#")  # prefix of the name of a layer's copy for a time step
 Metrics = dict[str, tuple[float, float]]
 Reports = Sequence[tuple[str, Mapping[str, tuple[float, float]]]]
 
@@ -25,59 +25,64 @@ def add_metrics(parts: Iterable[Metrics]) -> Metrics:
 
 
 def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:
-    """Return the metrics of layers as numbers of the host: sums that lie on a device are read by one copy."""
+    """Return the metrics of layers as Python numbers; those on a device are copied to the host together."""
     reports = list(reports)
-    places = [(k, name) for k, (_, own) in enumerate(reports) for name in own if type(own[name][0]) not in (int, float)]
+    places = [
+        (k, name)
+        for k, (_, metrics) in enumerate(reports)
+        for name, (total, _) in metrics.items()
+        if type(total) not in (int, float)
+    ]
     if places:
         numbers = ops.read([reports[k][1][name][0] for k, name in places])
         for (k, name), number in zip(places, numbers, strict=True):
-            layer, own = reports[k]
-            reports[k] = layer, {**own, name: (number, own[name][1])}
+            layer, metrics = reports[k]
+            reports[k] = layer, {**metrics, name: (number, metrics[name][1])}
     return reports
 
 
 def merge_metrics(reports: Reports) -> Metrics:
-    """Join the metrics of the layers, given with their names in the order of the net.
+    """Merge the metrics of the layers of a net, which are in the order of the net, into one dictionary.
 
-    Where several layers report a metric of the same name, each layer's is called ``<layer>/<metric>``. The name alone
-    stands for the total of losses, whose gradient training follows, and else for what the last of the layers reports.
-    Copies of an unrolled layer count as one layer, whose metrics are means over their steps.
+    Where several layers report a metric of one name, each layer's is called ``<layer>/<metric>``; the plain name then
+    has the total of the losses, which training minimises, and for other metrics that of the last layer. The copies of
+    an unrolled layer count as one layer, whose metrics are means over the steps.
     """
     reports = _join_copies(reports)
     shared = Counter(name for _, metrics in reports for name in metrics)
     merged: Metrics = {}
-    own: Metrics = {}
+    by_layer: Metrics = {}
     for layer, metrics in reports:
         for name, value in metrics.items():
             if shared[name] > 1:
-                own[f"{layer}/{name}"] = value
+                by_layer[f"{layer}/{name}"] = value
             merged[name] = _total(merged[name], value) if name in merged and name == "loss" else value
-    return merged | own
+    return merged | by_layer
 
 
 def _join_copies(reports: Reports) -> Reports:
-    """Add up what the copies ``0#x``, ``1#x``, ... of a layer report, under the name x."""
+    """Add up the metrics of the copies ``0#x``, ``1#x``, ... of a layer x, under the name x."""
     joined: dict[str, Metrics] = {}
     for name, metrics in reports:
-        if not metrics:  # as of most layers, in each iteration
+        if not metrics:  # most layers have none
             continue
-        own = joined.setdefault(COPY.sub("", name), {})
+        sums = joined.setdefault(COPY.sub("", name), {})
         for metric, (total, count) in metrics.items():
-            before = own.get(metric, (0.0, 0))
-            own[metric] = before[0] + total, before[1] + count
+            before = sums.get(metric, (0.0, 0))
+            sums[metric] = before[0] + total, before[1] + count
     return list(joined.items())
 
 
-def _total(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """Return the sum of two means, as (sum, count) with the count of ``one``: parts of a batch still add up."""
-    return one[0] + (other[0] * one[1] / other[1] if other[1] else 0.0), one[1]
+def _total(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    """Return the sum of two means as (sum, count) with the count of ``first``, so that parts of a batch add up."""
+    return first[0] + (second[0] * first[1] / second[1] if second[1] else 0.0), first[1]
 
 
 def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
-    """Join the metrics of the layers of ``net``.
+    """Merge the metrics of the layers of ``net``, as :func:`merge_metrics` does on a single worker.
 
-    One worker of several does not know what layers elsewhere report: all of its metrics are called
-    ``<layer>/<metric>``, until :func:`name_metrics` names the sums.
+    A worker of several does not know the metrics of layers on other workers: it calls all of its own
+    ``<layer>/<metric>``, and :func:`name_metrics` names the sums over workers.
     """
     if not net.bridged:
         return merge_metrics(reports)
@@ -95,11 +100,11 @@ def declared_metrics(net: NeuralNet) -> list[str]:
 
 
 def name_metrics(net: NeuralNet, sums: Metrics) -> Metrics:
-    """Give the sums of what the workers of ``net`` have reported the names that they have if one worker runs it all."""
-    found: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in net.positions}
+    """Rename the sums of metrics over the workers of ``net`` as a single worker would name them."""
+    by_layer: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in net.positions}
     for key, value in sums.items():
-        layers = [key[:end] for end, letter in enumerate(key) if letter == "/" and key[:end] in found]
-        if not layers:  # it has its name: the net was not cut
+        layers = [key[:end] for end, letter in enumerate(key) if letter == "/" and key[:end] in by_layer]
+        if not layers:  # a single worker has named them already
             return sums
-        found[layers[-1]][key[len(layers[-1]) + 1 :]] = value
-    return merge_metrics(list(found.items()))
+        by_layer[layers[-1]][key[len(layers[-1]) + 1 :]] = value
+    return merge_metrics(list(by_layer.items()))

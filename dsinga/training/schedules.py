@@ -1,4 +1,4 @@
-"""How the learning rate changes with the step (SINGA's LRGenerator); a schedule is a function of the step alone."""
+"""Learning-rate schedules (SINGA's LRGenerator): functions of the step."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Schedule = Callable[[int], float]
 def schedule(conf: LRGenConf) -> Schedule:
     """Return the learning rate as a function of the step, counted from 0.
 
-    A user's own is registered as ``@register("schedule", "name")``: a function (or class) that takes the LRGenConf and
-    returns a function (or object to call) of the step. Raises JobError where the configuration of the type is missing
-    or wrong, or a user's own does not give a number for step 0.
+    A user's schedule is registered as ``@register("schedule", "name")``: a function (or class) that takes the LRGenConf
+    and returns a function (or callable object) of the step. Raises JobError where the configuration of the type is
+    missing or wrong, or a user's schedule does not return a finite number at step 0.
     """
     with error_note("in the schedule of the learning rate"):
         rate: Schedule = resolve("schedule", conf)(conf)
@@ -37,7 +37,7 @@ def part(conf: LRGenConf, field: str) -> Any:
     """Return the message in ``field``; raise JobError where it is missing."""
     value = getattr(conf, field)
     if value is None:
-        raise conf.error(f"learning rate {conf.type.name} wants {field} {{ ... }}", "type")
+        raise conf.error(f"learning rate {conf.type.name} needs {field} {{ ... }}", "type")
     return value
 
 
@@ -51,21 +51,21 @@ def positive(conf: Message, field: str) -> float:
 
 @register("schedule", "kFixed")
 def fixed(conf: LRGenConf) -> Schedule:
-    """base_lr."""
+    """Return base_lr at every step."""
     base = conf.base_lr
     return lambda step: base
 
 
 @register("schedule", "kInverseT")
 def inverse_t(conf: LRGenConf) -> Schedule:
-    """base / (1 + step / final_lr)."""
+    """Return base / (1 + step / final_lr)."""
     base, final = conf.base_lr, positive(part(conf, "inverset_conf"), "final_lr")
     return lambda step: base / (1.0 + step / final)
 
 
 @register("schedule", "kInverse")
 def inverse(conf: LRGenConf) -> Schedule:
-    """base·(1 + gamma·step)^(-pow)."""
+    """Return base·(1 + gamma·step)^(-pow)."""
     base, inv = conf.base_lr, part(conf, "inverse_conf")
     gamma, power = inv.gamma, inv.pow
     if gamma < 0:
@@ -75,14 +75,14 @@ def inverse(conf: LRGenConf) -> Schedule:
 
 @register("schedule", "kExponential")
 def exponential(conf: LRGenConf) -> Schedule:
-    """base / 2^(step / change_freq), falling smoothly: the division is not rounded."""
+    """Return base / 2^(step / change_freq), where the division is not rounded."""
     base, freq = conf.base_lr, positive(part(conf, "exponential_conf"), "change_freq")
     return lambda step: base * 2.0 ** (-step / freq)
 
 
 @register("schedule", "kLinear")
 def linear(conf: LRGenConf) -> Schedule:
-    """(1 - r)·base + r·final_lr, r = step / change_freq. It goes on beyond change_freq, below zero at last."""
+    """Return (1 - r)·base + r·final_lr with r = step / change_freq; after change_freq it may fall below 0."""
     base, lin = conf.base_lr, part(conf, "linear_conf")
     freq, final = positive(lin, "change_freq"), lin.final_lr
     return lambda step: (1.0 - step / freq) * base + step / freq * final
@@ -90,7 +90,7 @@ def linear(conf: LRGenConf) -> Schedule:
 
 @register("schedule", "kStep")
 def stepwise(conf: LRGenConf) -> Schedule:
-    """base·gamma^⌊step / change_freq⌋."""
+    """Return base·gamma^⌊step / change_freq⌋."""
     base, steps = conf.base_lr, part(conf, "step_conf")
     freq, gamma = int(positive(steps, "change_freq")), steps.gamma
     return lambda step: base * gamma ** (step // freq)
@@ -98,11 +98,11 @@ def stepwise(conf: LRGenConf) -> Schedule:
 
 @register("schedule", "kFixedStep")
 def fixed_step(conf: LRGenConf) -> Schedule:
-    """step_lr[i] of the last step[i] <= step, the first one before that; base_lr has no effect."""
+    """Return step_lr[i] of the last step[i] <= step, step_lr[0] before step[0]; base_lr has no effect."""
     table = part(conf, "fixedstep_conf")
     steps, rates = list(table.step), list(table.step_lr)
     if not steps or len(steps) != len(rates):
-        raise table.error(f"wants as many step_lr as step, at least one, not {len(rates)} and {len(steps)}", "step_lr")
+        raise table.error(f"needs as many step_lr as step, at least one, not {len(rates)} and {len(steps)}", "step_lr")
     if any(first >= second for first, second in zip(steps, steps[1:], strict=False)):
         raise table.error(f"the steps must rise, not {steps}", "step")
     return lambda step: rates[max(bisect_right(steps, step) - 1, 0)]

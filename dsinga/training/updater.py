@@ -1,4 +1,4 @@
-"""How gradients change params: what all updaters have in common.
+"""Updater, the base class of all updaters, which change params by gradients: clipping, weight decay, learning rate.
 
 The gradient is first clipped to [clip_low, clip_high] (where that is an interval) or scaled down to the Euclidean norm
 ``clip_norm`` (where that is not 0), then ``weight_decay·wd_scale·w`` is added; lr is the schedule's rate at this step
@@ -27,10 +27,10 @@ Change = Callable[[float, Block, Block, Sequence[Block], Block, Block], None]  #
 
 
 def create_updater(conf: UpdaterConf) -> Updater:
-    """Return the updater that the job asks for; raise JobError where its configuration is missing or wrong.
+    """Return the updater that the job names; raise JobError where its configuration is missing or wrong.
 
-    A user's own is a subclass of Updater, registered as ``@register("updater", "name")``. It is tried on three numbers,
-    so that a fault of its own shows before training.
+    A user's updater is a subclass of Updater, registered as ``@register("updater", "name")``. It updates three numbers
+    here, so that a fault in it shows before training.
     """
     if conf.clip_norm and conf.clip_high > conf.clip_low:
         raise conf.error("clips twice: give clip_norm, or clip_low and clip_high", "clip_norm")
@@ -49,9 +49,9 @@ def create_updater(conf: UpdaterConf) -> Updater:
 
 
 class Updater(ABC):
-    """Changes params by gradients, element by element; itself without state, so threads may share it.
+    """Changes params by gradients, element by element; has no state itself, so that threads can share it.
 
-    A subclass names its state arrays in ``slots`` and says in ``change`` what happens to a block.
+    A subclass names its state arrays in ``slots`` and defines :meth:`change`, which updates a block of a param.
     """
 
     slots: tuple[str, ...] = ()
@@ -72,11 +72,11 @@ class Updater(ABC):
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate at ``step``: the schedule's, times the factor that holds then."""
-        rate = float(self.rate(step))  # a numpy float64 from a user's schedule would widen the blocks
+        rate = float(self.rate(step))  # a numpy float64 of a user's schedule would make blocks float64
         return next((rate * factor for start, factor in reversed(self._rate_factors) if start <= step), rate)
 
     def create_state(self, size: int) -> dict[str, np.ndarray]:
-        """Return the state for ``size`` elements before the first update: float32 zeros, by slot."""
+        """Return the initial state for ``size`` elements: float32 zeros, by slot."""
         return {slot: np.zeros(size, np.float32) for slot in self.slots}
 
     def update(
@@ -88,15 +88,15 @@ class Updater(ABC):
         lr_scale: float = 1.0,
         wd_scale: float = 1.0,
     ) -> None:
-        """Change ``value`` and ``state``, 1-d float32 arrays, in place; ``gradient``, 1-d too, is left as it is.
+        """Change ``value`` and ``state``, 1-d float32 arrays, in place; ``gradient``, 1-d too, stays unchanged.
 
         All may be arrays of a backend that take numpy's ufuncs, as CuPy's do.
 
-        Elementwise in exactly rounded operations: any slice of a param may be updated alone and has the same bits. Only
-        clip_norm wants the gradient of a whole param, or all of it that is not 0.
+        The update is elementwise, in exactly rounded operations: a slice of a param gets the same bits alone as within
+        the whole. Only clip_norm needs the gradient of the whole param, or at least all of it that is not 0.
 
-        Of a gradient that is rows, these rows of ``value`` and ``state`` change and the others do not move at all: a
-        row that is left out has neither weight decay nor momentum in this step.
+        A sparse gradient changes its rows of ``value`` and ``state`` only: in this step, the other rows have neither
+        weight decay nor momentum.
         """
         apply(self.create_update(step, value, gradient, state, lr_scale, wd_scale), self.conf.clip_norm)
 
@@ -122,7 +122,7 @@ class Updater(ABC):
         return Update(formula, value, gradient, slots)
 
     def change_at(self, step: int) -> Change:
-        """Return what changes a block at ``step``: :meth:`change`, unless the formula knows the step."""
+        """Return the function that changes a block at ``step``: :meth:`change`, unless it depends on the step."""
         return self.change
 
     @abstractmethod
@@ -133,16 +133,16 @@ class Updater(ABC):
         """
 
     def part(self, field: str, default: Any = None) -> Any:
-        """Return the message in ``field`` of the configuration, or else ``default``; JobError without either."""
+        """Return the message in ``field`` of the configuration, or ``default``; raise JobError without either."""
         value = getattr(self.conf, field) or default
         if value is None:
-            raise self.conf.error(f"updater {self.conf.type.name} wants {field} {{ ... }}", "type")
+            raise self.conf.error(f"updater {self.conf.type.name} needs {field} {{ ... }}", "type")
         return value
 
 
 @dataclass(frozen=True)
 class Formula:
-    """What an updater does to a block at one step, but for clip_norm; see :data:`dsinga.ops.update.Formula`."""
+    """An updater at one step, as a function of blocks (:data:`dsinga.ops.update.Formula`), without clip_norm."""
 
     updater: Updater
     change: Change
@@ -150,7 +150,7 @@ class Formula:
     decay: float
 
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Clip, decay, change."""
+        """Clip the gradient, add the weight decay, and change the block."""
         conf = self.updater.conf
         if self.updater.clips:
             g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)

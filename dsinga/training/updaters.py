@@ -1,4 +1,4 @@
-"""SINGA's seven updaters: their formulas."""
+"""The formulas of SINGA's seven updaters."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dsinga.training.updater import Block, Change, Updater
 
 
 def average(h: Block, x: Block, rho: float, s: Block) -> None:
-    """h = rho·h + (1 - rho)·x, with scratch ``s``, which may be ``x``."""
+    """Set h = rho·h + (1 - rho)·x, with scratch ``s``, which may be ``x``."""
     h *= rho
     h += np.multiply(x, 1.0 - rho, out=s)
 
 
 def descend(w: Block, g: Block, h: Block, delta: float, lr: float, t: Block, s: Block) -> None:
-    """w -= lr·g / √(h + delta), with scratch ``t``, which may be ``g``, and ``s``."""
+    """Subtract lr·g / √(h + delta) from w, with scratch ``t``, which may be ``g``, and ``s``."""
     np.multiply(g, lr, out=t)
     t /= np.sqrt(np.add(h, delta, out=s), out=s)
     w -= t
@@ -27,14 +27,14 @@ def descend(w: Block, g: Block, h: Block, delta: float, lr: float, t: Block, s: 
 
 @register("updater", "kSGD")
 class SGD(Updater):
-    """Stochastic gradient descent, with momentum if the job gives one."""
+    """Stochastic gradient descent, with momentum if the job sets it."""
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
         self.slots = ("history",) if conf.momentum else ()
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """h = m·h - lr·g; w += h, with momentum m; w -= lr·g without."""
+        """Update h = m·h - lr·g; w += h with momentum m, and w -= lr·g without."""
         np.multiply(g, lr, out=t)
         if not slots:
             w -= t
@@ -52,7 +52,7 @@ class Nesterov(Updater):
     slots = ("history",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v."""
+        """Update v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v."""
         (h,) = slots
         m = self.conf.momentum
         np.multiply(g, lr, out=t)
@@ -64,12 +64,12 @@ class Nesterov(Updater):
 
 @register("updater", "kAdaGrad")
 class AdaGrad(Updater):
-    """Duchi, Hazan and Singer (JMLR 2011)."""
+    """AdaGrad of Duchi, Hazan and Singer (JMLR 2011)."""
 
     slots = ("squares",)
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """h += g²; w -= lr·g / √(h + delta)."""
+        """Update h += g²; w -= lr·g / √(h + delta)."""
         (h,) = slots
         h += np.multiply(g, g, out=s)
         descend(w, g, h, self.conf.delta, lr, t, s)
@@ -77,7 +77,7 @@ class AdaGrad(Updater):
 
 @register("updater", "kRMSProp")
 class RMSProp(Updater):
-    """Tieleman and Hinton's lecture 6.5 (2012)."""
+    """RMSProp of Tieleman and Hinton, lecture 6.5 (2012)."""
 
     slots = ("squares",)
 
@@ -86,7 +86,7 @@ class RMSProp(Updater):
         self.rho = self.part("rmsprop_conf").rho
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """h = rho·h + (1 - rho)·g²; w -= lr·g / √(h + delta)."""
+        """Update h = rho·h + (1 - rho)·g²; w -= lr·g / √(h + delta)."""
         (h,) = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
         descend(w, g, h, self.conf.delta, lr, t, s)
@@ -94,7 +94,7 @@ class RMSProp(Updater):
 
 @register("updater", "kAdaDelta")
 class AdaDelta(Updater):
-    """Zeiler (2012)."""
+    """AdaDelta of Zeiler (2012)."""
 
     slots = ("squares", "updates")
 
@@ -103,7 +103,7 @@ class AdaDelta(Updater):
         self.rho = self.part("adadelta_conf", AdaDeltaConf()).rho
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """h = rho·h + (1 - rho)·g²; t = g·√(u + delta) / √(h + delta); u = rho·u + (1 - rho)·t²; w -= lr·t."""
+        """Update h = rho·h + (1 - rho)·g²; t = g·√(u + delta) / √(h + delta); u = rho·u + (1 - rho)·t²; w -= lr·t."""
         h, u = slots
         average(h, np.multiply(g, g, out=s), self.rho, s)
         np.sqrt(np.add(u, self.conf.delta, out=s), out=s)
@@ -116,7 +116,7 @@ class AdaDelta(Updater):
 
 @register("updater", "kAdam")
 class Adam(Updater):
-    """Kingma and Ba (2015); as in SINGA without their bias correction, unless the job asks for it."""
+    """Adam of Kingma and Ba (2015); as in SINGA without bias correction, unless the job sets ``bias_correction``."""
 
     slots = ("mean", "squares")
 
@@ -126,7 +126,7 @@ class Adam(Updater):
         self.beta1, self.beta2, self.bias_correction = part.beta1, part.beta2, part.bias_correction
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; w -= lr·m / √(v + delta)."""
+        """Update m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; w -= lr·m / √(v + delta)."""
         m, v = slots
         average(v, np.multiply(g, g, out=s), self.beta2, s)
         average(m, g, self.beta1, s)
@@ -139,7 +139,7 @@ class Adam(Updater):
     def change_corrected(
         self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
-        """m and v as in :meth:`change`; w -= lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
+        """Update m, v as :meth:`change`; w -= lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
         m, v = slots
         average(v, np.multiply(g, g, out=s), self.beta2, s)
         average(m, g, self.beta1, s)
@@ -162,7 +162,7 @@ class AdamMax(Updater):
         self.beta1, self.beta2 = part.beta1, part.beta2
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """m = beta1·m + (1 - beta1)·g; u = max(beta2·u, |g|) + delta; w -= lr·m / u."""
+        """Update m = beta1·m + (1 - beta1)·g; u = max(beta2·u, |g|) + delta; w -= lr·m / u."""
         m, u = slots
         u *= self.beta2
         np.maximum(u, np.abs(g, out=s), out=u)

@@ -57,7 +57,7 @@ def test_the_loss_is_worked_out_by_hand():
         ([[0, -2], [0, 1]], r"row 0 .* a label that is none of its 3 classes .*: -2"),
         ([[-1, 1], [0, 1]], r"row 0 .* a label -1 before its last step.*: -1, 1"),
         ([[0, 1], [-1, -1]], r"row 1 .* no step at all.*leave sequences of length 0 out"),
-        ([0, 1], r"a label for each of 2 steps, but was given labels of shape \(2,\)"),
+        ([0, 1], r"a label for each of 2 steps, but gets labels of shape \(2,\)"),
     ],
 )
 def test_sequences_that_are_none_are_refused(tags: list, message: str):

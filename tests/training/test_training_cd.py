@@ -212,7 +212,7 @@ def test_data_that_no_binary_unit_can_have_are_refused(bad: float):
     net = net_of(UNITS, HIDDEN, ROWS)
     data = data_of()
     data[2, 3] = bad
-    with pytest.raises(UserError, match=r"'vis': 'data' gives numbers from .* want 0 to 1; scale them \(std_value"):
+    with pytest.raises(UserError, match=r"'vis': 'data' gives numbers from .* need 0 to 1; scale them \(std_value"):
         cd(net, values_of(net), data, context(net))
 
 

@@ -74,8 +74,8 @@ def test_a_layer_without_a_fault_has_none():
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        (int, "must be a subclass of dsinga.layers.Layer"),
-        (lambda *_: None, "must be a subclass of dsinga.layers.Layer"),
+        (int, "must be registered with a subclass of dsinga.layers.Layer"),
+        (lambda *_: None, "must be registered with a subclass of dsinga.layers.Layer"),
         (type("Own", (Layer,), {}), "the class Own does not define compute_feature"),
         (sound_with(__init__=no_super), r"must begin with super\(\).__init__\(conf, source_shapes, info\)"),
         (after_init(shape=()), "must set self.shape"),
@@ -242,7 +242,7 @@ def test_an_algorithm_must_be_callable():
 
 def test_registering_without_a_name_is_refused():
     for names in ((), (Sound,)):
-        with pytest.raises(UserError, match=r'as in @register\("layer", "MyOwn"\)'):
+        with pytest.raises(UserError, match=r'as in @register\("layer", "MyName"\)'):
             register("layer", *names)
 
 

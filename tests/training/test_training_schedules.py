@@ -60,13 +60,13 @@ def test_a_users_own_schedule_may_be_a_function_or_a_class():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("type: kStep", "job.conf:2: learning rate kStep wants step_conf"),
+        ("type: kStep", "job.conf:2: learning rate kStep needs step_conf"),
         ("type: kStep step_conf {\nchange_freq: 0 }", "job.conf:3: change_freq must be greater than 0, not 0"),
         ("type: kInverseT inverset_conf {\nfinal_lr: 0 }", "job.conf:3: final_lr must be greater than 0"),
         ("type: kInverse inverse_conf {\ngamma: -1 }", "job.conf:3: gamma must be 0 or more, not -1"),
         (
             "type: kFixedStep fixedstep_conf { step: 0 step: 5\nstep_lr: 1 }",
-            "job.conf:3: wants as many step_lr as step",
+            "job.conf:3: needs as many step_lr as step",
         ),
         (
             "type: kFixedStep fixedstep_conf {\nstep: [5, 5] step_lr: [1, 2] }",

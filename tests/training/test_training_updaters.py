@@ -234,7 +234,7 @@ def test_a_users_own_updater_is_found_by_name():
     [
         ({"type": "kUserUpdater"}, "needs user_type: the name of a registered updater"),
         ({"type": "kUserUpdater", "user_type": "SignSGDD"}, "no updater is registered as 'SignSGDD'"),
-        ({"type": "kRMSProp"}, "updater kRMSProp wants rmsprop_conf"),
+        ({"type": "kRMSProp"}, "updater kRMSProp needs rmsprop_conf"),
         ({"type": "kSGD", "clip_norm": 1, "clip_high": 1}, "clips twice: give clip_norm, or clip_low and clip_high"),
     ],
 )
