@@ -17,12 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "dsinga"
 
 LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
 KNOWN_CLASHES: set[str] = set()
-KNOWN_REFERENCES = {
-    "cluster/graph_grain/stepper.py",
-    "server/compression.py",
-    "server/update_executors.py",
-    "worker/device_params.py",
-}
+KNOWN_REFERENCES = {"cluster/graph_grain/stepper.py", "worker/device_params.py"}
 KNOWN_CYCLES: set[frozenset[str]] = set()
 
 

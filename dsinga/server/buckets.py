@@ -1,4 +1,4 @@
-"""Which slices travel together: gradients go to a server in buckets, top params first, and values come back alike."""
+"""Grouping slices into buckets: a bucket's gradients go to its server, and its values come back, in one message."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import NamedTuple
 
 from dsinga.server.slicing import Slice
 
-# Gradients for a server travel in about so many buckets, so that most are under way while the lower layers still
-# compute, but in none smaller than so many bytes, for a message costs as much as these.
+# The number of buckets for each server: several, so that most are sent while the lower layers still compute. Buckets
+# have at least MIN_BUCKET_BYTES, since sending a message costs as much as sending these bytes.
 BUCKETS = 8
-LEAST_BUCKET_BYTES = 1 << 17
+MIN_BUCKET_BYTES = 1 << 17
 
 
 class Bucket(NamedTuple):
-    """Slices of one server that travel in one message."""
+    """Slices of one server that are sent in one message."""
 
     server: int
     slices: list[Slice]
 
 
 def fill_buckets(slices: Mapping[str, Sequence[Slice]], servers: int, limit: int | None = None) -> list[Bucket]:
-    """Return the buckets: top params first, as the backward pass pushes them.
+    """Return the buckets in the order in which the backward pass fills them, top params first.
 
-    ``slices`` are those of each param, in the order in which the forward pass needs the params. A bucket is closed as
-    soon as it holds ``limit`` bytes; by default ``BUCKETS`` a server, none below ``LEAST_BUCKET_BYTES``.
+    ``slices`` are the slices of each param, with the params in the order of the forward pass. A bucket is complete as
+    soon as it has ``limit`` bytes; by default there are ``BUCKETS`` for each server, of at least ``MIN_BUCKET_BYTES``.
     """
     if limit is None:
-        limit = 4 * sum(piece.size for pieces in slices.values() for piece in pieces) // (BUCKETS * servers)
-        limit = max(LEAST_BUCKET_BYTES, limit)
+        limit = 4 * sum(slice_.size for param in slices.values() for slice_ in param) // (BUCKETS * servers)
+        limit = max(MIN_BUCKET_BYTES, limit)
     buckets: list[Bucket] = []
-    open_bucket: dict[int, tuple[list[Slice], int]] = {}
+    open_buckets: dict[int, tuple[list[Slice], int]] = {}
     for name in reversed(list(slices)):
-        for piece in slices[name]:
-            held, size = open_bucket.get(piece.server, ([], limit))
+        for slice_ in slices[name]:
+            contents, size = open_buckets.get(slice_.server, ([], limit))
             if size >= limit:
-                held, size = [], 0
-                buckets.append(Bucket(piece.server, held))
-            held.append(piece)
-            open_bucket[piece.server] = (held, size + 4 * piece.size)
+                contents, size = [], 0
+                buckets.append(Bucket(slice_.server, contents))
+            contents.append(slice_)
+            open_buckets[slice_.server] = (contents, size + 4 * slice_.size)
     return buckets

@@ -1,7 +1,7 @@
-"""Smaller gradients: what is left out of one is added to the next, so that nothing is lost, only late.
+"""Compression of the gradients that a partition sends to a server, with error feedback.
 
-Both codecs keep the residual of every slice (error feedback) and are deterministic. They shrink what a partition sends
-to a server; what the server makes of the payloads is added up and applied like gradients that came as they are.
+A codec adds the residual, which it has left out of a slice's gradient, to the next gradient of that slice. Codecs are
+deterministic. The server decodes the payloads to gradients, and adds them up and applies them like any others.
 """
 
 from __future__ import annotations
@@ -17,56 +17,56 @@ Payload = np.ndarray  # uint8, 1-d
 
 
 class Codec(ABC):
-    """Makes payloads of the gradients of one partition, and float32 arrays of payloads.
+    """Encodes the gradients of one partition to payloads of bytes, and decodes payloads to gradients.
 
-    ``residuals`` holds by slice id what has been left out so far, float32 (size,).
+    ``residuals`` are the parts of the gradients that have not been sent yet, float32 (size,), by slice id.
     """
 
     def __init__(self) -> None:
         self.residuals: dict[int, np.ndarray] = {}
 
     def encode(self, id: int, gradient: np.ndarray) -> Payload:
-        """Return the payload for a gradient of slice ``id``, float32 (size,), which is left as it is."""
+        """Return the payload for a gradient of slice ``id``, float32 (size,), which is not changed."""
         residual = self.residuals.get(id)
-        with np.errstate(invalid="ignore", over="ignore"):  # a run that diverges is not this one's affair
-            wanted = gradient.copy() if residual is None else np.add(gradient, residual, out=residual)
-            payload = self.pack(wanted)
-            wanted -= self.decode(payload, wanted.size)
-        self.residuals[id] = wanted
+        with np.errstate(invalid="ignore", over="ignore"):  # a diverging run is reported elsewhere
+            total = gradient.copy() if residual is None else np.add(gradient, residual, out=residual)
+            payload = self.pack(total)
+            total -= self.decode(payload, total.size)
+        self.residuals[id] = total
         return payload
 
     @abstractmethod
-    def pack(self, wanted: np.ndarray) -> Payload:
-        """Return the payload that stands for ``wanted``, float32 (size,), best."""
+    def pack(self, gradient: np.ndarray) -> Payload:
+        """Return the payload that approximates ``gradient``, float32 (size,)."""
 
     @abstractmethod
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """Return what a payload stands for, as a new array, float32 (size,)."""
+        """Return the approximate gradient that a payload encodes, as a new array, float32 (size,)."""
 
 
 class OneBit(Codec):
-    """One bit a number: its sign, which stands for the mean of the positive or of the negative numbers of the slice.
+    """A codec that sends the sign of each number, and the means of the positive and of the negative numbers.
 
     Seide, Fu, Droppo, Li and Yu, "1-Bit Stochastic Gradient Descent" (Interspeech 2014), who take means by column.
     """
 
-    def pack(self, wanted: np.ndarray) -> Payload:
-        """See :class:`Codec`. Both means as float32, then the signs."""
-        positive = wanted >= 0
+    def pack(self, gradient: np.ndarray) -> Payload:
+        """Return both means as float32, then the signs as bits."""
+        positive = gradient >= 0
         count = np.count_nonzero(positive)
-        above = wanted.sum(where=positive, dtype=np.float64)
-        below = wanted.sum(dtype=np.float64) - above
-        means = np.array([below / max(wanted.size - count, 1), above / max(count, 1)], np.float32)
+        above = gradient.sum(where=positive, dtype=np.float64)
+        below = gradient.sum(dtype=np.float64) - above
+        means = np.array([below / max(gradient.size - count, 1), above / max(count, 1)], np.float32)
         return np.concatenate([means.view(np.uint8), np.packbits(positive)])
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """See :class:`Codec`."""
+        """Return the mean that belongs to the sign of each number, float32 (size,)."""
         means = payload[:8].copy().view(np.float32)  # a copy, because a payload need not be aligned
         return means[np.unpackbits(payload[8:], count=size)]
 
 
 class TopK(Codec):
-    """The ``share`` of the numbers that are largest in magnitude, at least one of each slice, and where they stand.
+    """A codec that sends the indices and values of the numbers of largest magnitude: a ``share`` of them, at least one.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017).
     """
@@ -76,15 +76,15 @@ class TopK(Codec):
         assert 0 < share <= 1, share
         self._share = share
 
-    def pack(self, wanted: np.ndarray) -> Payload:
-        """See :class:`Codec`. The indices, rising, as uint32, then the numbers."""
-        left_out = wanted.size - math.ceil(self._share * wanted.size)
-        indices = np.argpartition(np.abs(wanted), left_out)[left_out:] if left_out else np.arange(wanted.size)
+    def pack(self, gradient: np.ndarray) -> Payload:
+        """Return the indices in rising order as uint32, then the numbers."""
+        omitted = gradient.size - math.ceil(self._share * gradient.size)
+        indices = np.argpartition(np.abs(gradient), omitted)[omitted:] if omitted else np.arange(gradient.size)
         indices = np.sort(indices).astype(np.uint32)
-        return np.concatenate([indices.view(np.uint8), wanted[indices].view(np.uint8)])
+        return np.concatenate([indices.view(np.uint8), gradient[indices].view(np.uint8)])
 
     def decode(self, payload: Payload, size: int) -> np.ndarray:
-        """See :class:`Codec`."""
+        """Return the numbers at their indices and zeros elsewhere, float32 (size,)."""
         indices, numbers = payload.copy().view(np.uint32).reshape(2, -1)
         decoded = np.zeros(size, np.float32)
         decoded[indices] = numbers.view(np.float32)
@@ -92,7 +92,7 @@ class TopK(Codec):
 
 
 def create_codec(compression: Compression, share: float) -> Codec | None:
-    """Return a new codec of the kind that the job asks for, None for none; ``share`` is that of kTopK."""
+    """Return a new codec for the job's ``compression``, or None without compression; ``share`` is for kTopK."""
     if compression is Compression.kNone:
         return None
     return OneBit() if compression is Compression.kOneBit else TopK(share)

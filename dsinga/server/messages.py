@@ -1,4 +1,4 @@
-"""What partitions tell a shard besides gradients, and what a checkpoint gets from it."""
+"""The header of a push to a shard, and the snapshot of a shard for a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 
 
 class Push(NamedTuple):
-    """Whose gradients these are: partition ``partition`` of worker group ``group``, for ``step`` of ``generation``.
+    """The header of a push: which partition of which worker group computed the gradients, in which step.
 
-    With ``skip`` there are none: the step is to leave the slices as they are. All partitions of the group say so then.
+    With ``skip`` there are no gradients, and the step does not change the slices. Either all partitions of a group
+    skip a step or none.
     """
 
     generation: int
@@ -21,7 +22,7 @@ class Push(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A copy of what a shard holds, by slice id: float32 (size,) values, and the updater's state by its names."""
+    """A copy of a shard: by slice id the value, float32 (size,), and the updater's state arrays by name."""
 
     values: dict[int, np.ndarray]
     state: dict[int, dict[str, np.ndarray]]

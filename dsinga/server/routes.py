@@ -1,9 +1,9 @@
-"""Which way the updates of one server group come to all the others, along the edges between neighbours.
+"""The routes by which server groups send their changes to all other server groups, along the edges of a topology.
 
-What a group has done travels along a shortest-path tree rooted at it, so that it reaches every other group exactly
-once. A group that passes something on need not know where it comes from, only where it still has to go: the part of
-the tree below the receiver. Whatever has the same way to go is added up and sent as one: between neighbours in an
-all-to-all, a star, or any tree, that is everything; on a ring it depends on how many groups are still to be reached.
+The changes of a group are sent along a shortest-path tree rooted at it, so they reach every other group exactly once. A
+group that forwards changes needs to know only where they must still go: the subtree below the receiver, which is a
+:class:`Route`. Changes on the same route are added up and sent as one message. In an all-to-all, a star or any tree
+there is one route for each pair of linked groups; on a ring there are more, since the subtrees differ in length.
 """
 
 from __future__ import annotations
@@ -18,64 +18,65 @@ Edge = tuple[int, int]
 
 
 class Route(NamedTuple):
-    """A way that is still to go: to ``group``, and from there along the routes ``onward``, by their numbers."""
+    """A subtree that changes are sent to: to ``group``, and from there along the routes numbered ``onward``."""
 
     group: int
     onward: tuple[int, ...]
 
 
 class Routes(NamedTuple):
-    """All routes between server groups. ``own[g]`` are those on which group g sends what it has done itself."""
+    """All routes between server groups. ``own[g]`` are the numbers of the routes for the changes of group g itself."""
 
     own: tuple[tuple[int, ...], ...]
     routes: tuple[Route, ...]
 
 
 def routes(edges: Iterable[Edge], groups: int) -> Routes:
-    """Return the routes between groups 0 to ``groups`` - 1, of which ``edges`` are the pairs of neighbours.
+    """Return the routes between groups 0 to ``groups`` - 1, where ``edges`` are the pairs of linked groups.
 
     Raises UserError if some groups cannot be reached.
     """
-    neighbours = _neighbours(edges, groups)
+    links = _links(edges, groups)
     numbers: dict[Route, int] = {}
 
     def number(group: int, tree: dict[int, list[int]]) -> int:
         route = Route(group, tuple(number(child, tree) for child in tree[group]))
         return numbers.setdefault(route, len(numbers))
 
-    trees = [_tree(origin, neighbours) for origin in range(groups)]
+    trees = [_tree(origin, links) for origin in range(groups)]
     own = tuple(tuple(number(child, tree) for child in tree[origin]) for origin, tree in enumerate(trees))
     return Routes(own, tuple(numbers))
 
 
-def _neighbours(edges: Iterable[Edge], groups: int) -> list[list[int]]:
-    found: list[set[int]] = [set() for _ in range(groups)]
-    for one, other in edges:
-        assert one != other, (one, other)
-        found[one].add(other)
-        found[other].add(one)
-    return [sorted(groups) for groups in found]
+def _links(edges: Iterable[Edge], groups: int) -> list[list[int]]:
+    """Return the groups that each group is linked to, in rising order."""
+    links: list[set[int]] = [set() for _ in range(groups)]
+    for a, b in edges:
+        assert a != b, (a, b)
+        links[a].add(b)
+        links[b].add(a)
+    return [sorted(peers) for peers in links]
 
 
-def _tree(origin: int, neighbours: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+def _tree(origin: int, links: Sequence[Sequence[int]]) -> dict[int, list[int]]:
     """Return the children of each group in the breadth-first tree rooted at ``origin``.
 
-    Among the neighbours nearest to the origin the parent is the lowest, so that trees of different origins agree where
-    they can, and have routes in common.
+    If several linked groups are equally near to the origin, the lowest is the parent, so that trees of different
+    origins share as many routes as possible.
     """
     children: dict[int, list[int]] = {origin: []}
     queue = deque([origin])
     while queue:
         group = queue.popleft()
-        for neighbour in neighbours[group]:
-            if neighbour not in children:
-                children[neighbour] = []
-                children[group].append(neighbour)
-                queue.append(neighbour)
-    if len(children) < len(neighbours):
-        apart = [str(group) for group in range(len(neighbours)) if group not in children]
+        for peer in links[group]:
+            if peer not in children:
+                children[peer] = []
+                children[group].append(peer)
+                queue.append(peer)
+    if len(children) < len(links):
+        unreachable = [str(group) for group in range(len(links)) if group not in children]
         raise UserError(
-            f"server group{'s' if len(apart) > 1 else ''} {', '.join(apart)} would never hear of group {origin}: add a "
-            "sync_edge between them, or choose a sync_topology without sync_edge"
+            f"no sync_edge connects server group{'s' if len(unreachable) > 1 else ''} {', '.join(unreachable)} with "
+            f"group {origin}: add a sync_edge between them, or choose a sync_topology without sync_edge"
         )
     return children

@@ -1,4 +1,4 @@
-"""One slice as its server keeps it: the value, the updater's state, and the contributions of every worker group."""
+"""A slice on its server: the value, the updater's state, and the gradients that worker groups have pushed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dsinga.server.slicing import Slice
 from dsinga.server.update_blocks import UpdateBlock, split_update
 from dsinga.training import Updater
 
-# For so many steps it is remembered which rows of a slice they have changed.
+# The number of steps for which a slice remembers the rows that they changed.
 CHANGES_KEPT = 8
 
 
 class SliceSpec(NamedTuple):
-    """A slice and how it is updated. One that is not trainable is replaced by the sum of what is pushed.
+    """A slice and how it is updated; a slice that is not trainable is replaced by the sum of what is pushed.
 
     ``contributors`` are the partitions that push it in every step, in rising order, the same in each worker group.
     """
@@ -35,10 +35,10 @@ class SliceSpec(NamedTuple):
 
 
 class ServedSlice:
-    """The value of one slice, float32 of shape (size,), and per worker group what has come for it.
+    """A slice of a param on its server: the value, float32 (size,), the updater's state, and accumulated gradients.
 
-    ``lock`` is held while the value changes, and while it is copied for those who are not waited for by the next
-    change. The shard's own lock may be held when this one is taken, but never the other way round.
+    ``lock`` is held while the value changes, and while it is copied for a reader for which the next change does not
+    wait. A thread may take this lock while it holds the shard's lock, but not the other way round.
     """
 
     def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int):
@@ -48,15 +48,15 @@ class ServedSlice:
         self.state: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
         self.contributions = {group: GradientAccumulator(spec.contributors, start) for group in groups}
-        self._sum: SparseRows | None = None  # what a slice that is not trainable stands at, if that is rows alone
-        # For the last steps of the only group: which rows each has changed, None for all of them.
+        self._sum: SparseRows | None = None  # the value of a slice that is not trainable, if it is sparse rows
+        # For the last steps of the only worker group: the rows that each step changed, None for all rows.
         self._changes: collections.deque[tuple[int, np.ndarray | None]] = collections.deque(maxlen=CHANGES_KEPT)
 
     def put(self, value: np.ndarray, state: Mapping[str, np.ndarray] | None, updater: Updater) -> None:
-        """Take the first value, and the updater's state of a run that is resumed; a repeated put changes nothing.
+        """Set the initial value, and the updater's state of a resumed run; a repeated call changes nothing.
 
-        The arrays are given away and kept if they can be written, so that the slices of a param whose servers live
-        in one process may be views of one array. Raises UserError if ``state`` is not that of this updater.
+        The arrays belong to the slice from now on, and are not copied if they are writeable, so that slices of a param
+        on servers of one process may be views of one array. Raises UserError if ``state`` is of another updater.
         """
         if self.filled:
             return
@@ -67,33 +67,33 @@ class ServedSlice:
         self.filled = True
 
     def _resumed(self, state: Mapping[str, np.ndarray], updater: Updater) -> dict[str, np.ndarray]:
-        wanted = updater.create_state(1).keys()
-        if state.keys() != wanted:
+        names = updater.create_state(1).keys()
+        if state.keys() != names:
             raise UserError(
                 f"param {self.spec.slice.param!r}: the checkpoint has the updater state {_names(state)}, but the "
-                f"job's updater needs {_names(wanted)}: resume with the updater that wrote it, or start a new run "
+                f"job's updater needs {_names(names)}: resume with the updater that wrote it, or start a new run "
                 "from its params with checkpoint_path"
             )
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
     def contribute(self, group: int, step: int, partition: int, gradient: np.ndarray | SparseRows | None) -> bool:
-        """Take what a partition gives to a step of its group, None to skip it; True if it was the last one missing.
+        """Add a partition's gradient for a step of its group; return whether it was the last missing one.
 
-        Rows alone are taken of slices that have a width.
+        None skips the step. Slices that have a width also take sparse rows.
         """
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
         if gradient is None:
             return self.contributions[group].add(step, partition, None)
-        wanted = self.value.reshape(-1, self.spec.slice.width) if isinstance(gradient, SparseRows) else self.value
-        assert gradient.shape == wanted.shape, (str(self.spec.slice), gradient.shape)
+        value = self.value.reshape(-1, self.spec.slice.width) if isinstance(gradient, SparseRows) else self.value
+        assert gradient.shape == value.shape, (str(self.spec.slice), gradient.shape)
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
         return self.contributions[group].add(step, partition, gradient)
 
     def pieces(self, group: int, updater: Updater) -> list[UpdateBlock]:
-        """Return what applies the sum of a group's contributions, which have all come, in any order and by any threads.
+        """Return the blocks of the update by the sum of a group's gradients, to be run in any order by any threads.
 
-        The group's own step counts for the learning rate's schedule. A step that is skipped changes nothing, but what
-        the group has then is as fresh as after any other. Called once.
+        Called once per step, when all partitions of the group have contributed. The learning rate's schedule uses the
+        group's own step. A skipped step has no blocks, but counts for the version like any other.
         """
         contributions = self.contributions[group]
         scales = self.spec.lr_scale, self.spec.wd_scale
@@ -106,10 +106,10 @@ class ServedSlice:
             self._note_change(contributions.version, total)
         if total is None:
             return []
-        whole = functools.partial(self._replace, total)
+        change = functools.partial(self._replace, total)
         if self.spec.trainable:
-            whole = functools.partial(updater.update, contributions.version, self.value, total, self.state, *scales)
-        return [UpdateBlock(self.value.size, whole)]
+            change = functools.partial(updater.update, contributions.version, self.value, total, self.state, *scales)
+        return [UpdateBlock(self.value.size, change)]
 
     def _replace(self, total: np.ndarray | SparseRows) -> None:
         self._sum = total if isinstance(total, SparseRows) else None
@@ -121,18 +121,18 @@ class ServedSlice:
         self._changes.append((step, none if total is None else total.rows if isinstance(total, SparseRows) else None))
 
     def rows_changed(self, since: int, version: int) -> np.ndarray | None:
-        """Return the rows that the only group's steps ``since`` to ``version`` - 1 have changed, None if not known.
+        """Return the rows that the only group's steps ``since`` to ``version`` - 1 changed, or None if unknown.
 
-        Not while an update may be running: called on behalf of a contributor that has not pushed for ``version`` yet.
+        Not thread-safe during an update: called for a contributor that has not pushed for ``version`` yet.
         """
         steps = {step: rows for step, rows in self._changes if since <= step < version}
-        known = [rows for rows in steps.values() if rows is not None]
-        if len(self.contributions) > 1 or len(known) < version - since:
+        changes = [rows for rows in steps.values() if rows is not None]
+        if len(self.contributions) > 1 or len(changes) < version - since:
             return None
-        return known[0] if len(known) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *known]))
+        return changes[0] if len(changes) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *changes]))
 
     def read(self) -> np.ndarray | SparseRows:
-        """Return the value itself, as a read-only view; rows alone where the sum of the last step was that."""
+        """Return a read-only view of the value; sparse rows if it was replaced by a sum of sparse rows."""
         if self._sum is not None:
             return self._sum
         view = self.value.view()
@@ -140,9 +140,9 @@ class ServedSlice:
         return view
 
     def copy_for(self, group: int) -> np.ndarray:
-        """Return a copy of the value, read-only: one for all partitions of a group, so that they compute with the same.
+        """Return a read-only copy of the value, the same for all partitions of a group.
 
-        It is made for the first of them that asks, and thus as fresh as it can be; the group's next update drops it.
+        It is made when the first partition asks for it, so that it is recent, and dropped at the group's next update.
         """
         contributions = self.contributions[group]
         with self.lock:
@@ -152,18 +152,18 @@ class ServedSlice:
             return contributions.copy
 
     def copy(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return copies of the value and of the updater's state, which go together."""
+        """Return copies of the value and of the updater's state after the same update."""
         with self.lock:
             return self.value.copy(), {name: array.copy() for name, array in self.state.items()}
 
     def copy_value(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return a copy of the value, and no state."""
+        """Return a copy of the value, and an empty state."""
         with self.lock:
             return self.value.copy(), {}
 
 
 def _owned(array: np.ndarray, size: int) -> np.ndarray:
-    """Return ``array`` if it may be updated in place, a copy otherwise."""
+    """Return ``array`` if it can be updated in place, else a copy."""
     assert array.shape == (size,), (array.shape, size)
     return np.require(array, np.float32, ["C", "W"])
 

@@ -1,9 +1,9 @@
-"""How params are cut into slices, and which server keeps which slice.
+"""Cutting params into slices and assigning the slices to servers.
 
-Two methods. SINGA's fills boxes of about equal size, at most a tenth too full, in the order of the params, and cuts
-those that would not fit. PaddlePaddle's cuts every param into blocks of one size and deals them out by a hash. Who uses
-a param of which two servers have a slice joins them in every step, in a copy. So, unlike SINGA, none is cut where boxes
-of whole params, the largest put in first, are no fuller.
+There are two methods. SINGA's fills boxes of about equal size in the order of the params, overfills them by at most a
+tenth, and cuts params that would not fit. PaddlePaddle's cuts every param into blocks of one size and distributes them
+by a hash. A worker has to join a param that is cut over servers in every step, by a copy. So, unlike SINGA, no param is
+cut if the boxes can be filled as evenly with whole params, the largest first.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dsinga.job import SlicingMethod
 
 
 class Slice(NamedTuple):
-    """Elements ``start`` to ``stop`` of the flattened param ``param``, kept by ``server``; ``id`` counts all slices.
+    """Elements ``start`` to ``stop`` of the flattened param ``param``, served by ``server``; ``id`` numbers all slices.
 
-    ``width`` is the length of the rows it consists of, where its gradient may come as some of them; else 0.
+    ``width`` is the length of its rows if its gradient may be sparse rows, else 0.
     """
 
     id: int
@@ -45,38 +45,44 @@ def slice_for_servers(
     widths: Mapping[str, int] | None = None,
     whole: bool = False,
 ) -> list[Slice]:
-    """Cut the params, given by name and number of elements, for the ``servers`` of one server group.
+    """Cut params into slices for the servers of one server group.
 
-    ``homes`` names the server for params that must stay whole with a certain one, beside their only user; the others
-    are cut as if these were not there. ``widths`` are the lengths of the rows between which, and nowhere else, params
-    are cut whose gradients may come as some of their rows; ``whole`` forbids to cut any. The slices of all params are
-    numbered from 0 in the order of ``sizes``, those of one param by ``start``; together they cover every param exactly
-    once. A server may be left without a slice and then has nothing to do.
+    The slices are numbered from 0 in the order of ``sizes``, and within a param by ``start``. Together they cover every
+    param exactly once. A server may get no slice.
+
+    Args:
+        sizes: the number of elements of each param.
+        servers: the number of servers.
+        method: how params are cut and distributed.
+        homes: params that are not cut, with their server, which is beside their only user; ignored for the others.
+        widths: the length of a row for params whose gradients may be sparse rows; they are cut between rows only.
+        whole: whether no param is cut at all.
     """
     assert servers > 0, servers
     assert all(size > 0 for size in sizes.values()), sizes
     homes = homes or {}
     assert all(param in sizes and 0 <= server < servers for param, server in homes.items()), homes
-    free = {param: size for param, size in sizes.items() if param not in homes}
+    others = {param: size for param, size in sizes.items() if param not in homes}
     widths = widths or {}
-    pieces = (_deal_blocks if method is SlicingMethod.kBlock else _fill_boxes)(free, servers, free if whole else widths)
+    assign = _deal_blocks if method is SlicingMethod.kBlock else _fill_boxes
+    cuts = assign(others, servers, others if whole else widths)
     slices: list[Slice] = []
     for param, size in sizes.items():
         start = 0
-        for length, server in [(size, homes[param])] if param in homes else pieces[param]:
+        for length, server in [(size, homes[param])] if param in homes else cuts[param]:
             slices.append(Slice(len(slices), param, start, start + length, server, widths.get(param, 0)))
             start += length
     return slices
 
 
 def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | None = None) -> dict[str, list[int]]:
-    """Cut params into slices that can be put into ``num`` boxes of about equal size: SINGA's ``Slice``.
+    """Return the lengths of the slices of each param, cut for ``num`` boxes of about equal size: SINGA's ``Slice``.
 
-    Returns the lengths of the slices of each param. A box holds ``total // num + total % num`` elements and a tenth
-    more at need. A param is cut only where it fits neither way, and only if at least a tenth of the box is free.
-    SINGA takes a box that is overfilled for one that is just full, so that any number of small params go into it;
-    here a tenth is the limit for all of them together. Where a box has no room for one of a param's ``units``, the next
-    is begun; an empty one takes it, if it must be cut at all.
+    A box has room for ``total // num + total % num`` elements, and a tenth more if needed. A param is cut only if it
+    does not fit even so, and only if at least a tenth of the box is free. SINGA treats an overfilled box as just full
+    and puts any number of small params into it; here a tenth is the limit for all of them together. Params are cut
+    between ``units`` only: if not even one unit fits into the rest of a box, the next box is begun; an empty box takes
+    at least one.
     """
     capacity, slack = _box(sum(sizes.values()), num)
     free = capacity
@@ -84,27 +90,27 @@ def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | 
     for param, size in sizes.items():
         unit = (units or {}).get(param, 1)
         cuts = lengths[param] = []
-        rest = size
-        while rest > 0:
-            if free + slack >= rest:
-                cuts.append(rest)
-                free -= rest
-                rest = 0
+        remaining = size
+        while remaining > 0:
+            if free + slack >= remaining:
+                cuts.append(remaining)
+                free -= remaining
+                remaining = 0
             else:
-                if free >= max(slack, 1):  # SINGA cuts an empty slice where boxes hold fewer than ten elements
-                    most = free if free < capacity else max(free, unit)
-                    if most >= unit:
-                        cuts.append(most // unit * unit)
-                        rest -= cuts[-1]
+                if free >= max(slack, 1):  # SINGA cuts an empty slice if boxes have fewer than ten elements
+                    room = free if free < capacity else max(free, unit)
+                    if room >= unit:
+                        cuts.append(room // unit * unit)
+                        remaining -= cuts[-1]
                 free = capacity
     return lengths
 
 
 def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
-    """Put slices, in their order, into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
+    """Return the box of each slice, put in order into ``num`` boxes of about equal size: SINGA's ``PartitionSlices``.
 
-    Returns the box of each slice. SINGA never ends if a slice is larger than a box, and fails if it runs out of boxes;
-    here an empty box takes any slice, and the last box all that is left. Overfilling is as in :func:`slice_params`.
+    SINGA does not terminate if a slice is larger than a box, and fails if there are too few boxes; here an empty box
+    takes any slice, and the last box all remaining ones. Overfilling is as in :func:`slice_params`.
     """
     capacity, slack = _box(sum(lengths), num)
     free, box = capacity, 0
@@ -118,49 +124,49 @@ def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
 
 
 def block_size(total: int, servers: int) -> int:
-    """Return the number of elements in a block, a power of two not below 1024: PaddlePaddle's formula.
+    """Return the number of elements of a block by PaddlePaddle's formula: a power of two, at least 1024.
 
-    It gives each server 64 to 128 blocks of a large model.
+    For a large model each server gets 64 to 128 blocks.
     """
     bits = (total // servers).bit_length()
     return 1 << max(bits - 7, 10)
 
 
 def _box(total: int, num: int) -> tuple[int, int]:
-    """Return what a box holds, and by how much it may be overfilled."""
+    """Return the number of elements of a box, and by how many it may be overfilled."""
     capacity = total // num + total % num
     return capacity, capacity // 10
 
 
 def _fill_boxes(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
-    """Return the length and the server of each piece of each param: whole ones, or else SINGA's way."""
-    whole = _whole_boxes(sizes, servers)
-    if whole:
-        return {param: [(size, whole[param])] for param, size in sizes.items()}
-    # SINGA cuts into lcm(server groups, servers per group) slices, so that each group can share them out evenly.
+    """Return the lengths and servers of the slices of each param: whole params if as even, else as SINGA does."""
+    homes = _whole_boxes(sizes, servers)
+    if homes:
+        return {param: [(size, homes[param])] for param, size in sizes.items()}
+    # SINGA cuts into lcm(server groups, servers per group) slices, so that each group can distribute them evenly.
     lengths = slice_params(sizes, servers, units)
     boxes = iter(partition_slices([length for cuts in lengths.values() for length in cuts], servers))
     return {param: [(length, next(boxes)) for length in cuts] for param, cuts in lengths.items()}
 
 
 def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | None:
-    """Return the box of each param, the largest first into what is emptiest; None where one gets too full."""
-    filled = [0] * servers
+    """Return the box of each param, the largest params first into the emptiest boxes; None if a box gets too full."""
+    contents = [0] * servers
     boxes: dict[str, int] = {}
     for param in sorted(sizes, key=lambda param: -sizes[param]):
-        boxes[param] = filled.index(min(filled))
-        filled[boxes[param]] += sizes[param]
-    return boxes if max(filled) <= sum(_box(sum(filled), servers)) else None
+        boxes[param] = contents.index(min(contents))
+        contents[boxes[param]] += sizes[param]
+    return boxes if max(contents) <= sum(_box(sum(contents), servers)) else None
 
 
 def _deal_blocks(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
-    """Return the length and the server of each piece of each param, PaddlePaddle's way."""
+    """Return the lengths and servers of the slices of each param, by PaddlePaddle's method."""
     block = block_size(sum(sizes.values()), servers)
-    pieces: dict[str, list[tuple[int, int]]] = {}
+    blocks: dict[str, list[tuple[int, int]]] = {}
     for param, size in sizes.items():
-        first = zlib.crc32(param.encode())  # the same in every process and every run, unlike hash()
+        first = zlib.crc32(param.encode())  # unlike hash() the same in every process and run
         unit = units.get(param, 1)
         length = max(block // unit, 1) * unit
         starts = enumerate(range(0, size, length), first)
-        pieces[param] = [(min(length, size - start), number % servers) for number, start in starts]
-    return pieces
+        blocks[param] = [(min(length, size - start), number % servers) for number, start in starts]
+    return blocks

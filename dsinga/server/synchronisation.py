@@ -1,8 +1,9 @@
-"""What a shard tells the same shard of other server groups: by how much its own worker groups have changed each slice.
+"""Synchronisation of a shard with the same shards of other server groups, by sending the changes of its slices.
 
-A slice's change is its value less what it was when the last change was sent, received changes being added to both. It
-is owed on every route that begins at the group, and so is, on the routes onward, what is received. What is owed on one
-route is added up until the message before it has arrived, so that a slow neighbour gets fewer messages, not a queue.
+The change of a slice is its value minus its value when the last change was sent; changes that are received are added
+to both. A change is to be sent on every route that begins at the group; received changes are to be forwarded on the
+onward routes. The changes for a route are added up until its previous message has arrived, so that a slow peer gets
+fewer messages, not a growing queue.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from dsinga.errors import RunError
 from dsinga.server.routes import Routes
 from dsinga.server.served_slice import ServedSlice
 
-# Send changes, by slice id, to the shard of a neighbouring group, which shall ``receive`` them with the route's number.
+# Sends changes to the shard of a linked group: (group, route, slice ids, arrays). The shard there gets them by
+# ``receive``, with the number of the route.
 Send = Callable[[int, int, Sequence[int], Sequence[np.ndarray]], Future]
 
 
 class Synchronisation:
-    """The part of a shard that keeps in step with its counterparts in other server groups. Thread-safe.
+    """Sends the changes of a shard's slices to the same shards of other server groups, and adds theirs. Thread-safe.
 
-    ``group`` is the server group of this shard, ``frequency`` the number of updates of a slice between two of its
-    changes. ``send(neighbour, route, ids, arrays)`` is called without a lock, one message at a time on each route; the
-    arrays must not be written. Where it fails, ``fail`` is called with the reason.
+    ``group`` is the server group of this shard, ``frequency`` the number of updates of a slice after which its change
+    is sent. ``send(group, route, ids, arrays)`` is called without a lock, one message at a time on each route; it must
+    not write to the arrays. If it fails, ``fail`` is called with the error.
 
-    The trainable slices of all groups end up with all updates of all groups. One that is not trainable (a running mean)
-    is an estimate that each group makes for itself; of these all groups get the average.
+    In the end the trainable slices of all groups have the updates of all groups. A slice that is not trainable (a
+    running mean) is estimated by each group separately, and all groups get the average.
     """
 
     def __init__(self, group: int, routes: Routes, frequency: int, send: Send, fail: Callable[[BaseException], None]):
@@ -39,23 +41,24 @@ class Synchronisation:
         self._groups = len(routes.own)
         self._frequency = frequency
         self._send, self._fail = send, fail
-        # By slice id, under the lock of its slot: the value at the last change, and the updates since then.
+        # By slice id, under the lock of the slice: its value at the last change, and the number of updates since then.
         self._last: dict[int, np.ndarray] = {}
         self._updates: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._owed: dict[int, dict[int, np.ndarray]] = {number: {} for number in range(len(self._routes))}
-        self._under_way: set[int] = set()  # routes
+        # By route and slice id: changes that wait for the previous message to arrive.
+        self._unsent: dict[int, dict[int, np.ndarray]] = {number: {} for number in range(len(self._routes))}
+        self._in_flight: set[int] = set()  # routes with a message that has not arrived yet
         self._sent = 0
         self._flushes: list[Future[int]] = []
         self._error: BaseException | None = None
 
     def begin(self, slot: ServedSlice) -> None:
-        """Take note of a slice's first value; a repeated call changes nothing."""
+        """Begin to track the changes of a slice from its present value; a repeated call changes nothing."""
         self._last.setdefault(slot.spec.slice.id, slot.value.copy())
         self._updates.setdefault(slot.spec.slice.id, 0)
 
     def updated(self, slots: Iterable[ServedSlice]) -> None:
-        """Count an update of these slices, and send the changes of those for which it is time."""
+        """Count an update of these slices, and send the changes of those that have had ``frequency`` updates."""
         changes = {}
         for slot in slots:
             id = slot.spec.slice.id
@@ -63,45 +66,45 @@ class Synchronisation:
                 self._updates[id] += 1
                 if self._updates[id] >= self._frequency:
                     changes[id] = self._change(slot)
-        self._owe(self._own, changes)
+        self._enqueue(self._own, changes)
 
     def receive(self, slots: Mapping[int, ServedSlice], route: int, changes: Mapping[int, np.ndarray]) -> None:
-        """Add changes that have come on a route, by slice id, float32 (size,), and pass them on."""
+        """Add changes received on a route, float32 (size,) by slice id, and forward them."""
         for id, change in changes.items():
             with slots[id].lock:
                 slots[id].value += change
                 self._last[id] += change
-        self._owe(self._routes[route].onward, changes)
+        self._enqueue(self._routes[route].onward, changes)
 
     def flush(self, slots: Iterable[ServedSlice]) -> Future[int]:
-        """Send the changes that are left; see :meth:`dsinga.server.Shard.flush`."""
+        """Send all changes that have not been sent yet, for :meth:`dsinga.server.Shard.flush`."""
         changes = {}
         for slot in slots:
             with slot.lock:
                 if self._updates[slot.spec.slice.id]:
                     changes[slot.spec.slice.id] = self._change(slot)
-        self._owe(self._own, changes)
-        flushed: Future[int] = Future()
-        flushed.set_running_or_notify_cancel()
+        self._enqueue(self._own, changes)
+        future: Future[int] = Future()
+        future.set_running_or_notify_cancel()
         with self._lock:
-            self._flushes.append(flushed)
+            self._flushes.append(future)
         self._end_flushes()
-        return flushed
+        return future
 
     def close(self, error: BaseException) -> None:
-        """Send nothing more, and fail whoever waits for a flush."""
+        """Stop sending, and fail the futures of all flushes with ``error``."""
         with self._lock:
             self._error = error
         self._end_flushes()
 
     def pending(self) -> list[str]:
-        """Say in words which neighbours have not taken what was sent to them."""
+        """Return texts that say which server groups have not acknowledged a message."""
         with self._lock:
-            groups = sorted({self._routes[number].group for number in self._under_way})
+            groups = sorted({self._routes[number].group for number in self._in_flight})
         return [f"server group {group} has not taken the changes sent to it" for group in groups]
 
     def _change(self, slot: ServedSlice) -> np.ndarray:
-        """Return by how much a slice has changed, and begin anew from here; needs the slot's lock."""
+        """Return the change of a slice since the last one, and track the next change; the caller holds its lock."""
         id = slot.spec.slice.id
         change = slot.value - self._last[id]
         if not slot.spec.trainable:
@@ -111,69 +114,72 @@ class Synchronisation:
         self._updates[id] = 0
         return change
 
-    def _owe(self, routes: Sequence[int], changes: Mapping[int, np.ndarray]) -> None:
+    def _enqueue(self, routes: Sequence[int], changes: Mapping[int, np.ndarray]) -> None:
+        """Add changes to those to be sent on these routes, and send them where no message is in flight."""
         with self._lock:
             for number in routes:
-                owed = self._owed[number]
-                for id, change in changes.items():  # arrays are shared among routes, and so never changed in place
-                    owed[id] = owed[id] + change if id in owed else change
+                unsent = self._unsent[number]
+                for id, change in changes.items():  # routes share these arrays, so they are not changed in place
+                    unsent[id] = unsent[id] + change if id in unsent else change
         for number in routes:
             self._dispatch(number)
 
     def _dispatch(self, number: int) -> None:
-        """Send what is owed on a route, unless a message is under way there."""
-        while owed := self._next(number):
+        """Send the changes that wait on a route, unless a message is in flight there."""
+        while changes := self._next_message(number):
             try:
-                arrival = self._send(self._routes[number].group, number, list(owed), list(owed.values()))
+                arrival = self._send(self._routes[number].group, number, list(changes), list(changes.values()))
             except Exception as error:
-                self._lost(number, error)
+                self._fail_route(number, error)
                 return
             if not arrival.done():
-                arrival.add_done_callback(functools.partial(self._go_on, number))
+                arrival.add_done_callback(functools.partial(self._continue, number))
                 return
-            if not self._arrived(number, arrival):
+            if not self._acknowledge(number, arrival):
                 return
 
-    def _go_on(self, number: int, arrival: Future) -> None:
-        if self._arrived(number, arrival):
+    def _continue(self, number: int, arrival: Future) -> None:
+        if self._acknowledge(number, arrival):
             self._dispatch(number)
 
-    def _next(self, number: int) -> dict[int, np.ndarray]:
-        """Return the next message for a route, by slice id, which is under way from now on; empty if there is none."""
+    def _next_message(self, number: int) -> dict[int, np.ndarray]:
+        """Return the next message for a route, by slice id, and mark it as in flight; empty if there is none."""
         with self._lock:
-            owed = self._owed[number]
-            if self._error is not None or number in self._under_way or not owed:
+            changes = self._unsent[number]
+            if self._error is not None or number in self._in_flight or not changes:
                 return {}
-            self._owed[number] = {}
-            self._under_way.add(number)
+            self._unsent[number] = {}
+            self._in_flight.add(number)
             self._sent += 1
-            return owed
+            return changes
 
-    def _arrived(self, number: int, arrival: Future) -> bool:
-        """Take note that a message has arrived; False if it has not."""
+    def _acknowledge(self, number: int, arrival: Future) -> bool:
+        """Record that a message has arrived; return False, and close the shard, if it has failed."""
         try:
             arrival.result()
-        except BaseException as error:  # a future may have been cancelled, too
-            self._lost(number, error)
+        except BaseException as error:  # a cancelled future raises a BaseException
+            self._fail_route(number, error)
             return False
         with self._lock:
-            self._under_way.discard(number)
+            self._in_flight.discard(number)
         self._end_flushes()
         return True
 
-    def _lost(self, number: int, error: BaseException) -> None:
+    def _fail_route(self, number: int, error: BaseException) -> None:
         group = self._routes[number].group
-        lost = error if isinstance(error, RunError) else RunError(f"server group {group} could not be told: {error!r}")
-        self._fail(lost)
+        if not isinstance(error, RunError):
+            error = RunError(f"changes could not be sent to server group {group}: {error!r}")
+        self._fail(error)
 
     def _end_flushes(self) -> None:
+        """Resolve the futures of all flushes if every change has been sent and has arrived."""
         with self._lock:
             error, sent = self._error, self._sent
-            if error is None and (self._under_way or any(self._owed.values())):
+            if error is None and (self._in_flight or any(self._unsent.values())):
                 return
             flushes, self._flushes = self._flushes, []
-        for flushed in flushes:
+        for future in flushes:
             if error is None:
-                flushed.set_result(sent)
+                future.set_result(sent)
             else:
-                flushed.set_exception(error)
+                future.set_exception(error)

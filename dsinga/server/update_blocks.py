@@ -1,4 +1,4 @@
-"""A block of the change of a slice: the sum of some elements of all gradients, and the update by it, in one pass."""
+"""Splitting the update of a slice into blocks: each adds up the gradients of some elements and applies them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops import Array, Update, buffers
-from dsinga.ops.update import BLOCK  # computing a block takes much longer than taking one from the queue
+from dsinga.ops.update import BLOCK  # so large that computing a block takes much longer than taking it from a queue
 
 
 class UpdateBlock(NamedTuple):
-    """A block of an update, computed once by any thread: its number of elements, and the call that computes it."""
+    """A block of an update: its number of elements, and the function that computes it, called once by any thread."""
 
     elements: int
     do: Callable[[], None]
 
 
 def split_update(update: Update, gradients: Sequence[Array]) -> list[UpdateBlock]:
-    """Split an update by the sum of ``gradients``, added in their order, into blocks of elements.
+    """Return the blocks of an update by the sum of ``gradients``, which are added in their order.
 
-    ``update.gradient`` is not used. Only the value and the state are written.
+    ``update.gradient`` is not used. The blocks write to the value and the state only.
     """
     bounds = [(start, min(start + BLOCK, update.value.size)) for start in range(0, update.value.size, BLOCK)]
     return [
@@ -32,8 +32,8 @@ def split_update(update: Update, gradients: Sequence[Array]) -> list[UpdateBlock
 
 def _change(update: Update, gradients: Sequence[Array], start: int, stop: int) -> None:
     block = slice(start, stop)
-    change, spare = buffers.empty((2, BLOCK))[:, : stop - start]  # the same memory for blocks of every length
+    change, spare = buffers.empty((2, BLOCK))[:, : stop - start]  # shorter blocks reuse the buffer of full ones
     total = gradients[0][block]
-    for other in gradients[1:]:
-        total = np.add(total, other[block], out=change)
+    for gradient in gradients[1:]:
+        total = np.add(total, gradient[block], out=change)
     update.formula(update.value[block], total, [array[block] for array in update.state], change, spare)

@@ -1,4 +1,4 @@
-"""The change of a slice from one version to the next, and who does it: the last to push, a thread, or all together."""
+"""Executors of slice updates: in the thread that pushes last, in a background thread, or in all waiting threads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dsinga.serial_executor import SerialExecutor
 from dsinga.server.served_slice import ServedSlice
 from dsinga.server.update_blocks import UpdateBlock
 
-# Elements; an update of fewer is done before another thread has begun with it.
-ASIDE = 1 << 16
+# Smaller updates are done sooner by the calling thread than another thread can begin with them.
+MIN_BACKGROUND_ELEMENTS = 1 << 16
 
 
 class SliceUpdate:
-    """What makes the next version of a slice, all contributions of a group having come: ``blocks``, in any order.
+    """The update of a slice to its next version, in ``blocks`` that can be run in any order.
 
-    ``end`` is to be called when it is done, ``fail`` with the reason where it cannot be done.
+    Call ``end`` when all blocks are done, or ``fail`` with the error if one fails.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class SliceUpdate:
         self.running = 0
 
     def run(self) -> None:
-        """Do it all, while nobody copies the value, and end it. Raises what the updater raises, having failed it."""
+        """Run all blocks under the slice's lock and end the update. An error of the updater fails it and is raised."""
         try:
             with self.slot.lock:
                 for block in self.blocks:
@@ -46,27 +46,27 @@ class SliceUpdate:
 
 
 class InlineExecutor:
-    """Has revisions done by whoever has brought the last contribution. Thread-safe, as are the other ways."""
+    """Runs updates in the thread that pushes the last gradient. Thread-safe, as are the other executors."""
 
-    one_group = False  # whether it is for one worker group, and for servers without neighbours
+    one_group = False  # whether it requires a single worker group and a single server group
 
-    def add(self, revisions: Sequence[SliceUpdate], brought: Iterable[ServedSlice]) -> None:
-        """Have revisions done that nobody has begun with; the caller has ``brought`` a contribution to these slots."""
-        for revision in revisions:
-            revision.run()
+    def add(self, updates: Sequence[SliceUpdate], pushed: Iterable[ServedSlice]) -> None:
+        """Run ``updates``, or schedule them; ``pushed`` are the slices of the caller's push."""
+        for update in updates:
+            update.run()
 
     def wait(self, future: Future[Any], timeout: float | None) -> Any:
         """Return the outcome of ``future``. Raises TimeoutError after ``timeout`` seconds."""
         return future.result(timeout)
 
     def close(self, message: str) -> None:
-        """Do nothing more, because of ``message``."""
+        """Run no more updates; ``message`` says why."""
 
 
 class BackgroundExecutor(InlineExecutor):
-    """Has revisions worth it done in a thread of their own, where partitions of several processes push.
+    """Runs large updates in a background thread; for servers to which partitions in several processes push.
 
-    Else the last to push would do them all, be the last again with the next slice, and leave the others' cores idle.
+    Without it the slowest partition would run all updates, become slower still, and leave the others' cores idle.
     """
 
     one_group = True
@@ -74,66 +74,70 @@ class BackgroundExecutor(InlineExecutor):
     def __init__(self) -> None:
         self._thread = SerialExecutor("dsinga updates")
 
-    def add(self, revisions: Sequence[SliceUpdate], brought: Iterable[ServedSlice]) -> None:
-        """See :meth:`InlineExecutor.add`."""
-        if sum(revision.slot.value.size for revision in revisions) > ASIDE:
-            self._thread.start(super().add, revisions, brought)
+    def add(self, updates: Sequence[SliceUpdate], pushed: Iterable[ServedSlice]) -> None:
+        """Run small updates at once, and hand large ones to the thread."""
+        if sum(update.slot.value.size for update in updates) > MIN_BACKGROUND_ELEMENTS:
+            self._thread.start(super().add, updates, pushed)
         else:
-            super().add(revisions, brought)
+            super().add(updates, pushed)
 
     def close(self, message: str) -> None:
-        """See :meth:`InlineExecutor.close`; the thread ends."""
+        """End the thread; ``message`` says why."""
         self._thread.close(message)
 
 
 class CooperativeExecutor(InlineExecutor):
-    """Has all partitions do revisions, where they are threads of one process.
+    """Shares the blocks of updates among the partitions of a worker group; for partitions that are threads.
 
-    Each does a part, by what it has brought, whenever it pushes, and any blocks that are left while it waits: by
-    :meth:`wait` alone, or nobody might do them. Nobody looks at a value meanwhile but who waits for its next version.
+    A partition runs some blocks when it pushes, in proportion to the size of its push, and any remaining blocks while
+    it waits. So a partition must wait by :meth:`wait`, or blocks might be left. A value needs no lock during its
+    update, since all partitions wait for its next version.
     """
 
     one_group = True
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: collections.deque[SliceUpdate] = collections.deque()  # those of which there are blocks left to take
+        self._queue: collections.deque[SliceUpdate] = collections.deque()  # updates with blocks that nobody has taken
 
-    def add(self, revisions: Sequence[SliceUpdate], brought: Iterable[ServedSlice]) -> None:
-        """See :meth:`InlineExecutor.add`; the caller does its share at once, of what was added first."""
-        for revision in revisions:
-            if not revision.blocks:
-                revision.end()
+    def add(self, updates: Sequence[SliceUpdate], pushed: Iterable[ServedSlice]) -> None:
+        """Queue updates, and run the caller's share of the blocks in the queue, oldest updates first."""
+        for update in updates:
+            if not update.blocks:
+                update.end()
                 continue
             with self._changed:
-                self._due.append(revision)
+                self._queue.append(update)
                 self._changed.notify_all()
-        share = sum(slot.spec.slice.size / len(slot.spec.contributors) for slot in brought)  # elements
-        while share > 0 and (taken := self._take(0)):
-            share -= taken[1].elements
-            self._do(*taken)
+        share = sum(slot.spec.slice.size / len(slot.spec.contributors) for slot in pushed)  # elements
+        while share > 0 and (item := self._take(0)):
+            share -= item[1].elements
+            self._run_block(*item)
 
     def close(self, message: str) -> None:
-        """See :meth:`InlineExecutor.close`."""
+        """Drop all blocks that have not been taken, and wake waiting threads."""
         with self._changed:
-            self._due.clear()
+            self._queue.clear()
             self._changed.notify_all()
 
     def wait(self, future: Future[Any], timeout: float | None) -> Any:
-        """See :meth:`InlineExecutor.wait`; do blocks meanwhile, of what was added last, for it is needed first."""
+        """Return the outcome of ``future``; meanwhile run blocks, of the newest update first, since it is needed first.
+
+        Raises TimeoutError after ``timeout`` seconds.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
-        listens = False
+        has_callback = False
         while not future.done():
-            taken = self._take(-1)
-            if taken:
-                self._do(*taken)
+            item = self._take(-1)
+            if item:
+                self._run_block(*item)
                 continue
-            if not listens:
+            if not has_callback:
                 future.add_done_callback(self._wake)
-                listens = True
-            left = None if deadline is None else deadline - time.monotonic()
+                has_callback = True
+            remaining = None if deadline is None else deadline - time.monotonic()
             with self._changed:
-                if not self._changed.wait_for(lambda: self._due or future.done(), left):
+                if not self._changed.wait_for(lambda: self._queue or future.done(), remaining):
                     raise TimeoutError
         return future.result()
 
@@ -141,26 +145,28 @@ class CooperativeExecutor(InlineExecutor):
         with self._changed:
             self._changed.notify_all()
 
-    def _take(self, at: int) -> tuple[SliceUpdate, UpdateBlock] | None:
+    def _take(self, index: int) -> tuple[SliceUpdate, UpdateBlock] | None:
+        """Take a block of the update at ``index`` of the queue; return None if the queue is empty."""
         with self._changed:
-            if not self._due:
+            if not self._queue:
                 return None
-            revision = self._due[at]
-            block = revision.blocks.pop()
-            revision.running += 1
-            if not revision.blocks:
-                del self._due[at]
-            return revision, block
+            update = self._queue[index]
+            block = update.blocks.pop()
+            update.running += 1
+            if not update.blocks:
+                del self._queue[index]
+            return update, block
 
-    def _do(self, revision: SliceUpdate, block: UpdateBlock) -> None:
+    def _run_block(self, update: SliceUpdate, block: UpdateBlock) -> None:
+        """Run a block, and end its update if it was the last one."""
         try:
             block.do()
         except BaseException as error:
-            self.close(f"{error!r}")  # what has failed never ends, and nobody goes on
-            revision.fail(error)
+            self.close(f"{error!r}")  # the failed update never ends, so other updates are of no use
+            update.fail(error)
             raise
         with self._changed:
-            revision.running -= 1
-            last = not revision.blocks and not revision.running
-        if last:
-            revision.end()
+            update.running -= 1
+            is_last = not update.blocks and not update.running
+        if is_last:
+            update.end()

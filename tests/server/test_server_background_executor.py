@@ -11,12 +11,12 @@ import pytest
 from dsinga.errors import RunError
 from dsinga.job import UpdaterConf
 from dsinga.server import BackgroundExecutor, InlineExecutor, Push, Shard, Slice, SliceSpec
-from dsinga.server.update_executors import ASIDE
+from dsinga.server.update_executors import MIN_BACKGROUND_ELEMENTS
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
 WAIT = 10.0  # seconds; only a test that fails waits so long
-SIZES = {0: ASIDE + 1, 1: 8, 2: 2 * ASIDE}
+SIZES = {0: MIN_BACKGROUND_ELEMENTS + 1, 1: 8, 2: 2 * MIN_BACKGROUND_ELEMENTS}
 CONF = UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01)
 
 

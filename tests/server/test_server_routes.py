@@ -144,7 +144,7 @@ def test_on_a_ring_it_matters_how_many_groups_are_still_to_be_reached():
 
 
 def test_groups_that_are_not_connected_are_refused():
-    with pytest.raises(UserError, match="server groups 2, 3 would never hear of group 0: add a sync_edge"):
+    with pytest.raises(UserError, match="no sync_edge connects server groups 2, 3 with group 0: add a sync_edge"):
         routes([(0, 1), (2, 3)], 4)
-    with pytest.raises(UserError, match="server group 1 would never hear of group 0"):
+    with pytest.raises(UserError, match="no sync_edge connects server group 1 with group 0"):
         routes([], 2)
