@@ -1,4 +1,4 @@
-"""docs/layers.md names everything built in, and nothing that is not there."""
+"""docs/layers.md and docs/updaters.md name everything built in, and nothing that is not there."""
 
 import enum
 import re
@@ -16,7 +16,7 @@ from dsinga.job import LayerConf, LRGenConf, Message, UpdaterConf
 from dsinga.job.message import defaults, field_types, item_type
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "layers.md").read_text(encoding="utf-8")
+PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("layers.md", "updaters.md"))
 SECTIONS = {
     "updater": ("Updaters",),
     "schedule": ("Learning rates",),
@@ -43,7 +43,7 @@ def documented(kind: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind != "importer"])
+@pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind not in ("importer", "extension")])
 def test_the_page_names_what_is_built_in(kind):
     names = builtin(kind)
     assert names, "nothing is registered"
