@@ -1,19 +1,18 @@
-"""Runs a partitioned net without a cluster, with a thread for each worker."""
+"""Trains a partitioned net in threads, and the whole net beside it, in float32 or float64."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.layers import Context, Layer, Records, Rows
-from dsinga.net import NeuralNet, cut_rows
+from dsinga.net import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import Metrics, add_metrics, bp, declared_metrics, forward, name_metrics
-from tests.support.worker_group import Deadlock, ThreadGroup, ThreadPeers
+from dsinga.worker.thread_group import run_in_threads
 
 RATE = 0.05
 
@@ -44,47 +43,6 @@ def kernels(values: Values) -> NumpyOps:
     return DoubleOps() if any(value.dtype == np.float64 for value in values.values()) else NumpyOps()
 
 
-def in_threads(
-    cut: PartitionedNet,
-    ops: NumpyOps,
-    step: int,
-    compute: Callable[[int, Context], Any],
-    rows: Sequence[Rows] | None = None,
-) -> list[Any]:
-    """Run ``compute(worker, ctx)`` of each worker in a thread and return the results; raise the first failure."""
-    size, total = len(cut.locals), batch_size(cut.whole)
-    worker_rows = rows or cut_rows(total, size)
-    group = ThreadGroup(size)
-
-    def work(worker: int) -> Any:
-        ctx = Context(
-            ops,
-            cut.whole.phase,
-            worker_rows[worker],
-            seed=3,
-            step=step,
-            all_reduce=lambda key, array: sum(group.gather(worker, key, array)),
-            all_gather=lambda key, array: np.concatenate(group.gather(worker, key, array)),
-            peers=ThreadPeers(group, worker),
-        )
-        succeeded = False
-        try:
-            result = compute(worker, ctx)
-            succeeded = True
-            return result
-        finally:
-            group.finish(worker, succeeded)
-
-    with ThreadPoolExecutor(size) as pool:
-        futures = [pool.submit(work, worker) for worker in range(size)]
-        wait(futures)
-    failures = [error for future in futures if (error := future.exception())]
-    for error in sorted(failures, key=lambda error: isinstance(error, Deadlock)):
-        raise error
-    assert not group.messages, f"not received: {sorted(group.messages)}"
-    return [future.result() for future in futures]
-
-
 def run_partitioned(
     cut: PartitionedNet, values: Values, batches: Sequence[Batch], rows: Sequence[Rows] | None = None
 ) -> Run:
@@ -102,7 +60,7 @@ def run_partitioned(
             assert len(dict(pushes)) == len(pushes), f"worker {worker} pushes a gradient twice"
             return dict(pushes), reported
 
-        done = in_threads(cut, kernels(values), step, iterate, rows)
+        done = run_in_threads(cut, kernels(values), iterate, seed=3, step=step, rows=rows)
         whole: Values = {name: np.full(array.shape, np.nan, array.dtype) for name, array in values.items()}
         for name, part in cut.parts.items():
             users = tuple(worker for worker, (pushed, _) in enumerate(done) if name in pushed)
@@ -142,7 +100,7 @@ def forward_partitioned(cut: PartitionedNet, values: Values, batch: Batch) -> Me
         net = cut.locals[worker]
         return forward(net, part_values, records_for(net, batch, ctx.rows), ctx)[1]
 
-    return name_metrics(cut.whole, add_metrics(in_threads(cut, kernels(values), 0, compute)))
+    return name_metrics(cut.whole, add_metrics(run_in_threads(cut, kernels(values), compute, seed=3)))
 
 
 def forward_whole(net: NeuralNet, values: Values, batch: Batch) -> Metrics:

@@ -20,6 +20,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.registry import lookup
+from dsinga.worker.thread_group import Deadlock
 from tests.support.partition_nets import ELSEWHERE, NETS, STRATEGIES, net_of
 from tests.support.partitioned_run import (
     Run,
@@ -33,7 +34,6 @@ from tests.support.partitioned_run import (
 )
 from tests.support.random_nets import CLASSES, nets
 from tests.support.training_cases import build, dense, layer
-from tests.support.worker_group import Deadlock
 
 STEPS = 8
 

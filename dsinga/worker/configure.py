@@ -1,0 +1,122 @@
+"""From a checked job and a topology to the configuration of its workers: stores opened, nets built, params sliced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, training_phases
+from dsinga.job.topology import Topology
+from dsinga.net import NeuralNet, create_net
+from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.server import slice_for_servers
+from dsinga.training import Updater, algorithm
+from dsinga.worker.batch_reader import BatchReader, open_batch_reader
+from dsinga.worker.config import WorkerConfig
+from dsinga.worker.exchange_options import ExchangeOptions
+from dsinga.worker.nets import check_same_params, check_same_vocabularies
+from dsinga.worker.processor import PRECISIONS
+
+# Returns, for the parts of params that servers keep, the server that is to keep a part whole, by the part's name.
+FindHomes = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
+
+
+class OpenedJob(NamedTuple):
+    """The batch reader and the whole net of each phase of a job."""
+
+    readers: Mapping[Phase, BatchReader]
+    nets: Mapping[Phase, NeuralNet]
+
+
+def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJob:
+    """Open the stores of a checked job and build its nets. Raises UserError for what is wrong with them."""
+    groups = {Phase.kTrain: topology.groups}  # a single group validates and tests
+    readers = {
+        phase: open_batch_reader(job, phase, topology.workers, roots, groups.get(phase, 1))
+        for phase in training_phases(job)
+    }
+    nets = {phase: create_net(job.neuralnet, phase, reader.infos) for phase, reader in readers.items()}
+    check_same_params(nets)
+    check_same_vocabularies(readers)
+    alg = job.train_one_batch.alg
+    if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
+        raise job.neuralnet.error(f"the net has no loss layer in phase kTrain: {alg.name} has no gradient to follow")
+    return OpenedJob(readers, nets)
+
+
+def configure(
+    job: Job,
+    topology: Topology,
+    opened: OpenedJob,
+    nets: Mapping[Phase, PartitionedNet],
+    updater: Updater,
+    *,
+    run: str,
+    served: bool = True,
+    find_homes: FindHomes = lambda parts: {},
+    overlap: bool = True,
+    timeout: float = 300.0,
+) -> WorkerConfig:
+    """Return the configuration of the workers of a run.
+
+    Args:
+        job: the job, checked.
+        topology: the numbers of groups, workers and servers.
+        opened: the job's readers and whole nets.
+        nets: the nets, cut for the workers of a group.
+        updater: the job's updater.
+        run: the name of the run, which no other run has.
+        served: whether servers keep params; else the only worker keeps all of them.
+        find_homes: chooses servers for parts that stay whole; by default for none.
+        overlap: whether gradients are sent during the backward pass.
+        timeout: seconds that a wait may last.
+    """
+    conf = job.cluster or ClusterConf()
+    parts = shared_parts(nets)
+    sizes = {name: math.prod(part.shape) for name, part in parts.items() if served and not part.gathered}
+    slices = slice_for_servers(
+        sizes,
+        topology.servers,
+        topology.slicing,
+        find_homes({name: parts[name] for name in sizes}),
+        row_widths(opened.nets[Phase.kTrain], parts),
+        bool(job.updater.clip_norm),
+    )
+    return WorkerConfig(
+        run=run,
+        generation=0,
+        seed=job.seed,
+        topology=topology,
+        nets=nets,
+        parts=parts,
+        readers=opened.readers,
+        algorithm=algorithm(job.train_one_batch),
+        updater=updater,
+        slices=slices,
+        replicated=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
+        options=ExchangeOptions(conf.pull, overlap, conf.compression, conf.topk_share, timeout),
+        skip_bad_batches=job.skip_bad_batches,
+        precision=PRECISIONS[job.precision],
+    )
+
+
+def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart]) -> dict[str, int]:
+    """Return the length of a row of each part of a param whose gradients may be sparse rows."""
+    specs = {name: net.params[part.param].spec for name, part in parts.items()}
+    return {name: math.prod(parts[name].shape[1:]) for name, spec in specs.items() if spec.sparse and spec.trainable}
+
+
+def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:
+    """Return the param parts of all phases, by name, the training net's first.
+
+    Their users are all workers that have them in the net of any phase: a worker that only tests with a part takes part
+    in its exchange too, or its value would change while the worker reads it.
+    """
+    users: dict[str, set[int]] = {}
+    for net in nets.values():
+        for location, local in enumerate(net.locals):
+            for name in local.params:
+                users.setdefault(name, set()).add(location)
+    train = nets[Phase.kTrain].parts
+    return {name: part._replace(users=tuple(sorted(users[name] | {*part.users}))) for name, part in train.items()}

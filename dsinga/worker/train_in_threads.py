@@ -1,0 +1,96 @@
+"""Training a job in threads of this process, with servers and workers as on a cluster, but without Dask."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.job.topology import topology as create_topology
+from dsinga.server import Shard
+from dsinga.server.service import ShardService
+from dsinga.training import Metrics, add_metrics, create_updater, initial_values
+from dsinga.transport.endpoints import Endpoint, close_endpoints, connect
+from dsinga.worker.config import PartitionKey, RoundReport, ServerKey, WorkerConfig
+from dsinga.worker.configure import configure, open_job
+from dsinga.worker.group_worker import GroupWorker
+from dsinga.worker.nets import cut_nets
+from dsinga.worker.param_slices import Arrays, replica_values, slice_specs, sliced_values, whole_values
+from dsinga.worker.processor import Processor
+
+TIMEOUT_SECONDS = 60.0  # of one wait of a worker
+
+
+class ThreadRun(NamedTuple):
+    """The outcome of a run: whole params by name, and the metrics of each step."""
+
+    params: Arrays
+    metrics: list[Metrics]
+
+
+def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
+    """Train the first and only worker group of a job for its train_steps; return params and metrics.
+
+    The params are, to the bit, those of :func:`dsinga.train` on any cluster. Nothing is validated, tested or written.
+    Raises UserError for what is wrong with the job or its stores, and for more than one worker group.
+    """
+    check(job)
+    topology = create_topology(job, 1, 1)
+    if topology.groups > 1:
+        raise (job.cluster or job).error("threads train one worker group; train several on a cluster", "nworker_groups")
+    opened = open_job(job, topology, roots)
+    nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather)
+    config = configure(
+        job, topology, opened, nets, create_updater(job.updater), run=uuid.uuid4().hex, timeout=TIMEOUT_SECONDS
+    )
+    values = initial_values(opened.nets[Phase.kTrain].params, job.seed)
+    workers: list[GroupWorker] = []
+    try:
+        shards = _create_servers(config, values)
+        workers += _create_workers(config, values)
+        rounds = [worker.thread.start(worker.train, 0, job.train_steps) for worker in workers]
+        reports: list[RoundReport] = [round.result() for round in rounds]
+        metrics = [add_metrics(parts) for parts in zip(*(report.metrics for report in reports), strict=True)]
+        return ThreadRun(_params(config, shards, workers, job.train_steps), metrics)
+    finally:
+        for worker in workers:
+            worker.abort("the run has ended")
+        close_endpoints(lambda name: name.startswith(config.run), "the run has ended")
+        for worker in workers:
+            worker.close()
+
+
+def _create_servers(config: WorkerConfig, values: Arrays) -> list[Shard]:
+    specs, (pieces, _) = slice_specs(config), sliced_values(config, values, None)
+    shards = []
+    for server in range(config.topology.servers):
+        kept = [spec for spec in specs if spec.slice.server == server]
+        shard = Shard(kept, config.updater)
+        shard.put({spec.slice.id: pieces[spec.slice.id].copy() for spec in kept})
+        service = ShardService(shard, {spec.slice.id: spec.slice.size for spec in kept}, config.options.codec())
+        Endpoint(_server_key(config, server).name, service, to_host=False)
+        shards.append(shard)
+    return shards
+
+
+def _create_workers(config: WorkerConfig, values: Arrays) -> list[GroupWorker]:
+    servers = {_server_key(config, server): None for server in range(config.topology.servers)}
+    keys = [PartitionKey(config.run, 0, 0, partition, "threads") for partition in range(config.topology.workers)]
+    workers = [GroupWorker(key, config, servers, Processor(1), 0) for key in keys]
+    for key, worker in zip(keys, workers, strict=True):
+        Endpoint(key.name, worker.peers.mailbox, to_host=False)
+    for worker in workers:
+        worker.peers.connect([connect(key.name, None) for key in keys])
+        worker.set_replica(replica_values(config, values, None))
+    return workers
+
+
+def _params(config: WorkerConfig, shards: Sequence[Shard], workers: Sequence[GroupWorker], step: int) -> Arrays:
+    pieces = {id: value for shard in shards for id, value in shard.snapshot(step, TIMEOUT_SECONDS).values.items()}
+    replicas = [worker.replica_state() for worker in workers] if config.replicated else []
+    return whole_values(config, pieces, {}, replicas)[0]
+
+
+def _server_key(config: WorkerConfig, server: int) -> ServerKey:
+    return ServerKey(config.run, 0, 0, server)
