@@ -1,4 +1,4 @@
-"""The job as data: one schema that the text reader, the Python builders and the checks share."""
+"""The schema of a job, and reading, checking and writing job files."""
 
 from dsinga.job.checks import check, training_phases
 from dsinga.job.connectionconf import ConcateConf, DummyConf, RNNDummyConf, SliceConf, SplitConf

@@ -38,7 +38,7 @@ class MessageBuilder:
         self.lines: dict[str, list[Where]] = {}
 
     def error(self, message: str, where: Where | None = None) -> JobError:
-        """Return a JobError about this message, placed at ``where`` or at the begin of the message."""
+        """Return a JobError about this message, placed at ``where`` or at the start of the message."""
         return JobError(f"{where or self.where}: {self.owner}{message}")
 
     def field(self, spelled: str, where: Where) -> tuple[str, Any, bool]:

@@ -14,7 +14,7 @@ CONNECTIONS = (LayerType.kSplit, LayerType.kSlice, LayerType.kConcate, LayerType
 
 
 class Segment(NamedTuple):
-    """A part of one worker's iteration that receives only at its begin and sends only at its end.
+    """A stretch of one worker's iteration that receives only at its start and sends only at its end.
 
     ``name`` has its first and last layer in the order in which they run, as "forward conv1..pool1", and is unique in
     the worker. ``receives`` and ``sends`` are the keys of the messages.
