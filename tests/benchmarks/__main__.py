@@ -1,6 +1,6 @@
-"""dsinga beside its peers: ``python -m tests.benchmarks [CASE ...]``, in the root of the checkout.
+"""dsinga compared with its peers: ``python -m tests.benchmarks [CASE ...]``, in the root of the checkout.
 
-Everybody in turn, each turn in a process of its own with a thread a worker, on as many cores as there are workers.
+They run in turn, each turn in a process of its own with a thread a worker, on as many cores as there are workers.
 Figures are medians of iterations, then of turns; the ratio is to the fastest peer. A peer that is not installed is left
 out, with the reason; ``--python tensorflow=/path/to/python`` runs one that lives in another environment.
 """
@@ -25,41 +25,49 @@ from tests.benchmarks.cases import CASES, Case
 
 MODULES = {"dsinga": "ours", "pytorch": "torch_peer", "tensorflow": "tensorflow_peer"}
 PACKAGES = {"dsinga": "numpy", "pytorch": "torch", "tensorflow": "tensorflow"}
-PATIENCE = 600  # seconds for a turn
+TURN_SECONDS = 600  # at most, for a turn
 
 
-def take_turn(who: str, python: str, name: str, case: Case, steps: int, root: Path | None = None) -> dict[str, float]:
+def take_turn(
+    framework: str, python: str, name: str, case: Case, steps: int, root: Path | None = None
+) -> dict[str, float]:
     """Run one turn in a process of its own, of the checkout ``root`` (by default of the working directory).
 
     Raises RuntimeError with the last line that the process has printed, where it fails.
     """
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: case.workers]))
-    command = ["taskset", "-c", cores, python, "-m", f"tests.benchmarks.{MODULES[who]}", name, str(steps)]
+    command = ["taskset", "-c", cores, python, "-m", f"tests.benchmarks.{MODULES[framework]}", name, str(steps)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     if root:
         env["PYTHONPATH"] = str(root)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, cwd=root, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TURN_SECONDS, env=env, cwd=root, check=False)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "ended without a word")
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "ended without a message")
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def compare(name: str, pythons: dict[str, str], turns: int, steps: int) -> dict[str, Any]:
-    """Return the figures of a case: medians by who computed it, the ratios to the best peer, who was left out."""
+    """Return the figures of a case: medians by framework, the ratios to the best peer, and the peers left out."""
     case = CASES[name]
-    found: dict[str, list[dict[str, float]]] = {}
+    figures: dict[str, list[dict[str, float]]] = {}
     left_out: dict[str, str] = {}
     for _ in range(turns):
-        for who in ("dsinga", *case.peers):
-            if who in left_out:
+        for framework in ("dsinga", *case.peers):
+            if framework in left_out:
                 continue
             try:
-                found.setdefault(who, []).append(take_turn(who, pythons[who], name, case, steps))
+                figures.setdefault(framework, []).append(take_turn(framework, pythons[framework], name, case, steps))
             except RuntimeError as error:
-                left_out[who] = str(error)
-                found.pop(who, None)
-    medians = {who: {key: statistics.median(one[key] for one in own) for key in own[0]} for who, own in found.items()}
-    best = {key: min((medians[who][key] for who in medians if who != "dsinga"), default=None) for key in ("ms", "mb")}
+                left_out[framework] = str(error)
+                figures.pop(framework, None)
+    medians = {
+        framework: {key: statistics.median(turn[key] for turn in turns_of) for key in turns_of[0]}
+        for framework, turns_of in figures.items()
+    }
+    best = {
+        key: min((medians[framework][key] for framework in medians if framework != "dsinga"), default=None)
+        for key in ("ms", "mb")
+    }
     ours = medians.get("dsinga")
     ratios = {key: ours[key] / best[key] if ours and best[key] else None for key in ("ms", "mb")}
     return {"case": name, "goal": case.goal, "figures": medians, "ratio": ratios, "left out": left_out}
@@ -68,23 +76,25 @@ def compare(name: str, pythons: dict[str, str], turns: int, steps: int) -> dict[
 def line(row: dict[str, Any]) -> str:
     """Return a case as a row of the table."""
     cells = [
-        f"{row['figures'][who]['ms']:.1f} ({row['figures'][who]['mb']:.0f} MB)" if who in row["figures"] else "-"
-        for who in MODULES
+        f"{row['figures'][framework]['ms']:.1f} ({row['figures'][framework]['mb']:.0f} MB)"
+        if framework in row["figures"]
+        else "-"
+        for framework in MODULES
     ]
     time, memory = (f"{row['ratio'][key]:.2f}" if row["ratio"][key] else "-" for key in ("ms", "mb"))
     return "| " + " | ".join([row["case"], *cells, time, f"{row['goal']:.2f}", memory]) + " |"
 
 
 def versions(pythons: dict[str, str]) -> dict[str, str]:
-    """Return the version of what each of them rests on, where it is installed here."""
-    found = {"python": platform.python_version()}
-    for who, package in PACKAGES.items():
-        if pythons[who] == sys.executable:
+    """Return the versions of Python and, where it is installed here, of the package that a framework computes with."""
+    installed = {"python": platform.python_version()}
+    for framework, package in PACKAGES.items():
+        if pythons[framework] == sys.executable:
             try:
-                found[package] = metadata.version(package)
+                installed[package] = metadata.version(package)
             except metadata.PackageNotFoundError:
                 continue
-    return found
+    return installed
 
 
 def processor() -> str:
@@ -100,11 +110,11 @@ def processor() -> str:
 @click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
 @click.option("--turns", default=3, show_default=True)
 @click.option("--steps", default=40, show_default=True, help="Measured iterations of a turn.")
-@click.option("--python", "others", multiple=True, metavar="PEER=PATH", help="The interpreter for a peer.")
+@click.option("--python", "interpreters", multiple=True, metavar="PEER=PATH", help="The interpreter for a peer.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
-def main(names: Sequence[str], turns: int, steps: int, others: tuple[str, ...], file: Path | None) -> None:
+def main(names: Sequence[str], turns: int, steps: int, interpreters: tuple[str, ...], file: Path | None) -> None:
     """Print milliseconds of an iteration and peak memory of a worker, and the ratios to the best peer."""
-    pythons = dict.fromkeys(MODULES, sys.executable) | dict(other.split("=", 1) for other in others)
+    pythons = dict.fromkeys(MODULES, sys.executable) | dict(option.split("=", 1) for option in interpreters)
     about = {"date": f"{datetime.date.today()}", "machine": processor(), "versions": versions(pythons)}
     click.echo(f"{about['date']}, {about['machine']}, {about['versions']}, load {os.getloadavg()[0]:.1f}\n")
     click.echo("| case | dsinga ms | PyTorch ms | TensorFlow ms | ratio | goal | memory |\n| " + "--- | " * 7)
@@ -112,8 +122,8 @@ def main(names: Sequence[str], turns: int, steps: int, others: tuple[str, ...], 
     for name in names or CASES:
         rows.append(compare(name, pythons, turns, steps))
         click.echo(line(rows[-1]))
-        for who, reason in rows[-1]["left out"].items():
-            click.echo(f"{who} left out of {name}: {reason}", err=True)
+        for framework, reason in rows[-1]["left out"].items():
+            click.echo(f"{framework} left out of {name}: {reason}", err=True)
     if file:
         file.write_text(json.dumps({**about, "cases": rows}, indent=1), encoding="utf-8")
 

@@ -1,12 +1,12 @@
 """How near a case can come to its goal with the kernels there are: ``python -m tests.benchmarks.bench_limits CASE``.
 
 dsinga and PyTorch train in turn in this process, one thread each (OMP_NUM_THREADS=1). For every kind of work the table
-has the time that each of them spends in it, and the lesser one. The sum of these is what a program would take that had
-the better kernels for each kind and no other cost: its share of PyTorch's iteration is the limit. The real one lies
-higher: what PyTorch takes to clear memory for the gradient of a pooling, and in Python to update, counts as nothing.
+has the time that each of them spends in it, and the shorter one. The sum of the shorter ones is the time of a program
+with the better kernels of both and no other cost: its share of PyTorch's iteration is the limit. The real limit is
+higher, for the clearing of memory for a pooling's gradient and the update in Python are not counted for PyTorch.
 
-Below any kernels' limit lies that of the core: the operations of convolutions and products alone, at the speed of a
-large product, as if memory, all other layers and the update took no time.
+The limit of the core is lower still: the operations of convolutions and products alone, at the rate of a large product,
+as if memory, all other layers and the update took no time.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ OPERATIONS = {
     "aten::mul_": "update",
 }
 FUSED = ("normalisation, forward", "normalisation, backward", "elementwise")
-"""Kinds that are told together where dsinga computes layers of them as one (dsinga.net.fusion)."""
+"""Kinds with one row in the table where dsinga computes such layers as one (dsinga.net.fusion)."""
 HEAVY = ("kConvolution", "kInnerProduct")
 BY_PASS = ("convolution", "pooling", "normalisation")
 
 Milliseconds = Mapping[str, float]
 
-LARGE = 1024  # rows and columns of the product that shows what the core can do
+LARGE = 1024  # rows and columns of the product that gives the rate of the core
 
 
 class Turn(NamedTuple):
-    """What was measured once: an iteration, each kind of work in it, and billions of operations a second and in all."""
+    """One measurement: an iteration, each kind of work in it, and billions of operations a second and in all."""
 
     whole: float
     kinds: Milliseconds
@@ -80,7 +80,7 @@ class Turn(NamedTuple):
 
 
 def peak() -> float:
-    """Return the billions of operations a second of a large product of numpy's, the best of some."""
+    """Return the billions of operations a second of a large numpy product, the best of several."""
     x = np.ones((LARGE, LARGE), np.float32)
     seconds = []
     for _ in range(STEPS):
@@ -92,21 +92,21 @@ def peak() -> float:
 
 def ours(name: str, client: Client) -> Turn:
     """Train dsinga's net of a case."""
-    wanted = job(CASES[name].net, CASES[name].batch)
-    found = measure(wanted, client, steps=STEPS, synthetic=True, profiled=True)["profile"]
+    conf = job(CASES[name].net, CASES[name].batch)
+    result = measure(conf, client, steps=STEPS, synthetic=True, profiled=True)["profile"]
     kinds: dict[str, float] = defaultdict(float)
-    for row in found["rows"]:
+    for row in result["rows"]:
         kind = KINDS.get(row["type"], "update" if row["pass"] == "update" else "")
         kinds[f"{kind}, {row['pass']}" if kind in BY_PASS else kind] += row["ms"]
-    kinds.pop("", None)  # reading records and walking the net
-    heavy = [row for row in found["rows"] if row["type"] in HEAVY]
+    kinds.pop("", None)  # reading records, and the overhead of the passes
+    heavy = [row for row in result["rows"] if row["type"] in HEAVY]
     return Turn(
-        found["ms_per_iteration"], kinds, peak(), sum(1e-3 * row["ms"] * row["gflop_per_second"] for row in heavy)
+        result["ms_per_iteration"], kinds, peak(), sum(1e-3 * row["ms"] * row["gflop_per_second"] for row in heavy)
     )
 
 
 def theirs(train: Callable[[], None]) -> Turn:
-    """Train PyTorch's; the kinds come from its profiler, the iteration from a run without it."""
+    """Train PyTorch's net. The kinds come from its profiler, the iteration from a run without it."""
     seconds = []
     for _ in range(STEPS):
         started = time.perf_counter()
@@ -123,7 +123,7 @@ def theirs(train: Callable[[], None]) -> Turn:
 
 
 def torch_iteration(name: str) -> Callable[[], None]:
-    """Return what trains PyTorch's net of a case for an iteration."""
+    """Return a function that trains PyTorch's net of a case for an iteration."""
     torch.set_num_threads(1)
     net, updater, make = peer(CASES[name].net)
     batch = make(CASES[name].batch)
@@ -136,9 +136,9 @@ def torch_iteration(name: str) -> Callable[[], None]:
     return train
 
 
-def together(turn: Turn) -> Turn:
+def with_fused_kinds(turn: Turn) -> Turn:
     """Return the turn with the time of the FUSED kinds as that of one kind."""
-    kinds = {kind: own for kind, own in turn.kinds.items() if kind not in FUSED}
+    kinds = {kind: ms for kind, ms in turn.kinds.items() if kind not in FUSED}
     return turn._replace(kinds=kinds | {"normalisation and elementwise": sum(turn.kinds[kind] for kind in FUSED)})
 
 
@@ -156,18 +156,18 @@ def main(name: str, turns: int) -> None:
     """Print the table of a case, and the limit."""
     train = torch_iteration(name)
     with connect(workers=1) as client:
-        taken = [(ours(name, client), theirs(train)) for _ in range(turns)]
+        turns_of_both = [(ours(name, client), theirs(train)) for _ in range(turns)]
     if CASES[name].net == "resnet":
-        taken = [(together(one), together(other)) for one, other in taken]
-    whole, kinds, fastest, operations = median([one for one, _ in taken])
-    peer_whole, peer_kinds, *_ = median([other for _, other in taken])
-    lesser = {kind: min(own, peer_kinds.get(kind, own)) for kind, own in kinds.items()}
-    click.echo("| kind of work | dsinga ms | PyTorch ms | the lesser |\n| " + "--- | " * 4)
-    for kind, own in sorted(kinds.items(), key=lambda pair: -pair[1]):
+        turns_of_both = [(with_fused_kinds(own), with_fused_kinds(torch)) for own, torch in turns_of_both]
+    whole, kinds, fastest, operations = median([own for own, _ in turns_of_both])
+    peer_whole, peer_kinds, *_ = median([torch for _, torch in turns_of_both])
+    shorter = {kind: min(ms, peer_kinds.get(kind, ms)) for kind, ms in kinds.items()}
+    click.echo("| kind of work | dsinga ms | PyTorch ms | the shorter |\n| " + "--- | " * 4)
+    for kind, ms in sorted(kinds.items(), key=lambda pair: -pair[1]):
         peer_cell = f"{peer_kinds[kind]:.2f}" if kind in peer_kinds else "-"
-        click.echo(f"| {kind} | {own:.2f} | {peer_cell} | {lesser[kind]:.2f} |")
-    click.echo(f"| iteration | {whole:.2f} | {peer_whole:.2f} | {sum(lesser.values()):.2f} |")
-    limit = sum(lesser.values()) / peer_whole
+        click.echo(f"| {kind} | {ms:.2f} | {peer_cell} | {shorter[kind]:.2f} |")
+    click.echo(f"| iteration | {whole:.2f} | {peer_whole:.2f} | {sum(shorter.values()):.2f} |")
+    limit = sum(shorter.values()) / peer_whole
     click.echo(f"\n{whole / peer_whole:.2f} of PyTorch's time; limit {limit:.2f}; goal {CASES[name].goal:.2f}")
     least = 1e3 * operations / fastest
     work = f"{operations:.2f} billion operations at the {fastest:.0f} GFLOP/s of a product of {LARGE}³"

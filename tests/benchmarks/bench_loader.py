@@ -1,9 +1,9 @@
-"""Reading records, beside PyTorch's DataLoader: ``python -m tests.benchmarks.bench_loader``.
+"""Reading records, compared with PyTorch's DataLoader: ``python -m tests.benchmarks.bench_loader``.
 
 Images a second of the loader alone, from the same zarr store with chunks as the importers make them and with chunks of
 64 KiB, compressed; for PyTorch also from one numpy array in memory, record by record, as its users write data sets.
-Everybody in turn, each turn from the first batch on; medians of turns. With ``--steps`` it also says how long a step of
-the cifar10 job waits for such stores.
+The loaders run in turn, each turn from the first batch on; figures are medians of turns. With ``--steps`` it also
+prints how long a step of the cifar10 job waits for such stores.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def ours(location: str, batch: int, shuffle: bool, augment: bool, decoded: bool 
     """Yield batches as a worker gets them: read ahead on a thread, by the sampler's order."""
     store = RecordStore(location)
     if decoded:
-        store.read(range(len(store)))  # the cache has them all from now on
+        store.read(range(len(store)))  # now the cache has all of them
     else:
-        store._cache_key = f"{time.perf_counter()}"  # a store of its own each time, of which nothing is decoded
+        store._cache_key = f"{time.perf_counter()}"  # a new key each time, so that the cache has none of its chunks
     sampler, rng = Sampler(len(store), batch, 0, store.block, shuffle), np.random.default_rng(0)
 
     def read(step: int) -> Any:
@@ -77,7 +77,7 @@ def ours(location: str, batch: int, shuffle: bool, augment: bool, decoded: bool 
 
 
 def torch_loader(images: Any, labels: np.ndarray, workers: int) -> Callable[[int, bool, bool], Batches]:
-    """Return what yields batches of PyTorch's DataLoader over an array, a record at a time."""
+    """Return a function that yields batches of PyTorch's DataLoader over an array, a record at a time."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -124,7 +124,7 @@ def waits(location: str, steps: int) -> dict[str, float]:
 @click.option("--batch", default=64, show_default=True)
 @click.option("--turns", default=3, show_default=True)
 @click.option("--seconds", default=0.7, show_default=True, help="Of a turn.")
-@click.option("--steps", default=0, help="Steps of the cifar10 job to look at, too.")
+@click.option("--steps", default=0, help="Steps of the cifar10 job to measure, too.")
 def main(records: int, batch: int, turns: int, seconds: float, steps: int) -> None:
     """Print images a second of each loader, and how many times as fast dsinga's is."""
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
@@ -135,17 +135,17 @@ def main(records: int, batch: int, turns: int, seconds: float, steps: int) -> No
         peers["PyTorch, zarr array, 0 workers"] = torch_loader(group["data"], labels, 0)
         click.echo("| order | crop and mirror | loader | images/s | dsinga (1 MiB chunks) / this |\n| " + "--- | " * 5)
         for shuffle, augment in ((True, False), (False, False), (True, True), (False, True)):
-            found: dict[str, list[float]] = {}
+            rates: dict[str, list[float]] = {}
             for _ in range(turns):
                 for name, location in stores.items():
-                    one = rate(ours(location, batch, shuffle, augment), batch, seconds)
-                    found.setdefault(f"dsinga, {name}", []).append(one)
+                    images_per_second = rate(ours(location, batch, shuffle, augment), batch, seconds)
+                    rates.setdefault(f"dsinga, {name}", []).append(images_per_second)
                 ready = ours(stores["1 MiB chunks"], batch, shuffle, augment, decoded=True)
                 next(ready)
-                found.setdefault("dsinga, decoded before", []).append(rate(ready, batch, seconds))
+                rates.setdefault("dsinga, decoded before", []).append(rate(ready, batch, seconds))
                 for name, peer in peers.items():
-                    found.setdefault(name, []).append(rate(peer(batch, shuffle, augment), batch, seconds))
-            medians = {name: statistics.median(rates) for name, rates in found.items()}
+                    rates.setdefault(name, []).append(rate(peer(batch, shuffle, augment), batch, seconds))
+            medians = {name: statistics.median(figures) for name, figures in rates.items()}
             for name, median in medians.items():
                 order, how = "shuffled" if shuffle else "sequential", "yes" if augment else "no"
                 ratio = medians["dsinga, 1 MiB chunks"] / median

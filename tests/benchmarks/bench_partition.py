@@ -4,7 +4,7 @@
 
 The layers above pool5: 9216-4096-4096-1000 with ReLU and dropout, 58.6 million params, random records. Without
 ``--scheduler`` the workers are two processes of this machine; ``two_hosts.sh`` joins two by a link of 1 Gbit/s. With
-and without overlap of computing and communicating (Fig. 20a). The strategies take turns; figures are medians.
+and without overlap of computing and communicating (Fig. 20a). The strategies run in turn; figures are medians.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def main(
     figures: list[dict[str, object]] = []
     with Client(scheduler) if scheduler else connect(workers=2, separate_processes=True) as client:
         for batch in batches:
-            found: dict[tuple[str, bool], list[dict[str, float]]] = {}
+            turns_by_setup: dict[tuple[str, bool], list[dict[str, float]]] = {}
             for _ in range(turns):
                 for strategy in strategies:
                     for on in overlaps if strategy != "one worker" else (True,):
                         with dask.config.set({"dsinga.overlap": on}):
-                            one = measure(job(strategy, batch), client, steps=steps, synthetic=True)
-                        found.setdefault((strategy, on), []).append(one)
-            for (strategy, on), turns_of in found.items():
+                            turn = measure(job(strategy, batch), client, steps=steps, synthetic=True)
+                        turns_by_setup.setdefault((strategy, on), []).append(turn)
+            for (strategy, on), turns_of in turns_by_setup.items():
                 median = {name: statistics.median(turn[name] for turn in turns_of) for name in turns_of[0]}
                 figures.append({"batch": batch, "strategy": strategy, "overlap": on, **median})
                 print(

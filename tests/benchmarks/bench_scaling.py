@@ -1,14 +1,13 @@
-"""Two workers beside two runs of one worker at the same time, which share caches and memory but nothing else.
+"""The scaling of two workers: compared with two runs of one worker at the same time, which share caches and memory.
 
     python -m tests.benchmarks.bench_scaling [--case cifar10-64 ...] [--turns 5] [--json FILE]
 
 The work of a worker is the same in all, and so are the cores, to which nobody is pinned. Efficiency is the time of an
-iteration of the runs of one worker over that of the two workers. The manners take turns, each turn in processes of its
-own; figures are medians. Where PyTorch is installed, DDP takes turns, too, and all are compared with it.
+iteration of the runs of one worker over that of the two workers. The setups run in turn, each turn in processes of its
+own; figures are medians. Where PyTorch is installed, DDP runs, too, and all are compared with it.
 
-Workers of a group wait for each other in every iteration: the slower one of the moment counts, and both do the same
-kind of work at the same time. What that costs where nothing is exchanged and no interpreter is shared is seen from the
-two runs when they wait for each other, too: no exchange can be hoped to cost less.
+Workers of a group wait for each other in every iteration, so that the slower one counts. The cost of that alone is
+measured by two runs that wait for each other and exchange nothing: no exchange can cost less.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from dsinga.cluster.benchmark import measure
 from dsinga.job import AlgConf, ClusterConf
 from dsinga.registry import register
 from dsinga.training import Metrics, bp
-from tests.benchmarks.__main__ import PATIENCE, take_turn
+from tests.benchmarks.__main__ import TURN_SECONDS, take_turn
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.ours import job
 
@@ -40,38 +39,39 @@ APART, IN_STEP, DDP = "two runs at once", "the same, in step", "PyTorch DDP"
 COMMAND = "from tests.benchmarks.bench_scaling import turn; turn({!r}, {}, {}, {}, {}, {})"
 
 
-def turn(name: str, workers: int, processes: bool, steps: int, cores: list[int], other: int | None) -> None:
+def turn(name: str, workers: int, processes: bool, steps: int, cores: list[int], barrier: int | None) -> None:
     """Print the median milliseconds of an iteration, and of its exchange, as JSON.
 
-    It runs anywhere on these cores. If ``other`` is a socket, each iteration ends when that of the other end does.
+    It runs anywhere on these cores. If ``barrier`` is a socket, an iteration ends when that at the socket's other end
+    does.
     """
     os.sched_setaffinity(0, cores)
     case = CASES[name]
-    wanted = with_workers(job(case.net, case.batch * workers), workers)
+    conf = with_workers(job(case.net, case.batch * workers), workers)
     servers = workers if processes else 1
-    wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=servers))
-    if other is not None:
-        register("algorithm", "InStep")(partial(train_in_step, other))
-        wanted = wanted.replace(train_one_batch=AlgConf(user_alg="InStep"))
+    conf = conf.replace(cluster=(conf.cluster or ClusterConf()).replace(nservers_per_group=servers))
+    if barrier is not None:
+        register("algorithm", "InStep")(partial(train_in_step, barrier))
+        conf = conf.replace(train_one_batch=AlgConf(user_alg="InStep"))
     with connect(workers=workers, separate_processes=processes) as client:
-        figures = measure(wanted, client, steps=steps, synthetic=True)
+        figures = measure(conf, client, steps=steps, synthetic=True)
     print(json.dumps({"ms": figures["ms_per_iteration"], "exchange_ms": figures["exchange_ms"]}))
 
 
-def train_in_step(other: int, *arguments: Any) -> Metrics:
-    """Train by a batch, then wait until whoever has the other end of a socket has, too."""
+def train_in_step(barrier: int, *arguments: Any) -> Metrics:
+    """Train by a batch, then wait until the process at the other end of the socket has done so."""
     metrics = bp(*arguments)
-    os.write(other, b".")
-    if not os.read(other, 1):
+    os.write(barrier, b".")
+    if not os.read(barrier, 1):
         raise RuntimeError("the other run has ended")
     return metrics
 
 
 def start(
-    name: str, workers: int, processes: bool, steps: int, cores: list[int], other: socket.socket | None = None
+    name: str, workers: int, processes: bool, steps: int, cores: list[int], barrier: socket.socket | None = None
 ) -> subprocess.Popen[str]:
-    """Start a turn on some cores; with as many at first as workers, by which Dask decides on kernel threads."""
-    end = None if other is None else other.fileno()
+    """Start a turn on some cores; at first on as many as workers, from which Dask derives the kernel threads."""
+    end = None if barrier is None else barrier.fileno()
     code = COMMAND.format(name, workers, processes, steps, cores, end)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     pinned = ["taskset", "-c", ",".join(map(str, cores[:workers])), sys.executable, "-c", code]
@@ -79,42 +79,42 @@ def start(
 
 
 def outcome(*running: subprocess.Popen[str]) -> dict[str, float]:
-    """Return what turns at the same time have printed, the means of it."""
+    """Return the means of the figures that turns at the same time print."""
     try:
-        said = [one.communicate(timeout=PATIENCE)[0] for one in running]
+        outputs = [process.communicate(timeout=TURN_SECONDS)[0] for process in running]
     finally:
-        for one in running:
-            one.kill()
-    if any(one.returncode for one in running):
-        raise click.ClickException("a turn failed, which says above why")
-    found = [json.loads(text.splitlines()[-1]) for text in said]
-    return {key: statistics.mean(one[key] for one in found) for key in found[0]}
+        for process in running:
+            process.kill()
+    if any(process.returncode for process in running):
+        raise click.ClickException("a turn failed; its error is above")
+    figures = [json.loads(text.splitlines()[-1]) for text in outputs]
+    return {key: statistics.mean(turn[key] for turn in figures) for key in figures[0]}
 
 
 def one_turn(name: str, steps: int, cores: list[int]) -> dict[str, dict[str, float]]:
-    """Return the milliseconds of an iteration, and of its exchange, by manner, all of which have one turn."""
-    found = {APART: outcome(*[start(name, 1, False, steps, cores) for _ in cores])}
-    one, other = socket.socketpair()
-    with one, other:
-        running = [start(name, 1, False, steps, cores, end) for end in (one, other)]
-    found[IN_STEP] = outcome(*running)
-    for manner in GOALS:
-        found[manner] = outcome(start(name, 2, manner == "processes", steps, cores))
+    """Return the milliseconds of an iteration, and of its exchange, of one turn of each setup."""
+    figures = {APART: outcome(*[start(name, 1, False, steps, cores) for _ in cores])}
+    ends = socket.socketpair()
+    with ends[0], ends[1]:
+        running = [start(name, 1, False, steps, cores, end) for end in ends]
+    figures[IN_STEP] = outcome(*running)
+    for setup in GOALS:
+        figures[setup] = outcome(start(name, 2, setup == "processes", steps, cores))
     twin = f"{name.removesuffix('-64')}-two"
     if twin in CASES:
         try:
-            found[DDP] = take_turn("pytorch", sys.executable, twin, CASES[twin], steps)
+            figures[DDP] = take_turn("pytorch", sys.executable, twin, CASES[twin], steps)
         except RuntimeError as error:
             print(f"{DDP} left out: {error}", file=sys.stderr)
-    return found
+    return figures
 
 
 def line(row: dict[str, Any]) -> str:
-    """Return a manner of a case as a row of the table."""
-    figures = [f"{row['ms']:.1f}", f"{row['exchange_ms']:.1f}" if row["manner"] in GOALS else ""]
-    figures += [f"{row['efficiency']:.2f}", f"{GOALS[row['manner']]:.2f}" if row["manner"] in GOALS else ""]
+    """Return a setup of a case as a row of the table."""
+    figures = [f"{row['ms']:.1f}", f"{row['exchange_ms']:.1f}" if row["setup"] in GOALS else ""]
+    figures += [f"{row['efficiency']:.2f}", f"{GOALS[row['setup']]:.2f}" if row["setup"] in GOALS else ""]
     figures += [f"{row['of_ddp']:.2f}" if row["of_ddp"] else ""]
-    return "| " + " | ".join([row["case"], row["manner"], *figures]) + " |"
+    return "| " + " | ".join([row["case"], row["setup"], *figures]) + " |"
 
 
 @click.command()
@@ -123,21 +123,22 @@ def line(row: dict[str, Any]) -> str:
 @click.option("--steps", default=30, show_default=True, help="Measured iterations of a turn.")
 @click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
 def main(names: tuple[str, ...], turns: int, steps: int, file: Path | None) -> None:
-    """Print milliseconds of an iteration by case and manner, the efficiency, and the share of DDP's time."""
+    """Print milliseconds of an iteration by case and setup, the efficiency, and the share of DDP's time."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     rows = []
-    print("| case | manner | ms | exchange ms | efficiency | goal | of DDP |\n| " + "--- | " * 7)
+    print("| case | setup | ms | exchange ms | efficiency | goal | of DDP |\n| " + "--- | " * 7)
     for name in names:
-        found: dict[str, list[dict[str, float]]] = {}
+        turns_by_setup: dict[str, list[dict[str, float]]] = {}
         for _ in range(turns):
-            for manner, figures in one_turn(name, steps, cores).items():
-                found.setdefault(manner, []).append(figures)
+            for setup, figures in one_turn(name, steps, cores).items():
+                turns_by_setup.setdefault(setup, []).append(figures)
         medians = {
-            manner: {key: statistics.median(one[key] for one in of) for key in of[0]} for manner, of in found.items()
+            setup: {key: statistics.median(turn[key] for turn in figures) for key in figures[0]}
+            for setup, figures in turns_by_setup.items()
         }
-        for manner, own in medians.items():
-            row = {"case": name, "options": manner, **own, "efficiency": medians[APART]["ms"] / own["ms"]}
-            row["of_ddp"] = own["ms"] / medians[DDP]["ms"] if DDP in medians else None
+        for setup, figures in medians.items():
+            row = {"case": name, "setup": setup, **figures, "efficiency": medians[APART]["ms"] / figures["ms"]}
+            row["of_ddp"] = figures["ms"] / medians[DDP]["ms"] if DDP in medians else None
             rows.append(row)
             print(line(row), flush=True)
     if file:

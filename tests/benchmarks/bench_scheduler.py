@@ -1,8 +1,8 @@
-"""What a training run asks of the Dask scheduler: ``python -m tests.benchmarks.bench_scheduler [WORKERS ...]``.
+"""What a run sends to the Dask scheduler: ``python -m tests.benchmarks.bench_scheduler [WORKERS ...]``.
 
-Messages that the scheduler gets in a second, of every kind, while 2, 8 and 64 Dask workers (threads of this process)
-train a net whose steps are short. What goes to a scheduler may not grow with the speed of the steps, and little with
-the number of workers: its one thread has some hundred microseconds for each.
+Counts the messages of every kind that the scheduler gets in a second while 2, 8 and 64 Dask workers (threads of this
+process) train a net whose steps are short. Their number must not grow with the speed of the steps, and little with the
+number of workers: the scheduler has one thread, which takes some hundred microseconds for each.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ neuralnet {
 """
 
 
-class Enough(Exception):
-    """The run has been watched for long enough."""
+class Counted(Exception):
+    """Ends the run: the messages have been counted for long enough."""
 
 
-class Watch:
-    """An observer that looks at the counts from ``begin`` seconds to ``end`` seconds after the first round."""
+class RateObserver:
+    """An observer that keeps the counts from ``begin`` seconds to ``end`` seconds after the first round."""
 
     def __init__(self, counts: Counter[str], begin: float, end: float):
         self._counts, self._begin, self._end = counts, begin, end
@@ -59,31 +59,31 @@ class Watch:
         """Nothing to do."""
 
     def progress(self, row: dict[str, Any]) -> None:
-        """Look at the counts; raise Enough at the end."""
+        """Keep the counts; raise Counted at the end."""
         now = time.perf_counter()
         self._started = self._started or now
         if now - self._started >= self._begin and self.first is None:
             self.first = (now, row["step"], self._counts.copy())
         if now - self._started >= self._end:
             self.last = (now, row["step"], self._counts.copy())
-            raise Enough
+            raise Counted
 
     def rates(self) -> tuple[float, dict[str, float]]:
         """Return steps a second, and messages a second by name."""
         assert self.first is not None
         assert self.last is not None
         seconds = self.last[0] - self.first[0]
-        found = self.last[2] - self.first[2]
-        return (self.last[1] - self.first[1]) / seconds, {name: count / seconds for name, count in found.items()}
+        counts = self.last[2] - self.first[2]
+        return (self.last[1] - self.first[1]) / seconds, {name: count / seconds for name, count in counts.items()}
 
 
-def watch(job: Job, client: Client, begin: float, end: float) -> tuple[float, dict[str, float]]:
+def rates_of(job: Job, client: Client, begin: float, end: float) -> tuple[float, dict[str, float]]:
     """Return steps a second and messages a second of a run on an in-process cluster."""
-    watched = Watch(count_messages(client.cluster.scheduler), begin, end)
+    observer = RateObserver(count_messages(client.cluster.scheduler), begin, end)
     try:
-        cluster.train(job, client, watched)
-    except Enough:
-        return watched.rates()
+        cluster.train(job, client, observer)
+    except Counted:
+        return observer.rates()
     raise RuntimeError("the run has ended too soon")
 
 
@@ -106,9 +106,9 @@ def main(workers: Sequence[int], begin: float, seconds: float) -> None:
         with tempfile.TemporaryDirectory() as folder, cluster.connect(workers=count) as client:
             job = with_workers(job_in(Path(folder)), count)
             job.neuralnet.layer[0].store_conf.path = f"{folder}/train.zarr"
-            steps, rates = watch(job, client, begin, begin + seconds)
+            steps, rates = rates_of(job, client, begin, begin + seconds)
         total = sum(rates.values())
-        most = ", ".join(f"{name} {rate:.1f}" for name, rate in sorted(rates.items(), key=lambda one: -one[1])[:5])
+        most = ", ".join(f"{name} {rate:.1f}" for name, rate in sorted(rates.items(), key=lambda item: -item[1])[:5])
         click.echo(f"| {count} | {steps:.0f} | {total:.1f} | {total / count:.2f} | {most} |")
 
 

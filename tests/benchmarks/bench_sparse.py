@@ -1,4 +1,4 @@
-"""What an embedding costs to train on two workers, its gradient being the rows that are looked up, or the whole table.
+"""The cost of training an embedding on two workers with a sparse gradient, of the rows looked up, or a dense one.
 
     python tests/benchmarks/bench_sparse.py [--steps 30]
 
@@ -36,12 +36,12 @@ neuralnet {{
   layer {{ name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }}
 }}
 """
-KINDS = {"rows": "type: kEmbedding", "whole": 'type: kUserLayer user_type: "WholeGradient"'}
+KINDS = {"rows": "type: kEmbedding", "dense": 'type: kUserLayer user_type: "DenseGradient"'}
 
 
-@register("layer", "WholeGradient")
-class WholeGradient(Embedding):
-    """An embedding that makes its gradient whole."""
+@register("layer", "DenseGradient")
+class DenseGradient(Embedding):
+    """An embedding whose gradient is dense."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -82,11 +82,11 @@ def main() -> None:
             for drawn, updater in (("evenly", "kSGD"), ("as words", "kSGD"), ("evenly", "kAdam")):
                 for gradient in KINDS:
                     with connect(workers=2, separate_processes=separate) as client:
-                        one = job(folder, drawn, updater, gradient)
-                        found = measure(one, client, steps=steps, synthetic=False, roots=[str(folder)])
+                        conf = job(folder, drawn, updater, gradient)
+                        figures = measure(conf, client, steps=steps, synthetic=False, roots=[str(folder)])
                     print(
-                        f"| {drawn} | {updater} | {where} | {gradient} | {found['crossing_mb']:.2f} "
-                        f"| {found['ms_per_iteration']:.1f} |",
+                        f"| {drawn} | {updater} | {where} | {gradient} | {figures['crossing_mb']:.2f} "
+                        f"| {figures['ms_per_iteration']:.1f} |",
                         flush=True,
                     )
 

@@ -1,8 +1,8 @@
-"""What a user waits for before anything happens: ``python -m tests.benchmarks.bench_startup``.
+"""The start-up time of commands: ``python -m tests.benchmarks.bench_startup``.
 
 Seconds from starting a command to the first training step of the digits job (its first row in metrics.jsonl), and to
-the end of commands that train nothing, beside the imports that they cannot do without. All in turn, medians of turns.
-``--imports`` says instead which imports take longest on the way to the first step.
+the end of commands that train nothing, compared with the imports that they need. The cases run in turn; figures are
+medians of turns. ``--imports`` prints instead which imports take longest before the first step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import click
 
 DSINGA = [sys.executable, "-m", "dsinga"]
 JOB = "datasets/digits/job.conf"
-PATIENCE = 120  # seconds for a command
-LOOK = 0.002  # seconds between looks for the first row
+COMMAND_SECONDS = 120  # at most, for a command
+POLL_SECONDS = 0.002  # between looks for the first row
 LONGEST = 25  # imports that are listed
 
 
@@ -37,21 +37,21 @@ def first_step(folder: Path) -> float:
     started = time.perf_counter()
     with subprocess.Popen([*DSINGA, *train(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while not (rows.exists() and '"train"' in rows.read_text(encoding="utf-8")):
-            if process.poll() is not None or time.perf_counter() - started > PATIENCE:
+            if process.poll() is not None or time.perf_counter() - started > COMMAND_SECONDS:
                 raise click.ClickException("the job has not trained a step")
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         waited = time.perf_counter() - started
         process.kill()
     return waited
 
 
 def seconds_of(*command: str) -> Callable[[Path], float]:
-    """Return what measures the seconds that a command takes from its start to its end, in a folder of its own."""
+    """Return a function that measures the seconds of a command, in a folder of its own."""
 
     def measure(folder: Path) -> float:
         started = time.perf_counter()
-        here = [part.format(folder=folder) for part in command]
-        subprocess.run(here, capture_output=True, timeout=PATIENCE, check=True)
+        arguments = [part.format(folder=folder) for part in command]
+        subprocess.run(arguments, capture_output=True, timeout=COMMAND_SECONDS, check=True)
         return time.perf_counter() - started
 
     return measure
@@ -74,10 +74,10 @@ def longest_imports() -> list[tuple[float, float, str]]:
     """Return (milliseconds of its own, with what it imports, name) of the imports of a short run that take longest."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-X", "importtime", "-m", "dsinga", *train(Path(folder), ["--set", "train_steps=1"])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True)
     lines = re.findall(r"import time:\s*(\d+) \|\s*(\d+) \|\s*(\S+)", done.stderr)
-    found = [(int(own) / 1e3, int(all_) / 1e3, name) for own, all_, name in lines]
-    return sorted(found, key=lambda one: -one[1])[:LONGEST]
+    imports = [(int(own) / 1e3, int(total) / 1e3, name) for own, total, name in lines]
+    return sorted(imports, key=lambda item: -item[1])[:LONGEST]
 
 
 @click.command()
@@ -92,17 +92,17 @@ def main(turns: int, only: str, imports: bool, as_json: bool) -> None:
             click.echo(f"{total:9.1f} ms, {own:7.1f} ms of its own  {name}")
         return
     cases = {name: measure for name, measure in CASES.items() if name.startswith(only)}
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(turns):
         for name, measure in cases.items():
             with tempfile.TemporaryDirectory() as folder:
-                found[name].append(measure(Path(folder)))
-    medians = {name: statistics.median(times) for name, times in found.items()}
+                times[name].append(measure(Path(folder)))
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     if as_json:
         click.echo(json.dumps(medians))
         return
     for name, seconds in medians.items():
-        click.echo(f"{name:40} {seconds:6.2f} s  ({min(found[name]):.2f} to {max(found[name]):.2f})")
+        click.echo(f"{name:40} {seconds:6.2f} s  ({min(times[name]):.2f} to {max(times[name]):.2f})")
 
 
 if __name__ == "__main__":

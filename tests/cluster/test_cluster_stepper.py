@@ -28,14 +28,14 @@ def stepper():
 def iteration(log):
     """Return an iteration that receives, sends twice, receives, sends once and returns."""
 
-    def iterate(mail):
+    def iterate(peers):
         log.append("begin")
-        first = mail.receive("a")
-        mail.send(1, "b", first + 1)
-        mail.send(2, "c", first + 2)
+        first = peers.receive("a")
+        peers.send(1, "b", first + 1)
+        peers.send(2, "c", first + 2)
         log.append("between")
-        second = mail.receive("d")
-        mail.send(1, "e", second + 1)
+        second = peers.receive("d")
+        peers.send(1, "e", second + 1)
         log.append("end")
         return first + second
 
@@ -54,9 +54,9 @@ def test_segments_return_what_was_sent_and_the_last_one_the_outcome(stepper):
 
 
 def test_a_segment_that_sends_nothing_halts_where_the_next_receives(stepper):
-    def iterate(mail):
-        first = mail.receive("a")
-        return first + mail.receive("b") + mail.receive("c")
+    def iterate(peers):
+        first = peers.receive("a")
+        return first + peers.receive("b") + peers.receive("c")
 
     stepper.begin(iterate)
     assert stepper.advance({}, sends=0, last=False) == ({}, None)
@@ -65,8 +65,8 @@ def test_a_segment_that_sends_nothing_halts_where_the_next_receives(stepper):
 
 
 def test_an_error_of_the_iteration_is_raised_by_its_segment(stepper):
-    def iterate(mail):
-        mail.send(1, "a", 0)
+    def iterate(peers):
+        peers.send(1, "a", 0)
         raise ZeroDivisionError
 
     stepper.begin(iterate)
@@ -76,10 +76,10 @@ def test_an_error_of_the_iteration_is_raised_by_its_segment(stepper):
 
 
 def test_an_algorithm_that_does_not_follow_the_plan_is_refused(stepper):
-    stepper.begin(lambda mail: mail.receive("x"))
+    stepper.begin(lambda peers: peers.receive("x"))
     with pytest.raises(RunError, match="'x' is wanted by a segment that does not receive it"):
         stepper.advance({}, sends=0, last=True)
-    stepper.begin(lambda mail: None)
+    stepper.begin(lambda peers: None)
     with pytest.raises(RunError, match="ended before its last segment"):
         stepper.advance({}, sends=1, last=False)
 
@@ -87,9 +87,9 @@ def test_an_algorithm_that_does_not_follow_the_plan_is_refused(stepper):
 def test_closing_ends_an_iteration_that_has_halted(stepper):
     ended = threading.Event()
 
-    def iterate(mail):
+    def iterate(peers):
         try:
-            mail.send(1, "a", 0)
+            peers.send(1, "a", 0)
         finally:
             ended.set()
 
@@ -104,16 +104,16 @@ def test_closing_ends_an_iteration_that_has_halted(stepper):
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_task_after_the_end_of_the_run_does_not_wait(stepper, begun):
     if begun:
-        stepper.begin(lambda mail: None)
+        stepper.begin(lambda peers: None)
     stepper.close("the run has ended")
     with pytest.raises(RunError, match="the run has ended"):
-        stepper.advance({}, sends=0, last=True) if begun else stepper.begin(lambda mail: None)
+        stepper.advance({}, sends=0, last=True) if begun else stepper.begin(lambda peers: None)
 
 
 def test_a_running_segment_ends_with_the_run(stepper):
-    def iterate(mail):
+    def iterate(peers):
         stepper.close("the run has ended")  # as from another thread, while the segment runs
-        mail.send(1, "a", 0)
+        peers.send(1, "a", 0)
 
     stepper.begin(iterate)
     with pytest.raises(RunError, match="the run has ended"):

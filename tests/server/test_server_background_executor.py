@@ -21,7 +21,7 @@ CONF = UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01)
 
 
 class Gated(SGD):
-    """PendingPulls before each update until it may."""
+    """Waits before each update until it is allowed to go on."""
 
     def __init__(self) -> None:
         super().__init__(CONF)
