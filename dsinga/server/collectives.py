@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from dsinga.server.gradient_accumulator import came
+from dsinga.server.gradient_accumulator import describe_arrivals
 
 
 def add_up(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -98,14 +98,17 @@ class Collectives:
         """Fail every collective that waits, and every later one, with ``error``."""
         with self._lock:
             self._error = self._error or error
-            waiting = [one.future for one in self._collectives.values() if not one.complete]
+            waiting = [collective.future for collective in self._collectives.values() if not collective.complete]
             self._collectives.clear()
             self._last.clear()
         for future in waiting:
             future.set_exception(error)
 
     def pending(self) -> list[str]:
-        """Say which keys wait, and for which partitions."""
+        """Return texts that say which keys wait, and for which partitions."""
         with self._lock:
-            waiting = [(key, one) for key, one in self._collectives.items() if not one.complete]
-            return [f"{key!r}: {came(one.arrays, one.contributors)}" for key, one in waiting]
+            return [
+                f"{key!r}: {describe_arrivals(collective.arrays, collective.contributors)}"
+                for key, collective in self._collectives.items()
+                if not collective.complete
+            ]

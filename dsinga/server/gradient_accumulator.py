@@ -83,10 +83,10 @@ class GradientAccumulator:
 
     def pending(self) -> str:
         """Return a text that says which partitions are missing."""
-        return f"at step {self.version}: {came(self._parts, self._contributors)}"
+        return f"at step {self.version}: {describe_arrivals(self._parts, self._contributors)}"
 
 
-def came(arrivals: Iterable[int], contributors: Sequence[int]) -> str:
+def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> str:
     """Return a text that says which partitions have contributed: "partitions 0, 2 have come, 1 is missing"."""
     names = [str(partition) for partition in sorted(arrivals)]
     missing = [str(partition) for partition in contributors if str(partition) not in names]

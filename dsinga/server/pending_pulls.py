@@ -1,4 +1,4 @@
-"""Who waits for which slices of a shard, and for which version of them."""
+"""Pulls of slices that have not reached the version that is asked for."""
 
 from __future__ import annotations
 
@@ -10,123 +10,133 @@ from dsinga.errors import RunError
 from dsinga.server.served_slice import ServedSlice
 from dsinga.server.staleness import StalenessBound
 
-Take = Callable[[ServedSlice], Any]
+Read = Callable[[ServedSlice], Any]
 
 
 class Pull:
-    """Somebody waits until ``group`` may have some slices at ``version``; without a group, until they have a value.
+    """A request for some slices, which waits until ``group`` may have them at ``version``.
 
-    ``take`` is what is wanted of each. It is taken as soon as a slice is there, under the shard's lock; if it is
-    ``late``, when all are there, without the lock. If it is to be ``exact``, no slice may be past the version.
+    Without a group it waits until the slices have a value. ``read`` returns what is wanted of a slice, such as a copy.
+    It is called as soon as the slice is available, under the shard's lock; if ``deferred``, when all slices are
+    available, without the lock. If ``exact``, no slice may be past the version.
     """
 
-    def __init__(self, group: int | None, version: int, take: Take, late: bool = False, exact: bool = False):
+    def __init__(self, group: int | None, version: int, read: Read, deferred: bool = False, exact: bool = False):
         self.group, self.version = group, version
-        self.missing = 0  # slices that are not there yet
+        self.missing = 0  # the number of slices that are not available yet
         self.future: Future[dict[int, Any]] = Future()
-        self.future.set_running_or_notify_cancel()  # so that resolving it never meets a cancelled future
-        self._take, self._late, self.exact = take, late, exact
-        self._taken: dict[int, Any] = {}
-        self._failure: Exception | None = None  # of taking a slice: there may be no memory for a copy
+        self.future.set_running_or_notify_cancel()  # so that it cannot be cancelled before it is resolved
+        self._read, self._deferred, self.exact = read, deferred, exact
+        self._results: dict[int, Any] = {}
+        self._error: Exception | None = None  # of ``read``, such as too little memory for a copy
 
-    def reached(self, slot: ServedSlice, pace: StalenessBound) -> bool:
-        """Whether a slice is where it is waited for."""
-        if self.group is None or not slot.filled:
-            return slot.filled
-        return slot.contributions[self.group].version >= self.version and pace.allows(slot, self.version)
+    def reached(self, served_slice: ServedSlice, bound: StalenessBound) -> bool:
+        """Return whether a slice is available for this pull."""
+        if self.group is None or not served_slice.filled:
+            return served_slice.filled
+        accumulator = served_slice.accumulators[self.group]
+        return accumulator.version >= self.version and bound.allows(served_slice, self.version)
 
-    def check(self, slot: ServedSlice) -> None:
-        """Raise RunError if a slice is past the version, or just leaves it."""
-        if self.group is not None and slot.filled:
-            at = slot.contributions[self.group]
-            if at.version > self.version or at.version == self.version and at.complete:
-                raise RunError(f"slice {slot.spec.slice} is already past version {self.version}")
+    def check(self, served_slice: ServedSlice) -> None:
+        """Raise RunError if a slice is past the version, or is being updated from it."""
+        if self.group is not None and served_slice.filled:
+            accumulator = served_slice.accumulators[self.group]
+            if accumulator.version > self.version or accumulator.version == self.version and accumulator.complete:
+                raise RunError(f"slice {served_slice.spec.slice} is already past version {self.version}")
 
-    def deliver(self, slot: ServedSlice) -> bool:
-        """Take a slice that has reached the version; True if it was the last one missing."""
-        if self._late:
-            self._taken[slot.spec.slice.id] = slot
+    def deliver(self, served_slice: ServedSlice) -> bool:
+        """Take a slice that is available; return whether it was the last missing one."""
+        if self._deferred:
+            self._results[served_slice.spec.slice.id] = served_slice
         else:
-            self._take_in([slot])
+            self._read_slices([served_slice])
         self.missing -= 1
         return self.missing == 0
 
     def resolve(self) -> None:
-        """Wake whoever waits. Called without the lock, because callbacks of the future may call the shard."""
-        if self._late:
-            self._take_in(list(self._taken.values()))
-        if self._failure is None:
-            self.future.set_result(self._taken)
+        """Resolve the future. Called without the lock, because callbacks of the future may call the shard."""
+        if self._deferred:
+            self._read_slices(list(self._results.values()))
+        if self._error is None:
+            self.future.set_result(self._results)
         else:
-            self.future.set_exception(self._failure)
+            self.future.set_exception(self._error)
 
-    def _take_in(self, slots: Iterable[ServedSlice]) -> None:
-        """Take slices. What goes wrong is for whoever waits: not for who happens to be the last to push."""
+    def _read_slices(self, served_slices: Iterable[ServedSlice]) -> None:
+        """Read slices; keep an error for the future, so that it is not raised in the thread of the last push."""
         try:
-            self._taken.update({slot.spec.slice.id: self._take(slot) for slot in slots})
+            results = {served_slice.spec.slice.id: self._read(served_slice) for served_slice in served_slices}
+            self._results.update(results)
         except Exception as error:
-            self._failure = error
+            self._error = error
 
 
 class PendingPulls:
-    """The waits at a shard by slice. Not thread-safe: the shard holds its lock."""
+    """The pulls at a shard that wait, by slice. Not thread-safe: the shard holds its lock."""
 
-    def __init__(self, slots: Mapping[int, ServedSlice], pace: StalenessBound):
-        self._slots = slots
-        self._pace = pace
-        self._lists: dict[int, list[Pull]] = {id: [] for id in slots}
+    def __init__(self, served_slices: Mapping[int, ServedSlice], bound: StalenessBound):
+        self._slices = served_slices
+        self._bound = bound
+        self._pulls: dict[int, list[Pull]] = {id: [] for id in served_slices}
 
-    def add(self, wait: Pull, ids: Sequence[int]) -> bool:
-        """Serve a new wait what is there, and enlist it for the rest; True if nothing is missing. See Wait.check."""
-        if wait.exact:
+    def add(self, pull: Pull, ids: Sequence[int]) -> bool:
+        """Deliver the available slices to a new pull and let it wait for the others; return whether none is missing.
+
+        Raises RunError if the pull is exact and a slice is past its version.
+        """
+        if pull.exact:
             for id in ids:
-                wait.check(self._slots[id])
-        wait.missing, ready = len(ids), not ids
+                pull.check(self._slices[id])
+        pull.missing, complete = len(ids), not ids
         for id in ids:
-            slot = self._slots[id]
-            if wait.reached(slot, self._pace):
-                ready = wait.deliver(slot)
+            served_slice = self._slices[id]
+            if pull.reached(served_slice, self._bound):
+                complete = pull.deliver(served_slice)
             else:
-                self._lists[id].append(wait)
-        return ready
+                self._pulls[id].append(pull)
+        return complete
 
-    def serve(self, slot: ServedSlice) -> list[Pull]:
-        """Serve those for whom a slice is now where they wait for it; return those who lack nothing more."""
-        id = slot.spec.slice.id
-        waits = self._lists[id]
-        if not waits:
+    def serve(self, served_slice: ServedSlice) -> list[Pull]:
+        """Deliver a slice to the pulls that it is available for now; return those that miss no other slice."""
+        id = served_slice.spec.slice.id
+        pulls = self._pulls[id]
+        if not pulls:
             return []
-        served: list[Pull] = []
-        waiting = self._lists[id] = []
-        for wait in waits:
-            (served if wait.reached(slot, self._pace) else waiting).append(wait)
-        return [wait for wait in served if wait.deliver(slot)]
+        ready: list[Pull] = []
+        waiting = self._pulls[id] = []
+        for pull in pulls:
+            (ready if pull.reached(served_slice, self._bound) else waiting).append(pull)
+        return [pull for pull in ready if pull.deliver(served_slice)]
 
-    def remove(self, wait: Pull) -> None:
-        """Take a wait off the lists."""
-        for waits in self._lists.values():
-            if wait in waits:
-                waits.remove(wait)
+    def remove(self, pull: Pull) -> None:
+        """Remove a pull."""
+        for pulls in self._pulls.values():
+            if pull in pulls:
+                pulls.remove(pull)
 
     def clear(self) -> set[Pull]:
-        """Take all waits off the lists and return them."""
-        waiting = {wait for waits in self._lists.values() for wait in waits}
-        for waits in self._lists.values():
-            waits.clear()
+        """Remove all pulls and return them."""
+        waiting = {pull for pulls in self._pulls.values() for pull in pulls}
+        for pulls in self._pulls.values():
+            pulls.clear()
         return waiting
 
     def pending(self) -> list[str]:
-        """Say in words what is waited for, slice by slice."""
-        return [line for id, slot in self._slots.items() for line in self._pending(slot, self._lists[id])]
+        """Return texts that say what each slice lacks."""
+        return [
+            line for id, served_slice in self._slices.items() for line in self._pending(served_slice, self._pulls[id])
+        ]
 
-    def _pending(self, slot: ServedSlice, waits: Sequence[Pull]) -> list[str]:
-        if not slot.filled:
-            return [f"slice {slot.spec.slice}: its first value has not been put"] if waits else []
+    def _pending(self, served_slice: ServedSlice, pulls: Sequence[Pull]) -> list[str]:
+        if not served_slice.filled:
+            return [f"slice {served_slice.spec.slice}: its first value has not been put"] if pulls else []
         lines = []
-        for group, contributions in slot.contributions.items():
-            versions = {wait.version for wait in waits if wait.group == group}
-            if not contributions.idle or any(contributions.version < version for version in versions):
-                of = f" of group {group}" if len(slot.contributions) > 1 else ""
-                lines.append(f"slice {slot.spec.slice}{of} {contributions.pending()}")
-            lines += [line for version in sorted(versions) for line in self._pace.pending(slot, group, version)]
+        for group, accumulator in served_slice.accumulators.items():
+            versions = {pull.version for pull in pulls if pull.group == group}
+            if not accumulator.idle or any(accumulator.version < version for version in versions):
+                of = f" of group {group}" if len(served_slice.accumulators) > 1 else ""
+                lines.append(f"slice {served_slice.spec.slice}{of} {accumulator.pending()}")
+            lines += [
+                line for version in sorted(versions) for line in self._bound.pending(served_slice, group, version)
+            ]
         return lines

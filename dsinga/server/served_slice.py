@@ -47,7 +47,7 @@ class ServedSlice:
         self.value = np.empty(0, np.float32)
         self.state: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
-        self.contributions = {group: GradientAccumulator(spec.contributors, start) for group in groups}
+        self.accumulators = {group: GradientAccumulator(spec.contributors, start) for group in groups}
         self._sum: SparseRows | None = None  # the value of a slice that is not trainable, if it is sparse rows
         # For the last steps of the only worker group: the rows that each step changed, None for all rows.
         self._changes: collections.deque[tuple[int, np.ndarray | None]] = collections.deque(maxlen=CHANGES_KEPT)
@@ -83,11 +83,11 @@ class ServedSlice:
         """
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
         if gradient is None:
-            return self.contributions[group].add(step, partition, None)
+            return self.accumulators[group].add(step, partition, None)
         value = self.value.reshape(-1, self.spec.slice.width) if isinstance(gradient, SparseRows) else self.value
         assert gradient.shape == value.shape, (str(self.spec.slice), gradient.shape)
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
-        return self.contributions[group].add(step, partition, gradient)
+        return self.accumulators[group].add(step, partition, gradient)
 
     def pieces(self, group: int, updater: Updater) -> list[UpdateBlock]:
         """Return the blocks of the update by the sum of a group's gradients, to be run in any order by any threads.
@@ -95,20 +95,20 @@ class ServedSlice:
         Called once per step, when all partitions of the group have contributed. The learning rate's schedule uses the
         group's own step. A skipped step has no blocks, but counts for the version like any other.
         """
-        contributions = self.contributions[group]
+        accumulator = self.accumulators[group]
         scales = self.spec.lr_scale, self.spec.wd_scale
-        gradients = contributions.parts
+        gradients = accumulator.parts
         if gradients and self.spec.trainable and not self.spec.slice.width and not updater.conf.clip_norm:
-            update = updater.create_update(contributions.version, self.value, gradients[0], self.state, *scales)
+            update = updater.create_update(accumulator.version, self.value, gradients[0], self.state, *scales)
             return split_update(update, gradients)
-        total = contributions.total()
+        total = accumulator.total()
         if self.spec.slice.width:
-            self._note_change(contributions.version, total)
+            self._note_change(accumulator.version, total)
         if total is None:
             return []
         change = functools.partial(self._replace, total)
         if self.spec.trainable:
-            change = functools.partial(updater.update, contributions.version, self.value, total, self.state, *scales)
+            change = functools.partial(updater.update, accumulator.version, self.value, total, self.state, *scales)
         return [UpdateBlock(self.value.size, change)]
 
     def _replace(self, total: np.ndarray | SparseRows) -> None:
@@ -127,7 +127,7 @@ class ServedSlice:
         """
         steps = {step: rows for step, rows in self._changes if since <= step < version}
         changes = [rows for rows in steps.values() if rows is not None]
-        if len(self.contributions) > 1 or len(changes) < version - since:
+        if len(self.accumulators) > 1 or len(changes) < version - since:
             return None
         return changes[0] if len(changes) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *changes]))
 
@@ -144,12 +144,12 @@ class ServedSlice:
 
         It is made when the first partition asks for it, so that it is recent, and dropped at the group's next update.
         """
-        contributions = self.contributions[group]
+        accumulator = self.accumulators[group]
         with self.lock:
-            if contributions.copy is None:
-                contributions.copy = self.value.copy()
-                contributions.copy.flags.writeable = False
-            return contributions.copy
+            if accumulator.copy is None:
+                accumulator.copy = self.value.copy()
+                accumulator.copy.flags.writeable = False
+            return accumulator.copy
 
     def copy(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return copies of the value and of the updater's state after the same update."""

@@ -14,17 +14,17 @@ from dsinga.server.compression import Codec
 from dsinga.server.messages import Push
 from dsinga.server.shard import Shard
 
-NOTHING = np.empty(0, np.float32)  # the gradient of each slice in a step that is skipped
+NO_GRADIENT = np.empty(0, np.float32)  # the gradient of each slice in a skipped step
 
 
 class PendingAnswer:
-    """Arrays that a shard may not have yet: what ``finish`` makes of the result of ``future``."""
+    """A future of the arrays of an answer: ``finish`` of the result of a shard's ``future``."""
 
     def __init__(self, shard: Shard, future: Future[Any], finish: Callable[[Any], Any]):
         self._shard, self._future, self._finish = shard, future, finish
 
     def done(self) -> bool:
-        """Whether the result, or an error in its place, is there."""
+        """Return whether the result, or an error, is available."""
         return self._future.done()
 
     def result(self, timeout: float | None = None) -> Any:
@@ -32,22 +32,24 @@ class PendingAnswer:
         return self._finish(self._shard.wait(self._future, timeout))
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Call ``callback`` with an argument as soon as it is done."""
+        """Call ``callback`` with the shard's future as soon as it is done."""
         self._future.add_done_callback(callback)
 
 
 class ShardService:
-    """Serves a shard. ``codec`` decodes compressed gradients, which are bytes (uint8).
+    """Handles the calls of workers and other server groups to a shard.
+
+    ``codec`` decodes compressed gradients, which are bytes (uint8).
 
     Methods, with their fields:
-        ``pull`` (ids, version, group, since): the values of slices, as soon as they have reached ``version`` for a
-        worker group. ``since`` lists (id, version) of values that the caller has: for these the answer may be only the
-        rows that have changed since.
-        ``push`` (push, ids): take gradients of slices; see :class:`Push`. None are given in a step that is skipped.
-        ``push_pull`` (push, ids, since): both, with the values at the next version.
-        ``collective`` (kind, key, group, partition, contributors): the arrays of some partitions of a worker group,
-        summed (kind "all_reduce") or joined row below row ("all_gather").
-        ``receive`` (route, ids): take the changes of slices that another server group has made.
+        ``pull`` (ids, version, group, since): return the values of slices when they have reached ``version`` for a
+        worker group. ``since`` lists (id, version) of values that the caller has: for these the answer may contain
+        changed rows only.
+        ``push`` (push, ids): add gradients of slices; see :class:`Push`. A skipped step has no gradients.
+        ``push_pull`` (push, ids, since): push, then pull the values at the next version.
+        ``collective`` (kind, key, group, partition, contributors): return the arrays of some partitions of a worker
+        group, summed (kind "all_reduce") or with their rows joined ("all_gather").
+        ``receive`` (route, ids): add the changes of slices that another server group has sent.
     """
 
     def __init__(self, shard: Shard, sizes: Mapping[int, int], codec: Codec | None = None):
@@ -87,7 +89,7 @@ class ShardService:
     def _push(self, items: Sequence[Array | SparseRows], push: Sequence[Any], ids: Sequence[int]) -> None:
         identity = Push(*push)
         if identity.skip:
-            self.shard.push(identity, dict.fromkeys(ids, NOTHING))
+            self.shard.push(identity, dict.fromkeys(ids, NO_GRADIENT))
         else:
             self.shard.push(identity, {id: self._decoded(id, item) for id, item in zip(ids, items, strict=True)})
 
@@ -116,7 +118,7 @@ class ShardService:
 def changed_rows(
     values: Mapping[int, Array], changed: Mapping[int, tuple[int, np.ndarray]]
 ) -> dict[int, Array | SparseRows]:
-    """Return slices by id; those in ``changed``, given as width and rows, as these rows only."""
+    """Return ``values``, with only the changed rows of the slices in ``changed``, which maps ids to width and rows."""
     slices: dict[int, Array | SparseRows] = dict(values)
     for id, (width, rows) in changed.items():
         table = values[id].reshape(-1, width)

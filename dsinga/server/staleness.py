@@ -22,26 +22,26 @@ class StalenessBound:
         """Do not wait for a group any longer, since it has finished or has not begun yet."""
         self._running.discard(group)
 
-    def join(self, group: int, step: int, slots: Iterable[ServedSlice]) -> None:
+    def join(self, group: int, step: int, served_slices: Iterable[ServedSlice]) -> None:
         """Wait for a group from its step ``step`` on, which sets its version of all slices."""
-        for slot in slots:
-            assert slot.contributions[group].idle, (str(slot.spec.slice), group, step)
-            slot.contributions[group].version = step
+        for served_slice in served_slices:
+            assert served_slice.accumulators[group].idle, (str(served_slice.spec.slice), group, step)
+            served_slice.accumulators[group].version = step
         self._running.add(group)
 
-    def allows(self, slot: ServedSlice, version: int) -> bool:
+    def allows(self, served_slice: ServedSlice, version: int) -> bool:
         """Return whether a group may have the value of a slice for its step ``version``."""
-        return self._staleness is None or not self._behind(slot, version - self._staleness)
+        return self._staleness is None or not self._behind(served_slice, version - self._staleness)
 
-    def _behind(self, slot: ServedSlice, minimum: int) -> list[int]:
-        return [group for group in sorted(self._running) if slot.contributions[group].version < minimum]
+    def _behind(self, served_slice: ServedSlice, minimum: int) -> list[int]:
+        return [group for group in sorted(self._running) if served_slice.accumulators[group].version < minimum]
 
-    def pending(self, slot: ServedSlice, group: int, version: int) -> list[str]:
+    def pending(self, served_slice: ServedSlice, group: int, version: int) -> list[str]:
         """Return texts that say for which groups a group waits before its step ``version``, if it waits for others."""
-        if self._staleness is None or slot.contributions[group].version < version:
+        if self._staleness is None or served_slice.accumulators[group].version < version:
             return []
         return [
-            f"slice {slot.spec.slice}: group {group} waits before step {version} for group {other}, which is at step "
-            f"{slot.contributions[other].version}, more than the staleness of {self._staleness} behind"
-            for other in self._behind(slot, version - self._staleness)
+            f"slice {served_slice.spec.slice}: group {group} waits before step {version} for group {other}, which is "
+            f"at step {served_slice.accumulators[other].version}, more than the staleness of {self._staleness} behind"
+            for other in self._behind(served_slice, version - self._staleness)
         ]

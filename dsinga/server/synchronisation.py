@@ -52,37 +52,37 @@ class Synchronisation:
         self._flushes: list[Future[int]] = []
         self._error: BaseException | None = None
 
-    def begin(self, slot: ServedSlice) -> None:
+    def begin(self, served_slice: ServedSlice) -> None:
         """Begin to track the changes of a slice from its present value; a repeated call changes nothing."""
-        self._last.setdefault(slot.spec.slice.id, slot.value.copy())
-        self._updates.setdefault(slot.spec.slice.id, 0)
+        self._last.setdefault(served_slice.spec.slice.id, served_slice.value.copy())
+        self._updates.setdefault(served_slice.spec.slice.id, 0)
 
-    def updated(self, slots: Iterable[ServedSlice]) -> None:
+    def updated(self, served_slices: Iterable[ServedSlice]) -> None:
         """Count an update of these slices, and send the changes of those that have had ``frequency`` updates."""
         changes = {}
-        for slot in slots:
-            id = slot.spec.slice.id
-            with slot.lock:
+        for served_slice in served_slices:
+            id = served_slice.spec.slice.id
+            with served_slice.lock:
                 self._updates[id] += 1
                 if self._updates[id] >= self._frequency:
-                    changes[id] = self._change(slot)
+                    changes[id] = self._change(served_slice)
         self._enqueue(self._own, changes)
 
-    def receive(self, slots: Mapping[int, ServedSlice], route: int, changes: Mapping[int, np.ndarray]) -> None:
+    def receive(self, served_slices: Mapping[int, ServedSlice], route: int, changes: Mapping[int, np.ndarray]) -> None:
         """Add changes received on a route, float32 (size,) by slice id, and forward them."""
         for id, change in changes.items():
-            with slots[id].lock:
-                slots[id].value += change
+            with served_slices[id].lock:
+                served_slices[id].value += change
                 self._last[id] += change
         self._enqueue(self._routes[route].onward, changes)
 
-    def flush(self, slots: Iterable[ServedSlice]) -> Future[int]:
+    def flush(self, served_slices: Iterable[ServedSlice]) -> Future[int]:
         """Send all changes that have not been sent yet, for :meth:`dsinga.server.Shard.flush`."""
         changes = {}
-        for slot in slots:
-            with slot.lock:
-                if self._updates[slot.spec.slice.id]:
-                    changes[slot.spec.slice.id] = self._change(slot)
+        for served_slice in served_slices:
+            with served_slice.lock:
+                if self._updates[served_slice.spec.slice.id]:
+                    changes[served_slice.spec.slice.id] = self._change(served_slice)
         self._enqueue(self._own, changes)
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
@@ -103,14 +103,14 @@ class Synchronisation:
             groups = sorted({self._routes[number].group for number in self._in_flight})
         return [f"server group {group} has not taken the changes sent to it" for group in groups]
 
-    def _change(self, slot: ServedSlice) -> np.ndarray:
+    def _change(self, served_slice: ServedSlice) -> np.ndarray:
         """Return the change of a slice since the last one, and track the next change; the caller holds its lock."""
-        id = slot.spec.slice.id
-        change = slot.value - self._last[id]
-        if not slot.spec.trainable:
+        id = served_slice.spec.slice.id
+        change = served_slice.value - self._last[id]
+        if not served_slice.spec.trainable:
             change /= self._groups
-            np.add(self._last[id], change, out=slot.value)
-        np.copyto(self._last[id], slot.value)
+            np.add(self._last[id], change, out=served_slice.value)
+        np.copyto(self._last[id], served_slice.value)
         self._updates[id] = 0
         return change
 

@@ -25,18 +25,18 @@ class SliceUpdate:
 
     def __init__(
         self,
-        slot: ServedSlice,
+        served_slice: ServedSlice,
         blocks: list[UpdateBlock],
         end: Callable[[], None],
         fail: Callable[[BaseException], None],
     ):
-        self.slot, self.blocks, self.end, self.fail = slot, blocks, end, fail
+        self.served_slice, self.blocks, self.end, self.fail = served_slice, blocks, end, fail
         self.running = 0
 
     def run(self) -> None:
         """Run all blocks under the slice's lock and end the update. An error of the updater fails it and is raised."""
         try:
-            with self.slot.lock:
+            with self.served_slice.lock:
                 for block in self.blocks:
                     block.do()
         except BaseException as error:
@@ -48,7 +48,7 @@ class SliceUpdate:
 class InlineExecutor:
     """Runs updates in the thread that pushes the last gradient. Thread-safe, as are the other executors."""
 
-    one_group = False  # whether it requires a single worker group and a single server group
+    requires_single_group = False  # whether it requires a single worker group and a single server group
 
     def add(self, updates: Sequence[SliceUpdate], pushed: Iterable[ServedSlice]) -> None:
         """Run ``updates``, or schedule them; ``pushed`` are the slices of the caller's push."""
@@ -69,14 +69,14 @@ class BackgroundExecutor(InlineExecutor):
     Without it the slowest partition would run all updates, become slower still, and leave the others' cores idle.
     """
 
-    one_group = True
+    requires_single_group = True
 
     def __init__(self) -> None:
         self._thread = SerialExecutor("dsinga updates")
 
     def add(self, updates: Sequence[SliceUpdate], pushed: Iterable[ServedSlice]) -> None:
         """Run small updates at once, and hand large ones to the thread."""
-        if sum(update.slot.value.size for update in updates) > MIN_BACKGROUND_ELEMENTS:
+        if sum(update.served_slice.value.size for update in updates) > MIN_BACKGROUND_ELEMENTS:
             self._thread.start(super().add, updates, pushed)
         else:
             super().add(updates, pushed)
@@ -94,7 +94,7 @@ class CooperativeExecutor(InlineExecutor):
     update, since all partitions wait for its next version.
     """
 
-    one_group = True
+    requires_single_group = True
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -109,7 +109,9 @@ class CooperativeExecutor(InlineExecutor):
             with self._changed:
                 self._queue.append(update)
                 self._changed.notify_all()
-        share = sum(slot.spec.slice.size / len(slot.spec.contributors) for slot in pushed)  # elements
+        share = sum(
+            served_slice.spec.slice.size / len(served_slice.spec.contributors) for served_slice in pushed
+        )  # elements
         while share > 0 and (item := self._take(0)):
             share -= item[1].elements
             self._run_block(*item)

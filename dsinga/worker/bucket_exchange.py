@@ -8,7 +8,7 @@ from typing import Any
 from dsinga.job import PullTime
 from dsinga.ops import Array, SparseRows
 from dsinga.server import Bucket, Codec, Slice
-from dsinga.server.service import NOTHING
+from dsinga.server.service import NO_GRADIENT
 from dsinga.transport.interface import Reply, wait_for
 from dsinga.worker.exchange_options import ExchangeOptions, encode
 from dsinga.worker.meter import Meter
@@ -78,7 +78,7 @@ class BucketExchange:
             self.receive(step)
         for slice_ in self.slices:
             self._homes[slice_.id].pushed(slice_)
-        gradients = dict.fromkeys(self._homes, NOTHING) if skip else self._encoded()
+        gradients = dict.fromkeys(self._homes, NO_GRADIENT) if skip else self._encoded()
         self._gradients = {}
         self._skipped = skip and self._replicated
         self.outdated = True

@@ -37,9 +37,9 @@ class Gated(SGD):
         super().change(*arguments)
 
 
-def make_shard(updater, revisions=BackgroundExecutor) -> Shard:
+def make_shard(updater, executor=BackgroundExecutor) -> Shard:
     specs = [SliceSpec(Slice(id, f"w{id}", 0, size, 0), contributors=(0, 1)) for id, size in SIZES.items()]
-    shard = Shard(specs, updater, revisions=revisions)
+    shard = Shard(specs, updater, executor=executor)
     shard.put({id: np.ones(size, np.float32) for id, size in SIZES.items()})
     return shard
 
@@ -60,7 +60,7 @@ def push(shard: Shard, step: int, partition: int, ids=SIZES, skip: bool = False)
 
 
 def test_the_bits_are_those_of_whoever_updates_at_once() -> None:
-    shards = [make_shard(create_updater(CONF), revisions) for revisions in (BackgroundExecutor, InlineExecutor)]
+    shards = [make_shard(create_updater(CONF), executor) for executor in (BackgroundExecutor, InlineExecutor)]
     for shard in shards:
         for step in range(3):
             for partition in (1, 0):

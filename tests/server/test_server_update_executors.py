@@ -34,10 +34,10 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(update_blocks, "BLOCK", 64)
 
 
-def make_shard(partitions, revisions=CooperativeExecutor, updater=None):
+def make_shard(partitions, executor=CooperativeExecutor, updater=None):
     conf = UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01)
     specs = [SliceSpec(Slice(id, f"w{id}", 0, n, 0), contributors=range(partitions)) for id, n in SIZES.items()]
-    shard = Shard(specs, updater or create_updater(conf), revisions=revisions)
+    shard = Shard(specs, updater or create_updater(conf), executor=executor)
     rng = np.random.default_rng(1)
     shard.put({id: rng.standard_normal(size, np.float32) for id, size in SIZES.items()})
     return shard
@@ -54,7 +54,7 @@ def push(shard, step, partition, ids=SIZES):
 
 @pytest.mark.parametrize("partitions", [1, 2, 5])
 def test_the_bits_are_those_of_whoever_updates_alone(partitions, restless_threads):
-    shard, alone = make_shard(partitions), make_shard(partitions, revisions=InlineExecutor)
+    shard, alone = make_shard(partitions), make_shard(partitions, executor=InlineExecutor)
 
     def work(partition):
         shuffle = random.Random(partition).shuffle
@@ -86,7 +86,7 @@ def test_the_last_to_push_does_its_share_and_who_waits_the_rest():
 
 
 def test_a_snapshot_does_what_nobody_has_done_yet():
-    shard, alone = make_shard(2), make_shard(2, revisions=InlineExecutor)
+    shard, alone = make_shard(2), make_shard(2, executor=InlineExecutor)
     for one in (shard, alone):
         push(one, 0, 0)
         push(one, 0, 1)
@@ -135,12 +135,12 @@ def test_an_updater_that_fails_fails_who_does_its_piece_and_who_waits(broken):
         shard.wait(waiting, WAIT)
 
 
-@pytest.mark.parametrize("revisions", [InlineExecutor, BackgroundExecutor, CooperativeExecutor])
-def test_a_server_that_is_closed_goes_at_once(revisions):
+@pytest.mark.parametrize("executor", [InlineExecutor, BackgroundExecutor, CooperativeExecutor])
+def test_a_server_that_is_closed_goes_at_once(executor):
     """Its values and the updater's state are large, and no collector of cycles may come by for long."""
     gc.disable()
     try:
-        shard = make_shard(1, revisions)
+        shard = make_shard(1, executor)
         push(shard, 0, 0)
         shard.wait(shard.pull(SIZES, 1), WAIT)
         gone = weakref.ref(shard)
