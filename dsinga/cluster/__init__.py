@@ -1,4 +1,8 @@
-"""All that touches Dask: topology to workers, servers as Actors, exchange, rounds, the driver."""
+"""Running jobs on a Dask cluster: placement, servers and workers as Actors, rounds, supervision, the training loop.
+
+Modules with Actors and tasks (server_actor, partition_actor, tasks, server_links, link_probe, graph_grain.tasks) run in
+the processes of Dask workers, all others in the driver's, where the Dask client is.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""A run laid out on a Dask cluster: its servers, its partitions, and how to ask them for something."""
+"""The driver's handle of a run on a Dask cluster: starts its servers and workers, and sends them tasks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dsinga.worker.config import PartitionKey, WorkerConfig
 from dsinga.worker.param_slices import Arrays, replica_values, whole_values
 from dsinga.worker.processor import Processor
 
-# That of all tasks: ahead of whatever else the user's cluster has to do.
+# The priority of all tasks: ahead of other work of the cluster.
 PRIORITY = 10
-# Seconds in which Dask workers must hear that a run has ended.
+# Seconds to tell Dask workers that a run has ended.
 END_SECONDS = 3
 
 
@@ -39,10 +39,10 @@ Submit = Callable[[Client, Sequence[PartitionKey], Sequence[Future | None], str]
 
 
 class ClusterRun:
-    """Servers and partitions on their Dask workers.
+    """The servers and workers of a run on their Dask workers.
 
-    Everything a partition does is a task that depends on the one before it, so that no queue can bring two partitions
-    that wait for each other into the wrong order. The tasks of one worker group do not depend on those of another.
+    Each task of a worker depends on its task before, so that no queue can run tasks of workers that wait for each other
+    in a wrong order. The tasks of one worker group do not depend on those of another.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement):
@@ -58,26 +58,26 @@ class ClusterRun:
         self._tokens: list[list[Future | None]] = [[None] * len(group) for group in placement.partitions]
 
     def start(self, values: Arrays, state: Mapping[str, Arrays] | None, step: int, warm: int) -> None:
-        """Make the servers with these whole params, then the partitions, ready for ``step``.
+        """Create the servers with these whole params, then the workers, ready for ``step``.
 
         ``state`` is the updater's, by param and slot; None where it begins anew. If ``warm`` is a later step, group 0
         begins alone, and the others are ready for that step, once :meth:`join` says that it has come.
         """
-        shape, alone = self.config.topology, warm > step
+        shape, warms_up = self.config.topology, warm > step
         self._servers.make(step)
-        self._servers.put(range(1 if alone else shape.server_groups), values, state)
-        if not alone:
+        self._servers.put(range(1 if warms_up else shape.server_groups), values, state)
+        if not warms_up:
             self._servers.link()
-        for group in range(1, shape.groups) if alone else ():
+        for group in range(1, shape.groups) if warms_up else ():
             self._servers.call(group, "leave", group)
         self._actors = [
             self._submit(
-                PartitionActor, group, p, "here", self.config, self._servers.of(group),
+                PartitionActor, group, p, "worker", self.config, self._servers.of(group),
                 Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
                 actor=True,
             )
-            for group, crew in enumerate(self._placement.threads)
-            for p, threads in enumerate(crew)
+            for group, workers in enumerate(self._placement.threads)
+            for p, threads in enumerate(workers)
         ]  # fmt: skip
         actors = self._gather(self._actors)
         self._connect_peers(actors)
@@ -87,7 +87,7 @@ class ClusterRun:
     def join(self, step: int) -> None:
         """End the warm-up: give the values to the other server groups and let the other worker groups begin."""
         shape = self.config.topology
-        # Its last pushes may be on their way, and what it has may be the very arrays that others change from now on.
+        # Group 0's last pushes may be on their way, and its values may be the arrays that other groups now change.
         self._refresh([0], "warm")
         self._servers.put(range(1, shape.server_groups), *self.snapshot(step))
         self._servers.link()
@@ -95,12 +95,12 @@ class ClusterRun:
             self._servers.call(group, "join", group, step)
 
     def leave(self, group: int) -> None:
-        """Say that a worker group has ended, so that no other waits for it."""
+        """Tell the servers that a worker group has ended, so that no other waits for it."""
         if self._several:
             self._servers.call(group, "leave", group)
 
     def send(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
-        """Send off a task of every partition of a group, each after the one that was sent to it before."""
+        """Send a task to every worker of a group, each after the task that was sent to it before."""
         futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
         self._tokens[group] = [*futures]
         return futures
@@ -114,24 +114,24 @@ class ClusterRun:
         return futures
 
     def evaluate(self, phase: Phase, batches: int, step: int) -> list[Future]:
-        """Send off the first ``batches`` batches of ``phase`` to group 0, with its params after ``step`` steps."""
+        """Let group 0 evaluate the first ``batches`` batches of ``phase``, with its params after ``step`` steps."""
         return self.send(tasks.evaluate, 0, f"{phase.name}-{self._moment(step)}", phase, batches, step)
 
     def run_chains(self, chains: Sequence[TaskChain]) -> None:
-        """Run chains of the tasks that this run has sent off, until all have ended."""
+        """Run chains of tasks of this run until all have ended."""
         for chain in chains:
             self.chains.add(chain)
         self.chains.finish()
 
     def synchronise(self) -> None:
-        """Let all server groups agree, and group 0 have their values, when all worker groups have ended."""
+        """When all worker groups have ended: make all server groups agree, and give group 0 their values."""
         if self._several:
-            self._refresh(range(self.config.topology.groups), "ended")  # their last pushes may be on their way
+            self._refresh(range(self.config.topology.groups), "ended")  # the last pushes may be on their way
             self._servers.flush()
             self._refresh([0], "settled")
 
     def snapshot(self, step: int, state: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
-        """Return whole params and the updater's state, as server group 0 has them; without ``state`` none of servers'.
+        """Return whole params, and the updater's state unless ``state`` is False, from server group 0.
 
         With one worker group they are those after exactly ``step`` steps, with several as they stand.
         """
@@ -141,8 +141,8 @@ class ClusterRun:
         for values, slots in self._servers.call(0, "snapshot", version, state):
             pieces.update(values)
             history.update(slots)
-        kept = self._gather(self.send(tasks.replica_state, 0, self._moment(step))) if self.config.replicated else ()
-        return whole_values(self.config, pieces, history, kept)
+        replicas = self._gather(self.send(tasks.replica_state, 0, self._moment(step))) if self.config.replicated else ()
+        return whole_values(self.config, pieces, history, replicas)
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by ``factors`` wherever params are updated: from which step on, by how much.
@@ -154,9 +154,9 @@ class ClusterRun:
             self._gather(self.send(tasks.set_rate_factors, 0, self._moment(step), factors))
 
     def close(self, message: str | None = None) -> None:
-        """End the run on all Dask workers that are left; waits that go on there end with ``message``."""
-        # A worker that has just died may still be listed; nobody should wait while Dask tries to reach it. Where the
-        # scheduler is gone, or the client, the run ends with its actors.
+        """End the run on all Dask workers that are left; its waits there end with ``message``."""
+        # A worker that has just died may still be listed: do not wait until Dask gives up reaching it. Where the
+        # scheduler or the client is gone, the run ends with its Actors.
         with contextlib.suppress(RunError, OSError):
             addresses = sorted(self._placement.addresses & workers_at_hand(self._client).keys())
             self._client.run(
@@ -167,40 +167,40 @@ class ClusterRun:
                 on_error="ignore",
                 callback_timeout=END_SECONDS,
             )
-        # Dropping futures is not enough: where an error ends the run, its traceback holds them.
+        # Dropping futures is not enough: the traceback of an error that ends the run refers to them.
         with contextlib.suppress(ClosedClientError, OSError):
             tokens = [token for group in self._tokens for token in group if token]
             self._client.cancel([*tokens, *self._actors, *self._servers.futures], force=True)
         self._tokens, self._actors = [], []
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
-        """Wait for the last updates of worker groups that stand still, and let them have the values as they then are.
+        """Wait for the last updates of worker groups that stand still, then let them pull the values anew.
 
-        Once for each ``when``.
+        ``when`` is a name that no other call has.
         """
         self._gather([future for group in groups for future in self.send(tasks.refresh, group, when)])
         for group in groups:
             self._servers.call(group, "refresh", group)
 
     def _connect_peers(self, actors: Sequence[Any]) -> None:
-        """Make the partitions of each worker group known to each other, where they have mail for each other."""
+        """Connect the workers of each group to each other, where they send each other arrays."""
         if not self.config.has_bridges:
             return
-        known = iter(actors)
-        waiting = []
-        for group, crew in enumerate(self._placement.partitions):
-            peers = {self._key(group, p): next(known) for p in range(len(crew))}
-            waiting += [self._submit(tasks.connect_peers, group, p, "peers", peers) for p in range(len(crew))]
-        self._gather(waiting)
+        actor = iter(actors)
+        futures = []
+        for group, workers in enumerate(self._placement.partitions):
+            peers = {self._key(group, p): next(actor) for p in range(len(workers))}
+            futures += [self._submit(tasks.connect_peers, group, p, "peers", peers) for p in range(len(workers))]
+        self._gather(futures)
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
-        """Give every partition what it keeps itself. There is one worker group then."""
+        """Give every worker the params that it replicates. There is one worker group then."""
         (shared,) = self._client.scatter(
             [replica_values(self.config, values, state)], workers=list(self._placement.partitions[0]), broadcast=True,
             hash=False,
         )  # fmt: skip
-        crew = range(len(self._placement.partitions[0]))
-        self._gather([self._submit(tasks.set_replica, 0, p, "values", shared) for p in crew])
+        partitions = range(len(self._placement.partitions[0]))
+        self._gather([self._submit(tasks.set_replica, 0, p, "values", shared) for p in partitions])
 
     def _moment(self, step: int) -> str:
         """Return "at-<step>" for the name of a task, numbered where there are several at one step."""

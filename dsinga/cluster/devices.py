@@ -13,7 +13,7 @@ from distributed import Client
 from dsinga.cluster.placement import Groups, host
 from dsinga.errors import UserError
 from dsinga.job import Job, Precision
-from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, free_memory, look
+from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpus, free_memory
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
@@ -66,7 +66,7 @@ def choose_devices(
     wants = [] if setting == "cpu" else list(_wants(crews, None if setting == "gpu" else job.gpu, words))
     if wants:
         addresses = sorted({want.address for want in wants})
-        found = client.run(look, workers=addresses) if client else {HERE: look()}
+        found = client.run(find_gpus, workers=addresses) if client else {HERE: find_gpus()}
         given = dict(_give(wants, found))
         asked = _asked(given)
         rooms = client.run(free_memory, asked, workers=addresses) if client else {HERE: free_memory(asked)}

@@ -1,4 +1,4 @@
-"""Which records a partition reads at which step: stores, the global order of their rows, and the cut of each batch."""
+"""Reading batches: the stores of a phase, the order of their records, and the rows that each worker reads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from dsinga.net.layer_classes import layer_class
 
 @dataclass(frozen=True)
 class BatchReader:
-    """The records of one phase: what every partition needs to read its own rows, and nothing else.
+    """Reads the records of one phase, for any worker of a group.
 
     All input layers of a phase read the same row numbers, so that records that belong together (an image and its
-    text) stay together. Of ``groups`` worker groups, which go through their steps each by itself, every one has batches
-    of its own.
+    text) stay together.
+
+    Attributes:
+        stores: the store of each input layer, by the layer's name.
+        infos: the facts about each store that its layer needs.
+        sampler: the order of the records.
+        parts: the rows of a batch that each worker of a group computes.
+        groups: the number of worker groups, each of which reads batches of its own.
     """
 
     stores: Mapping[str, RecordStore | Windows]
@@ -37,12 +43,10 @@ class BatchReader:
         """Records in the stores."""
         return min(len(store) for store in self.stores.values())
 
-    def read(self, step: int, wanted: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
-        """Return records of a group's batch of ``step`` by input layer: of each layer that is wanted those rows."""
+    def read(self, step: int, rows: Mapping[str, Rows], group: int = 0) -> dict[str, Records]:
+        """Return the given rows of a group's batch of ``step``, by input layer."""
         numbers = self.sampler.rows(step * self.groups + group)
-        return {
-            name: Records(*self.stores[name].read(numbers[rows.start : rows.stop])) for name, rows in wanted.items()
-        }
+        return {name: Records(*self.stores[name].read(numbers[part.start : part.stop])) for name, part in rows.items()}
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""
@@ -50,10 +54,7 @@ class BatchReader:
         return {name: Records(*store.read(numbers)) for name, store in self.stores.items()}
 
     def sizes(self, net: NeuralNet) -> tuple[int, int]:
-        """Return bytes, as stored, of what a worker with this net reads for a batch, and of all records of its stores.
-
-        Labels are not counted.
-        """
+        """Return the bytes that a worker with this net reads for a batch, and those of all records, without labels."""
         batch = every = 0
         for stage in net.stages:
             if stage.layer.is_input and stage.layer.name in self.stores:
@@ -65,7 +66,7 @@ class BatchReader:
 
 
 def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str], groups: int = 1) -> BatchReader:
-    """Open the stores of a phase and lay out who reads what: ``groups`` worker groups, or one of them, of ``workers``.
+    """Open the stores of a phase, for ``groups`` worker groups of ``workers`` workers each.
 
     Raises UserError (from the store, or naming the layer) where a store is missing or unlike the others.
     """
@@ -79,8 +80,8 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         stores[layer.name], infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
     first = layers[0]
     for layer in layers[1:]:
-        _alike(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
-        _alike(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
+        _check_equal(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
+        _check_equal(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
     store = stores[first.name]
     conf = first.store_conf or first.lmdbdata_conf or first.sharddata_conf
     sampler = Sampler(
@@ -88,14 +89,14 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
         infos[first.name].batchsize,
         seed=job.seed,
         chunk=store.block,
-        shuffle=bool(phase & Phase.kTrain) and not any(isinstance(one, Windows) for one in stores.values()),
+        shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, Windows) for other in stores.values()),
         skip=conf.random_skip if conf else 0,
     )
     return BatchReader(stores, infos, sampler, _cut(first, infos[first.name].batchsize, workers), groups)
 
 
 def _with_store(layer: LayerConf) -> LayerConf:
-    """Return the layer with the store_conf that its class makes of its configuration."""
+    """Return the layer with the store_conf that its class derives from its configuration."""
     conf = layer_class(layer).reads(layer)
     return layer if conf is layer.store_conf else layer.replace(store_conf=conf)
 
@@ -127,7 +128,7 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
 
 
 def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Windows, RecordInfo]:
-    """Open the text of a kCharRNN layer. Of several worker groups none reads on where it has ended: they take turns."""
+    """Open the text of a kCharRNN layer. Several worker groups take turns, so that none reads on where it stopped."""
     groups = job.cluster.nworker_groups if job.cluster else 1
     conf = layer.char_rnn_conf
     if conf is None or not conf.path:
@@ -142,16 +143,16 @@ def _info(store: RecordStore, batchsize: int, mean: Any = None, std: Any = None)
     return RecordInfo(store.shape, batchsize, *facts, codes=len(store.vocabulary))
 
 
-def _alike(first: LayerConf, other: LayerConf, what: str, one: int, two: int) -> None:
-    if one != two:
+def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: int, number: int) -> None:
+    if number != first_number:
         raise other.error(
-            f"layer {other.name!r} has a {what} of {two}, layer {first.name!r} of {one}; input layers of one phase "
-            "read record by record together"
+            f"layer {other.name!r} has a {what} of {number}, layer {first.name!r} of {first_number}; "
+            "input layers of one phase read record by record together"
         )
 
 
 def _cut(layer: LayerConf, batchsize: int, workers: int) -> tuple[Rows, ...]:
-    """Cut the batch evenly, or as SINGA's repeated ``batchsize`` says, one size a partition."""
+    """Return the rows of each worker: cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker."""
     sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
     where = layer.store_conf or layer
     if len(sizes) == 1:

@@ -1,4 +1,4 @@
-"""What an algorithm pushes: held to its word, and cut for the servers."""
+"""Checking the gradients that an algorithm pushes, and cutting them into slices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_gradient(
 
 
 def part_of(gradient: Array | SparseRows, piece: Slice) -> Array | SparseRows:
-    """Return what belongs to a slice of a gradient, which is flat or, where the slice has a width, rows alone."""
+    """Return a slice's part of a gradient: flat, or sparse rows where the slice has a width."""
     if not isinstance(gradient, SparseRows):
         return gradient[piece.start : piece.stop]
     part = gradient.part(piece.start // piece.width, piece.stop // piece.width)

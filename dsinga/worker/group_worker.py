@@ -1,4 +1,4 @@
-"""One partition of a worker group on its Dask worker: its part of each batch, its net, its way to the servers."""
+"""One worker of a worker group: its batches, its partition of the net, its exchange with the servers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from dsinga.worker.server_client import ServerClient, WorkerId
 
 
 class GroupWorker:
-    """The state of one partition between rounds. Used by one thread at a time: its rounds form a chain.
+    """One worker of a worker group, which computes one partition of the net. Used by one thread at a time.
 
-    What computes (train, evaluate) is to be called in ``thread``; a segment goes there by itself.
+    Methods that compute (train, evaluate, iterate) are called in ``thread``: kernels belong to a thread.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class GroupWorker:
                 client.lend(send_buffer)
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
-        """Return which share of a lasting param is this partition's, by its share of the rows: all add up to 1."""
+        """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
         shares = dict.fromkeys(lasting, 0.0)
         for node in self.net(Phase.kTrain).nodes:
             start, stop, total = node.rows or self._rows(Phase.kTrain)
@@ -105,15 +105,15 @@ class GroupWorker:
         timings: list[Timing] = []
         skipped: list[int] = []
         for step in range(start, stop):
-            found, timing = self.iterate(step, self.peers)
-            metrics.append(found or {})
+            step_metrics, timing = self.iterate(step, self.peers)
+            metrics.append(step_metrics or {})
             timings.append(timing)
-            if found is None:
+            if step_metrics is None:
                 skipped.append(step)
         return RoundReport(metrics, timings, stop, skipped)
 
     def iterate(self, step: int, peers: Peers) -> tuple[Metrics | None, Timing]:
-        """Run iteration ``step``; return its metrics, None if its batch was left out, and its timing."""
+        """Run iteration ``step``; return its metrics (None if its batch was left out) and its timing."""
         started = time.perf_counter()
         if step != self._step:
             raise RunError(f"{self._key} stands at step {self._step} and was asked to go on from {step}")
@@ -136,7 +136,7 @@ class GroupWorker:
         return metrics, Timing(time.perf_counter() - started, data, meter.waited, meter.crossing, meter.within)
 
     def _train_one_batch(self, records: Mapping[str, Records], ctx: Context) -> Metrics:
-        """Run the algorithm, its gradients going out as they come; raise Diverged where its metrics are not finite."""
+        """Run the algorithm and push each gradient as it is computed. Raises Diverged where metrics are not finite."""
         push, net = self.exchange.push, self.net(Phase.kTrain)
         metrics = checked(self._config.algorithm(net, self.exchange, records, ctx, push))
         check_metrics(metrics, ctx.step)
@@ -144,20 +144,20 @@ class GroupWorker:
         return metrics
 
     def _train_or_skip(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
-        """Run the algorithm; send its gradients if the metrics of all partitions are finite, else return None.
+        """Run the algorithm; push its gradients if the metrics of all workers are finite, else return None.
 
-        All partitions of the group decide alike, by the sum of those that are against. Raises Diverged where a param is
-        not finite, so that no other batch would do.
+        All workers of the group decide alike, by the number of those whose metrics are not finite. Raises Diverged
+        where a param is not finite, so that every batch would fail.
         """
         gradients: list[tuple[str, Array]] = []
         net, ctx = self.net(Phase.kTrain), replace(ctx, skips=True)
 
-        def hold(name: str, gradient: Array) -> None:
+        def keep(name: str, gradient: Array) -> None:
             gradients.append((name, gradient))
 
-        metrics = checked(self._config.algorithm(net, self.exchange, records, ctx, hold))
-        against = ctx.all_reduce("against", np.array([not all_finite(metrics)], np.float32))
-        if against[0]:
+        metrics = checked(self._config.algorithm(net, self.exchange, records, ctx, keep))
+        not_finite = ctx.all_reduce("not finite", np.array([not all_finite(metrics)], np.float32))
+        if not_finite[0]:
             lost = first_not_finite(self.exchange)
             if lost is not None:
                 why = f"param {lost!r} is not finite at step {ctx.step}, so that no batch can have a finite loss"
@@ -170,29 +170,29 @@ class GroupWorker:
         return metrics
 
     def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
-        """Return the metrics of each of the first ``batches`` batches of ``phase``, this partition's part only."""
+        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``."""
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
         self.exchange.begin(version)
-        found = []
+        metrics = []
         with Prefetch(self._reader(phase), 0, batches) as prefetch:
             for batch, records in enumerate(prefetch):
                 iteration = f"batch {batch} of {phase.name} at step {version}"
                 self.peers.begin(iteration)
                 ctx = self._context(phase, batch, iteration, self.peers)
-                _, metrics = forward(self.net(phase), self.exchange, records, ctx)
+                _, batch_metrics = forward(self.net(phase), self.exchange, records, ctx)
                 self.peers.finish()
-                found.append(metrics)
-        return found
+                metrics.append(batch_metrics)
+        return metrics
 
     def set_replica(self, state: ReplicaState) -> None:
-        """Take the first values of the params that this partition keeps itself, and the updater's state."""
+        """Set the first values of the replicated params, and the updater's state."""
         if self._replicated is not None:
             self._ops.enter()
             self._replicated.put(state)
 
     def replica_state(self) -> ReplicaState:
-        """Return those of the params that this partition keeps itself of which it is the first user."""
+        """Return the replicated params for which this worker is the first user."""
         if self._replicated is None:
             return ReplicaState({}, {})
         self._ops.enter()
@@ -212,18 +212,18 @@ class GroupWorker:
         return self._config.readers[phase].parts[self._key.partition]
 
     def _reader(self, phase: Phase) -> Callable[[int], dict[str, Records]]:
-        """Return what reads the records of a step; it does not refer to this object, whose end stops the thread."""
+        """Return a function that reads the records of a step. It does not refer to this worker, whose end stops it."""
         inputs = [node for node in self.net(phase).nodes if node.layer.is_input]
-        wanted = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
-        if not wanted:
+        rows = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
+        if not rows:
             return _no_records
-        read = functools.partial(self._config.readers[phase].read, wanted=wanted, group=self._key.group)
+        read = functools.partial(self._config.readers[phase].read, rows=rows, group=self._key.group)
         if not self._on_device:
             return read
         return functools.partial(_send_ahead, read, {node.layer.name: node.layer for node in inputs}, self._ops)
 
     def _context(self, phase: Phase, step: int, iteration: str, peers: Peers) -> Context:
-        """Return the circumstances of an iteration, which is called ``iteration``, a name of its own in the run."""
+        """Return the context of an iteration; ``iteration`` is a name that no other iteration of the run has."""
         seed = group_seed(self._config.seed, self._key.group)
         ctx = Context(self._ops, phase, self._rows(phase), seed, step)
         if self._config.topology.workers == 1:
@@ -236,7 +236,7 @@ class GroupWorker:
         )
 
     def abort(self, message: str) -> None:
-        """End every wait, now and later, with ``message``."""
+        """End all waits, now and later, with RunError(``message``)."""
         self._exchange.abort(message)
         self.peers.mailbox.close(message)
         for end in self.on_abort:
@@ -244,7 +244,7 @@ class GroupWorker:
         self.thread.close(message)
 
     def close(self) -> None:
-        """Stop reading ahead, and copying beside the kernels."""
+        """Stop reading ahead and, on a GPU, copying params."""
         if self._prefetch is not None:
             self._prefetch.close()
         if isinstance(self.exchange, DeviceParams):
@@ -263,5 +263,5 @@ def _no_records(step: int) -> dict[str, Records]:
 
 
 def group_seed(seed: int, group: int) -> int:
-    """Return the key of a worker group's random numbers: the job's own for group 0, and far from it for the others."""
+    """Return the key of a worker group's random numbers: the job's for group 0, far from it for other groups."""
     return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

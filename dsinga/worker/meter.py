@@ -1,22 +1,22 @@
-"""What an iteration has waited for and moved, counted by whoever waits and moves."""
+"""Counting the seconds that a worker waits and the bytes that it moves."""
 
 from __future__ import annotations
 
 
 class Meter:
-    """Seconds of waiting for servers and other partitions, and bytes sent and got, in the running iteration."""
+    """Counts, for the running iteration, seconds of waiting for servers and workers, and bytes sent and received."""
 
     def __init__(self) -> None:
         self.start()
 
     def start(self) -> None:
-        """Begin an iteration."""
+        """Begin an iteration: set all counts to zero."""
         self.waited = 0.0
-        self.crossing = 0  # bytes that have left this process or come into it
-        self.within = 0  # bytes handed over in it, without a copy
+        self.crossing = 0  # bytes sent to or received from another process
+        self.within = 0  # bytes handed over in this process, without a copy
 
     def count(self, crosses: bool, nbytes: int) -> None:
-        """Add ``nbytes`` that have moved."""
+        """Add bytes that have moved."""
         if crosses:
             self.crossing += nbytes
         else:

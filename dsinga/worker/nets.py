@@ -1,4 +1,4 @@
-"""The nets of a job, phase by phase: whole, or cut for the workers of a group. Nothing here asks for a cluster."""
+"""Building the nets of a job, whole or cut for the workers of a group."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 
 
 def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
-    """Return the net of a phase as one worker has it. Raises UserError for what is wrong with the job or its stores."""
+    """Return the whole net of a phase. Raises UserError for what is wrong with the job or its stores."""
     check(job, [phase])
     return create_net(job.neuralnet, phase, open_batch_reader(job, phase, 1, roots).infos)
 
 
 def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:
-    """Return the net of a phase, cut for the workers of a group as in training. Raises UserError as :func:`build_net`.
+    """Return the net of a phase, cut for the workers of a group; its params are cut as those of the training net.
 
-    The params of the net of another phase are cut as training cuts them.
+    Raises UserError for what is wrong with the job or its stores.
     """
     phases = list(dict.fromkeys([Phase.kTrain, phase]))
     check(job, phases)
-    readers = {one: open_batch_reader(job, one, workers, roots) for one in phases}
-    nets = {one: create_net(job.neuralnet, one, reader.infos) for one, reader in readers.items()}
+    readers = {each: open_batch_reader(job, each, workers, roots) for each in phases}
+    nets = {each: create_net(job.neuralnet, each, reader.infos) for each, reader in readers.items()}
     check_same_params(nets)
     return cut_nets(nets, readers, (job.cluster or ClusterConf()).fullc_gather)[phase]
 
@@ -37,9 +37,9 @@ def cut_nets(
     gather: bool = False,
     requested_cuts: Mapping[str, int] | None = None,
 ) -> dict[Phase, PartitionedNet]:
-    """Return the nets, cut for the workers of a group: those of other phases have the training net's param parts.
+    """Return the nets of all phases, cut for the workers of a group; all have the training net's param parts.
 
-    ``requested_cuts`` are dimensions by layer that take the place of the job's. Raises JobError, naming layer and
+    ``requested_cuts`` maps layers to dimensions, in place of those of the job. Raises JobError, naming layer and
     field, where a layer cannot be cut as the job wants it.
     """
     rows = {phase: readers[phase].parts for phase in nets}
@@ -55,7 +55,7 @@ def cut_nets(
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
-    """Refuse nets of which one has a param that the training net lacks, or has in another shape."""
+    """Raise UserError where a net has a param that the training net lacks, or has in another shape."""
     train = nets[Phase.kTrain].params
     for phase, net in nets.items():
         for name, param in net.params.items():
@@ -67,7 +67,7 @@ def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
 
 
 def check_same_vocabularies(readers: Mapping[Phase, BatchReader]) -> None:
-    """Refuse texts whose codes mean something else than in training."""
+    """Raise UserError where the codes of a text stand for other words or characters than in training."""
     for phase, reader in readers.items():
         for name, store in reader.stores.items():
             train = readers[Phase.kTrain].stores.get(name)

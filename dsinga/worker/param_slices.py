@@ -1,4 +1,4 @@
-"""Whole params, which checkpoints and users have, and slices of their parts, which servers have: one from the other."""
+"""Cutting whole params into slices for servers and replicas for workers, and joining them again."""
 
 from __future__ import annotations
 
@@ -16,101 +16,103 @@ Arrays = dict[str, np.ndarray]
 
 
 def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
-    """Return how each slice is updated, and which partitions of a worker group push it.
+    """Return how each slice is updated, and which partitions of a worker group push its gradients.
 
-    Of params that partitions keep themselves a server only adds up the gradients.
+    For replicated params a server only adds up the gradients.
     """
     return [
         SliceSpec(
-            piece,
-            config.params[piece.param].trainable and piece.param not in config.replicated,
-            config.params[piece.param].lr_scale,
-            config.params[piece.param].wd_scale,
-            config.parts[piece.param].users,
+            slice_,
+            config.params[slice_.param].trainable and slice_.param not in config.replicated,
+            config.params[slice_.param].lr_scale,
+            config.params[slice_.param].wd_scale,
+            config.parts[slice_.param].users,
         )
-        for piece in config.slices
+        for slice_ in config.slices
     ]
 
 
 def sliced_values(
     config: WorkerConfig, values: Arrays, state: Mapping[str, Arrays] | None
 ) -> tuple[dict[int, np.ndarray], dict[int, Arrays] | None]:
-    """Cut whole params, and the updater's state by param and slot if there is any, into what servers keep.
+    """Cut whole params, and the updater's state by param and slot if given, into slices.
 
-    Returns flat values by slice id, and the state by slice id and slot. They may be views of one array, for whoever
-    gets them has them to itself.
+    Returns flat values by slice id, and the state by slice id and slot. They may be views of one array: each server
+    gets slices of its own.
     """
     parts = split_params(config.parts, values)
-    pieces = {piece.id: _piece(parts[piece.param], piece) for piece in config.slices}
+    slices = {slice_.id: _slice(parts[slice_.param], slice_) for slice_ in config.slices}
     if state is None:
-        return pieces, None
-    history: dict[int, Arrays] = {piece.id: {} for piece in config.slices}
+        return slices, None
+    history: dict[int, Arrays] = {slice_.id: {} for slice_ in config.slices}
     for slot, wholes in _by_slot(state).items():
-        mine = {name: part for name, part in config.parts.items() if part.param in wholes}
-        parts = split_params(mine, wholes)
-        for piece in config.slices:
-            if piece.param in parts:
-                history[piece.id][slot] = _piece(parts[piece.param], piece)
-    return pieces, history
+        parts_of_slot = {name: part for name, part in config.parts.items() if part.param in wholes}
+        parts = split_params(parts_of_slot, wholes)
+        for slice_ in config.slices:
+            if slice_.param in parts:
+                history[slice_.id][slot] = _slice(parts[slice_.param], slice_)
+    return slices, history
 
 
 def replica_values(config: WorkerConfig, values: Arrays, state: Mapping[str, Arrays] | None) -> ReplicaState:
-    """Cut whole params, and the updater's state, into the parts that partitions keep themselves."""
-    kept = {name: part for name, part in config.parts.items() if name in config.replicated}
-    parts = split_params(kept, values)
+    """Cut whole params, and the updater's state, into the parts that workers replicate."""
+    replicas = {name: part for name, part in config.parts.items() if name in config.replicated}
+    parts = split_params(replicas, values)
     if state is None:
         return ReplicaState(parts, None)
     return ReplicaState(
         parts,
         {
             name: {slot: np.ascontiguousarray(part.of(whole)) for slot, whole in state.get(part.param, {}).items()}
-            for name, part in kept.items()
+            for name, part in replicas.items()
         },
     )
 
 
 def whole_values(
     config: WorkerConfig,
-    pieces: Mapping[int, np.ndarray],
+    slices: Mapping[int, np.ndarray],
     history: Mapping[int, Arrays],
-    kept: Sequence[ReplicaState] = (),
+    replicas: Sequence[ReplicaState] = (),
 ) -> tuple[Arrays, dict[str, Arrays]]:
-    """Join what the other two have cut: whole params, and the updater's state by param and slot."""
+    """Join slices and replicas to whole params, and the updater's state by param and slot."""
     state: dict[str, Arrays] = {}
-    held = {name: slots for one in kept for name, slots in (one.state or {}).items()}
-    for slot in sorted({slot for slots in (*history.values(), *held.values()) for slot in slots}):
+    replicated = {name: slots for replica in replicas for name, slots in (replica.state or {}).items()}
+    for slot in sorted({slot for slots in (*history.values(), *replicated.values()) for slot in slots}):
         sliced = {id: slots[slot] for id, slots in history.items() if slot in slots}
-        parts = {name: slots[slot] for name, slots in held.items() if slot in slots}
+        parts = {name: slots[slot] for name, slots in replicated.items() if slot in slots}
         for name, whole in _joined(config, sliced, parts).items():
             state.setdefault(name, {})[slot] = whole
-    return _joined(config, pieces, {name: value for one in kept for name, value in one.values.items()}), state
+    return _joined(
+        config, slices, {name: value for replica in replicas for name, value in replica.values.items()}
+    ), state
 
 
-def _joined(config: WorkerConfig, pieces: Mapping[int, np.ndarray], kept: Mapping[str, np.ndarray]) -> Arrays:
-    """Return the whole arrays that the slices and the parts are of; the parts are what counts."""
+def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> Arrays:
+    """Return the whole arrays of slices and parts; where a param has both, the parts count."""
     parts: Arrays = {}
-    for piece in config.slices:
-        if piece.id in pieces:
-            shape = config.parts[piece.param].shape
-            if piece.size == math.prod(shape):
-                # The copy that its server has made, or once more if that has come through a socket.
-                parts[piece.param] = np.require(pieces[piece.id], requirements=["W"]).reshape(shape)
+    for slice_ in config.slices:
+        if slice_.id in slices:
+            shape = config.parts[slice_.param].shape
+            if slice_.size == math.prod(shape):
+                # The server's copy, copied once more if it came through a socket and is read-only.
+                parts[slice_.param] = np.require(slices[slice_.id], requirements=["W"]).reshape(shape)
                 continue
-            if piece.param not in parts:
-                parts[piece.param] = np.zeros(shape, np.float32)
-            parts[piece.param].reshape(-1)[piece.start : piece.stop] = pieces[piece.id]
-    parts.update(kept)
+            if slice_.param not in parts:
+                parts[slice_.param] = np.zeros(shape, np.float32)
+            parts[slice_.param].reshape(-1)[slice_.start : slice_.stop] = slices[slice_.id]
+    parts.update(replicas)
     shapes = {config.parts[name].param: config.params[name].shape for name in parts}
     return join_params(config.parts, parts, shapes)
 
 
 def _by_slot(state: Mapping[str, Arrays]) -> dict[str, Arrays]:
-    found: dict[str, Arrays] = {}
+    by_slot: dict[str, Arrays] = {}
     for name, slots in state.items():
         for slot, array in slots.items():
-            found.setdefault(slot, {})[name] = array
-    return found
+            by_slot.setdefault(slot, {})[name] = array
+    return by_slot
 
 
-def _piece(array: np.ndarray, piece: Slice) -> np.ndarray:
-    return array.reshape(-1)[piece.start : piece.stop]
+def _slice(array: np.ndarray, slice_: Slice) -> np.ndarray:
+    return array.reshape(-1)[slice_.start : slice_.stop]

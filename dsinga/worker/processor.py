@@ -1,4 +1,4 @@
-"""What partitions compute with, CPU cores or a GPU, and what GPUs a process has."""
+"""The CPU cores or the GPU that a worker computes with, and the GPUs that a process has."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dsinga.job import Precision
 from dsinga.ops import Ops, get_ops
 
 PRECISIONS = {Precision.kFloat32: "float32", Precision.kTF32: "tf32", Precision.kBF16: "bf16"}
-GPUS = "cupy"  # the backend that computes on them
+GPU_BACKEND = "cupy"
 
 
 class Processor(NamedTuple):
-    """What one partition computes with: ``threads`` cores or, if it is not None, the GPU ``device`` of its process.
+    """What one worker computes with: ``threads`` CPU cores or, unless it is None, the GPU ``device`` of its process.
 
-    Where DSINGA_OPS names the backend of GPUs, a partition without a device computes on the first that there is.
+    Where DSINGA_OPS names the backend of GPUs, a worker without a device computes on the first GPU.
     """
 
     threads: int
@@ -25,16 +25,21 @@ class Processor(NamedTuple):
     precision: str = "float32"
 
     def ops(self) -> Ops:
-        """Return kernels of the partition's own. Raises UserError where its process has none."""
+        """Return new kernels for the worker. Raises UserError where its process has none."""
         if self.device is None:
             return get_ops().for_worker()
-        return get_ops(GPUS).for_worker(self.device, self.precision)
+        return get_ops(GPU_BACKEND).for_worker(self.device, self.precision)
 
 
 class ProcessGpus(NamedTuple):
-    """What a process has: how many GPUs, which of the host's these are, what computes there, what of it is missing.
+    """The GPUs of a process.
 
-    ``trouble`` is why it has none.
+    Attributes:
+        gpus: how many there are.
+        visible: CUDA_VISIBLE_DEVICES, which of the host's GPUs they are.
+        words: the backend that computes there, in words.
+        lacks: what the backend is missing, in words.
+        trouble: why there are none.
     """
 
     gpus: int
@@ -44,11 +49,11 @@ class ProcessGpus(NamedTuple):
     trouble: str = ""
 
 
-def look() -> ProcessGpus:
-    """Return what GPUs the process has where this runs."""
+def find_gpus() -> ProcessGpus:
+    """Return the GPUs of this process."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     try:
-        ops = get_ops(GPUS)
+        ops = get_ops(GPU_BACKEND)
         if not ops.device_count():
             return ProcessGpus(0, visible, trouble=f"DSINGA_OPS asks for {ops.describe()} there")
         return ProcessGpus(ops.device_count(), visible, ops.describe(), ops.lacks())
@@ -57,11 +62,11 @@ def look() -> ProcessGpus:
 
 
 def free_memory(asked: Mapping[str, Sequence[int]], dask_worker: object = None) -> dict[int, int]:
-    """Return how many bytes are free on those of the GPUs that ``asked`` names for the Dask worker where this runs."""
+    """Return the free bytes of the GPUs that ``asked`` lists for this Dask worker, by the GPU's number."""
     rooms: dict[int, int] = {}
     for device in set(asked[getattr(dask_worker, "address", "")]):
         try:
-            rooms[device] = get_ops(GPUS).for_worker(device).free_memory() or 0
+            rooms[device] = get_ops(GPU_BACKEND).for_worker(device).free_memory() or 0
         except UserError:
-            continue  # which look() has told, or the number of a GPU that is not there
+            continue  # reported by find_gpus(), or a GPU that does not exist
     return rooms
