@@ -1,4 +1,4 @@
-"""Threads that pause at random lines of the server's code, so that a race shows in a short test."""
+"""A fixture in which threads pause at random lines of the server's code, to provoke races."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ def restless_threads():
         if not frame.f_code.co_filename.startswith(SERVER):
             return None
         if draw.random() < 0.1:
-            time.sleep(1e-4)  # long enough for another thread to run through the same lines
+            time.sleep(1e-4)  # long enough for another thread to run the same lines
         return trace
 
     threading.settrace(trace)

@@ -1,4 +1,4 @@
-"""Updates in a thread of the server's own: whoever pushes last goes on, and those who wait get the same bits."""
+"""Updates in a background thread: the last partition to push does not wait for them, and the bits are the same."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dsinga.server.update_executors import MIN_BACKGROUND_ELEMENTS
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
-WAIT = 10.0  # seconds; only a test that fails waits so long
+WAIT = 10.0  # seconds; only a failing test waits so long
 SIZES = {0: MIN_BACKGROUND_ELEMENTS + 1, 1: 8, 2: 2 * MIN_BACKGROUND_ELEMENTS}
 CONF = UpdaterConf(type="kSGD", momentum=0.9, weight_decay=0.01)
 
 
-class Gated(SGD):
+class GatedUpdater(SGD):
     """Waits before each update until it is allowed to go on."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ def make_shard(updater, executor=BackgroundExecutor) -> Shard:
 
 
 @pytest.fixture
-def gated() -> Iterator[tuple[Shard, Gated]]:
-    updater = Gated()
+def gated() -> Iterator[tuple[Shard, GatedUpdater]]:
+    updater = GatedUpdater()
     shard = make_shard(updater)
     yield shard, updater
     updater.gate.set()
@@ -59,21 +59,21 @@ def push(shard: Shard, step: int, partition: int, ids=SIZES, skip: bool = False)
     shard.push(Push(0, 0, step, partition, skip), gradients)
 
 
-def test_the_bits_are_those_of_whoever_updates_at_once() -> None:
+def test_the_bits_are_those_of_inline_updates() -> None:
     shards = [make_shard(create_updater(CONF), executor) for executor in (BackgroundExecutor, InlineExecutor)]
     for shard in shards:
         for step in range(3):
             for partition in (1, 0):
                 push(shard, step, partition)
             shard.pull(SIZES, step + 1).result(WAIT)
-    one, two = (shard.snapshot(3, WAIT) for shard in shards)
+    background, inline = (shard.snapshot(3, WAIT) for shard in shards)
     for id in SIZES:
-        np.testing.assert_array_equal(one.values[id], two.values[id])
-        np.testing.assert_array_equal(one.state[id]["history"], two.state[id]["history"])
+        np.testing.assert_array_equal(background.values[id], inline.values[id])
+        np.testing.assert_array_equal(background.state[id]["history"], inline.state[id]["history"])
     shards[0].close(RunError("the run has ended"))
 
 
-def test_the_last_to_push_goes_on_while_values_change(gated: tuple[Shard, Gated]) -> None:
+def test_the_last_push_returns_before_the_update(gated: tuple[Shard, GatedUpdater]) -> None:
     shard, updater = gated
     pulled = shard.pull([0], 1)
     push(shard, 0, 0)
@@ -83,7 +83,7 @@ def test_the_last_to_push_goes_on_while_values_change(gated: tuple[Shard, Gated]
     assert pulled.result(WAIT).keys() == {0}
 
 
-def test_a_small_update_is_done_at_once(gated: tuple[Shard, Gated]) -> None:
+def test_a_small_update_is_done_by_the_last_push(gated: tuple[Shard, GatedUpdater]) -> None:
     shard, updater = gated
     updater.gate.set()
     push(shard, 0, 0, [1])
@@ -92,14 +92,14 @@ def test_a_small_update_is_done_at_once(gated: tuple[Shard, Gated]) -> None:
     assert updater.threads == {threading.current_thread()}
 
 
-def test_a_skipped_step_goes_on_to_the_next_version(gated: tuple[Shard, Gated]) -> None:
+def test_a_skipped_step_advances_the_version(gated: tuple[Shard, GatedUpdater]) -> None:
     shard, _ = gated
     push(shard, 0, 0, skip=True)
     push(shard, 0, 1, skip=True)
     np.testing.assert_array_equal(shard.pull([0], 1).result(WAIT)[0], np.ones(SIZES[0]))
 
 
-def test_an_updater_that_fails_fails_who_waits_and_who_comes_later(gated: tuple[Shard, Gated]) -> None:
+def test_an_error_of_the_updater_fails_waiting_and_later_calls(gated: tuple[Shard, GatedUpdater]) -> None:
     shard, updater = gated
     updater.fails = True
     updater.gate.set()
@@ -113,7 +113,7 @@ def test_an_updater_that_fails_fails_who_waits_and_who_comes_later(gated: tuple[
 
 
 def test_the_thread_ends_with_the_server() -> None:
-    updater = Gated()
+    updater = GatedUpdater()
     shard = make_shard(updater)
     before = set(threading.enumerate())
     push(shard, 0, 0)

@@ -1,4 +1,4 @@
-"""Sums over partitions: their bits, repeated calls, and that finished ones are forgotten."""
+"""Collectives over partitions: bits of the results, repeated calls, and removal of finished ones."""
 
 import gc
 import itertools
@@ -26,7 +26,7 @@ def test_the_sum_is_in_the_order_of_the_partitions(order):
     for future in futures:
         np.testing.assert_array_equal(future.result(0), TOTAL)
         assert not future.result(0).flags.writeable
-    assert TOTAL[0] != PARTS[0][0] + (PARTS[1][0] + PARTS[2][0])  # or the order would not show
+    assert TOTAL[0] != PARTS[0][0] + (PARTS[1][0] + PARTS[2][0])  # so that the order matters
 
 
 def test_threads_get_every_sum(restless_threads):
@@ -39,24 +39,24 @@ def test_threads_get_every_sum(restless_threads):
 
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(work, range(3)))
-    wanted = [(PARTS[0] * step + PARTS[1] * step) + PARTS[2] * step for step in range(200)]
+    expected = [(PARTS[0] * step + PARTS[1] * step) + PARTS[2] * step for step in range(200)]
     for result in results:
-        np.testing.assert_array_equal(result, wanted)
+        np.testing.assert_array_equal(result, expected)
     assert collectives.pending() == []
 
 
-def test_a_call_that_is_sent_again_counts_once_and_gets_the_same_answer():
+def test_a_repeated_call_counts_once_and_gets_the_same_answer():
     collectives = Collectives()
     add(collectives, "a", 0, PARTS[0])
     add(collectives, "a", 0, PARTS[2])
     assert collectives.pending() == ["'a': partition 0 has come, 1 is missing"]
     result = add(collectives, "a", 1, PARTS[1]).result(0)
-    add(collectives, "b", 1, PARTS[1])  # partition 1 has gone on, but the answer to partition 0 may have been lost
+    add(collectives, "b", 1, PARTS[1])  # the answer to partition 0 may have been lost
     assert add(collectives, "a", 0, PARTS[2]).result(0) is result
     np.testing.assert_array_equal(result, PARTS[0] + PARTS[1])
 
 
-def test_a_total_is_forgotten_when_all_have_gone_on():
+def test_a_result_is_freed_when_all_partitions_have_begun_the_next():
     collectives = Collectives()
     first = weakref.ref(add(collectives, "a", 0, PARTS[0]))
     add(collectives, "a", 1, PARTS[1])
@@ -68,7 +68,7 @@ def test_a_total_is_forgotten_when_all_have_gone_on():
     assert first() is None
 
 
-def test_parts_that_do_not_fit_fail_everybody():
+def test_arrays_of_different_shapes_fail_all_partitions():
     collectives = Collectives()
     early = add(collectives, "a", 0, np.zeros(2))
     late = add(collectives, "a", 1, np.zeros(3))
@@ -76,7 +76,7 @@ def test_parts_that_do_not_fit_fail_everybody():
         assert isinstance(future.exception(0), ValueError)
 
 
-def test_close_leaves_finished_sums_alone():
+def test_close_keeps_finished_results():
     collectives = Collectives()
     done = add(collectives, "a", 0, PARTS[0], 1)
     collectives.close(RunError("lost"))
@@ -94,17 +94,17 @@ def test_rows_are_joined_in_the_order_of_the_partitions(order):
         assert not future.result(0).flags.writeable
 
 
-def test_each_key_has_contributors_of_its_own():
+def test_each_key_has_its_own_contributors():
     collectives = Collectives()
     first = collectives.add("all_reduce", "a", 2, PARTS[2], (0, 2))
     np.testing.assert_array_equal(collectives.add("all_reduce", "b", 1, PARTS[1], (1,)).result(0), PARTS[1])
     assert collectives.pending() == ["'a': partition 2 has come, 0 is missing"]
     collectives.add("all_reduce", "a", 0, PARTS[0], (0, 2))
     np.testing.assert_array_equal(first.result(0), PARTS[0] + PARTS[2])
-    kept = weakref.ref(first)
+    reference = weakref.ref(first)
     collectives.add("all_reduce", "c", 2, PARTS[2], (0, 1, 2))
     collectives.add("all_reduce", "c", 0, PARTS[0], (0, 1, 2))
     del first
     gc.collect()
-    assert kept() is None
+    assert reference() is None
     assert collectives.pending() == ["'c': partitions 0, 2 have come, 1 is missing"]

@@ -1,4 +1,4 @@
-"""Several worker groups at one shard: no update is lost, no value is torn, nobody runs further ahead than allowed."""
+"""Several worker groups at one shard: every update is applied once, values are consistent, staleness is bounded."""
 
 import random
 import threading
@@ -12,7 +12,7 @@ from dsinga.job import UpdaterConf
 from dsinga.server import Push, Shard, Slice, SliceSpec
 from dsinga.training import create_updater
 
-WAIT = 20.0  # seconds; only a test that fails waits so long
+WAIT = 20.0  # seconds; only a failing test waits so long
 SIZE = 50
 
 
@@ -24,9 +24,9 @@ def specs(count=3, contributors=(0,), **changes):
     return [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), contributors=contributors, **changes) for id in range(count)]
 
 
-def make_shard(some_specs, groups=(0, 1), updater=None, **options):
-    shard = Shard(some_specs, updater or sgd(), groups, **options)
-    shard.put({spec.slice.id: np.zeros(SIZE, np.float32) for spec in some_specs})
+def make_shard(slice_specs, groups=(0, 1), updater=None, **options):
+    shard = Shard(slice_specs, updater or sgd(), groups, **options)
+    shard.put({spec.slice.id: np.zeros(SIZE, np.float32) for spec in slice_specs})
     return shard
 
 
@@ -47,9 +47,9 @@ def run_threads(work, *arguments):
 @pytest.mark.parametrize("staleness", [None, 0, 2])
 @pytest.mark.parametrize("contributors", [(0,), (0, 1), (0, 2, 3)])
 def test_every_update_of_every_group_is_applied_once(contributors, staleness, restless_threads):
-    groups, steps, each = (0, 1, 2), 12, len(contributors)
+    groups, steps, pushes = (0, 1, 2), 12, len(contributors)
     shard = make_shard(specs(contributors=contributors), groups, staleness=staleness)
-    seen = {}  # by group, step and slice
+    pulled = {}  # values by group, step and slice
 
     def gradient(group):  # each group changes every third number
         array = np.zeros(SIZE, np.float32)
@@ -60,21 +60,23 @@ def test_every_update_of_every_group_is_applied_once(contributors, staleness, re
         draw = random.Random(10 * group + partition)
         for step in range(steps):
             for id, value in shard.pull(range(3), step, group).result(WAIT).items():
-                assert seen.setdefault((group, step, id), value) is value  # the same for the whole group
-                done = value[:3].tolist()
-                np.testing.assert_array_equal(value, np.resize(done, SIZE))  # not in the middle of an update
-                assert done[group] == each * step
-                assert staleness is None or min(done) >= each * (step - staleness)
+                assert pulled.setdefault((group, step, id), value) is value  # the same for the whole group
+                updates = value[:3].tolist()
+                np.testing.assert_array_equal(value, np.resize(updates, SIZE))  # not in the middle of an update
+                assert updates[group] == pushes * step
+                assert staleness is None or min(updates) >= pushes * (step - staleness)
             ids = draw.sample(range(3), 3)
             for part in (ids[:1], ids[1:]):
                 shard.push(Push(0, group, step, partition), {id: gradient(group) for id in part})
-                shard.push(Push(0, group, step, partition), {id: ones(-100) for id in part})  # sent again: dropped
+                shard.push(
+                    Push(0, group, step, partition), {id: ones(-100) for id in part}
+                )  # a repeated push is dropped
         shard.pull(range(3), steps, group).result(WAIT)
         shard.leave(group)
 
     run_threads(work, *[(group, partition) for group in groups for partition in contributors])
     for id in range(3):
-        np.testing.assert_array_equal(value_of(shard, id), ones(each * steps))
+        np.testing.assert_array_equal(value_of(shard, id), ones(pushes * steps))
     assert shard.pending() == "nothing is waited for"
 
 
@@ -107,19 +109,19 @@ def test_contributions_of_a_group_are_one_update_in_the_order_of_the_partitions(
     np.testing.assert_array_equal(shard.snapshot(None, WAIT).state[0]["history"], ones(1))
 
 
-def test_what_is_handed_out_holds_still_while_others_go_on():
+def test_a_pulled_value_does_not_change_when_other_groups_push():
     shard = make_shard(specs(1, contributors=(0, 1)))
     first = shard.pull([0], 0, 0).result(0)[0]
     for partition in (0, 1):
         shard.push(Push(0, 1, 0, partition), {0: ones(-1)})
     assert not first.any()
-    assert shard.pull([0], 0, 0).result(0)[0] is first  # the other partition computes with the same
+    assert shard.pull([0], 0, 0).result(0)[0] is first  # all partitions of a group get the same array
     np.testing.assert_array_equal(shard.pull([0], 1, 1).result(0)[0], ones(2))
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 1
 
 
-def test_a_group_that_skips_a_step_still_learns_what_others_have_done():
+def test_a_group_that_skips_a_step_gets_the_updates_of_others():
     shard = make_shard(specs(1))
     np.testing.assert_array_equal(shard.pull([0], 0, 1).result(WAIT)[0], 0)
     shard.push(Push(0, 0, 0, 0), {0: ones(-1)})
@@ -127,14 +129,14 @@ def test_a_group_that_skips_a_step_still_learns_what_others_have_done():
     np.testing.assert_array_equal(shard.pull([0], 1, 1).result(WAIT)[0], 1)
 
 
-def test_a_slice_that_is_not_trainable_is_what_was_pushed_last():
+def test_a_slice_that_is_not_trainable_has_the_last_pushed_value():
     shard = make_shard(specs(1, trainable=False))
     shard.push(Push(0, 0, 0, 0), {0: ones(3)})
     shard.push(Push(0, 1, 0, 0), {0: ones(5)})
     np.testing.assert_array_equal(shard.pull([0], 1, 0).result(0)[0], ones(5))
 
 
-def test_a_group_that_is_ahead_waits_for_the_slowest():
+def test_a_group_ahead_of_the_bound_waits_for_the_slowest():
     shard = make_shard(specs(1), (0, 1, 2), staleness=1)
     for step in range(2):
         shard.push(Push(0, 0, step, 0), {0: ones()})
@@ -147,10 +149,10 @@ def test_a_group_that_is_ahead_waits_for_the_slowest():
         "more than the staleness of 1 behind"
     )
     shard.push(Push(0, 2, 0, 0), {0: ones(-1)})
-    np.testing.assert_array_equal(ahead.result(0)[0], ones(-2))  # with all that it has waited for
+    np.testing.assert_array_equal(ahead.result(0)[0], ones(-2))  # including the update that it waited for
 
 
-def test_nobody_waits_for_a_group_that_has_left():
+def test_a_group_that_has_left_is_not_waited_for():
     shard = make_shard(specs(2), staleness=0)
     shard.push(Push(0, 0, 0, 0), {0: ones(), 1: ones()})
     ahead = shard.pull([0, 1], 1, 0)
@@ -175,7 +177,7 @@ def test_a_group_may_begin_later():
     assert shard.pull([0], 10, 0).done()
 
 
-def test_what_each_group_waits_for_can_be_said():
+def test_pending_names_the_group_and_the_missing_partitions():
     shard = make_shard(specs(1, contributors=(0, 1)))
     shard.push(Push(0, 1, 0, 1), {0: ones()})
     shard.collective("all_reduce", "mean", 1, 0, ones(), (0, 1))
@@ -185,7 +187,7 @@ def test_what_each_group_waits_for_can_be_said():
     )
 
 
-def test_totals_and_gathers_are_of_one_group():
+def test_collectives_are_separate_for_each_group():
     shard = make_shard(specs(1))
     sums = [shard.collective("all_reduce", "k", group, 0, ones(group), (0, 1)) for group in (0, 1)]
     for group in (0, 1):
@@ -198,7 +200,7 @@ def test_totals_and_gathers_are_of_one_group():
     np.testing.assert_array_equal(late.result(0), [[0, 0, 0], [1, 1, 1], [1, 1, 1]])
 
 
-def test_close_wakes_whoever_waits_for_another_group():
+def test_close_fails_pulls_and_collectives():
     shard = make_shard(specs(1), staleness=0)
     shard.push(Push(0, 0, 0, 0), {0: ones()})
     waiting = [
@@ -215,7 +217,7 @@ def test_close_wakes_whoever_waits_for_another_group():
             call()
 
 
-def test_a_snapshot_as_it_stands_is_between_two_updates(restless_threads):
+def test_a_snapshot_without_a_version_is_between_two_updates(restless_threads):
     steps = 40
     shard = make_shard(specs(2), updater=sgd(momentum=1.0))
     done = threading.Event()
@@ -224,7 +226,7 @@ def test_a_snapshot_as_it_stands_is_between_two_updates(restless_threads):
         for step in range(steps):
             shard.push(Push(0, group, step, 0), {0: ones(-1), 1: ones(-1)})
 
-    def look():
+    def take_snapshots():
         while not done.is_set():
             values, state = shard.snapshot(None, WAIT)
             for id in (0, 1):
@@ -233,10 +235,10 @@ def test_a_snapshot_as_it_stands_is_between_two_updates(restless_threads):
                 np.testing.assert_array_equal(values[id], ones(updates * (updates + 1) / 2))
 
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(look)
+        snapshots = pool.submit(take_snapshots)
         run_threads(work, (0,), (1,))
         done.set()
-        looking.result(WAIT)
+        snapshots.result(WAIT)
     assert shard.snapshot(None, WAIT).state[1]["history"][0] == 2 * steps
 
 
@@ -248,7 +250,7 @@ def test_a_snapshot_waits_for_the_first_values():
 
 
 @pytest.mark.parametrize("groups", [(0,), (0, 1)])
-def test_a_server_without_a_slice_idles(groups):
+def test_a_server_without_slices_answers_every_call(groups):
     shard = Shard([], sgd(), groups, staleness=0)
     shard.put({})
     assert shard.pull([], 5).result(0) == {}

@@ -1,4 +1,4 @@
-"""Every update reaches every server group exactly once, on any connected graph and in any interleaving."""
+"""Routes bring every update to every server group exactly once, on any connected graph and in any interleaving."""
 
 from collections import Counter
 from itertools import combinations
@@ -21,41 +21,40 @@ SHAPES = {
 
 @st.composite
 def connected(draw):
-    """The number of groups, and edges that connect them: a random tree, and some more; doubled and turned edges too."""
+    """Draw a number of groups and edges that connect them: a random tree and more, some repeated or reversed."""
     groups = draw(st.integers(1, 8))
     tree = [(draw(st.integers(0, group - 1)), group) for group in range(1, groups)]
     pairs = list(combinations(range(groups), 2))
-    more = draw(st.lists(st.sampled_from(pairs), max_size=8)) if pairs else []
+    extra = draw(st.lists(st.sampled_from(pairs), max_size=8)) if pairs else []
     names = draw(st.permutations(range(groups)))
-    found = [(names[a], names[b]) for a, b in tree + more]
-    return groups, [edge[::-1] if draw(st.booleans()) else edge for edge in found]
+    all_edges = [(names[a], names[b]) for a, b in tree + extra]
+    return groups, [edge[::-1] if draw(st.booleans()) else edge for edge in all_edges]
 
 
 def simulate(table, groups, updates, choose):
-    """Let each origin in ``updates`` do one update at a time, in an interleaving that ``choose`` draws.
+    """Return for each group how often every update has reached it, in an interleaving that ``choose`` draws.
 
-    Returns for each group how often every update has reached it. What a group owes on a route is added up until it is
-    sent, as a Counter of updates.
+    ``updates`` are the origins of the updates. Updates for a route are added up until they are sent, as a Counter.
     """
     reached = [Counter() for _ in range(groups)]
-    owed = {}
+    unsent = {}
 
-    def owe(numbers, what):
+    def enqueue(numbers, counts):
         for number in numbers:
-            owed.setdefault(number, Counter()).update(what)
+            unsent.setdefault(number, Counter()).update(counts)
 
     todo = list(enumerate(updates))
-    while todo or owed:
-        events = [*(["update"] if todo else []), *owed]
+    while todo or unsent:
+        events = [*(["update"] if todo else []), *unsent]
         event = choose(events)
         if event == "update":
             name, origin = todo.pop()
             reached[origin][name] += 1
-            owe(table.own[origin], [name])
+            enqueue(table.own[origin], [name])
         else:
-            what, route = owed.pop(event), table.routes[event]
-            reached[route.group] += what
-            owe(route.onward, what)
+            counts, route = unsent.pop(event), table.routes[event]
+            reached[route.group] += counts
+            enqueue(route.onward, counts)
     return reached
 
 
@@ -93,53 +92,53 @@ def test_every_update_reaches_every_group_once_on_every_connected_graph_of_up_to
                 continue
             connected_graphs += 1
             assert_exactly_once(table, groups, range(groups), lambda events: events[0])
-    assert connected_graphs == 1 + 1 + 4 + 38 + 728  # labelled connected graphs, OEIS A001187: none was refused
+    assert connected_graphs == 1 + 1 + 4 + 38 + 728  # the numbers of labelled connected graphs, OEIS A001187
 
 
 @given(graph=connected())
-def test_an_update_goes_along_edges_and_by_a_shortest_way(graph):
+def test_updates_follow_edges_on_shortest_paths(graph):
     groups, edges = graph
-    neighbours = {frozenset(edge) for edge in edges}
+    links = {frozenset(edge) for edge in edges}
     table = routes(edges, groups)
     for origin in range(groups):
         hops, front, distance = {origin: 0}, [(origin, table.own[origin])], 0
         while front:
             distance += 1
-            ways = [(group, table.routes[number]) for group, numbers in front for number in numbers]
-            assert all(frozenset((group, route.group)) in neighbours for group, route in ways)
-            hops |= {route.group: distance for _, route in ways}
-            front = [(route.group, route.onward) for _, route in ways]
-        assert hops == distances(origin, neighbours)
+            front_routes = [(group, table.routes[number]) for group, numbers in front for number in numbers]
+            assert all(frozenset((group, route.group)) in links for group, route in front_routes)
+            hops |= {route.group: distance for _, route in front_routes}
+            front = [(route.group, route.onward) for _, route in front_routes]
+        assert hops == distances(origin, links)
 
 
-def distances(origin, neighbours):
-    found, distance = {origin: 0}, 0
-    while new := {b for edge in neighbours for b in edge if edge & found.keys() and b not in found}:
+def distances(origin, links):
+    reached, distance = {origin: 0}, 0
+    while new := {b for edge in links for b in edge if edge & reached.keys() and b not in reached}:
         distance += 1
-        found |= dict.fromkeys(new, distance)
-    return found
+        reached |= dict.fromkeys(new, distance)
+    return reached
 
 
 def sums(table):
-    """Whoever sends on a route keeps a sum for it: all pairs of sender and route."""
+    """Return all pairs of a sender and a route, for each of which the sender keeps a sum."""
     senders = [*enumerate(table.own), *((route.group, route.onward) for route in table.routes)]
     return {(sender, number) for sender, numbers in senders for number in numbers}
 
 
 @pytest.mark.parametrize("shape", ["all to all", "star", "chain"])
 @pytest.mark.parametrize("groups", [2, 3, 6])
-def test_neighbours_send_each_other_one_sum(shape, groups):
+def test_linked_groups_send_each_other_one_sum(shape, groups):
     edges = SHAPES[shape](groups)
     assert len(sums(routes(edges, groups))) == 2 * len(edges)
 
 
 @given(data=st.data(), groups=st.integers(2, 9))
-def test_neighbours_in_a_tree_send_each_other_one_sum(data, groups):
+def test_linked_groups_in_a_tree_send_each_other_one_sum(data, groups):
     tree = [(data.draw(st.integers(0, group - 1)), group) for group in range(1, groups)]
     assert len(sums(routes(tree, groups))) == 2 * len(tree)
 
 
-def test_on_a_ring_it_matters_how_many_groups_are_still_to_be_reached():
+def test_linked_groups_on_a_ring_send_a_sum_for_each_length_of_subtree():
     assert len(sums(routes(SHAPES["ring"](5), 5))) == 2 * 5 * 2
 
 

@@ -1,4 +1,4 @@
-"""What a shard promises: the bits of one sequential run whatever the order of arrival, and no wait without an end."""
+"""A shard gives the bits of a sequential run in any order of arrival, and every wait has an end."""
 
 import random
 import threading
@@ -17,7 +17,7 @@ from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
 SIZES = {"w1": 2500, "b1": 7, "w2": 300}
-WAIT = 10.0  # seconds; only a test that fails waits so long
+WAIT = 10.0  # seconds; only a failing test waits so long
 STEPS = 4
 
 
@@ -26,40 +26,40 @@ def make_updater(**changes):
 
 
 def specs(sizes=SIZES, partitions=1, server=0, servers=1, **changes):
-    pieces = slice_for_servers(sizes, servers, SlicingMethod.kBlock)
+    slices = slice_for_servers(sizes, servers, SlicingMethod.kBlock)
     changes = {"lr_scale": 2.0, "wd_scale": 0.5, "contributors": range(partitions), **changes}
-    return [SliceSpec(piece, **changes) for piece in pieces if piece.server == server]
+    return [SliceSpec(slice_, **changes) for slice_ in slices if slice_.server == server]
 
 
-def first_values(sizes=SIZES):
+def initial_values(sizes=SIZES):
     rng = np.random.default_rng(1)
     return {name: rng.standard_normal(size, np.float32) for name, size in sizes.items()}
 
 
 def gradient(name, step, partition):
-    """Gradients of very different size, so that the order of addition shows in the bits."""
+    """Return a gradient of very different magnitudes, so that its bits depend on the order of addition."""
     rng = np.random.default_rng([len(name), ord(name[0]), int(name[1]), step, partition])
     return rng.standard_normal(SIZES[name], np.float32) * rng.choice(np.float32([1e-3, 1, 1e3]), SIZES[name])
 
 
-def pieces_of(arrays, some_specs):
-    return {spec.slice.id: arrays[spec.slice.param][spec.slice.start : spec.slice.stop].copy() for spec in some_specs}
+def by_slice(arrays, slice_specs):
+    return {spec.slice.id: arrays[spec.slice.param][spec.slice.start : spec.slice.stop].copy() for spec in slice_specs}
 
 
-def gradients(some_specs, step, partition):
-    names = {spec.slice.param for spec in some_specs}
-    return pieces_of({name: gradient(name, step, partition) for name in names}, some_specs)
+def gradients(slice_specs, step, partition):
+    names = {spec.slice.param for spec in slice_specs}
+    return by_slice({name: gradient(name, step, partition) for name in names}, slice_specs)
 
 
-def make_shard(some_specs, updater=None, **options):
-    shard = Shard(some_specs, updater or make_updater(), **options)
-    shard.put(pieces_of(first_values(), some_specs))
+def make_shard(slice_specs, updater=None, **options):
+    shard = Shard(slice_specs, updater or make_updater(), **options)
+    shard.put(by_slice(initial_values(), slice_specs))
     return shard
 
 
 def sequential(partitions, steps, start=0):
-    """Values and state by name of one updater applied to whole params, gradients added in the order of partitions."""
-    updater, values = make_updater(), first_values()
+    """Return values and state by name after updates of whole params, with gradients added in partition order."""
+    updater, values = make_updater(), initial_values()
     state = {name: updater.create_state(size) for name, size in SIZES.items()}
     for step in range(start, start + steps):
         for name, value in values.items():
@@ -70,15 +70,15 @@ def sequential(partitions, steps, start=0):
     return values, state
 
 
-def assert_same(found, some_specs, wanted):
-    expected = pieces_of(wanted, some_specs)
-    assert found.keys() == expected.keys()
-    for id, value in found.items():
+def assert_same(values, slice_specs, params):
+    expected = by_slice(params, slice_specs)
+    assert values.keys() == expected.keys()
+    for id, value in values.items():
         np.testing.assert_array_equal(value.view(np.int32), expected[id].view(np.int32))
 
 
-def ids_of(some_specs):
-    return [spec.slice.id for spec in some_specs]
+def ids_of(slice_specs):
+    return [spec.slice.id for spec in slice_specs]
 
 
 @given(data=st.data(), partitions=st.integers(1, 4))
@@ -86,10 +86,10 @@ def test_any_order_of_arrival_gives_the_bits_of_a_sequential_run(data, partition
     all_specs = specs(partitions=partitions)
     shard = make_shard(all_specs)
     # Slices advance independently of each other; within a step of a slice, partitions come in any order.
-    turns = data.draw(st.permutations(ids_of(all_specs) * STEPS))
-    done = dict.fromkeys(ids_of(all_specs), 0)
-    for id in turns:
-        step, done[id] = done[id], done[id] + 1
+    order = data.draw(st.permutations(ids_of(all_specs) * STEPS))
+    steps = dict.fromkeys(ids_of(all_specs), 0)
+    for id in order:
+        step, steps[id] = steps[id], steps[id] + 1
         for partition in data.draw(st.permutations(range(partitions))):
             shard.push(Push(0, 0, step, partition), {id: gradients(all_specs, step, partition)[id]})
     assert_same(shard.pull(ids_of(all_specs), STEPS).result(WAIT), all_specs, sequential(partitions, STEPS)[0])
@@ -99,26 +99,26 @@ def test_any_order_of_arrival_gives_the_bits_of_a_sequential_run(data, partition
 @pytest.mark.parametrize("servers", [1, 2])
 def test_threads_give_the_bits_of_a_sequential_run(partitions, servers, restless_threads):
     per_server = [specs(partitions=partitions, server=server, servers=servers) for server in range(servers)]
-    shards = [make_shard(mine) for mine in per_server]
+    shards = [make_shard(shard_specs) for shard_specs in per_server]
 
     def work(partition):
         shuffle = random.Random(partition).shuffle
         for step in range(STEPS):
-            for shard, mine in zip(shards, per_server, strict=True):
-                shard.pull(ids_of(mine), step).result(WAIT)
-                ready = list(gradients(mine, step, partition).items())
-                shuffle(ready)
-                half = len(ready) // 2
-                shard.push(Push(0, 0, step, partition), dict(ready[:half]))
-                shard.push(Push(0, 0, step, partition), dict(ready[half:]))
+            for shard, shard_specs in zip(shards, per_server, strict=True):
+                shard.pull(ids_of(shard_specs), step).result(WAIT)
+                arrays = list(gradients(shard_specs, step, partition).items())
+                shuffle(arrays)
+                half = len(arrays) // 2
+                shard.push(Push(0, 0, step, partition), dict(arrays[:half]))
+                shard.push(Push(0, 0, step, partition), dict(arrays[half:]))
 
     with ThreadPoolExecutor(partitions) as pool:
         list(pool.map(work, range(partitions)))
-    for shard, mine in zip(shards, per_server, strict=True):
-        assert_same(shard.pull(ids_of(mine), STEPS).result(WAIT), mine, sequential(partitions, STEPS)[0])
+    for shard, shard_specs in zip(shards, per_server, strict=True):
+        assert_same(shard.pull(ids_of(shard_specs), STEPS).result(WAIT), shard_specs, sequential(partitions, STEPS)[0])
 
 
-def test_every_pull_is_answered_once_whoever_completes_it(restless_threads):
+def test_every_pull_is_resolved_once_by_any_partition(restless_threads):
     partitions, steps = 3, 30
     all_specs = specs({f"p{i}": 3 for i in range(8)}, partitions=partitions)
     ids = ids_of(all_specs)
@@ -132,10 +132,10 @@ def test_every_pull_is_answered_once_whoever_completes_it(restless_threads):
             answers = []
             for id in draw.sample(ids, len(ids)):
                 shard.push(Push(0, 0, step, partition), {id: np.ones(3, np.float32)})
-                wanted = draw.sample(ids, 3)
-                answers.append((wanted, shard.pull(wanted, step + 1)))
-            for wanted, answer in answers:
-                assert answer.result(WAIT).keys() == set(wanted)
+                requested = draw.sample(ids, 3)
+                answers.append((requested, shard.pull(requested, step + 1)))
+            for requested, answer in answers:
+                assert answer.result(WAIT).keys() == set(requested)
 
     with ThreadPoolExecutor(partitions) as pool:
         list(pool.map(work, range(partitions)))
@@ -149,7 +149,7 @@ def test_repeated_pushes_are_dropped():
     for step in range(STEPS):
         for partition in (1, 0):
             shard.push(Push(0, 0, step, partition), gradients(all_specs, step, partition))
-            shard.push(Push(0, 0, step, partition), dict(wrong))  # at once, or just after the update
+            shard.push(Push(0, 0, step, partition), dict(wrong))  # before or after the update
         for earlier in range(step):
             shard.push(Push(0, 0, earlier, 1), dict(wrong))
     assert_same(shard.pull(ids_of(all_specs), STEPS).result(WAIT), all_specs, sequential(2, STEPS)[0])
@@ -161,10 +161,10 @@ def test_a_push_of_another_generation_is_refused(generation):
     shard = make_shard(all_specs, generation=3)
     with pytest.raises(RunError, match=f"step 0 is of generation {generation}, .* of generation 3"):
         shard.push(Push(generation, 0, 0, 0), gradients(all_specs, 0, 0))
-    assert_same(shard.pull(ids_of(all_specs), 0).result(WAIT), all_specs, first_values())
+    assert_same(shard.pull(ids_of(all_specs), 0).result(WAIT), all_specs, initial_values())
 
 
-def test_gradients_that_cannot_be_written_are_left_alone():
+def test_read_only_gradients_are_not_changed():
     all_specs = specs(partitions=2)
     shard = make_shard(all_specs)
     for partition in (0, 1):
@@ -176,65 +176,65 @@ def test_gradients_that_cannot_be_written_are_left_alone():
 
 
 def test_a_slice_that_is_not_trainable_is_replaced_by_the_sum():
-    given_away = np.zeros(7, np.float32)
+    initial = np.zeros(7, np.float32)
     shard = Shard(specs({"b1": 7}, trainable=False, partitions=2), make_updater())
-    shard.put({0: given_away})
+    shard.put({0: initial})
     for partition in (1, 0):
         shard.push(Push(0, 0, 0, partition), {0: gradient("b1", 0, partition)})
-    found = shard.pull([0], 1).result(WAIT)[0]
-    np.testing.assert_array_equal(found, gradient("b1", 0, 0) + gradient("b1", 0, 1))
-    assert np.shares_memory(found, given_away)  # which may be a part of the whole param, see ServedSlice.put
+    value = shard.pull([0], 1).result(WAIT)[0]
+    np.testing.assert_array_equal(value, gradient("b1", 0, 0) + gradient("b1", 0, 1))
+    assert np.shares_memory(value, initial)  # which may be a view of the whole param, see ServedSlice.put
     assert shard.snapshot(1, WAIT).state == {0: {}}
 
 
-def test_a_pull_waits_for_every_slice_that_it_asks_for():
+def test_a_pull_waits_for_all_its_slices():
     all_specs = specs()
     shard = make_shard(all_specs)
     ids = ids_of(all_specs)
-    all_of_them, one = shard.pull(ids, 1), shard.pull(ids[:1], 1)
-    ready = gradients(all_specs, 0, 0)
-    shard.push(Push(0, 0, 0, 0), {ids[0]: ready.pop(ids[0])})
-    assert one.done()
-    assert not all_of_them.done()
-    shard.push(Push(0, 0, 0, 0), ready)
-    assert sorted(all_of_them.result(0)) == ids
+    all_slices, one_slice = shard.pull(ids, 1), shard.pull(ids[:1], 1)
+    remaining = gradients(all_specs, 0, 0)
+    shard.push(Push(0, 0, 0, 0), {ids[0]: remaining.pop(ids[0])})
+    assert one_slice.done()
+    assert not all_slices.done()
+    shard.push(Push(0, 0, 0, 0), remaining)
+    assert sorted(all_slices.result(0)) == ids
     assert shard.pending() == "nothing is waited for"
     assert shard.pull([], 7).result(0) == {}
 
 
-def test_a_pull_before_the_first_values_waits_for_them():
+def test_a_pull_waits_for_the_initial_values():
     all_specs = specs()
     shard = Shard(all_specs, make_updater(), start=5)
     future = shard.pull(ids_of(all_specs), 5)
     assert not future.done()
     assert shard.pending().startswith("slice w1[0:1024]: its first value has not been put")
-    shard.put(pieces_of(first_values(), all_specs))
-    assert_same(future.result(0), all_specs, first_values())
+    shard.put(by_slice(initial_values(), all_specs))
+    assert_same(future.result(0), all_specs, initial_values())
 
 
 def test_a_repeated_put_changes_nothing():
     all_specs = specs()
     shard = make_shard(all_specs)
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
-    shard.put(pieces_of(first_values(), all_specs))
+    shard.put(by_slice(initial_values(), all_specs))
     assert_same(shard.pull(ids_of(all_specs), 1).result(0), all_specs, sequential(1, 1)[0])
 
 
-def test_values_are_handed_out_without_a_copy_and_cannot_be_written():
+def test_pulled_values_are_read_only_views():
     spec = specs({"b1": 7})
-    given_away = np.zeros(7, np.float32)
+    initial = np.zeros(7, np.float32)
     shard = Shard(spec, make_updater())
-    shard.put({0: given_away})
+    shard.put({0: initial})
     before = shard.pull([0], 0).result(0)[0]
     shard.push(Push(0, 0, 0, 0), {0: gradient("b1", 0, 0)})
     after = shard.pull([0], 1).result(0)[0]
-    assert np.shares_memory(before, given_away)
-    assert np.shares_memory(after, given_away)
+    assert np.shares_memory(before, initial)
+    assert np.shares_memory(after, initial)
     with pytest.raises(ValueError, match="read-only"):
         after[0] = 1
 
 
-def test_first_values_that_cannot_be_written_are_copied():
+def test_read_only_initial_values_are_copied():
     received = np.zeros(7, np.float32)
     received.flags.writeable = False
     shard = Shard(specs({"b1": 7}), make_updater())
@@ -244,7 +244,7 @@ def test_first_values_that_cannot_be_written_are_copied():
     assert shard.pull([0], 1).result(0)[0].any()
 
 
-def test_close_wakes_everybody_who_waits_and_refuses_everybody_after():
+def test_close_fails_waiting_and_later_calls():
     all_specs = specs(partitions=2)
     shard = make_shard(all_specs)
     error = RunError("worker 3 was lost")
@@ -262,14 +262,14 @@ def test_close_wakes_everybody_who_waits_and_refuses_everybody_after():
             assert future.exception(WAIT) is error
     for call in (
         lambda: shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0)),
-        lambda: shard.put(pieces_of(first_values(), all_specs)),
+        lambda: shard.put(by_slice(initial_values(), all_specs)),
         lambda: shard.snapshot(0, WAIT),
     ):
         with pytest.raises(RunError, match="worker 3 was lost"):
             call()
 
 
-def test_what_is_waited_for_can_be_said():
+def test_pending_names_slices_and_missing_partitions():
     sizes = {"w1": 450}
     shard = Shard(specs(sizes, partitions=3), make_updater(), start=12)
     shard.put({0: np.zeros(450, np.float32)})
@@ -281,7 +281,7 @@ def test_what_is_waited_for_can_be_said():
     assert shard.pending().endswith("; collective 'mean': partition 1 has come, 0, 2 are missing")
 
 
-def test_a_wait_for_a_partition_that_never_comes_ends_at_its_timeout():
+def test_waiting_for_a_missing_partition_ends_at_the_timeout():
     all_specs = specs(partitions=2)
     shard = make_shard(all_specs)
     shard.push(Push(0, 0, 0, 1), gradients(all_specs, 0, 1))
@@ -295,52 +295,52 @@ def test_a_wait_for_a_partition_that_never_comes_ends_at_its_timeout():
     assert shard.pending() == "nothing is waited for"
 
 
-def test_many_slices_are_said_in_few_words():
+def test_pending_lists_a_few_slices_only():
     shard = Shard(specs({f"p{i}": 5 for i in range(50)}), make_updater())
     shard.pull(range(50), 0)
     assert shard.pending().endswith("; and 42 more")
 
 
-def test_a_snapshot_is_of_exactly_its_version_while_training_goes_on():
+def test_a_snapshot_has_exactly_its_version_during_training():
     partitions, version = 2, 3
     all_specs = specs(partitions=partitions)
     shard = make_shard(all_specs)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(shard.snapshot, version, WAIT)
-        while "slice" not in shard.pending():  # until it waits; one that came late would be refused, not wrong
+        while "slice" not in shard.pending():  # until it waits; a late snapshot would raise, not be wrong
             assert not future.done()
         for step in range(2 * version):
             for partition in range(partitions):
                 shard.push(Push(0, 0, step, partition), gradients(all_specs, step, partition))
-        found = future.result(WAIT)
+        snapshot = future.result(WAIT)
     values, state = sequential(partitions, version)
-    assert_same(found.values, all_specs, values)
+    assert_same(snapshot.values, all_specs, values)
     assert_same(
-        {id: slots["history"] for id, slots in found.state.items()},
+        {id: slots["history"] for id, slots in snapshot.state.items()},
         all_specs,
         {n: s["history"] for n, s in state.items()},
     )
 
 
-def test_a_copy_for_which_there_is_no_memory_fails_whoever_asked_and_nobody_else(monkeypatch):
-    def fail(slot):
+def test_a_copy_without_memory_fails_the_snapshot_only(monkeypatch):
+    def fail(served_slice):
         raise MemoryError("no memory")
 
     monkeypatch.setattr(ServedSlice, "copy", fail)
     all_specs = specs()
     shard = make_shard(all_specs)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(shard.snapshot, 1, WAIT)
+        snapshot = pool.submit(shard.snapshot, 1, WAIT)
         while "slice" not in shard.pending():  # until it waits
-            assert not asked.done()
+            assert not snapshot.done()
         pulled = shard.pull([spec.slice.id for spec in all_specs], 1)
         shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
         with pytest.raises(MemoryError, match="no memory"):
-            asked.result(WAIT)
+            snapshot.result(WAIT)
     assert pulled.result(WAIT).keys() == {spec.slice.id for spec in all_specs}
 
 
-def test_a_snapshot_of_a_version_that_has_passed_is_refused():
+def test_a_snapshot_of_a_past_version_is_an_error():
     all_specs = specs()
     shard = make_shard(all_specs)
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
@@ -348,7 +348,7 @@ def test_a_snapshot_of_a_version_that_has_passed_is_refused():
         shard.snapshot(0, WAIT)
 
 
-def test_a_run_resumed_from_a_snapshot_has_the_bits_of_an_unbroken_one():
+def test_resuming_from_a_snapshot_gives_the_same_bits():
     all_specs = specs()
     first = make_shard(all_specs)
     for step in range(2):
@@ -360,39 +360,39 @@ def test_a_run_resumed_from_a_snapshot_has_the_bits_of_an_unbroken_one():
     assert_same(second.pull(ids_of(all_specs), STEPS).result(0), all_specs, sequential(1, STEPS)[0])
 
 
-@pytest.mark.parametrize(("state", "found"), [({}, "none"), ({0: {"mean": np.zeros(7, np.float32)}}, "'mean'")])
-def test_the_state_of_another_updater_is_refused(state, found):
+@pytest.mark.parametrize(("state", "names"), [({}, "none"), ({0: {"mean": np.zeros(7, np.float32)}}, "'mean'")])
+def test_the_state_of_another_updater_is_refused(state, names):
     shard = Shard(specs({"b1": 7}), make_updater(), start=2)
-    with pytest.raises(UserError, match=f"param 'b1': the checkpoint has the updater state {found}, .* 'history'"):
+    with pytest.raises(UserError, match=f"param 'b1': the checkpoint has the updater state {names}, .* 'history'"):
         shard.put({0: np.zeros(7, np.float32)}, state)
 
 
 class Blocking(SGD):
-    """An updater that stands still in the middle of an update."""
+    """An updater that blocks within an update."""
 
     def __init__(self):
         super().__init__(UpdaterConf(type="kSGD"))
-        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.started, self.unblocked = threading.Event(), threading.Event()
 
     def change(self, lr, w, g, slots, t, s):
-        self.begun.set()
-        assert self.go_on.wait(WAIT)
+        self.started.set()
+        assert self.unblocked.wait(WAIT)
 
 
-def test_an_update_holds_up_nobody_who_has_no_need_of_it():
+def test_an_update_of_one_slice_does_not_block_others():
     all_specs = specs({"b1": 7, "w2": 300}, partitions=2)
     updater = Blocking()
     shard = make_shard(all_specs, updater=updater)
     shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(shard.push, Push(0, 0, 0, 1), {0: gradient("b1", 0, 1)})
-        assert updater.begun.wait(WAIT)
+        assert updater.started.wait(WAIT)
         assert shard.pull([1], 0).done()
         assert not shard.pull([0], 1).done()
         assert "b1[0:7] at step 0: all partitions have come, the update is running" in shard.pending()
         with pytest.raises(RunError, match="already past version 0"):
             shard.snapshot(0, WAIT)
-        updater.go_on.set()
+        updater.unblocked.set()
         last.result(WAIT)
     assert shard.pull([0], 1).done()
 
@@ -402,7 +402,7 @@ class Failing(Blocking):
         raise ZeroDivisionError("a user's updater")
 
 
-def test_an_updater_that_fails_fails_everybody():
+def test_an_error_of_the_updater_fails_the_push_and_waiting_pulls():
     all_specs = specs({"b1": 7}, partitions=2)
     shard = make_shard(all_specs, updater=Failing())
     waiting = shard.pull([0], 1)

@@ -1,4 +1,4 @@
-"""Slicing against the figures of SINGA's own unit tests and of Paddle's formula, and what every slicing must hold."""
+"""Slicing gives the figures of SINGA's unit tests and of Paddle's formula, and covers every param once."""
 
 import zlib
 
@@ -35,7 +35,7 @@ def test_partition_slices_fills_boxes_as_singa_does(num, boxes):
 
 
 @pytest.mark.parametrize(
-    ("servers", "cut", "boxes"),
+    ("servers", "cuts", "boxes"),
     [
         (1, {}, [0] * 8),
         (2, {"w3": [14485, 36715]}, [0, 0, 0, 0, 0, 1, 1, 1, 1]),
@@ -43,18 +43,18 @@ def test_partition_slices_fills_boxes_as_singa_does(num, boxes):
         (4, {"w2": [18844, 6756], "w3": [14488, 21276, 15436]}, [0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 3]),
     ],
 )
-def test_the_cifar10_net_is_shared_out_as_by_singa(servers, cut, boxes):
+def test_the_cifar10_net_is_distributed_as_by_singa(servers, cuts, boxes):
     slices = slice_for_servers(CIFAR10, servers)
-    lengths = {name: [piece.size for piece in slices if piece.param == name] for name in CIFAR10}
-    assert lengths == {name: cut.get(name, [size]) for name, size in CIFAR10.items()}
-    assert [piece.server for piece in slices] == boxes
+    lengths = {name: [slice_.size for slice_ in slices if slice_.param == name] for name in CIFAR10}
+    assert lengths == {name: cuts.get(name, [size]) for name, size in CIFAR10.items()}
+    assert [slice_.server for slice_ in slices] == boxes
 
 
-def test_params_stay_whole_where_that_fills_boxes_as_evenly():
+def test_params_are_not_cut_if_that_fills_boxes_as_evenly():
     mlp = {"fc1": 1_960_000, "fc2": 5_000_000, "fc3": 3_000_000, "fc4": 1_500_000, "fc5": 500_000, "fc6": 5_000}
     slices = slice_for_servers(mlp, 2)
-    assert [(piece.param, piece.size) for piece in slices] == list(mlp.items())
-    assert [piece.server for piece in slices] == [1, 0, 1, 1, 0, 0]  # SINGA would cut fc2
+    assert [(slice_.param, slice_.size) for slice_ in slices] == list(mlp.items())
+    assert [slice_.server for slice_ in slices] == [1, 0, 1, 1, 0, 0]  # SINGA would cut fc2
 
 
 @pytest.mark.parametrize(
@@ -64,31 +64,31 @@ def test_block_size_is_that_of_paddle(total, servers, block):
     assert block_size(total, servers) == block
 
 
-def test_blocks_are_dealt_out_in_turn_beginning_at_the_hash_of_the_name():
+def test_blocks_go_to_servers_in_turn_from_the_hash_of_the_name():
     slices = slice_for_servers({"w": 5000, "b": 7}, 3, SlicingMethod.kBlock)
     first = zlib.crc32(b"w")
-    assert [(piece.param, piece.start, piece.stop) for piece in slices] == [
+    assert [(slice_.param, slice_.start, slice_.stop) for slice_ in slices] == [
         *[("w", start, min(start + 1024, 5000)) for start in range(0, 5000, 1024)],
         ("b", 0, 7),
     ]
-    assert [piece.server for piece in slices] == [*[(first + i) % 3 for i in range(5)], zlib.crc32(b"b") % 3]
+    assert [slice_.server for slice_ in slices] == [*[(first + i) % 3 for i in range(5)], zlib.crc32(b"b") % 3]
 
 
 @pytest.mark.parametrize("method", SlicingMethod)
 @given(sizes=st.lists(st.integers(1, 40_000), max_size=12), servers=st.integers(1, 9))
-@example(sizes=[100, 1], servers=2)  # SINGA's PartitionSlices never ends on a slice larger than a box
+@example(sizes=[100, 1], servers=2)  # SINGA's PartitionSlices does not terminate if a slice is larger than a box
 @example(sizes=[1, 1, 1, 7], servers=9)  # boxes of fewer than ten elements: SINGA cuts empty slices
-@example(sizes=[1], servers=9)  # eight servers are left without a slice
+@example(sizes=[1], servers=9)  # eight servers get no slice
 def test_slices_cover_every_param_once_and_are_numbered_in_order(method, sizes, servers):
     params = {f"p{i}": size for i, size in enumerate(sizes)}
     slices = slice_for_servers(params, servers, method)
-    assert [piece.id for piece in slices] == list(range(len(slices)))
+    assert [slice_.id for slice_ in slices] == list(range(len(slices)))
     for name, size in params.items():
-        pieces = [piece for piece in slices if piece.param == name]
-        assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
-        assert pieces[-1].stop == size
-    assert all(piece.size > 0 and 0 <= piece.server < servers for piece in slices)
-    assert list(dict.fromkeys(piece.param for piece in slices)) == list(params)
+        param_slices = [slice_ for slice_ in slices if slice_.param == name]
+        assert [slice_.start for slice_ in param_slices] == [0, *(slice_.stop for slice_ in param_slices[:-1])]
+        assert param_slices[-1].stop == size
+    assert all(slice_.size > 0 and 0 <= slice_.server < servers for slice_ in slices)
+    assert list(dict.fromkeys(slice_.param for slice_ in slices)) == list(params)
 
 
 @given(lengths=st.lists(st.integers(1, 1000), max_size=20), num=st.integers(1, 9))
@@ -102,26 +102,26 @@ def test_partition_slices_keeps_the_order_and_the_number_of_boxes(lengths, num):
 
 @given(sizes=st.lists(st.integers(1, 4_000), min_size=1, max_size=80), servers=st.integers(1, 9))
 @example(sizes=[10] * 100, servers=2)  # SINGA puts all of these on the first server
-def test_no_server_but_the_last_holds_more_than_its_share_and_a_tenth(sizes, servers):
+def test_no_server_but_the_last_has_more_than_its_share_and_a_tenth(sizes, servers):
     slices = slice_for_servers({f"p{i}": size for i, size in enumerate(sizes)}, servers)
     share = sum(sizes) // servers + sum(sizes) % servers
     for server in range(servers - 1):
-        assert sum(piece.size for piece in slices if piece.server == server) <= share + share // 10
+        assert sum(slice_.size for slice_ in slices if slice_.server == server) <= share + share // 10
 
 
 @pytest.mark.parametrize("method", SlicingMethod)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 9_000), max_size=9), servers=st.integers(1, 5))
-def test_params_with_a_home_stay_whole_and_leave_the_others_as_they_are(data, method, sizes, servers):
+def test_params_with_a_home_are_not_cut_and_do_not_affect_the_others(data, method, sizes, servers):
     params = {f"p{i}": size for i, size in enumerate(sizes)}
     homes = {name: data.draw(st.integers(0, servers - 1)) for name in params if data.draw(st.booleans())}
     slices = slice_for_servers(params, servers, method, homes)
-    assert [piece.id for piece in slices] == list(range(len(slices)))
-    assert list(dict.fromkeys(piece.param for piece in slices)) == list(params)
+    assert [slice_.id for slice_ in slices] == list(range(len(slices)))
+    assert list(dict.fromkeys(slice_.param for slice_ in slices)) == list(params)
     for name, server in homes.items():
-        assert [piece[1:5] for piece in slices if piece.param == name] == [(name, 0, params[name], server)]
+        assert [slice_[1:5] for slice_ in slices if slice_.param == name] == [(name, 0, params[name], server)]
     others = {name: size for name, size in params.items() if name not in homes}
-    left = [piece[1:5] for piece in slices if piece.param in others]
-    assert left == [piece[1:5] for piece in slice_for_servers(others, servers, method)]
+    other_slices = [slice_[1:5] for slice_ in slices if slice_.param in others]
+    assert other_slices == [slice_[1:5] for slice_ in slice_for_servers(others, servers, method)]
 
 
 def test_a_slice_prints_as_it_would_be_written_in_python():
@@ -138,20 +138,20 @@ def test_params_of_rows_are_cut_between_rows(tables, servers, method):
     widths = {f"p{number}": width for number, (_, width) in enumerate(tables) if width > 1}
     slices = slice_for_servers(sizes, servers, method, widths=widths)
     for name, size in sizes.items():
-        mine = [piece for piece in slices if piece.param == name]
-        assert [piece.start for piece in mine] == [0, *(piece.stop for piece in mine[:-1])]
-        assert mine[-1].stop == size
-        assert all(piece.size > 0 for piece in mine)
-        assert all(piece.start % widths.get(name, 1) == 0 for piece in mine)
-        assert all(piece.width == widths.get(name, 0) for piece in mine)
+        param_slices = [slice_ for slice_ in slices if slice_.param == name]
+        assert [slice_.start for slice_ in param_slices] == [0, *(slice_.stop for slice_ in param_slices[:-1])]
+        assert param_slices[-1].stop == size
+        assert all(slice_.size > 0 for slice_ in param_slices)
+        assert all(slice_.start % widths.get(name, 1) == 0 for slice_ in param_slices)
+        assert all(slice_.width == widths.get(name, 0) for slice_ in param_slices)
 
 
-def test_rows_are_shared_out_evenly():
-    assert [piece.size for piece in slice_for_servers({"table": 12800}, 4, widths={"table": 128})] == [3200] * 4
+def test_rows_are_distributed_evenly():
+    assert [slice_.size for slice_ in slice_for_servers({"table": 12800}, 4, widths={"table": 128})] == [3200] * 4
 
 
 @pytest.mark.parametrize("method", list(SlicingMethod))
-def test_no_param_is_cut_that_must_stay_whole(method):
+def test_no_param_is_cut_if_all_must_be_whole(method):
     slices = slice_for_servers(ALEX, 4, method, whole=True)
-    assert [(piece.param, piece.size) for piece in slices] == list(ALEX.items())
-    assert all(0 <= piece.server < 4 for piece in slices)
+    assert [(slice_.param, slice_.size) for slice_ in slices] == list(ALEX.items())
+    assert all(0 <= slice_.server < 4 for slice_ in slices)

@@ -1,4 +1,4 @@
-"""Updates that threads do together: the same bits as alone, nothing left undone, nobody waits for ever."""
+"""Updates that several threads share: the same bits as inline updates, no block left, no wait without an end."""
 
 import gc
 import random
@@ -23,14 +23,14 @@ from dsinga.server import (
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 
-WAIT = 10.0  # seconds; only a test that fails waits so long
+WAIT = 10.0  # seconds; only a failing test waits so long
 SIZES = {0: 2500, 1: 7, 2: 300}
 STEPS = 4
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
-    """Cut slices into many update_blocks."""
+def small_blocks(monkeypatch):
+    """Split updates into many blocks."""
     monkeypatch.setattr(update_blocks, "BLOCK", 64)
 
 
@@ -53,8 +53,8 @@ def push(shard, step, partition, ids=SIZES):
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 5])
-def test_the_bits_are_those_of_whoever_updates_alone(partitions, restless_threads):
-    shard, alone = make_shard(partitions), make_shard(partitions, executor=InlineExecutor)
+def test_the_bits_are_those_of_inline_updates(partitions, restless_threads):
+    shard, inline = make_shard(partitions), make_shard(partitions, executor=InlineExecutor)
 
     def work(partition):
         shuffle = random.Random(partition).shuffle
@@ -69,14 +69,14 @@ def test_the_bits_are_those_of_whoever_updates_alone(partitions, restless_thread
         list(pool.map(work, range(partitions)))
     for step in range(STEPS):
         for partition in range(partitions):
-            push(alone, step, partition)
-    found, wanted = shard.snapshot(STEPS, WAIT), alone.snapshot(STEPS, WAIT)
+            push(inline, step, partition)
+    actual, expected = shard.snapshot(STEPS, WAIT), inline.snapshot(STEPS, WAIT)
     for id in SIZES:
-        np.testing.assert_array_equal(found.values[id].view(np.int32), wanted.values[id].view(np.int32))
-        np.testing.assert_array_equal(found.state[id]["history"], wanted.state[id]["history"])
+        np.testing.assert_array_equal(actual.values[id].view(np.int32), expected.values[id].view(np.int32))
+        np.testing.assert_array_equal(actual.state[id]["history"], expected.state[id]["history"])
 
 
-def test_the_last_to_push_does_its_share_and_who_waits_the_rest():
+def test_the_last_push_runs_its_share_of_blocks_and_a_wait_the_rest():
     shard = make_shard(2)
     push(shard, 0, 0)
     pulled = shard.pull(SIZES, 1)
@@ -85,16 +85,16 @@ def test_the_last_to_push_does_its_share_and_who_waits_the_rest():
     assert shard.wait(pulled, WAIT).keys() == SIZES.keys()
 
 
-def test_a_snapshot_does_what_nobody_has_done_yet():
-    shard, alone = make_shard(2), make_shard(2, executor=InlineExecutor)
-    for one in (shard, alone):
-        push(one, 0, 0)
-        push(one, 0, 1)
-    found, wanted = shard.snapshot(1, WAIT), alone.snapshot(1, WAIT)
-    assert all((found.values[id] == wanted.values[id]).all() for id in SIZES)
+def test_a_snapshot_runs_the_remaining_blocks():
+    shard, inline = make_shard(2), make_shard(2, executor=InlineExecutor)
+    for target in (shard, inline):
+        push(target, 0, 0)
+        push(target, 0, 1)
+    actual, expected = shard.snapshot(1, WAIT), inline.snapshot(1, WAIT)
+    assert all((actual.values[id] == expected.values[id]).all() for id in SIZES)
 
 
-def test_a_sole_pusher_leaves_nothing_undone():
+def test_a_single_partition_runs_all_blocks():
     shard = make_shard(1)
     push(shard, 0, 0)
     assert shard.pull(SIZES, 1).done()
@@ -109,7 +109,7 @@ def test_a_skipped_step_changes_nothing():
     assert all((after[id] == before[id]).all() for id in SIZES)
 
 
-def test_a_wait_ends_when_its_time_is_up():
+def test_a_wait_ends_at_its_timeout():
     shard = make_shard(2)
     push(shard, 0, 0)
     with pytest.raises(TimeoutError):
@@ -117,7 +117,7 @@ def test_a_wait_ends_when_its_time_is_up():
 
 
 @pytest.mark.parametrize("broken", ["change", "rate"])
-def test_an_updater_that_fails_fails_who_does_its_piece_and_who_waits(broken):
+def test_an_error_of_the_updater_fails_the_push_and_waiting_pulls(broken):
     class Failing(SGD):
         pass
 
@@ -136,16 +136,16 @@ def test_an_updater_that_fails_fails_who_does_its_piece_and_who_waits(broken):
 
 
 @pytest.mark.parametrize("executor", [InlineExecutor, BackgroundExecutor, CooperativeExecutor])
-def test_a_server_that_is_closed_goes_at_once(executor):
-    """Its values and the updater's state are large, and no collector of cycles may come by for long."""
+def test_a_closed_shard_is_freed_without_garbage_collection(executor):
+    """Its arrays are large, so they must not wait in a reference cycle for the garbage collector."""
     gc.disable()
     try:
         shard = make_shard(1, executor)
         push(shard, 0, 0)
         shard.wait(shard.pull(SIZES, 1), WAIT)
-        gone = weakref.ref(shard)
+        reference = weakref.ref(shard)
         shard.close(RunError("the run has ended"))
         del shard
-        assert gone() is None
+        assert reference() is None
     finally:
         gc.enable()
