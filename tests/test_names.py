@@ -1,8 +1,4 @@
-"""What holds for the names, docstrings and imports of the package: read from its source, without importing it.
-
-The sets KNOWN_* are the exceptions that are still left. Each must be exactly what the test finds: remove an entry when
-its cause is gone, and add none.
-"""
+"""Names, docstrings and imports of the package are unambiguous; read from its source, without importing it."""
 
 from __future__ import annotations
 
@@ -16,9 +12,6 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "dsinga"
 
 LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
-KNOWN_CLASHES: set[str] = set()
-KNOWN_REFERENCES = {"cluster/graph_grain/stepper.py", "worker/device_params.py"}
-KNOWN_CYCLES: set[frozenset[str]] = set()
 
 
 @cache
@@ -44,7 +37,7 @@ def test_no_two_classes_share_a_name():
     clashes = {name: files for name, files in classes().items() if len(files) > 1}
     for name in LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME:
         assert sorted(file.split("/")[0] for file in clashes.pop(name)) == ["layers", "ops"]
-    assert set(clashes) == KNOWN_CLASHES, clashes
+    assert not clashes
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
@@ -58,9 +51,8 @@ def docstrings() -> Iterator[tuple[str, str]]:
 
 
 def test_every_docstring_says_what_its_object_does():
-    """A first sentence that only refers to another docstring says nothing."""
-    references = {place for place, text in docstrings() if re.match(r"See :\w+:", text)}
-    assert {place.split(":")[0] for place in references} == KNOWN_REFERENCES, sorted(references)
+    """A docstring that begins with a reference to another one says too little."""
+    assert not [place for place, text in docstrings() if re.match(r"See :\w+:", text)]
 
 
 def imports(file: str, tree: ast.Module) -> set[str]:
@@ -72,7 +64,7 @@ def imports(file: str, tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{file}:{node.lineno} has a relative import"
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return {found for name in names if (found := file_of(name)) not in (None, file)}
+    return {target for name in names if (target := file_of(name)) not in (None, file)}
 
 
 def file_of(name: str) -> str | None:
@@ -100,4 +92,4 @@ def test_no_files_import_each_other():
     reach = {file: reachable(file) for file in graph}
     in_cycles = [file for file in graph if file in reach[file]]
     cycles = {frozenset(other for other in reach[file] if file in reach[other]) for file in in_cycles}
-    assert cycles == KNOWN_CYCLES, [sorted(cycle) for cycle in cycles]
+    assert not cycles

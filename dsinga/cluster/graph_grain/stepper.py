@@ -68,14 +68,14 @@ class Stepper:
         return Halt(self._sends, outcome)
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """See :class:`Peers`; the task hands the array on."""
+        """Keep an array, which the task hands to the receiver's task; halt after the last send of the segment."""
         self._sends[key] = array
         self._left -= 1
         if not self._left:
             self._halt()
 
     def receive(self, key: str) -> Any:
-        """See :class:`Peers`; the task has brought the array."""
+        """Return an array that the task has received; halt if it belongs to the next segment."""
         if key not in self._letters and not self._left:
             self._halt()
         if key not in self._letters:
