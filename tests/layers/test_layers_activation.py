@@ -23,8 +23,8 @@ def values(kind: str, **conf: Any) -> np.ndarray:
     return layer.compute_feature([], [POINTS], CONTEXT).feature
 
 
-def test_stanh_is_lecuns():
-    """It is made so that f(1) = 1; its limits are the outer factor."""
+def test_stanh_has_the_constants_of_lecun():
+    """f(1) = 1, and the limits are plus and minus the outer factor."""
     feature = values("kSTanh")[0]
     assert feature[6] == pytest.approx(1, abs=1e-4)
     assert feature[5] == pytest.approx(1.7159047 * math.tanh(1 / 3), rel=1e-8)
@@ -51,6 +51,6 @@ def test_relu_is_the_default_activation():
     assert np.array_equal(values("kActivation"), values("kReLU"))
 
 
-def test_a_negative_slope_is_honoured():
+def test_a_negative_slope_is_applied():
     feature = values("kReLU", relu_conf={"negative_slope": 0.25})[0]
     assert feature.tolist() == [-250, -0.5, -0.25, -0.125, 0, 0.5, 1, 2, 1000]

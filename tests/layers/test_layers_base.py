@@ -1,4 +1,4 @@
-"""Context: the random numbers of a row do not depend on who computes it."""
+"""Context: the random numbers of a row do not depend on the worker that computes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_row_has_the_same_numbers_in_every_part(cut: int, columns: int):
     assert np.array_equal(whole, np.concatenate([first, second]))
 
 
-def test_numbers_are_uniform_and_of_their_own_for_each_seed_step_layer_and_row():
+def test_random_numbers_are_uniform_and_differ_by_seed_step_layer_and_row():
     rows = Rows(0, 200, 200)
     contexts = [replace(CONTEXT, rows=rows, seed=seed, step=step) for seed in (0, 1) for step in (0, 1)]
     samples = np.stack([ctx.uniform(layer, 50) for ctx in contexts for layer in ("a", "b")])
@@ -41,7 +41,7 @@ def test_numbers_are_uniform_and_of_their_own_for_each_seed_step_layer_and_row()
 
 
 @pytest.mark.parametrize(("phase", "training"), [(Phase.kTrain, True), (Phase.kVal, False), (Phase.kTest, False)])
-def test_training_is_a_matter_of_phase(phase: Phase, training: bool):
+def test_only_the_training_phase_is_training(phase: Phase, training: bool):
     assert replace(CONTEXT, phase=phase).training == training
 
 
@@ -57,8 +57,8 @@ neuralnet {
 """
 
 
-def test_a_fault_is_told_with_its_place():
-    """That of the field at fault where it is known, else that of the layer."""
+def test_an_error_names_file_and_line():
+    """The line is that of the wrong field, or of the layer where the field is not known."""
     conf = loads(JOB, "job.conf").neuralnet.layer[0]
     with pytest.raises(ValueError, match=r"^job.conf:4: layer 'pool': takes 1 source layer, not 2"):
         lookup("layer", "kPooling")(conf, [(2, 3), (2, 3)])

@@ -1,4 +1,4 @@
-"""kClassSoftmaxLoss: probabilities that sum to 1, the loss by a plain loop over words, classes that are none."""
+"""kClassSoftmaxLoss: probabilities sum to 1, the loss is that of a plain loop, wrong classes are refused."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ WORDS = 9
 
 def make(*shape: int, **conf: Any) -> Layer:
     settings = {"vocab_size": WORDS, "class_start": STARTS, **conf}
-    own = LayerConf(name="loss", type="kClassSoftmaxLoss", srclayers=["rnn", "data"], classsoftmaxloss_conf=settings)
-    return lookup("layer", "kClassSoftmaxLoss")(own, [shape, shape[:2]])
+    layer_conf = LayerConf(
+        name="loss", type="kClassSoftmaxLoss", srclayers=["rnn", "data"], classsoftmaxloss_conf=settings
+    )
+    return lookup("layer", "kClassSoftmaxLoss")(layer_conf, [shape, shape[:2]])
 
 
 def params(inputs: int = 4) -> list[np.ndarray]:
@@ -32,11 +34,11 @@ def params(inputs: int = 4) -> list[np.ndarray]:
 
 
 def probability(x: np.ndarray, word: int, weights: list[np.ndarray]) -> float:
-    """P(class)·P(word | class), as the formula says it."""
+    """P(class)·P(word | class), by the formula."""
     bounds = [*STARTS, WORDS]
-    own = max(k for k, start in enumerate(STARTS) if start <= word)
-    by_class, by_word = np.exp(weights[1] @ x), np.exp(weights[0][bounds[own] : bounds[own + 1]] @ x)
-    return by_class[own] / by_class.sum() * by_word[word - bounds[own]] / by_word.sum()
+    class_ = max(k for k, start in enumerate(STARTS) if start <= word)
+    by_class, by_word = np.exp(weights[1] @ x), np.exp(weights[0][bounds[class_] : bounds[class_ + 1]] @ x)
+    return by_class[class_] / by_class.sum() * by_word[word - bounds[class_]] / by_word.sum()
 
 
 def test_the_probabilities_of_all_words_sum_to_one():
@@ -73,6 +75,6 @@ def test_classes_that_leave_words_out_are_refused(starts: list[int]):
 
 
 @pytest.mark.parametrize("label", [9, -1])
-def test_a_word_beyond_the_vocabulary_is_named(label: int):
+def test_a_word_beyond_the_vocabulary_is_refused(label: int):
     with pytest.raises(UserError, match=f"label {label} is none of its 9 classes"):
         make(2, 4).compute_feature(params(), [np.zeros((2, 4)), np.array([0, label])], CTX)

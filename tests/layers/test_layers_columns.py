@@ -1,4 +1,4 @@
-"""Cut on dimension 1, a layer computes what it computes as a whole, or says why its sources are gathered first."""
+"""The parts of a layer cut by features compute what the whole layer does; other layers say why they are not cut."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_type_is_cut_or_is_known_to_be_gathered():
 
 
 @pytest.mark.parametrize("case", GATHERED, ids=str)
-def test_a_layer_that_is_not_cut_says_why(case: LayerCase):
+def test_a_layer_that_is_not_cut_gives_a_reason(case: LayerCase):
     reason = case.layer().gathered_because
     assert re.fullmatch(r"[a-z]+s [a-z (),]+[a-z)]", reason), "a verb that follows 'because it', and no full stop"
     assert reason != Layer.gathered_because
@@ -54,7 +54,7 @@ def test_a_connection_layer_is_cut_along_every_axis_but_its_own(kind: str, field
 
 
 def widened(case: LayerCase, width: int) -> LayerCase:
-    """The case with ``width`` columns to cut, in its sources too where those are cut with them."""
+    """Return the case with ``width`` columns, also in its sources where these are cut with the feature."""
     layer = case.layer()
     if layer.connection is Connection.kOneToOne:
         return replace(case, shapes=tuple((shape[0], width, *shape[2:]) for shape in case.shapes))
@@ -65,7 +65,7 @@ def widened(case: LayerCase, width: int) -> LayerCase:
 
 @st.composite
 def cuts(draw: st.DrawFn) -> list[Columns]:
-    """2 to 4 neighbouring parts of columns, uneven ones too."""
+    """Draw 2 to 4 neighbouring parts of columns, which may be uneven."""
     width = draw(st.integers(2, 9))
     inner = draw(st.sets(st.integers(1, width - 1), min_size=1, max_size=3))
     return [Columns(start, stop, width) for start, stop in pairwise([0, *sorted(inner), width])]
@@ -90,7 +90,7 @@ def backend_or_skip(name: str) -> Ops:
 
 
 class Scale(Layer):
-    """A user's layer: one factor for each column, of params that may be said to be cut wrongly."""
+    """A user's layer with a factor for each column; subclasses declare a wrong cut."""
 
     connection = Connection.kOneToOne
     cut_axis = 0
@@ -104,13 +104,13 @@ class Scale(Layer):
         return Output(sources[0] * params[0])
 
 
-def test_a_users_layer_is_cut_where_it_says_how():
+def test_a_users_layer_with_a_connection_is_cut():
     layer = Scale(LayerConf(name="mine", user_type="Scale"), [(4, 10)])
     part = make_part(layer, [(4, 3)], Columns(7, 10, 10))
     assert (part.shape, part.params[0].shape, part.columns) == ((4, 3), (3,), Columns(7, 10, 10))
 
 
-def test_a_users_layer_that_cuts_wrongly_is_named():
+def test_a_users_layer_that_is_cut_wrongly_is_refused():
     class Unchanged(Scale):
         connection = Connection.kOneToAll
 
@@ -133,7 +133,7 @@ def test_a_users_layer_that_cuts_wrongly_is_named():
         make_part(PerColumn(conf, [(4, 10)]), [(4, 3)], Columns(7, 10, 10))
 
 
-def test_a_user_layer_that_says_nothing_is_gathered():
+def test_a_users_layer_without_a_connection_is_gathered():
     class Plain(Layer):
         def compute_feature(self, params, sources, ctx):
             return Output(sources[0])

@@ -1,4 +1,4 @@
-"""Connection layers: SINGA's own figures (N=10, M=20, K=5), uneven cuts, and what goes forth comes back."""
+"""Connection layers: the figures of SINGA's unit tests (N=10, M=20, K=5), uneven cuts, and inverse layers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_concatenating_undoes_slicing(axis: int):
         assert np.array_equal(grad, expected) if need else grad is None
 
 
-def test_split_hands_on_the_same_array_and_sums_gradients():
+def test_split_passes_on_the_same_array_and_sums_gradients():
     layer = make("kSplit", (N, M), split_conf={"num_splits": K})
     output = layer.compute_feature([], [BLOB], WHOLE)
     assert all(part is BLOB for part in output.feature)
@@ -81,11 +81,11 @@ def test_uneven_slices_follow_array_split(length: int, data: st.DataObject):
     expected = np.array_split(blob, parts, axis=1)
     assert list(layer.part_shapes) == [part.shape for part in expected]
     feature = layer.compute_feature([], [blob], context(OPS)).feature
-    assert all(np.array_equal(part, other) for part, other in zip(feature, expected, strict=True))
+    assert all(np.array_equal(part, array) for part, array in zip(feature, expected, strict=True))
 
 
 @given(batch=st.integers(1, 20), data=st.data())
-def test_slices_of_the_batch_are_those_of_the_whole_whoever_has_the_rows(batch: int, data: st.DataObject):
+def test_slices_of_the_batch_do_not_depend_on_which_worker_has_the_rows(batch: int, data: st.DataObject):
     parts, cut = data.draw(st.integers(1, batch)), data.draw(st.integers(0, batch))
     layer = make("kSlice", (batch, 2), slice_conf={"slice_dim": 0, "num_slices": parts})
     blob = np.arange(batch * 2).reshape(batch, 2)
@@ -104,7 +104,7 @@ def test_slices_of_the_batch_are_those_of_the_whole_whoever_has_the_rows(batch: 
     axis=st.sampled_from([0, 1]),
 )
 @example(batch=1, size=(2, 3), lengths=[1, 1], axis=1)
-def test_what_is_sliced_and_joined_keeps_the_layout_of_images(
+def test_slicing_and_joining_keep_the_layout_of_images(
     batch: int, size: tuple[int, int], lengths: list[int], axis: int
 ):
     bounds = [0, *accumulate(lengths)]
@@ -115,7 +115,7 @@ def test_what_is_sliced_and_joined_keeps_the_layout_of_images(
     cut, ctx = SliceLayer.of(conf, image.shape, axis, bounds), context(OPS, rows=Rows(0, rows, rows))
     output = cut.compute_feature([], [image], ctx)
     assert [part.shape for part in output.feature] == list(cut.part_shapes)
-    parts = [np.array(part) for part in output.feature]  # as bridges bring them: compact
+    parts = [np.array(part) for part in output.feature]  # contiguous, as bridges receive them
     layer = make("kConcate", *cut.part_shapes, concate_conf={"concate_dim": axis})
     joined = layer.compute_feature([], parts, ctx).feature
     (back,), _ = cut.compute_gradient([], [image], output, [None, *parts[1:]], [True], ctx)

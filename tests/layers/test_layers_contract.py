@@ -1,4 +1,4 @@
-"""Every layer passes the layer contract; what no user's layer has to do is checked of the built-in ones here."""
+"""Every layer passes the layer contract; checks that only built-in layers must pass are here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.testing.layer_passes import on_device, on_host, random_gradient
 from tests.support.device_array import DeviceArray, StubOps
 from tests.support.layer_cases import CASES, FEED_FORWARD, LATER, context
 
-# How often layers fetch something from the device, in two phases: what is ranked, rows of a table that are to travel.
+# How many arrays a layer fetches from the device in two phases: scores to rank, rows of a table to send.
 FETCHES = {"kArgSort": 2, "kAccuracy": 2, "kEntityF1": 2, "kEmbedding": 2, "kRNNDummy": 2}
 
 
@@ -41,34 +41,34 @@ def test_the_contract_over_cupy():
         pytest.skip(why)  # else TestBuiltInLayers has run on it
 
 
-def same(here: Any, there: Any, ops: StubOps) -> None:
-    """Check that a device has what numpy has, to the bit, and every float of it on the device."""
-    if isinstance(here, (tuple, list)):
-        for one, other in zip(here, there, strict=True):
-            same(one, other, ops)
-    elif here is not None:
-        if here.dtype.kind == "f":
-            assert isinstance(there, (DeviceArray, SparseRows)), type(there)
-        np.testing.assert_array_equal(np.asarray(here), np.asarray(on_host(there, ops)))
+def assert_same_on_device(host_value: Any, device_value: Any, ops: StubOps) -> None:
+    """Check that the device computes the bits of numpy, and has every float array."""
+    if isinstance(host_value, (tuple, list)):
+        for host_array, device_array in zip(host_value, device_value, strict=True):
+            assert_same_on_device(host_array, device_array, ops)
+    elif host_value is not None:
+        if host_value.dtype.kind == "f":
+            assert isinstance(device_value, (DeviceArray, SparseRows)), type(device_value)
+        np.testing.assert_array_equal(np.asarray(host_value), np.asarray(on_host(device_value, ops)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_features_and_gradients_stay_on_the_device(case: LayerCase):
-    """No layer touches arrays there but by the backend (see ``device_array.py``), nor brings a feature to the host."""
+    """A layer uses device arrays through the backend only (``device_array.py``), and copies no feature to the host."""
     layer, host, ops = case.layer(), BACKENDS["numpy"](), StubOps()
-    here, there = case.inputs(host, np.float32), case.inputs(ops, np.float32)
+    host_inputs, device_inputs = case.inputs(host, np.float32), case.inputs(ops, np.float32)
     pairs: list[tuple[Any, Any]] = []
     for phase in (Phase.kTest, Phase.kTrain):
-        expected = layer.compute_feature(*here, context(host, phase))
-        output = layer.compute_feature(*there, context(ops, phase))
+        expected = layer.compute_feature(*host_inputs, context(host, phase))
+        output = layer.compute_feature(*device_inputs, context(ops, phase))
         pairs.append((expected.feature, output.feature))
         pairs.append(([*expected.state.values()], [*output.state.values()]))
     if case.has_gradient:
         grad, needs = random_gradient(layer, expected), case.needs()
         device_grad = on_device(grad, ops)
-        expected = layer.compute_gradient(*here, expected, grad, needs, context(host))
-        pairs.append((expected, layer.compute_gradient(*there, output, device_grad, needs, context(ops))))
+        expected = layer.compute_gradient(*host_inputs, expected, grad, needs, context(host))
+        pairs.append((expected, layer.compute_gradient(*device_inputs, output, device_grad, needs, context(ops))))
     assert not ops.record.syncs
     assert len(ops.record.fetched) <= FETCHES.get(case.kind, 0)
-    for one, other in pairs:
-        same(one, other, ops)
+    for host_value, device_value in pairs:
+        assert_same_on_device(host_value, device_value, ops)

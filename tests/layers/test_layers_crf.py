@@ -1,4 +1,4 @@
-"""kCRF: figures worked out by hand, transitions that outvote the scores of a step, sequences that are none."""
+"""kCRF: losses computed by hand, transitions that outweigh scores, and refused label sequences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def crf(*shape: int) -> Layer:
 def run(scores: Any, tags: Any, transitions: Any = 0.0, start: Any = 0.0, phase: Phase = Phase.kTest) -> Output:
     scores = np.array(scores, np.float32)
     count = scores.shape[2]
-    params = [np.broadcast_to(np.float32(one), shape) for one, shape in ((transitions, (count,) * 2), (start, count))]
+    params = [
+        np.broadcast_to(np.float32(value), shape) for value, shape in ((transitions, (count,) * 2), (start, count))
+    ]
     return crf(*scores.shape).compute_feature(params, [scores, np.array(tags)], context(OPS, phase))
 
 
@@ -37,15 +39,15 @@ def test_without_transitions_each_step_is_a_softmax_of_its_own():
     assert output.saved is None
 
 
-def test_transitions_outvote_the_scores_of_a_step():
+def test_transitions_can_outweigh_the_scores_of_a_step():
     scores = [[[2, 0], [0, 1], [2, 0]]]
     assert run(scores, [[0, 1, 0]]).feature.tolist() == [[0, 1, 0]]
     assert run(scores, [[0, 1, 0]], transitions=[[1, 0], [0, 1]]).feature.tolist() == [[0, 0, 0]]
     assert run(scores, [[0, 1, 0]], start=[-9, 0]).feature.tolist() == [[1, 1, 0]]
 
 
-def test_the_loss_is_worked_out_by_hand():
-    """Of two steps and two tags: four ways, of weights e^0, e^1, e^2 and e^(1 + 2)."""
+def test_the_loss_is_that_of_a_sum_over_all_tag_sequences():
+    """Two steps and two tags have four tag sequences, with the weights e^0, e^1, e^2 and e^(1 + 2)."""
     output = run([[[0, 1], [0, 2]]], [[1, 1]], phase=Phase.kTrain)
     assert output.metrics["loss"][0] == pytest.approx(math.log(1 + math.e + math.e**2 + math.e**3) - 3, rel=1e-6)
 
@@ -60,11 +62,11 @@ def test_the_loss_is_worked_out_by_hand():
         ([0, 1], r"a label for each of 2 steps, but gets labels of shape \(2,\)"),
     ],
 )
-def test_sequences_that_are_none_are_refused(tags: list, message: str):
+def test_wrong_label_sequences_are_refused(tags: list, message: str):
     with pytest.raises(UserError, match=f"layer 'crf': .*{message}"):
         run(np.zeros((2, 2, 3)), tags)
 
 
-def test_rows_of_features_are_no_sequences():
+def test_a_source_without_steps_is_refused():
     with pytest.raises(UserError, match=r"layer 'crf': takes a score for each tag of each step .* 'ip' gives 5 x 12"):
         crf(5, 12)

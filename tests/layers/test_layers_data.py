@@ -1,4 +1,4 @@
-"""Layers at the beginning of a net: records, images, labels, random numbers."""
+"""Input and preprocessing layers: records, images, labels, random numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CSV = np.array([[3.2, 1, 14.1], [0.2, 0, 1.1], [2.2, 1, 4.1]], np.float32)
 CSV_LABELS = np.array([12, 2, 1])
 
 
-def test_rows_of_a_csv_file_come_as_they_are_with_their_labels():
+def test_rows_of_a_csv_file_are_read_unchanged_with_their_labels():
     layer = make("kCSVInput", info=RecordInfo((3,), 2))
     output = layer.compute_feature([], [Records(CSV[:2], CSV_LABELS[:2])], TRAIN)
     assert layer.shape == (2, 3)
@@ -50,7 +50,7 @@ def test_pixels_are_normalised_by_scalars():
 @pytest.mark.parametrize(
     ("shape", "store"), [((2, 2, 2), {}), ((8,), {"shape": [2, 2, 2]}), ((2, 2, 2), {"shape": [8]})]
 )
-def test_the_mean_of_a_file_wins_over_a_scalar_in_whatever_shape(shape: tuple[int, ...], store: dict[str, Any]):
+def test_the_mean_of_a_file_overrides_a_scalar_in_any_shape(shape: tuple[int, ...], store: dict[str, Any]):
     mean = np.arange(8.0)
     info = RecordInfo(shape, 3, mean=mean.reshape(2, 4), std=np.full(8, 2.0))
     layer = make("kRecordInput", info=info, store_conf={"mean_value": 99, "std_value": 99, **store})
@@ -66,20 +66,20 @@ def test_a_mean_for_each_channel_broadcasts():
     assert feature[0].reshape(2, 4).tolist() == [[4] * 4, [0] * 4]
 
 
-# Each image's pixels say where they are from: 100·row + column, and 10000 a channel.
+# A pixel is 100·row + column + 10000·channel, so that its value tells its position.
 SIDES = np.add.outer(100 * np.arange(8), np.arange(10))
 IMAGES = np.broadcast_to(SIDES + 10000 * np.arange(3)[:, None, None], (400, 3, 8, 10)).astype(np.float32)
 
 
-def test_padding_is_of_zeros_and_moves_the_centre_nowhere():
-    image = {"pad": 2, "cropsize": 6}
-    layer = make("kRGBImage", (5, 3, 6, 6), rgbimage_conf=image)
+def test_padding_adds_zeros_and_keeps_the_centre():
+    settings = {"pad": 2, "cropsize": 6}
+    layer = make("kRGBImage", (5, 3, 6, 6), rgbimage_conf=settings)
     x = np.random.default_rng(0).integers(1, 256, (5, 3, 6, 6)).astype(np.float32)
     assert np.array_equal(layer.compute_feature([], [x], TEST).feature, x)
-    seen = layer.compute_feature([], [x], TRAIN).feature
+    crops = layer.compute_feature([], [x], TRAIN).feature
     padded = np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)))
-    for one, whole in zip(seen, padded, strict=True):
-        assert any(np.array_equal(one, whole[:, i : i + 6, j : j + 6]) for i in range(5) for j in range(5))
+    for crop, image in zip(crops, padded, strict=True):
+        assert any(np.array_equal(crop, image[:, i : i + 6, j : j + 6]) for i in range(5) for j in range(5))
 
 
 def test_images_are_cut_from_the_centre_outside_training():
@@ -98,7 +98,7 @@ def test_images_are_cut_and_mirrored_at_random_in_training(mirror: bool):
         top, left = divmod(int(image[0, 0].min()), 100)
         assert np.array_equal(image, IMAGES[0][:, top : top + 5, left : left + 5][..., ::step])
         seen.add((top, left, step))
-    # Rows 0 to 3, columns 0 to 5, each side: 48 (or 24) cuts, all to be met among 400.
+    # Offsets 0 to 3 by 0 to 5, mirrored or not: 48 (or 24) crops, each of which occurs among 400.
     assert len(seen) >= (46 if mirror else 24)
     assert {step for _, _, step in seen} == ({1, -1} if mirror else {1})
 
@@ -132,13 +132,13 @@ def test_mnist_pixels_are_divided_then_shifted():
     np.testing.assert_allclose(feature, [[-1, 0, 1]], atol=1e-6)
 
 
-def test_labels_are_a_feature_too():
+def test_labels_are_also_a_feature():
     output = make("kLabel", (3, 4)).compute_feature([], [np.array([4, 0, 9])], TRAIN)
     assert output.feature.tolist() == output.labels.tolist() == [4, 0, 9]
     assert output.feature.dtype == np.float32
 
 
-def test_missing_labels_are_a_clear_error():
+def test_missing_labels_are_refused():
     for kind in ("kLabel", "kSoftmaxLoss"):
         shapes = [(3, 4)] * (1 if kind == "kLabel" else 2)
         sources = [None] if kind == "kLabel" else [np.zeros((3, 4), np.float32), None]

@@ -1,4 +1,4 @@
-"""A fully connected layer cut by rows that gathers activations: each part finds the whole gradient for the params."""
+"""A fully connected layer that gathers activations: each worker computes the params' gradient over the whole batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT = 20.0  # seconds
 
 @pytest.mark.parametrize("bounds", [(0, 2, 5), (0, 1, 4, 5), (0, 5)], ids=str)
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind == "kInnerProduct"], ids=str)
-def test_each_part_finds_the_gradient_of_the_whole_batch(case: LayerCase, bounds: tuple[int, ...]):
+def test_each_part_computes_the_gradient_of_the_whole_batch(case: LayerCase, bounds: tuple[int, ...]):
     ops, layer = BACKENDS["numpy"](), case.layer()
     params, (source,) = case.inputs(ops, np.float32)
     grad = read_only(np.random.default_rng(1).uniform(-1, 1, layer.shape).astype(np.float32))
@@ -39,8 +39,8 @@ def test_each_part_finds_the_gradient_of_the_whole_batch(case: LayerCase, bounds
         parts = list(threads.map(run, range(len(cuts)), timeout=WAIT))
     np.testing.assert_allclose(np.concatenate([dx for (dx,), _ in parts]), whole[0][0], 1e-5, 1e-6)
     for _, for_params in parts:
-        for found, expected in zip(for_params, whole[1], strict=True):
-            assert np.array_equal(found, expected)
+        for gradient, expected in zip(for_params, whole[1], strict=True):
+            assert np.array_equal(gradient, expected)
 
 
 def both_ways(layer: Any, params: Any, source: Any, grad: Any, ctx: Any) -> Any:

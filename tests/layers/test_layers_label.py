@@ -1,4 +1,4 @@
-"""Labels that cross between workers: as a feature there, as labels again here."""
+"""Labels that are sent to another worker as a feature, and become labels there again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def conf(name: str, source: str) -> LayerConf:
 
 
 @pytest.mark.parametrize("labels", [LABELS, read_only(np.arange(BATCH * 3).reshape(BATCH, 3))], ids=["one", "a step"])
-def test_labels_come_through_a_feature_as_they_were(labels: np.ndarray):
+def test_labels_sent_as_a_feature_are_unchanged(labels: np.ndarray):
     out = LabelsAsFeature(conf("out", "data"), [labels.shape])
     back = FeatureAsLabels(conf("back", "out"), [out.shape])
     sent = out.compute_feature([], [labels], CTX)
@@ -35,18 +35,18 @@ def test_labels_come_through_a_feature_as_they_were(labels: np.ndarray):
     assert np.array_equal(received.labels, labels)
 
 
-def test_only_makers_of_labels_say_so():
+def test_only_layers_that_make_labels_declare_it():
     assert FeatureAsLabels.makes_labels
     assert not LabelsAsFeature.makes_labels
 
 
-def test_a_source_without_labels_is_named():
+def test_a_source_without_labels_is_refused_by_name():
     out = LabelsAsFeature(conf("out", "data"), [(BATCH, 2)])
     with pytest.raises(UserError, match="'data' has no labels"):
         out.compute_feature([], [None], CTX)
 
 
-def test_labels_of_steps_where_one_a_row_is_wanted_are_refused_with_a_remedy():
+def test_labels_of_steps_are_refused_where_one_label_a_row_is_needed():
     loss = SoftmaxLoss(LayerConf(name="loss", srclayers=["ip", "words"]), [(2, 3), (2, 4)])
     with pytest.raises(
         UserError, match="'loss': takes one label a row, but .* each of 4 steps; give it per_step: true"
@@ -54,7 +54,7 @@ def test_labels_of_steps_where_one_a_row_is_wanted_are_refused_with_a_remedy():
         loss.compute_feature([], [np.zeros((2, 3), np.float32), np.zeros((2, 4), np.int64)], CTX)
 
 
-def test_labels_of_steps_need_no_layer_of_labels():
+def test_labels_of_steps_need_no_label_layer():
     with pytest.raises(
         UserError, match="'label': makes one label a row, but 'words' has one for each of 4 steps; leave"
     ):

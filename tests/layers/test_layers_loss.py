@@ -1,4 +1,4 @@
-"""Losses, accuracy and sorting: figures worked out by hand, limits, ties, labels that are none."""
+"""Losses, accuracy and sorting: figures computed by hand, limits, ties, and refused labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_loss_of_equal_scores_is_the_logarithm_of_the_number_of_classes():
     np.testing.assert_allclose(grad, (np.full((5, 10), 0.1) - np.eye(10)[labels]) * 3 / 5, rtol=1e-5)
 
 
-def test_a_hopeless_probability_costs_no_more_than_that_of_the_smallest_float():
+def test_the_loss_of_probability_0_is_that_of_the_smallest_float():
     layer = make("kSoftmaxLoss", (1, 2), (1, 2))
     output = layer.compute_feature([], [np.array([[0, 1000]], np.float32), np.array([0])], CONTEXT)
     assert output.metrics["loss"][0] == pytest.approx(-math.log(1.1754943508e-38))
@@ -44,14 +44,14 @@ def test_a_hopeless_probability_costs_no_more_than_that_of_the_smallest_float():
 
 @pytest.mark.parametrize("label", [-1, 4, 10**9])
 @pytest.mark.parametrize("kind", ["kSoftmaxLoss", "kAccuracy"])
-def test_a_label_that_is_no_class_is_named(kind: str, label: int):
+def test_a_label_that_is_no_class_is_refused(kind: str, label: int):
     layer = make(kind, (3, 4), (3, 4))
     with pytest.raises(ValueError, match=f"layer 'loss': label {label} is none of its 4 classes") as raised:
         layer.compute_feature([], [np.zeros((3, 4), np.float32), np.array([0, label, 3])], CONTEXT)
     assert "0 to 3" in str(raised.value)
 
 
-def test_the_euclidean_loss_has_no_half_and_its_gradient_a_two():
+def test_the_euclidean_loss_has_no_factor_of_one_half():
     layer = make("kEuclideanLoss", (5, 2), (5, 1, 2))
     first, second = np.full((5, 2), 3.0, np.float32), np.full((5, 1, 2), 1.0, np.float32)
     output = layer.compute_feature([], [first, second], CONTEXT)
@@ -82,7 +82,7 @@ def test_the_cross_entropy_of_large_numbers_is_finite_and_exact():
 
 
 @pytest.mark.parametrize(("norm", "lost"), [("L1", 0.5 + 1.5), ("L2", 0.25 + 2.25)])
-def test_a_margin_that_is_kept_costs_nothing(norm: str, lost: float):
+def test_a_kept_margin_has_no_loss(norm: str, lost: float):
     layer = make("kHingeLoss", (5, 3), (5, 3), hingeloss_conf={"norm": norm, "scale": 2})
     scores = np.array([[2, 1, 0]] * 4 + [[1.0, 1.5, 0.5]], np.float32)
     output = layer.compute_feature([], [scores, np.array([0, 0, 0, 0, 0])], CONTEXT)

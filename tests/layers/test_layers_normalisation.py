@@ -1,4 +1,4 @@
-"""Batch normalisation's lasting state, and dropout's share: what the contract does not see."""
+"""The running statistics of batch normalisation and the share of dropout, which the contract does not check."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batches(count: int) -> np.ndarray:
 
 
 def run(layer: Layer, data: np.ndarray, fill: float) -> list[np.ndarray]:
-    """Train on each batch in turn; return the params, whose state was ``fill`` at first."""
+    """Train on each batch in order; return the params. The state is ``fill`` at first."""
     params = [np.full(spec.shape, spec.initial if spec.trainable else fill, np.float32) for spec in layer.params]
     for step, batch in enumerate(data):
         ctx = context(OPS, rows=Rows(0, ROWS, ROWS), step=step)
@@ -35,7 +35,7 @@ def run(layer: Layer, data: np.ndarray, fill: float) -> list[np.ndarray]:
     return params
 
 
-def test_the_first_ten_batches_are_averaged_whatever_the_state_was():
+def test_the_first_ten_batches_are_averaged_for_any_initial_state():
     layer, data = make("kBM", (ROWS, 4)), batches(10)
     _, _, mean, variance = run(layer, data, fill=-50)
     np.testing.assert_allclose(mean, data.mean(axis=(0, 1)), rtol=1e-5)
@@ -48,7 +48,7 @@ def test_later_batches_count_a_tenth():
     np.testing.assert_allclose(after[2], 0.9 * before[2] + 0.1 * data[11].mean(axis=0), rtol=1e-5)
 
 
-def test_the_share_of_the_newest_batch_is_the_jobs():
+def test_the_job_sets_the_share_of_the_newest_batch():
     layer, data = make("kBM", (ROWS, 4), bm_conf={"momentum": 0.5}), batches(3)
     before, after = run(layer, data[:2], fill=0), run(layer, data, fill=0)
     np.testing.assert_allclose(after[2], 0.5 * before[2] + 0.5 * data[2].mean(axis=0), rtol=1e-5)
@@ -77,11 +77,11 @@ def test_dropout_drops_its_share_and_keeps_the_mean(ratio: float):
     feature = layer.compute_feature([], [np.ones((200, 100), np.float32)], ctx).feature
     assert (feature == 0).mean() == pytest.approx(ratio, abs=0.02)
     np.testing.assert_allclose(np.unique(feature), [0, 1 / (1 - ratio)], rtol=1e-6)
-    other = layer.compute_feature([], [np.ones((200, 100), np.float32)], replace(ctx, step=4)).feature
-    assert not np.array_equal(feature, other)
+    next_feature = layer.compute_feature([], [np.ones((200, 100), np.float32)], replace(ctx, step=4)).feature
+    assert not np.array_equal(feature, next_feature)
 
 
-def test_dropout_of_channels_and_of_rows_drops_them_whole():
+def test_dropout_of_channels_and_of_rows_drops_all_their_numbers():
     x, ctx = np.ones((200, 30, 2, 3), np.float32), context(OPS, rows=Rows(0, 200, 200))
     for unit, axes in (("kChannel", (2, 3)), ("kRow", (1, 2, 3))):
         layer = make("kDropout", x.shape, dropout_conf={"unit": unit, "dropout_ratio": 0.25})
@@ -92,7 +92,7 @@ def test_dropout_of_channels_and_of_rows_drops_them_whole():
         np.testing.assert_allclose(np.unique(feature), [0, 1 / 0.75], rtol=1e-6)
 
 
-def test_dropout_hands_on_the_very_array_where_it_has_nothing_to_do():
+def test_dropout_passes_on_the_same_array_outside_training():
     x = np.ones((5, 3), np.float32)
     assert make("kDropout", x.shape).compute_feature([], [x], context(OPS, Phase.kTest)).feature is x
     layer = make("kDropout", x.shape, dropout_conf={"dropout_ratio": 0.0})

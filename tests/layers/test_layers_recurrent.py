@@ -1,4 +1,4 @@
-"""Recurrent layers, embeddings and one-hot vectors: beside PyTorch, of any length, and what is refused."""
+"""Recurrent layers, embeddings and one-hot vectors: agreement with PyTorch, lengths, and refused sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recurrent(kind: str, *shapes: tuple[int, ...], **settings: Any) -> LayerCase
 
 
 class Peer:
-    """PyTorch's layer with the params of ours; of its two biases, the second is zero."""
+    """PyTorch's layer with the same params; the second of its two biases is zero."""
 
     def __init__(self, kind: str, layer: Layer, params: list[np.ndarray]):
         torch = pytest.importorskip("torch")
@@ -38,13 +38,15 @@ class Peer:
         self.leaves = [torch.tensor(param, requires_grad=True) for param in params]
         count = len(params) // (2 if both else 1)
         self.named = {}
-        for suffix, own in (("", self.leaves[:count]), ("_reverse", self.leaves[count:])):
-            if own:
+        for suffix, leaves in (("", self.leaves[:count]), ("_reverse", self.leaves[count:])):
+            if leaves:
                 if kind == "kGRU":
-                    own = [torch.cat([own[k + 1], own[k], own[k + 2]]) for k in range(0, count, 3)]
-                zeros = torch.zeros_like(own[2])
+                    leaves = [torch.cat([leaves[k + 1], leaves[k], leaves[k + 2]]) for k in range(0, count, 3)]
+                zeros = torch.zeros_like(leaves[2])
                 names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-                self.named.update({f"{name}{suffix}": value for name, value in zip(names, [*own, zeros], strict=True)})
+                self.named.update(
+                    {f"{name}{suffix}": value for name, value in zip(names, [*leaves, zeros], strict=True)}
+                )
 
     def __call__(self, x: Any, lengths: np.ndarray | None, state: Any = None) -> tuple[Any, Any]:
         import torch
@@ -61,7 +63,7 @@ class Peer:
 @every_kind
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("with_lengths", [False, True])
-def test_recurrent_layers_are_torchs(kind: str, bidirectional: bool, with_lengths: bool):
+def test_recurrent_layers_agree_with_torch(kind: str, bidirectional: bool, with_lengths: bool):
     torch = pytest.importorskip("torch")
     case = recurrent(kind, SEQUENCES, *[(BATCH, TIMES)] * with_lengths, bidirectional=bidirectional)
     layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
@@ -80,7 +82,7 @@ def test_recurrent_layers_are_torchs(kind: str, bidirectional: bool, with_length
 
 @every_kind
 def test_a_state_is_carried_over(kind: str):
-    """Two batches of halves, the state going from one to the other, give what one batch of whole sequences gives."""
+    """Two batches of half sequences, with the state carried over, give the same as one batch of whole sequences."""
     torch = pytest.importorskip("torch")
     case = recurrent(kind, SEQUENCES, carry=True)
     layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
@@ -99,7 +101,7 @@ def test_a_state_is_carried_over(kind: str):
 
 @every_kind
 def test_without_its_state_param_every_sequence_begins_with_zeros(kind: str):
-    """As in the nets of phases that do not train, which have no such param."""
+    """Nets of phases other than training have no such param."""
     carrying, plain = recurrent(kind, SEQUENCES, carry=True), recurrent(kind, SEQUENCES)
     params, sources = plain.inputs(NUMPY, np.float64)
     output = carrying.layer().compute_feature(params, sources, context(NUMPY))
@@ -111,32 +113,32 @@ def test_without_its_state_param_every_sequence_begins_with_zeros(kind: str):
 
 @pytest.mark.parametrize("kind", ["kGRU", "kRNN"])
 def test_steps_of_copies_make_a_sequence(kind: str):
-    """Features and gradients of a chain of copies, each of which has its own step, are those of the sequence layer."""
+    """A chain of copies, one for each step, has the features and gradients of the sequence layer."""
     case = recurrent(kind, SEQUENCES)
     whole, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
     first, later = recurrent(kind, (BATCH, INPUTS)).layer(), recurrent(kind, (BATCH, INPUTS), (BATCH, SIZE)).layer()
     ctx, grad = context(NUMPY), np.random.default_rng(0).normal(size=whole.shape)
     expected = whole.compute_feature(params, sources, ctx)
     expected_dx, expected_dw = whole.compute_gradient(params, sources, expected, grad, [True], ctx)
-    taken, outputs = [], []
+    sources_by_time, outputs = [], []
     for time in range(TIMES):
-        taken.append([sources[0][:, time], *(output.feature for output in outputs[-1:])])
-        outputs.append((later if time else first).compute_feature(params, taken[-1], ctx))
+        sources_by_time.append([sources[0][:, time], *(output.feature for output in outputs[-1:])])
+        outputs.append((later if time else first).compute_feature(params, sources_by_time[-1], ctx))
     np.testing.assert_allclose(np.stack([o.feature for o in outputs], axis=1), expected.feature, rtol=1e-12)
     dh, dw = np.zeros((BATCH, SIZE)), [np.zeros_like(param) for param in params]
     for time in reversed(range(TIMES)):
         copy, needs = (later, [True, True]) if time else (first, [True])
         (dx, *dstate), gradients = copy.compute_gradient(
-            params, taken[time], outputs[time], grad[:, time] + dh, needs, ctx
+            params, sources_by_time[time], outputs[time], grad[:, time] + dh, needs, ctx
         )
         dh, dw = dstate[0] if dstate else None, [a + b for a, b in zip(dw, gradients, strict=True)]
         np.testing.assert_allclose(dx, expected_dx[0][:, time], rtol=1e-9, atol=1e-12)
-    for one, other in zip(dw, expected_dw, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    for gradient, expected_gradient in zip(dw, expected_dw, strict=True):
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-9, atol=1e-12)
 
 
-def test_singas_own_figures():
-    """Of its unit test: all params 0.5, two hidden units, one-hot inputs of four."""
+def test_figures_of_singas_unit_test():
+    """All params are 0.5, with two hidden units and one-hot inputs of four."""
     layer = LayerCase("kGRU", ((1, 2, 4),), {"gru_conf": {"dim_hidden": 2}}).layer()
     params = [np.full(spec.shape, 0.5, np.float32) for spec in layer.params]
     x = np.eye(4, dtype=np.float32)[None, :2]
@@ -144,7 +146,7 @@ def test_singas_own_figures():
     np.testing.assert_allclose(feature[0], [[0.204824] * 2, [0.346753] * 2], rtol=1e-5)
 
 
-def test_an_embedding_is_torchs():
+def test_an_embedding_agrees_with_torch():
     torch = pytest.importorskip("torch")
     case = LayerCase("kEmbedding", ((BATCH, 4),), {"embedding_conf": {"vocab_size": 7, "feature_dim": 3}}, codes=7)
     layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
@@ -160,7 +162,7 @@ def test_an_embedding_is_torchs():
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float32])
-def test_codes_come_in_any_type_and_make_zeros_after_the_end(dtype: type):
+def test_codes_of_any_dtype_make_zeros_after_the_end(dtype: type):
     layer = LayerCase("kOneHot", ((2, 3),), {"onehot_conf": {"vocab_size": 3}, "unroll_len": 2}).layer()
     codes = np.array([[2, 0, 1], [1, 1, 0]]).astype(dtype)
     feature = layer.compute_feature((), [codes], context(NUMPY)).feature
@@ -171,7 +173,7 @@ def test_codes_come_in_any_type_and_make_zeros_after_the_end(dtype: type):
 
 
 @pytest.mark.parametrize("code", [3, -2, 0.5])
-def test_what_is_no_code_is_refused(code: float):
+def test_numbers_that_are_no_codes_are_refused(code: float):
     layer = LayerCase("kOneHot", ((1, 2),), {"onehot_conf": {"vocab_size": 3}}).layer()
     with pytest.raises(UserError, match=rf"'layer'.*'source0' gives {code}.* 0 to 2"):
         layer.compute_feature((), [np.array([[0, code]])], context(NUMPY))
@@ -194,7 +196,7 @@ def test_what_is_no_code_is_refused(code: float):
     ],
     ids=lambda value: value if isinstance(value, str) else str(value),
 )
-def test_what_they_cannot_take_is_refused_at_once(case: LayerCase, message: str):
+def test_unsuitable_sources_are_refused_in_the_constructor(case: LayerCase, message: str):
     with pytest.raises(JobError, match=f"'layer'.*{message}"):
         case.layer()
 

@@ -1,4 +1,4 @@
-"""What a layer refuses where it is made: each message names the layer, the fault and a remedy."""
+"""Configurations that layers refuse in their constructors: each message names the layer, the fault and a remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kDummy", {"dummy_conf": {"input": True, "shape": [6, 2]}}, [ROWS], ["takes no source layer, not 1"]),
     ("kAdd", {}, [], ["at least 1 source layer, not 0"]),
     ("kSigmoidCrossEntropyLoss", {}, [ROWS], ["takes 2 source layers, not 1"]),
-    # Configurations that are missing or cannot be meant.
+    # Configurations that are missing or invalid.
     ("kConvolution", {}, [IMAGES], ["needs convolution_conf { num_filters"]),
     ("kInnerProduct", {}, [ROWS], ["needs innerproduct_conf { num_output"]),
     ("kCSVOutput", {}, [ROWS], ["needs store_conf { path"]),
@@ -68,7 +68,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
         ["takes the whole image, 8 x 8", "leave out kernel and pad"],
     ),
     ("kLayerNorm", {"layernorm_conf": {"first_axis": 2}}, [ROWS], ["first_axis is 2", "'data' gives 6 x 12", "1 to 1"]),
-    # Shapes that do not go together.
+    # Shapes that do not fit each other.
     ("kAdd", {}, [ROWS, (6, 11)], ["'data' gives 6 x 12, 'more' 6 x 11", "to one shape"]),
     ("kMultiply", {}, [IMAGES, ROWS], ["'data' gives 6 x 3 x 8 x 8", "by kConvolution or kInnerProduct"]),
     ("kHingeLoss", {"hingeloss_conf": {"topk": 13}}, [ROWS, ROWS], ["topk is 13", "12 classes"]),

@@ -1,4 +1,4 @@
-"""The shapes of SINGA's example nets, and that declared shapes hold for any window."""
+"""The shapes of SINGA's example nets; declared shapes are right for any window."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NUMPY = BACKENDS["numpy"]()
 
 
 def against_torch(case: LayerCase, peer: Callable[..., Any]) -> None:
-    """Compare the feature and all gradients of a layer with those of ``peer(params, sources)``, which is torch's."""
+    """Compare the feature and all gradients of a layer with those of ``peer(params, sources)``, in PyTorch."""
     layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
     tensors = [torch.tensor(array, requires_grad=array.dtype == np.float64) for array in (*params, *sources)]
     theirs = peer(tensors[: len(params)], tensors[len(params) :])
@@ -155,15 +155,15 @@ def test_hinge_loss(p: int):
     )
 
 
-def test_top_k_is_torchs():
+def test_top_k_agrees_with_torch():
     case = LayerCase("kArgSort", (ROWS,), {"argsort_conf": {"topk": 5}})
     _, sources = case.inputs(NUMPY, np.float32)
     feature = case.layer().compute_feature([], sources, context(NUMPY)).feature
     assert feature.tolist() == torch.tensor(np.array(sources[0])).topk(5).indices.tolist()
 
 
-def test_a_net_of_layers_is_torchs():
-    """Convolution, pooling, normalisation and an inner product in a row: flattening keeps torch's order of weights."""
+def test_a_net_of_layers_agrees_with_torch():
+    """A chain of convolution, pooling, normalisation and inner product; flattening keeps torch's order of weights."""
     shapes = [(BATCH, 3, 9, 8), (BATCH, 4, 9, 8), (BATCH, 4, 4, 3)]
     cases = [
         LayerCase("kConvolution", (shapes[0],), {"convolution_conf": {"num_filters": 4, "pad": 1}}),
@@ -172,11 +172,11 @@ def test_a_net_of_layers_is_torchs():
     ]
     pixels = np.random.default_rng(2).integers(0, 256, shapes[0]).astype(np.uint8)
     data = LayerCase("kRecordInput", (), {"store_conf": {"std_value": 255}}, info=RecordInfo((3, 9, 8), BATCH))
-    mine = data.layer().compute_feature([], [Records(pixels)], context(NUMPY)).feature
+    feature = data.layer().compute_feature([], [Records(pixels)], context(NUMPY)).feature
     params = [case.inputs(NUMPY, np.float32)[0] for case in cases]
     for case, values in zip(cases, params, strict=True):
-        mine = case.layer().compute_feature(values, [mine], context(NUMPY)).feature
+        feature = case.layer().compute_feature(values, [feature], context(NUMPY)).feature
     (w1, b1), _, (w2, b2) = ([torch.tensor(np.array(value)) for value in values] for values in params)
     theirs = functional.conv2d(torch.tensor(pixels) / 255, w1.reshape(4, 3, 3, 3), b1, padding=1)
     theirs = functional.max_pool2d(theirs, 3, 2).reshape(BATCH, -1) @ w2.T + b2
-    np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(feature, theirs.numpy(), rtol=1e-5, atol=1e-5)

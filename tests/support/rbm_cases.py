@@ -15,12 +15,12 @@ from tests.support.training_cases import NUMPY, build, layer
 
 
 def machine(hidden: int, source: str = "data", name: str = "", visible: Any = (), **conf: Any) -> list[LayerConf]:
-    """The two sides of a machine; ``conf`` are settings of its hidden side, ``visible`` more of the visible one's."""
+    """Return both sides of a machine; ``conf`` has settings of the hidden side, ``visible`` of the visible side."""
     vis, hid = f"vis{name}", f"hid{name}"
     bias = [{}] if conf.get("bias_term", True) else []
-    one = {"hdim": hidden, "bias_term": conf.get("bias_term", True), **dict(visible)}
+    visible_conf = {"hdim": hidden, "bias_term": conf.get("bias_term", True), **dict(visible)}
     return [
-        layer(vis, "kRBMVis", source, hid, rbm_conf=one, param=[{"name": f"w{name}"}, *bias]),
+        layer(vis, "kRBMVis", source, hid, rbm_conf=visible_conf, param=[{"name": f"w{name}"}, *bias]),
         layer(hid, "kRBMHid", vis, rbm_conf={"hdim": hidden, **conf}, param=[{"share_from": f"w{name}"}, *bias]),
     ]
 
@@ -46,7 +46,7 @@ def values_of(net: NeuralNet, scale: float = 1.0, seed: int = 0) -> dict[str, np
 def cd(
     net: NeuralNet, values: Mapping[str, Any], data: Any, ctx: Context, steps: int = 1
 ) -> tuple[dict[str, np.ndarray], dict]:
-    """Run one iteration of kCD on ``data``; return what it pushed, and the metrics."""
+    """Run one iteration of kCD on ``data``; return the gradients that it pushed, and the metrics."""
     pushed: dict[str, np.ndarray] = {}
 
     def push(name: str, gradient: np.ndarray) -> None:
@@ -62,12 +62,12 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def states(units: int) -> np.ndarray:
-    """All states of so many binary units, (2^units, units) float64."""
+    """Return all states of ``units`` binary units, (2^units, units) float64."""
     return (np.arange(2**units)[:, None] >> np.arange(units) & 1).astype(np.float64)
 
 
 class Exact(NamedTuple):
-    """A machine of few binary units, about which everything can be computed by going through all states."""
+    """A machine of a few binary units, whose distribution is computed exactly by a sum over all states."""
 
     w: np.ndarray
     a: np.ndarray
@@ -88,14 +88,16 @@ class Exact(NamedTuple):
     def likelihood_gradient(self, data: np.ndarray) -> list[np.ndarray]:
         """The gradient of -log P(data) for w, a and b."""
         p, v = self.visible(), states(len(self.a))
-        return [model - real for model, real in zip(self.statistics(v, p), self.statistics(data), strict=True)]
+        return [
+            model - data_mean for model, data_mean in zip(self.statistics(v, p), self.statistics(data), strict=True)
+        ]
 
     def cd_gradient(self, data: np.ndarray) -> list[np.ndarray]:
-        """The gradient that CD-1 has on the average: the sample of the hidden units goes through all states."""
+        """The expected gradient of CD-1, over all states of the hidden units."""
         h, p = states(len(self.b)), sigmoid(data @ self.w.T + self.b)
         chance = np.prod(np.where(h[None] == 1, p[:, None], 1 - p[:, None]), axis=2)  # (rows, states)
         model = self.statistics(sigmoid(h @ self.w + self.a), chance.mean(axis=0))
-        return [one - real for one, real in zip(model, self.statistics(data), strict=True)]
+        return [model_mean - data_mean for model_mean, data_mean in zip(model, self.statistics(data), strict=True)]
 
     def statistics(self, v: np.ndarray, p: np.ndarray | None = None) -> list[np.ndarray]:
         """The mean of h v, v and h over rows of the visible units, which have the probabilities ``p``."""

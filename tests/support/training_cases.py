@@ -1,4 +1,4 @@
-"""Small nets to train, layers that watch what is done with them, and plain ways to run an iteration."""
+"""Small nets for tests of training, and functions that run one iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMPY = get_ops("numpy")
 
 @register("layer", "Exact")
 class Exact(Layer):
-    """Hands on the records as they are, in float64 where they are: nothing rounds a numerical gradient."""
+    """Passes on the records unchanged, also in float64, so that numerical gradients are not rounded."""
 
     is_input = True
 
@@ -49,8 +49,8 @@ class Average(Layer):
 
 
 def layer(name: str, kind: str, *srclayers: str, **more: Any) -> LayerConf:
-    own = {} if kind.startswith("k") else {"type": "kUserLayer", "user_type": kind}
-    return LayerConf(**{"name": name, "type": kind, "srclayers": list(srclayers), **own, **more})
+    user_type = {} if kind.startswith("k") else {"type": "kUserLayer", "user_type": kind}
+    return LayerConf(**{"name": name, "type": kind, "srclayers": list(srclayers), **user_type, **more})
 
 
 def dense(name: str, source: str, outputs: int = 3, *param: dict, **conf: Any) -> LayerConf:

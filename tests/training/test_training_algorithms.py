@@ -13,11 +13,11 @@ def test_back_propagation_is_kbp():
 
 
 @pytest.mark.parametrize("alg", [alg for alg in AlgType if alg is not AlgType.kUserAlg])
-def test_every_algorithm_that_a_job_can_name_is_there(alg):
+def test_every_algorithm_that_a_job_can_name_is_registered(alg):
     assert callable(algorithm(AlgConf(alg=alg)))
 
 
-def test_a_users_own_may_be_a_function_or_a_class_that_takes_its_configuration():
+def test_a_users_algorithm_may_be_a_function_or_a_class_made_from_its_configuration():
     @register("algorithm", "Nothing")
     def nothing(net, values, records, ctx, push):
         return {}
@@ -31,8 +31,8 @@ def test_a_users_own_may_be_a_function_or_a_class_that_takes_its_configuration()
             return {"steps": (self.conf.cd_conf.cd_k, 1)}
 
     assert algorithm(AlgConf(alg="kUserAlg", user_alg="Nothing")) is nothing
-    own = algorithm(AlgConf(alg="kUserAlg", user_alg="Configured", cd_conf={"cd_k": 4}))
-    assert own(None, {}, {}, None, None) == {"steps": (4, 1)}
+    train_one_batch = algorithm(AlgConf(alg="kUserAlg", user_alg="Configured", cd_conf={"cd_k": 4}))
+    assert train_one_batch(None, {}, {}, None, None) == {"steps": (4, 1)}
 
 
 def test_a_name_that_is_not_registered_is_refused():

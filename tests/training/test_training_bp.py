@@ -1,4 +1,4 @@
-"""kBP: right gradients, handed over in the right order, and nothing held longer than it must be."""
+"""kBP: gradients are right, pushed in the right order, and no array is kept longer than needed."""
 
 import weakref
 from collections.abc import Mapping
@@ -42,30 +42,30 @@ def numerical_gradients(net, values, records, ctx, step=1e-6):
         _, metrics = forward(net, values, records, ctx)
         return metrics["loss"][0] / ctx.rows.total
 
-    found = {}
+    slopes = {}
     for name, value in values.items():
-        found[name] = np.zeros_like(value)
+        slopes[name] = np.zeros_like(value)
         for index in np.ndindex(value.shape):
             kept = value[index]
             value[index] = kept + step
             above = loss()
             value[index] = kept - step
-            found[name][index] = (above - loss()) / (2 * step)
+            slopes[name][index] = (above - loss()) / (2 * step)
             value[index] = kept
-    return found
+    return slopes
 
 
-def assert_same_gradients(found, expected, atol=1e-8):
-    assert set(found) == set(expected)
+def assert_same_gradients(actual, expected, atol=1e-8):
+    assert set(actual) == set(expected)
     for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=atol, err_msg=name)
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-6, atol=atol, err_msg=name)
 
 
 def test_gradients_of_a_convnet_are_the_slopes_of_its_loss():
     net = convnet()
     values, records = values_of(net), records_of(net)
-    found, _ = gradients(net, values, records)
-    assert_same_gradients(found, numerical_gradients(net, values, records, context(net)))
+    pushed, _ = gradients(net, values, records)
+    assert_same_gradients(pushed, numerical_gradients(net, values, records, context(net)))
 
 
 def test_gradients_of_a_convnet_are_those_of_torch():
@@ -73,7 +73,7 @@ def test_gradients_of_a_convnet_are_those_of_torch():
     functional = torch.nn.functional
     net = convnet()
     values, records = values_of(net), records_of(net)
-    found, metrics = gradients(net, values, records)
+    pushed, metrics = gradients(net, values, records)
     p = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
     x = torch.tensor(records["data"].data)
     x = functional.conv2d(x, p["conv1_weight"].reshape(3, 2, 3, 3), p["conv1_bias"], padding=1)
@@ -85,11 +85,11 @@ def test_gradients_of_a_convnet_are_those_of_torch():
     loss = functional.cross_entropy(x, torch.tensor(records["data"].labels))
     loss.backward()
     assert metrics["loss"] == (pytest.approx(loss.item() * 4), 4)
-    assert_same_gradients(found, {name: tensor.grad.numpy() for name, tensor in p.items()})
+    assert_same_gradients(pushed, {name: tensor.grad.numpy() for name, tensor in p.items()})
 
 
-def test_gradients_of_fused_layers_are_the_slopes_of_the_loss_and_those_of_each_alone():
-    """A residual block; the slopes are those of ``forward``, which leaves the layers alone."""
+def test_gradients_of_fused_layers_are_the_slopes_of_the_loss_and_those_of_single_layers():
+    """A residual block; the slopes are those of ``forward``, which does not fuse layers."""
     net = build(
         conv("low", "data", 2),
         layer("low_bn", "kBM", "low"),
@@ -103,14 +103,14 @@ def test_gradients_of_fused_layers_are_the_slopes_of_the_loss_and_those_of_each_
         shape=(2, 4, 4),
     )
     values, records = values_of(net), records_of(net)
-    found, metrics = gradients(net, values, records)
+    pushed, metrics = gradients(net, values, records)
     assert len(net.fused.nodes) == len(net.nodes) - 3
     expected, others = gradients(net, values, records, algorithm=back_propagate)
     assert metrics == {name: pytest.approx(metric, rel=1e-12) for name, metric in others.items()}
-    assert_same_gradients(found, expected, atol=1e-14)
+    assert_same_gradients(pushed, expected, atol=1e-14)
     slopes = numerical_gradients(net, values, records, context(net))
     trained = [name for name, param in net.params.items() if param.trainable]
-    assert_same_gradients({name: found[name] for name in trained}, {name: slopes[name] for name in trained})
+    assert_same_gradients({name: pushed[name] for name in trained}, {name: slopes[name] for name in trained})
 
 
 def test_an_observer_is_called_for_each_pass_and_changes_no_number():
@@ -154,7 +154,7 @@ def random_nets(draw):
         elif kind == "kConcate":
             sources = [source, *draw(st.lists(st.sampled_from(earlier), min_size=1, max_size=2))]
             layers.append(layer(name, kind, *sources, concate_conf={"concate_dim": 1}))
-            outputs[name] = sum(outputs[one] for one in sources)
+            outputs[name] = sum(outputs[source] for source in sources)
         else:
             layers.append(layer(f"{name}cut", kind, source, slice_conf={"slice_dim": 1, "num_slices": 2}))
             layers += [layer(f"{name}left", "kSTanh", f"{name}cut"), layer(name, "kSTanh", f"{name}cut")]
@@ -164,22 +164,22 @@ def random_nets(draw):
 
 
 def test_no_gradient_passes_through_a_loss():
-    """A layer may look at what a loss makes, and be trained by another loss, but does not train what lies below."""
+    """A layer after a loss can be trained by another loss, but passes no gradient to the layers below the first one."""
     aux = layer("aux", "kSoftmaxLoss", "a", "data")
     net = build(dense("a", "data"), aux, dense("top", "aux"), LOSS)
     alone = build(dense("a", "data"), aux)
     values, records = values_of(net), records_of(net)
-    found, _ = gradients(net, values, records)
-    assert found["top_weight"].any()
-    np.testing.assert_array_equal(found["a_weight"], gradients(alone, values, records)[0]["a_weight"])
+    pushed, _ = gradients(net, values, records)
+    assert pushed["top_weight"].any()
+    np.testing.assert_array_equal(pushed["a_weight"], gradients(alone, values, records)[0]["a_weight"])
 
 
 @settings(max_examples=25)
 @given(random_nets())
 def test_gradients_of_random_nets_are_the_slopes_of_their_losses(net):
     values, records = values_of(net), records_of(net)
-    found, _ = gradients(net, values, records)
-    assert_same_gradients(found, numerical_gradients(net, values, records, context(net)))
+    pushed, _ = gradients(net, values, records)
+    assert_same_gradients(pushed, numerical_gradients(net, values, records, context(net)))
 
 
 def test_a_shared_param_gets_the_sum_of_what_separate_ones_would_get():
@@ -190,10 +190,10 @@ def test_a_shared_param_gets_the_sum_of_what_separate_ones_would_get():
     separate = build(first, second, dense("top", "b"), LOSS)
     tied = build(first, dense("b", "a", 5, {"name": "v", "share_from": "w"}, {"name": "c"}), dense("top", "b"), LOSS)
     values = values_of(tied)
-    found, _ = gradients(tied, values, records_of(tied))
+    pushed, _ = gradients(tied, values, records_of(tied))
     apart, _ = gradients(separate, {**values, "v": values["w"]}, records_of(tied))
-    np.testing.assert_allclose(found["w"], apart["w"] + apart["v"], rtol=1e-12)
-    assert list(found) == ["top_weight", "top_bias", "c", "w", "b"]  # w waits for the lowest layer that uses it
+    np.testing.assert_allclose(pushed["w"], apart["w"] + apart["v"], rtol=1e-12)
+    assert list(pushed) == ["top_weight", "top_bias", "c", "w", "b"]  # w comes after the lowest layer that uses it
 
 
 def test_tied_transposed_weights_get_one_gradient():
@@ -203,12 +203,12 @@ def test_tied_transposed_weights_get_one_gradient():
         layer("loss", "kEuclideanLoss", "out", "data"),
     )
     values, records = values_of(net), records_of(net)
-    found, _ = gradients(net, values, records)
-    assert_same_gradients(found, numerical_gradients(net, values, records, context(net)))
+    pushed, _ = gradients(net, values, records)
+    assert_same_gradients(pushed, numerical_gradients(net, values, records, context(net)))
 
 
 class Watched(Mapping):
-    """A mapping that tells when it is asked."""
+    """A mapping that records its look-ups."""
 
     def __init__(self, inner, log):
         self.inner, self.log = inner, log
@@ -223,8 +223,8 @@ class Watched(Mapping):
     __len__ = __iter__
 
 
-def test_values_are_asked_for_bottom_first_and_gradients_pushed_top_first():
-    """A value is awaited only at the layer that needs it, and a gradient leaves before the next layer's backward."""
+def test_values_are_looked_up_bottom_first_and_gradients_pushed_top_first():
+    """A param is looked up right before its layer; a gradient is pushed before the next layer's backward pass."""
     net = build(dense("a", "data"), layer("spy", "Spy", "a"), dense("top", "spy"), LOSS)
     log = net.layer("spy").log = []
     bp(
@@ -239,7 +239,7 @@ def test_values_are_asked_for_bottom_first_and_gradients_pushed_top_first():
 
 @register("layer", "Spy")
 class Spy(Layer):
-    """The identity; writes down when it is called, and what it made and saw."""
+    """The identity; records its calls, its features and its gradients."""
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)
@@ -268,7 +268,7 @@ def spies(count):
     return build(dense("a", "data"), *chain, dense("top", names[-1]), LOSS)
 
 
-def test_forward_frees_each_feature_as_soon_as_the_next_is_there():
+def test_forward_frees_each_feature_as_soon_as_the_next_is_computed():
     net, seen = spies(4), []
     below = [net.layer(f"s{k}") for k in range(4)]
     for k in (1, 2, 3):
@@ -280,11 +280,11 @@ def test_forward_frees_each_feature_as_soon_as_the_next_is_there():
 
         below[k].compute_feature = watched
     forward(net, values_of(net), records_of(net), context(net))
-    assert [counts[:-1] for counts in seen] == [[], [0], [0, 0]]  # only the layer right below still lives
+    assert [counts[:-1] for counts in seen] == [[], [0], [0, 0]]  # only the feature right below is alive
     assert alive(net) == [0, 0, 0, 0]
 
 
-def test_forward_keeps_what_it_is_asked_for():
+def test_forward_returns_the_outputs_of_the_named_layers():
     net = spies(2)
     outputs, metrics = forward(net, values_of(net), records_of(net), context(net), keep=["s0", "loss"])
     assert list(outputs) == ["s0", "loss"]
@@ -299,23 +299,23 @@ def test_backward_frees_features_and_gradients_on_its_way_down():
     net = spies(3)
     counts = []
     bp(net, values_of(net), records_of(net), context(net), lambda name, _: counts.append((name, alive(net))))
-    # At the top layer's push all features live, and its own gradient besides; at the bottom only the last gradient.
+    # At the top layer's push all features and its gradient are alive; at the bottom only the last gradient.
     assert counts[0] == ("top_weight", [2, 2, 2])
     assert counts[-1][0] == "a_bias"
     assert counts[-1][1][1:] == [0, 0]
     assert alive(net) == [0, 0, 0]
 
 
-def test_features_below_all_params_do_not_wait_for_backward():
-    """Whole images before a crop, say: only the crop is needed once more, by the first layer with params."""
+def test_features_below_all_params_are_freed_before_the_backward_pass():
+    """For instance whole images before a crop: only the crop is needed again, by the first layer with params."""
     net = build(layer("image", "Spy", "data"), layer("crop", "Spy", "image"), dense("top", "crop"), LOSS)
     counts = []
     bp(net, values_of(net), records_of(net), context(net), lambda name, _: counts.append(alive(net)))
     assert counts[0] == [0, 1]
 
 
-def test_pushed_gradients_are_given_away():
-    """Whoever takes a gradient may write into it without disturbing anything else."""
+def test_pushed_gradients_belong_to_the_callee():
+    """The callee may write to a pushed gradient without changing any other."""
     net = convnet()
     values, records = values_of(net), records_of(net)
     expected, _ = gradients(net, values, records)
@@ -337,9 +337,9 @@ def test_the_parts_of_a_batch_add_up_to_the_whole():
     total, sums = dict.fromkeys(whole, 0.0), {}
     for start, stop in ((0, 1), (1, 5), (5, 7)):
         part = {"data": Records(data[start:stop], labels[start:stop])}
-        found, some = gradients(net, values, part, context(net, Rows(start, stop, 7)))
+        pushed, some = gradients(net, values, part, context(net, Rows(start, stop, 7)))
         for name in whole:
-            total[name] = total[name] + found[name]
+            total[name] = total[name] + pushed[name]
         for name, (value, count) in some.items():
             sums[name] = (sums.get(name, (0, 0))[0] + value, sums.get(name, (0, 0))[1] + count)
     assert_same_gradients(total, whole)
@@ -350,32 +350,32 @@ def test_the_parts_of_a_batch_add_up_to_the_whole():
 def test_the_new_state_is_pushed_in_place_of_a_gradient():
     net = build(layer("mean", "Average", "data"), dense("top", "mean"), LOSS)
     records = records_of(net)
-    found, _ = gradients(net, values_of(net), records)
-    assert list(found) == ["top_weight", "top_bias", "mean_scale", "mean_mean"]
-    np.testing.assert_allclose(found["mean_mean"], records["data"].data.mean(axis=0))
+    pushed, _ = gradients(net, values_of(net), records)
+    assert list(pushed) == ["top_weight", "top_bias", "mean_scale", "mean_mean"]
+    np.testing.assert_allclose(pushed["mean_mean"], records["data"].data.mean(axis=0))
 
 
-def test_state_that_stays_is_pushed_as_it_is_but_as_a_copy():
+def test_unchanged_state_is_pushed_as_a_copy():
     net = build(layer("still", "Average", "data"), dense("top", "still"), LOSS)
     values = values_of(net)
-    found, _ = gradients(net, values, records_of(net))
-    np.testing.assert_array_equal(found["still_mean"], values["still_mean"])
-    assert not np.shares_memory(found["still_mean"], values["still_mean"])
+    pushed, _ = gradients(net, values, records_of(net))
+    np.testing.assert_array_equal(pushed["still_mean"], values["still_mean"])
+    assert not np.shares_memory(pushed["still_mean"], values["still_mean"])
 
 
 def test_params_that_no_loss_depends_on_get_zeros():
-    """Servers wait for every param of the net: each is pushed every time."""
+    """Servers wait for a gradient of every param in each step."""
     net = build(
         dense("a", "data"), dense("unused", "a", 2), layer("sort", "kArgSort", "unused"), dense("top", "a"), LOSS
     )
-    found, _ = gradients(net, values_of(net), records_of(net))
-    assert set(found) == set(net.params)
-    assert not found["unused_weight"].any()
-    assert found["unused_weight"].shape == (2, 3)
-    assert found["a_weight"].any()
+    pushed, _ = gradients(net, values_of(net), records_of(net))
+    assert set(pushed) == set(net.params)
+    assert not pushed["unused_weight"].any()
+    assert pushed["unused_weight"].shape == (2, 3)
+    assert pushed["a_weight"].any()
 
 
-def test_metrics_of_auxiliary_losses_bear_their_names():
+def test_metrics_of_auxiliary_losses_have_their_names():
     net = build(
         dense("a", "data"), layer("aux", "kSoftmaxLoss", "a", "data"), dense("top", "a"),
         layer("loss", "kEuclideanLoss", "top", "a"),
@@ -406,7 +406,7 @@ def test_an_error_in_a_layer_names_it():
     assert caught.value.__notes__ == ["in compute_feature of layer 'spy'"]
 
 
-def test_no_gradient_is_asked_for_records():
+def test_records_need_no_gradient():
     net = build(dense("top", "data"), LOSS)
     asked = []
     original = net.layer("top").compute_gradient
@@ -437,9 +437,9 @@ def test_gradients_over_joined_rows_are_the_slopes_of_the_loss_over_all_of_them(
         layer("loss", "kSoftmaxLoss", "top", "both"),
     )
     values, records = values_of(net), records_of(net)
-    found, metrics = gradients(net, values, records)
+    pushed, metrics = gradients(net, values, records)
     assert metrics["loss"][1] == 8
     expected = numerical_gradients(net, values, records, context(net))
     slopes = [name for name, param in net.params.items() if param.spec.trainable]
     for name in slopes:  # the loss is a mean over twice the rows of the net's batch
-        np.testing.assert_allclose(found[name], expected[name] / 2, rtol=1e-5, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(pushed[name], expected[name] / 2, rtol=1e-5, atol=1e-7, err_msg=name)

@@ -1,4 +1,4 @@
-"""Contrastive divergence: against plain numpy, PyTorch, and machines small enough to go through all of their states."""
+"""Contrastive divergence: against plain numpy, PyTorch, and machines small enough for sums over all states."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data_of(rows: int = ROWS, units: int = UNITS) -> np.ndarray:
 
 
 def transcription(values, data, ctx: Context, steps: int, hidden_gaussian=False, visible_gaussian=False):
-    """CD-k as it is written down, one matrix after the other: the gradients, and Σ (v - v')² after the first step."""
+    """CD-k in plain numpy: return the gradients, and Σ (v - v')² after the first step."""
     w, a, b = values["w"], values.get("vis_bias", 0), values.get("hid_bias", 0)
     hidden = mean = data @ w.T + b if hidden_gaussian else sigmoid(data @ w.T + b)
     v, errors = data, []
@@ -58,7 +58,7 @@ def test_the_gradient_is_that_of_the_formula(steps: int, hidden_gaussian: bool, 
     assert metrics["reconstruction_error"] == (pytest.approx(error), ROWS)
 
 
-def test_without_biases_there_is_the_weight_alone():
+def test_without_biases_only_the_weight_has_a_gradient():
     net = net_of(UNITS, HIDDEN, ROWS, bias_term=False)
     values, data, ctx = values_of(net), data_of(), context(net)
     pushed, _ = cd(net, values, data, ctx)
@@ -67,7 +67,7 @@ def test_without_biases_there_is_the_weight_alone():
 
 
 @pytest.mark.parametrize("backend", ["numpy", "onednn"])
-def test_in_float32_it_is_the_same_but_for_rounding(backend: str):
+def test_float32_differs_by_rounding_only(backend: str):
     net = net_of(UNITS, HIDDEN, ROWS)
     ctx = Context(_ops(backend), Phase.kTrain, Rows(0, ROWS, ROWS), seed=3, step=5)
     values, data = values_of(net), data_of().astype(np.float32)
@@ -78,7 +78,7 @@ def test_in_float32_it_is_the_same_but_for_rounding(backend: str):
         np.testing.assert_allclose(gradient, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_it_is_the_difference_of_free_energies_that_pytorch_derives():
+def test_the_gradient_is_torchs_of_the_difference_of_free_energies():
     torch = pytest.importorskip("torch")
     net = net_of(UNITS, HIDDEN, ROWS)
     values, data, ctx = values_of(net), data_of(), context(net)
@@ -100,7 +100,7 @@ def exact(net: NeuralNet, values: dict[str, np.ndarray]) -> Exact:
     return Exact(values["w"], values["vis_bias"], values["hid_bias"])
 
 
-def test_over_many_samples_it_is_the_expected_gradient():
+def test_the_mean_over_many_samples_is_the_expected_gradient():
     rows = 40_000
     net = net_of(4, 3, rows)
     values = values_of(net)
@@ -109,10 +109,10 @@ def test_over_many_samples_it_is_the_expected_gradient():
     expected = exact(net, values).cd_gradient(data)
     for name, gradient in zip(("w", "vis_bias", "hid_bias"), expected, strict=True):
         np.testing.assert_allclose(pushed[name], gradient, atol=4 / math.sqrt(rows), err_msg=name)
-        assert np.abs(gradient).max() > 10 / math.sqrt(rows)  # or the tolerance would forgive anything
+        assert np.abs(gradient).max() > 10 / math.sqrt(rows)  # otherwise the tolerance would accept anything
 
 
-def test_persistent_chains_come_to_the_gradient_of_the_likelihood():
+def test_persistent_chains_approach_the_gradient_of_the_likelihood():
     rows = 20_000
     net = net_of(4, 3, rows, persistent=True)
     values = values_of(net)
@@ -141,12 +141,12 @@ def test_parts_of_a_batch_add_up_to_the_whole(bounds: tuple[int, ...], persisten
     assert sum(part[1]["reconstruction_error"][1] for part in parts) == count == ROWS
 
 
-def test_two_iterations_differ_by_their_step_alone():
+def test_two_iterations_differ_by_their_step_only():
     net = net_of(UNITS, HIDDEN, ROWS)
     values, data = values_of(net), data_of()
-    one, again, later = (cd(net, values, data, context(net, step=step))[0] for step in (5, 5, 6))
-    np.testing.assert_array_equal(one["w"], again["w"])
-    assert not np.array_equal(one["w"], later["w"])
+    first, again, later = (cd(net, values, data, context(net, step=step))[0] for step in (5, 5, 6))
+    np.testing.assert_array_equal(first["w"], again["w"])
+    assert not np.array_equal(first["w"], later["w"])
 
 
 def test_layers_below_are_computed_and_not_trained():
@@ -164,7 +164,7 @@ def test_layers_below_are_computed_and_not_trained():
     }
 
 
-def test_a_stack_in_one_net_trains_every_machine_on_what_is_below():
+def test_a_stack_in_one_net_trains_every_machine_on_the_one_below():
     net = build(*machine(HIDDEN, name="1"), *machine(3, "hid1", "2"), shape=(UNITS,), rows=ROWS)
     values, data = values_of(net), data_of()
     pushed, metrics = cd(net, values, data, context(net))
@@ -190,8 +190,8 @@ def test_the_test_phase_reports_the_reconstruction_error():
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_it_learns_bars_and_stripes(persistent: bool):
-    """All pictures of 3 x 3 whose rows, or columns, are uniform: 14, so that no model is above -log 14 = -2.64."""
+def test_contrastive_divergence_learns_bars_and_stripes(persistent: bool):
+    """The data are the 14 pictures of 3 x 3 with uniform rows or columns: no model exceeds -log 14 = -2.64."""
     lines = np.array([[k >> bit & 1 for bit in range(3)] for k in range(8)], np.float64)
     pictures = np.unique(np.concatenate((np.repeat(lines, 3, axis=1), np.tile(lines, 3))), axis=0)
     assert len(pictures) == 14
@@ -208,7 +208,7 @@ def test_it_learns_bars_and_stripes(persistent: bool):
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.5, 255.0])
-def test_data_that_no_binary_unit_can_have_are_refused(bad: float):
+def test_data_outside_0_to_1_are_refused_for_binary_units(bad: float):
     net = net_of(UNITS, HIDDEN, ROWS)
     data = data_of()
     data[2, 3] = bad

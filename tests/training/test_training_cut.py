@@ -37,7 +37,7 @@ neuralnet {
 
 
 def trained(net: NeuralNet, parts: int) -> dict[str, np.ndarray]:
-    """Return the params after some steps of SGD in float64, each batch computed in so many parts."""
+    """Return the params after some steps of SGD in float64, with each batch computed in ``parts`` parts."""
     values = {name: value.astype(np.float64) for name, value in initial_values(net.params, 0).items()}
     rng = np.random.default_rng(5)
     for step in range(STEPS):

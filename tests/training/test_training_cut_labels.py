@@ -1,4 +1,4 @@
-"""Partitioned nets whose rows the job slices and joins: labels move with their rows, to the worker that asks."""
+"""Partitioned nets whose rows the job slices and joins: labels are sent with their rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.training_cases import build, dense, layer
 
 
 class Same(Layer):
-    """Hands its source on."""
+    """Passes on its source."""
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)
@@ -30,7 +30,7 @@ class Same(Layer):
 
 @register("layer", "OtherLabels")
 class OtherLabels(Same):
-    """Hands on the labels under other numbers."""
+    """Passes on the labels with other numbers."""
 
     def hand_on_labels(self, labels, ctx):
         return (labels[0] + 1) % 3
@@ -38,7 +38,7 @@ class OtherLabels(Same):
 
 @register("layer", "Unsaid")
 class Unsaid(Same):
-    """Makes labels, and does not say so."""
+    """Makes labels without declaring it."""
 
     def compute_feature(self, params, sources, ctx):
         return Output(sources[0], labels=(sources[0][:, 0] > 0).astype(int))
@@ -94,14 +94,14 @@ NETS: dict[str, list[LayerConf]] = {
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("layers", NETS.values(), ids=NETS)
-def test_labels_go_where_their_rows_go(layers: list[LayerConf], workers: int):
+def test_labels_are_sent_with_their_rows(layers: list[LayerConf], workers: int):
     net = build(*layers, shape=(3,), rows=6)
     values, batches = initial(net), batches_of(net, 3, classes=3)
     whole = run_whole(net, values, batches)
     assert_equal_runs(run_partitioned(partition(net, workers), values, batches), whole, 1e-9)
 
 
-def test_labels_of_rows_of_which_some_have_none_are_refused():
+def test_rows_of_which_only_some_have_labels_are_refused():
     net = build(
         layer("dummy", "kDummy", dummy_conf={"input": True, "shape": [6, 4]}),
         dense("a", "data", 4),
@@ -117,7 +117,7 @@ def test_labels_of_rows_of_which_some_have_none_are_refused():
         partition(net, 2)
 
 
-def test_a_layer_that_does_not_say_that_it_makes_labels_is_refused_where_others_would_get_its_sources():
+def test_a_layer_that_makes_labels_without_declaring_it_is_refused_in_a_partitioned_net():
     net = build(dense("a", "data"), layer("both", "Unsaid", "a"), dense("top", "both"), LOSS, shape=(3,), rows=6)
     values, batches = initial(net), batches_of(net, 1, classes=2)
     run_whole(net, values, batches)

@@ -1,6 +1,6 @@
-"""Every family of models learns over a device whose arrays host code cannot touch, with the numbers of numpy's kernels.
+"""Every family of models trains on a simulated device, whose arrays host code cannot touch, with numpy's numbers.
 
-See ``tests/support/device_array.py``. Updates are made there, too, by each of SINGA's updaters.
+See ``tests/support/device_array.py``. Each of SINGA's updaters runs there, too.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ MODELS: dict[str, tuple[Job, dict[str, RecordInfo]]] = {
 
 
 def records_of(infos: dict[str, RecordInfo]) -> dict[str, Records]:
-    """Records at random; sequences of labels end at different steps."""
-    rng, found = np.random.default_rng(3), {}
+    """Return random records; sequences of labels end at different steps."""
+    rng, records = np.random.default_rng(3), {}
     for name, info in infos.items():
         data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
         labels = rng.integers(0, 5, (info.batchsize, *info.label_shape))
         for row in range(info.batchsize) if info.label_shape else ():
             data[row, 3 + 2 * row :], labels[row, 3 + 2 * row :] = -1, -1
-        found[name] = Records(data.astype(np.int32 if info.codes else np.uint8), labels if info.has_labels else None)
-    return found
+        records[name] = Records(data.astype(np.int32 if info.codes else np.uint8), labels if info.has_labels else None)
+    return records
 
 
 def learn(job: Job, net: NeuralNet, records: dict[str, Records], ops: Ops) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two steps in which lasting state goes on: what was pushed last, and the metrics."""
+    """Train two steps, keeping lasting state; return the gradients of the last step, and its metrics."""
     values = {name: ops.asarray(value) for name, value in initial_values(net.params, 1).items()}
     train = algorithm(job.train_one_batch)
     rows = net.nodes[0].layer.shape[0]
@@ -78,39 +78,39 @@ def test_a_model_learns_on_a_device(name: str, folded: bool):
     assert pushed.keys() == expected.keys()
     for param, gradient in pushed.items():
         assert isinstance(gradient, (DeviceArray, SparseRows)), param
-        there = gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
-        np.testing.assert_array_equal(np.asarray(there), np.asarray(expected[param]), err_msg=param)
+        array = gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
+        np.testing.assert_array_equal(np.asarray(array), np.asarray(expected[param]), err_msg=param)
     assert not ops.record.syncs
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_tested_on_a_device(name: str):
     job, infos = MODELS[name]
-    net, records, found = create_net(job.net, Phase.kTrain, infos), records_of(infos), []
+    net, records, metrics = create_net(job.net, Phase.kTrain, infos), records_of(infos), []
     rows = net.nodes[0].layer.shape[0]
     for ops in (NumpyOps(), StubOps()):
         values = {name: ops.asarray(value) for name, value in initial_values(net.params, 1).items()}
-        found.append(forward(net, values, records, Context(ops, Phase.kTest, Rows(0, rows, rows)))[1])
-    assert found[0] == found[1]
+        metrics.append(forward(net, values, records, Context(ops, Phase.kTest, Rows(0, rows, rows)))[1])
+    assert metrics[0] == metrics[1]
 
 
 @pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.5}, {"clip_low": -0.1, "clip_high": 0.1}], ids=str)
 @pytest.mark.parametrize("kind", [kind for kind in UpdaterType if kind is not UpdaterType.kUserUpdater])
-def test_params_are_updated_where_they_are(kind: UpdaterType, clip: dict[str, float]):
+def test_params_are_updated_on_the_device(kind: UpdaterType, clip: dict[str, float]):
     rate, rho = LRGenConf(type="kFixed", base_lr=0.1), RMSPropConf(rho=0.9)
     conf = UpdaterConf(type=kind, rmsprop_conf=rho, momentum=0.9, weight_decay=0.01, learning_rate=rate, **clip)
     updater, ops, rng = create_updater(conf), StubOps(), np.random.default_rng(2)
     value, gradient = rng.normal(size=(2, 70_000)).astype(np.float32)  # more than one block of a CPU
     state = updater.create_state(value.size)
-    there = ops.asarray(value), ops.asarray(gradient)
-    their_state = {name: ops.asarray(array) for name, array in state.items()}
+    device_arrays = ops.asarray(value), ops.asarray(gradient)
+    device_state = {name: ops.asarray(array) for name, array in state.items()}
     for step in range(2):
         updater.update(step, value, gradient, state)
-        updater.update(step, *there, their_state)
-    np.testing.assert_allclose(ops.to_numpy(there[0]), value, rtol=1e-6, atol=1e-7)
+        updater.update(step, *device_arrays, device_state)
+    np.testing.assert_allclose(ops.to_numpy(device_arrays[0]), value, rtol=1e-6, atol=1e-7)
 
     rows = np.array([1, 4])
     values = rng.normal(size=(2, 10)).astype(np.float32)
     updater.update(2, value, SparseRows(rows, values, (7_000, 10)), state)
-    updater.update(2, there[0], SparseRows(ops.asarray(rows), ops.asarray(values), (7_000, 10)), their_state)
-    np.testing.assert_allclose(ops.to_numpy(there[0]), value, rtol=1e-6, atol=1e-7)
+    updater.update(2, device_arrays[0], SparseRows(ops.asarray(rows), ops.asarray(values), (7_000, 10)), device_state)
+    np.testing.assert_allclose(ops.to_numpy(device_arrays[0]), value, rtol=1e-6, atol=1e-7)

@@ -1,4 +1,4 @@
-"""That the parts make a whole: a small net learns to read handwritten digits."""
+"""A small net learns to read handwritten digits."""
 
 import numpy as np
 import pytest
@@ -73,7 +73,7 @@ def test_a_small_net_learns_to_read_digits(digits, settings):
 
 def test_two_runs_have_the_same_bits(digits):
     settings = {"type": "kSGD", "momentum": 0.9}
-    (one, first), (two, second) = train(digits, settings, 5), train(digits, settings, 5)
-    assert first == second
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name])
+    (values, losses), (other_values, other_losses) = train(digits, settings, 5), train(digits, settings, 5)
+    assert losses == other_losses
+    for name in values:
+        np.testing.assert_array_equal(values[name], other_values[name])

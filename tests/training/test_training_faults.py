@@ -1,4 +1,4 @@
-"""Faults in a user's own layer, updater, schedule, initialiser or algorithm: found early, named, with a remedy."""
+"""Faults in a user's layer, updater, schedule, initialiser or algorithm are found early and named, with a remedy."""
 
 import math
 
@@ -17,7 +17,7 @@ LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
 
 
 class Sound(Layer):
-    """A layer without a fault, for others to have one: its source times a param."""
+    """A right layer, its source times a param; subclasses have faults."""
 
     source_count = 1
 
@@ -67,7 +67,7 @@ def no_super(self, conf, source_shapes, info=None):
     self.shape = source_shapes[0]
 
 
-def test_a_layer_without_a_fault_has_none():
+def test_a_right_layer_passes():
     train_once(Sound)
 
 
@@ -101,13 +101,13 @@ def test_a_layer_without_a_fault_has_none():
         (gradient(lambda grad: ((grad,), ([0.0, 0.0, 0.0],))), "'scale' must be an array, not a list"),
     ],
 )
-def test_a_fault_in_a_layer_names_the_layer_and_what_is_right(own, message):
+def test_an_error_about_a_layer_names_the_layer_and_the_remedy(own, message):
     with pytest.raises(UserError, match=rf"layer 'own': .*{message}"):
         train_once(own)
 
 
 class Averaging(Sound):
-    """Keeps the mean of its source, as its subclasses have it."""
+    """Keeps the mean of its source as lasting state; subclasses have faults."""
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)
@@ -148,13 +148,13 @@ def test_a_layer_cannot_change_what_it_was_given(method):
     ]
 
 
-def test_what_a_constructor_raises_names_the_layer():
+def test_an_exception_of_a_constructor_names_the_layer():
     with pytest.raises(TypeError) as caught:
         train_once(sound_with(__init__=lambda self, conf: None))
     assert caught.value.__notes__ == ["in Own(conf, source_shapes, info) of layer 'own'"]
 
 
-def test_forgetting_the_gradient_names_the_layer():
+def test_a_missing_compute_gradient_names_the_layer():
     with pytest.raises(NotImplementedError, match="does not define compute_gradient") as caught:
         train_once(sound_with(compute_gradient=Layer.compute_gradient))
     assert caught.value.__notes__ == ["in compute_gradient of layer 'own'"]
@@ -182,7 +182,7 @@ def test_a_fault_in_an_updater_is_found_before_training(entry, message):
 @pytest.mark.parametrize(
     "change", [lambda self, lr, w, g: None, lambda self, lr, w, g, slots, t, s: slots[0], lambda self, *_: 1 / 0]
 )
-def test_what_an_updater_raises_is_raised_before_training_and_names_it(change):
+def test_an_exception_of_an_updater_is_raised_before_training_and_names_it(change):
     register("updater", "Own")(type("Own", (Plain,), {"change": change}))
     with pytest.raises((TypeError, IndexError, ZeroDivisionError)) as caught:
         create_updater(UpdaterConf(user_type="Own"))
@@ -219,7 +219,7 @@ def test_a_fault_in_an_initialiser_names_the_param(given, message):
         initialise((2, 3), ParamGenConf(user_type="Own"), np.random.default_rng(0), "w")
 
 
-def test_what_an_initialiser_raises_names_the_param():
+def test_an_exception_of_an_initialiser_names_the_param():
     register("initialiser", "Own")(lambda shape: np.zeros(shape))
     net = build(dense("top", "data", 3, {"name": "w", "init": {"user_type": "Own"}}), LOSS)
     with pytest.raises(TypeError) as caught:
@@ -246,6 +246,6 @@ def test_registering_without_a_name_is_refused():
             register("layer", *names)
 
 
-def test_what_is_not_registered_is_told_how_to_be():
+def test_an_unregistered_name_is_refused_with_a_remedy():
     with pytest.raises(UserError, match=r'decorate it with @dsinga.register\("updater", "Xyzzy"\)'):
         lookup("updater", "Xyzzy")

@@ -1,4 +1,4 @@
-"""Updaters as the kernel that the cupy backend makes of them, compiled as C++: numpy's bits, in one launch."""
+"""The cupy backend's update kernels, compiled as C++, give numpy's bits in one launch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsinga.training import Updater, create_updater
 from tests.support import emulated_cupy
 
 BUILT_IN = [kind for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
-SIZES = (5000, 1, 2048, 12)  # of three blocks, of one element, of a block to the last, and a table of six rows
+SIZES = (5000, 1, 2048, 12)  # three blocks, one element, one full block, and a table of six rows
 ROWS = np.array([1, 4])
 
 
@@ -30,35 +30,35 @@ def updater_of(kind: UpdaterType, **more: Any) -> Updater:
 
 
 class Params:
-    """Params of SIZES, their gradients and states, here and on the device; the last gradient is rows."""
+    """Params of SIZES with their states, on the host and on the device; the last one's gradients are sparse."""
 
     def __init__(self, updater: Updater, ops: Any):
         self._updater, self._ops, self._rng = updater, ops, np.random.default_rng(4)
-        self.here = [(self._numbers(size), updater.create_state(size)) for size in SIZES]
-        self.there = [(ops.asarray(v), {k: ops.asarray(a) for k, a in s.items()}) for v, s in self.here]
+        self.host = [(self._numbers(size), updater.create_state(size)) for size in SIZES]
+        self.device = [(ops.asarray(v), {k: ops.asarray(a) for k, a in s.items()}) for v, s in self.host]
 
     def _numbers(self, size: int) -> np.ndarray:
         return self._rng.standard_normal(size).astype(np.float32)
 
     def step(self, step: int, scales: Sequence[tuple[float, float]]) -> None:
-        """Update both."""
+        """Update the params on the host and on the device."""
         updates = []
-        for place, (value, state) in enumerate(self.here):
+        for place, (value, state) in enumerate(self.host):
             flat = self._numbers(4 if value.size == 12 else value.size)
             gradients: list[Any] = [flat, self._ops.asarray(flat)]
             if value.size == 12:
                 pairs = ((ROWS, flat), (self._ops.asarray(ROWS), gradients[1]))
                 gradients = [SparseRows(rows, values.reshape(2, 2), (6, 2)) for rows, values in pairs]
             self._updater.update(step, value, gradients[0], state, *scales[place])
-            their_value, their_state = self.there[place]
-            updates.append(self._updater.create_update(step, their_value, gradients[1], their_state, *scales[place]))
+            device_value, device_state = self.device[place]
+            updates.append(self._updater.create_update(step, device_value, gradients[1], device_state, *scales[place]))
         self._ops.update(updates, self._updater.conf.clip_norm)
 
     def compare(self, check: Any) -> None:
-        for (value, state), (their_value, their_state) in zip(self.here, self.there, strict=True):
-            check(self._ops.to_numpy(their_value), value)
+        for (value, state), (device_value, device_state) in zip(self.host, self.device, strict=True):
+            check(self._ops.to_numpy(device_value), value)
             for slot, array in state.items():
-                check(self._ops.to_numpy(their_state[slot]), array)
+                check(self._ops.to_numpy(device_state[slot]), array)
 
 
 def launches() -> list[str]:
@@ -83,11 +83,11 @@ def test_gradients_are_scaled_down_on_the_device(ops: Any, norm: float):
     emulated_cupy.log.clear()
     params.step(0, [(1.0, 1.0)] * len(SIZES))
     assert launches() == ["squares", "shrinkages", "update"]
-    params.compare(lambda found, wanted: np.testing.assert_allclose(found, wanted, rtol=1e-6))
+    params.compare(lambda actual, expected: np.testing.assert_allclose(actual, expected, rtol=1e-6))
 
 
 @pytest.mark.parametrize("lost", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_is_not_made_to_look_as_if_it_were(ops: Any, lost: float):
+def test_clipping_leaves_infinite_gradients_infinite(ops: Any, lost: float):
     updater = updater_of(UpdaterType.kSGD, clip_norm=1.0)
     value, gradient = ops.asarray(np.ones(3, np.float32)), ops.asarray(np.array([1, lost, 2], np.float32))
     state = {"history": ops.asarray(np.zeros(3, np.float32))}
@@ -97,7 +97,7 @@ def test_a_gradient_that_is_not_finite_is_not_made_to_look_as_if_it_were(ops: An
     np.testing.assert_array_equal(ops.to_numpy(value), expected)
 
 
-def test_tables_that_have_not_changed_do_not_go_up_again(ops: Any):
+def test_unchanged_tables_are_not_uploaded_again(ops: Any):
     updater = create_updater(UpdaterConf(type="kSGD", learning_rate=LRGenConf(type="kFixed", base_lr=0.1)))
     value, gradient = (ops.asarray(np.ones(3, np.float32)) for _ in range(2))
     before = None
@@ -131,7 +131,7 @@ class TestFormulas:
             lambda w, g, slots, t, s: None if w > 0 else 1,
         ],
     )
-    def test_what_no_program_can_say(self, formula: Any):
+    def test_formulas_that_no_program_can_express(self, formula: Any):
         with pytest.raises(Untraceable):
             trace(formula, 0)
 

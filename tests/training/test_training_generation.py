@@ -1,4 +1,4 @@
-"""Generating a text: step by step as whole sequences say, alike for one seed, and what cannot be generated."""
+"""Text generation: step by step as over whole sequences, the same text for a seed, and refused nets."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ def params() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("cell", ["kGRU", "kLSTM", "kRNN"])
-def test_each_step_goes_on_as_the_whole_sequence_says(cell: str):
+def test_each_step_continues_as_the_whole_sequence(cell: str):
     """The most probable codes of a generated text are those that the training net scores highest along that text."""
     conf = small(cell=cell, layers=2).neuralnet
-    made, rng = generator(conf, len(SYMBOLS)), np.random.default_rng(2)
-    params = {name: rng.normal(0, 1, param.shape).astype(np.float32) for name, param in made.net.params.items()}
+    text_generator, rng = generator(conf, len(SYMBOLS)), np.random.default_rng(2)
+    params = {
+        name: rng.normal(0, 1, param.shape).astype(np.float32) for name, param in text_generator.net.params.items()
+    }
     begin = [3, 0]
-    text = [*begin, *generate(made, params, begin, 5, temperature=0)]
+    text = [*begin, *generate(text_generator, params, begin, 5, temperature=0)]
     whole = create_net(conf, Phase.kTest, {"data": RecordInfo((7,), 1, has_labels=False)})
     records = {"data": Records(np.array([text], np.int64))}
     outputs, _ = forward(whole, params, records, Context(get_ops(), Phase.kTest, Rows(0, 1, 1)), ("ip1",))
@@ -63,12 +65,12 @@ def test_each_step_goes_on_as_the_whole_sequence_says(cell: str):
 
 
 def test_the_same_seed_gives_the_same_text(params: dict[str, np.ndarray]):
-    made = generator(small().neuralnet, len(SYMBOLS))
-    texts = [tuple(generate(made, params, [0], 40, seed=seed)) for seed in (1, 1, 2)]
+    text_generator = generator(small().neuralnet, len(SYMBOLS))
+    texts = [tuple(generate(text_generator, params, [0], 40, seed=seed)) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_temperature_flattens_what_is_drawn():
+def test_temperature_flattens_the_distribution():
     scores, rng = np.log(np.array([0.1, 0.2, 0.7], np.float32)), np.random.default_rng(0)
     shares = {heat: np.bincount([draw(scores, heat, rng) for _ in range(4000)]) / 4000 for heat in (0.5, 1.0, 100.0)}
     np.testing.assert_allclose(shares[1.0], [0.1, 0.2, 0.7], atol=0.03)
@@ -79,7 +81,7 @@ def test_temperature_flattens_what_is_drawn():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a job that has learned a text in which each letter has one follower, and its checkpoint."""
+    """Return a folder with a trained job, whose text has one follower for each letter, and its checkpoint."""
     folder = tmp_path_factory.mktemp("text")
     (folder / "input").write_text(SYMBOLS * 400)
     (folder / "vocab.txt").write_text(SYMBOLS)
@@ -94,20 +96,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["job.conf", "sample.conf"])
-def test_a_learned_text_goes_on(trained: Path, name: str):
-    """Also by SINGA's job for samples, which has no text of its own and names no size for its characters."""
+def test_a_learned_text_is_continued(trained: Path, name: str):
+    """SINGA's job for samples, which has no text and no vocabulary size, continues it, too."""
     text = dsinga.generate(trained / name, trained / "workspace" / "checkpoint", "cd", 12, 0.1)
     assert text == "eabcdeabcdea"
 
 
-def test_the_command_writes_it(trained: Path):
+def test_the_command_writes_the_text(trained: Path):
     options = ["--checkpoint", str(trained / "workspace" / "checkpoint"), "--length", "7", "--temperature", "0"]
     done = CliRunner().invoke(main_group, ["generate", str(trained / "job.conf"), *options, "--seed-text", "abc"])
     assert (done.exit_code, done.output) == (0, "abcdeabcde\n")
 
 
-def test_words_are_parted_from_those_before(trained: Path, tmp_path: Path):
-    (tmp_path / "input").write_text("a b c d\n" * 400)  # and </s>: as many words as the net knows characters
+def test_words_are_separated_by_spaces(trained: Path, tmp_path: Path):
+    (tmp_path / "input").write_text("a b c d\n" * 400)  # with </s>, as many words as the net has characters
     import_records("text", tmp_path / "input", tmp_path, held_out=0.1, words=True)
     text = dsinga.generate(small(data=str(tmp_path)), trained / "workspace" / "checkpoint", "a b", 6)
     assert text[0] == " "
@@ -125,11 +127,11 @@ def test_unknown_characters_are_named(trained: Path):
 
 
 def test_params_of_another_net_are_refused(params: dict[str, np.ndarray]):
-    made = generator(small().neuralnet, len(SYMBOLS))
+    text_generator = generator(small().neuralnet, len(SYMBOLS))
     with pytest.raises(UserError, match=r"a param 'gru1_z_hx' of shape \(16, 5\).* lack"):
-        list(generate(made, {}, [0], 1))
+        list(generate(text_generator, {}, [0], 1))
     with pytest.raises(UserError, match=r"'ip1_bias' of shape \(5,\), but the given one has \(3,\)"):
-        list(generate(made, {**params, "ip1_bias": np.zeros(3, np.float32)}, [0], 1))
+        list(generate(text_generator, {**params, "ip1_bias": np.zeros(3, np.float32)}, [0], 1))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +143,6 @@ def test_params_of_another_net_are_refused(params: dict[str, np.ndarray]):
          "'gru1' is bidirectional"),
     ],
 )  # fmt: skip
-def test_nets_that_cannot_write_are_refused(net: str, message: str):
+def test_nets_that_cannot_generate_are_refused(net: str, message: str):
     with pytest.raises(UserError, match=message):
         generator(loads(f'name: "j" neuralnet {{ {net} }}').neuralnet, 5)

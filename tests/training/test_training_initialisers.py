@@ -1,4 +1,4 @@
-"""Initial values: the stated distributions, the same for the same seed and name, whatever else the net has."""
+"""Initial values: the stated distributions, the same for the same seed and name, independent of other params."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from dsinga.training.initialisers import param_rng
 from tests.support.training_cases import build, dense, layer
 
 SHAPE = (200, 300)
-CASES = [  # method, settings, the distribution that scipy knows
+CASES = [  # method, settings, scipy's distribution
     ("kGaussian", {"mean": 2, "std": 0.5}, stats.norm(2, 0.5)),
     ("kGaussian", {"mean": 2, "std": 0.5, "value": 3}, stats.norm(6, 1.5)),
     ("kUniform", {"low": -0.05, "high": 0.05}, stats.uniform(-0.05, 0.1)),
@@ -61,28 +61,28 @@ def net(*names):
 
 
 @given(st.integers(-(2**40), 2**70), st.text(max_size=8))
-def test_values_depend_on_seed_and_name_alone(seed, name):
-    one, same = param_rng(seed, name).random(4), param_rng(seed, name).random(4)
-    np.testing.assert_array_equal(one, same)
-    assert (one != param_rng(seed + 1, name).random(4)).any()
-    assert (one != param_rng(seed, name + "'").random(4)).any()
+def test_values_depend_on_seed_and_name_only(seed, name):
+    numbers, same = param_rng(seed, name).random(4), param_rng(seed, name).random(4)
+    np.testing.assert_array_equal(numbers, same)
+    assert (numbers != param_rng(seed + 1, name).random(4)).any()
+    assert (numbers != param_rng(seed, name + "'").random(4)).any()
 
 
 def test_another_layer_does_not_change_a_params_values():
-    alone, among = initial_values(net("w").params, 5), initial_values(net("v", "w").params, 5)
-    np.testing.assert_array_equal(alone["w"], among["w"])
-    assert (among["v"] != among["w"]).any()
+    single, several = initial_values(net("w").params, 5), initial_values(net("v", "w").params, 5)
+    np.testing.assert_array_equal(single["w"], several["w"])
+    assert (several["v"] != several["w"]).any()
 
 
 def test_values_stay_those_of_earlier_releases():
-    """A resumed or compared run must not depend on the version: these are the numbers of the first one."""
+    """A resumed or compared run must not depend on the version; these are the numbers of the first version."""
     uniform = initialise((2, 2), ParamGenConf(type="kUniform", low=0, high=1), param_rng(7, "w1"))
     gaussian = initialise((2, 2), ParamGenConf(type="kGaussian"), param_rng(7, "w1"))
     assert uniform.ravel().tolist() == pytest.approx([0.95592552, 0.08856338, 0.10445118, 0.31450033], abs=1e-7)
     assert gaussian.ravel().tolist() == pytest.approx([-0.76849628, -0.05973595, 0.14774215, 0.93677175], abs=1e-7)
 
 
-def test_a_param_without_init_gets_what_its_layer_prefers():
+def test_a_param_without_init_gets_the_constant_of_its_layer():
     params = build(layer("bn", "kBM", "data")).params
     values = initial_values(params, 0)
     assert {name: set(value.tolist()) for name, value in values.items()} == {
@@ -91,7 +91,7 @@ def test_a_param_without_init_gets_what_its_layer_prefers():
     assert all(value.dtype == np.float32 for value in values.values())
 
 
-def test_a_users_own_initialiser_is_found_by_name():
+def test_a_users_initialiser_is_found_by_name():
     @register("initialiser", "Eye")
     def eye(shape, conf, rng):
         return np.eye(*shape) * conf.value
@@ -117,7 +117,7 @@ def test_a_users_own_initialiser_is_found_by_name():
         ),
     ],
 )
-def test_what_is_wrong_in_a_job_is_said_with_its_place(init, message):
+def test_mistakes_in_a_job_are_reported_with_file_and_line(init, message):
     register("initialiser", "Short")(lambda shape, conf, rng: np.zeros(1))
     text = f'neuralnet {{ layer {{ name: "a" param {{ init {{\n{init} }} }} }} }}'
     conf = loads(text, "job.conf").neuralnet.layer[0].param[0].init

@@ -1,4 +1,4 @@
-"""Labels go with the rows that they belong to where rows are sliced, split and joined."""
+"""Labels follow their rows where rows are sliced, split and joined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def hits(name: str, *sources: str) -> LayerConf:
 
 
 def run(*layers: LayerConf) -> Metrics:
-    """Run the net of ``layers`` over 5 rows, whose columns say their class; return its metrics."""
+    """Run the net of ``layers`` on 5 rows, whose largest column is their class; return its metrics."""
     net = build(*layers, shape=(3,), rows=ROWS)
     labels = records_of(net)["data"].labels
     return forward(net, values_of(net), {"data": Records(np.eye(3)[labels], labels)}, context(net))[1]
@@ -65,7 +65,7 @@ def test_rows_joined_with_some_that_have_no_labels_have_none():
         run(dummy, layer("both", "kConcate", "data", "dummy", **JOIN), hits("a", "both", "both"))
 
 
-def test_columns_joined_have_the_first_labels_that_there_are():
+def test_joined_columns_have_the_labels_of_the_first_source_with_labels():
     dummy = layer("dummy", "kDummy", dummy_conf={"input": True, "shape": [ROWS, 3]})
     both = layer("both", "kConcate", "dummy", "data", concate_conf={"concate_dim": 1})
     metrics = run(dummy, both, hits("a", "data", "both"))

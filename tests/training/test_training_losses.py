@@ -1,4 +1,4 @@
-"""Several losses in one net: what is minimised is their weighted sum, in every path that leads to one of them."""
+"""Several losses in one net: training minimises their weighted sum, along every path to one of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ Batch = dict[str, Records]
 def case() -> tuple[NeuralNet, Values, Batch]:
     net = net_of("mdnn")
     (batch,) = batches_of(net, 1, 10)
-    exact = {name: Records(data.astype(np.float32), labels) for name, (data, labels) in batch.items()}  # as layers see
+    exact = {
+        name: Records(data.astype(np.float32), labels) for name, (data, labels) in batch.items()
+    }  # rounded as for layers
     return net, initial(net), exact
 
 
@@ -64,7 +66,7 @@ def test_gradients_are_those_of_the_total_loss(case: Any) -> None:
         assert gradients[name].reshape(values[name].shape)[place] == pytest.approx(slope, rel=1e-6, abs=1e-9), name
 
 
-def test_pytorch_finds_the_same_losses_and_gradients(case: Any) -> None:
+def test_pytorch_computes_the_same_losses_and_gradients(case: Any) -> None:
     torch = pytest.importorskip("torch")
     functional = torch.nn.functional
     net, values, batch = case
@@ -93,7 +95,7 @@ def test_pytorch_finds_the_same_losses_and_gradients(case: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["image", "text"])
-def test_the_distance_pulls_at_both_codes(case: Any, path: str) -> None:
+def test_the_euclidean_loss_has_gradients_for_both_codes(case: Any, path: str) -> None:
     net, values, batch = case
     still = {name: np.zeros_like(value) if "scores" in name else value for name, value in values.items()}
     gradients, _ = run(net, still, batch)  # label losses give no gradient through weights of 0

@@ -1,4 +1,4 @@
-"""Metrics have the names that they have on one worker, however many workers report them."""
+"""Metrics have the same names for any number of workers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def net_with(first: int | None = None, second: int | None = None):
     )
 
 
-def test_a_name_that_several_want_is_that_of_the_total_loss_and_of_the_last_accuracy():
+def test_a_shared_metric_name_has_the_total_loss_and_the_last_accuracy():
     assert report_metrics(net_with(), [("side", SIDE), ("side/2", MAIN)]) == NAMES
 
 
-def test_a_loss_over_other_things_than_rows_counts_with_its_mean():
+def test_a_loss_not_counted_in_rows_is_added_as_its_mean():
     parts = [(2.0, 4.0), (6.0, 8.0)]  # two parts of a batch: sums over steps and over rows
     totals = [merge_metrics([("a", {"loss": (3.0, 2 * n)}), ("b", {"loss": (s, n)})])["loss"] for s, n in parts]
     total, count = np.sum(totals, axis=0)
@@ -41,16 +41,16 @@ def test_a_loss_over_other_things_than_rows_counts_with_its_mean():
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_workers_report_by_layer_and_sums_are_named_as_on_one(first: int, second: int):
+def test_workers_report_by_layer_and_sums_are_named_as_on_a_single_worker(first: int, second: int):
     cut = partition(net_with(first, second), 2)
-    here = [("side", SIDE)] * (first == 0) + [("side/2", MAIN)] * (second == 0)
-    there = [("side", SIDE)] * (first == 1) + [("side/2", MAIN)] * (second == 1)
-    sums = report_metrics(cut.locals[0], here) | report_metrics(cut.locals[1], there)
+    first_reports = [("side", SIDE)] * (first == 0) + [("side/2", MAIN)] * (second == 0)
+    second_reports = [("side", SIDE)] * (first == 1) + [("side/2", MAIN)] * (second == 1)
+    sums = report_metrics(cut.locals[0], first_reports) | report_metrics(cut.locals[1], second_reports)
     named = name_metrics(cut.whole, sums)
     assert named == NAMES
     assert list(named) == list(NAMES)
 
 
-def test_metrics_that_have_their_names_keep_them():
+def test_metrics_of_a_single_worker_keep_their_names():
     assert name_metrics(net_with(), NAMES) is NAMES
     assert name_metrics(net_with(), {}) == {}

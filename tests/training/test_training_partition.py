@@ -1,4 +1,4 @@
-"""However a net is cut, it trains as on one worker: gradients and params to 1e-12 in float64, 1e-5 in float32."""
+"""A partitioned net trains as on one worker: gradients and params to 1e-12 in float64, 1e-5 in float32."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEPS = 8
 
 
 def both(net: NeuralNet, cut: PartitionedNet, dtype: type = np.float64, steps: int = STEPS) -> tuple[Run, Run]:
-    """Return how the net trains in parts, and whole."""
+    """Return the runs of the partitioned and of the whole net."""
     values, batches = initial(net, dtype), batches_of(net, steps, CLASSES, dtype)
     return run_partitioned(cut, values, batches), run_whole(net, values, batches)
 
@@ -54,12 +54,12 @@ def test_a_net_trains_as_on_one_worker(name: str, strategy: str, parts: int):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", NETS)
-def test_a_net_trains_as_on_one_worker_but_for_the_rounding_of_float32(name: str, strategy: str):
+def test_a_net_trains_as_on_one_worker_to_the_rounding_of_float32(name: str, strategy: str):
     net = net_of(name, strategy, 3)
     assert_equal_runs(*both(net, partition(net, 3), np.float32, steps=20), 1e-5)
 
 
-def test_the_nets_have_every_type_of_layer_there_is():
+def test_the_nets_have_every_type_of_layer():
     used = {node.layer.conf.type_name for name in NETS for node in net_of(name).nodes}
     assert {kind.name for kind in LayerType if is_there(kind)} - ELSEWHERE <= used
 
@@ -89,7 +89,7 @@ def test_many_random_nets_train_as_on_one_worker(data: st.DataObject):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_uneven_rows_of_the_workers_own_choice(strategy: str):
+def test_uneven_rows_that_the_job_sets(strategy: str):
     net = net_of("convnet", strategy, 3)
     rows = [Rows(0, 1, 10), Rows(1, 8, 10), Rows(8, 10, 10)]
     values, batches = initial(net), batches_of(net, 3, CLASSES)
@@ -105,10 +105,10 @@ def test_other_phases_give_the_same_metrics(strategy: str, parts: int):
     cut = partition(test, parts, axes=axes)
     assert {part.param: part.axis for part in cut.parts.values()} == axes
     values, (batch,) = initial(test), batches_of(test, 1, CLASSES)
-    mine, its = forward_partitioned(cut, values, batch), forward_whole(test, values, batch)
-    assert list(mine) == list(its)
-    for name, pair in its.items():
-        np.testing.assert_allclose(mine[name], pair, 1e-12, err_msg=name)
+    metrics, expected = forward_partitioned(cut, values, batch), forward_whole(test, values, batch)
+    assert list(metrics) == list(expected)
+    for name, pair in expected.items():
+        np.testing.assert_allclose(metrics[name], pair, 1e-12, err_msg=name)
 
 
 def test_gradients_of_gathered_activations_are_those_of_the_whole_batch():
@@ -124,11 +124,11 @@ def test_singas_hybrid_example_unmodified():
     job = load(Path(os.environ["DSINGA_SINGA_EXAMPLES"]) / "cifar10/hybrid.conf")
     net = create_net(job.neuralnet, Phase.kTrain, {"data": RecordInfo((3, 32, 32), 100, mean=np.float32(0.1))})
     cut = partition(net, 2)
-    assert [name for name, one in cut.cuts.items() if one.dim == 1] == ["ip1"]
+    assert [name for name, way in cut.cuts.items() if way.dim == 1] == ["ip1"]
     assert_equal_runs(*both(net, cut, steps=3), 1e-12)
 
 
-def test_workers_that_wait_for_each_other_are_found_out():
+def test_a_deadlock_of_workers_is_detected():
     net = net_of("convnet", "hybrid", 2)
     cut = partition(net, 2)
     turned = replace(cut, locals=tuple(receiving_first(local) for local in cut.locals))
@@ -137,7 +137,7 @@ def test_workers_that_wait_for_each_other_are_found_out():
 
 
 def receiving_first(net: NeuralNet) -> NeuralNet:
-    """Return the net with all that it receives moved to the front: a fault."""
+    """Return the net with its receiving bridges moved to the front, which causes a deadlock."""
     order = sorted(range(len(net.nodes)), key=lambda position: not isinstance(net.nodes[position].layer, BridgeDst))
     moved = {old: new for new, old in enumerate(order)}
     turned = [

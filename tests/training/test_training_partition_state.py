@@ -1,4 +1,4 @@
-"""Lasting state, and params that several layers or phases use, in nets that are cut: one value, as on one worker."""
+"""Lasting state and shared params in partitioned nets have one value, as on one worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATE = [{}, {}, {"share_from": "one_mean"}, {"share_from": "one_variance"}]
 
 @register("layer", "Level")
 class Level(Layer):
-    """Keeps the mean of all its numbers as lasting state, one number for all features; hands its source on."""
+    """Keeps the mean of all its numbers as lasting state, one number for all features; passes on its source."""
 
     connection = Connection.kOneToOne
 
@@ -39,7 +39,7 @@ class Level(Layer):
 
 @register("layer", "Halved")
 class Halved(InnerProduct):
-    """Trains its params at half the pace, in a gradient of its own."""
+    """Overrides the gradient, with half the gradient for its params."""
 
     def compute_gradient(self, params, sources, output, grad, needs, ctx):
         dx, dw, db = ctx.ops.inner_product_grad(output.saved, params[0], grad, False, needs[0], True)
@@ -83,7 +83,7 @@ def test_a_state_that_two_layers_share_is_counted_once(one: dict, other: dict, t
     check(net, cut)
 
 
-def test_another_phase_leaves_whole_what_training_does():
+def test_another_phase_does_not_cut_layers_that_training_does_not_cut():
     a = dense("a", "data", 6).replace(partition_dim=FEATURES)
     rows, features = (dense("b", "a", 6).replace(partition_dim=dim) for dim in (ROWS, FEATURES))
     train = partition(build(a, rows), 2)
@@ -93,7 +93,7 @@ def test_another_phase_leaves_whole_what_training_does():
     assert cut.parts.keys() == train.parts.keys()
 
 
-def test_a_layer_with_a_gradient_of_its_own_gathers_no_activations():
+def test_a_subclass_with_its_own_gradient_gathers_no_activations():
     net = build(dense("a", "data", 40), layer("b", "Halved", "a", innerproduct_conf={"num_output": 50}),
                 layer("loss", "kSoftmaxLoss", "b", "data"), shape=(60,), rows=6)  # fmt: skip
     cut = partition(net, 2, gather=True)

@@ -1,4 +1,4 @@
-"""Learning rates, against the table of SINGA's page, by hand."""
+"""Learning rates against the table of SINGA's page."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_every_schedule_gives_the_rates_of_the_table(conf, rates):
         assert rate(step) == pytest.approx(expected, rel=1e-12), step
 
 
-def test_a_users_own_schedule_may_be_a_function_or_a_class():
+def test_a_users_schedule_may_be_a_function_or_a_class():
     @register("schedule", "Half")
     def half(conf):
         return lambda step: conf.base_lr / 2
@@ -76,7 +76,7 @@ def test_a_users_own_schedule_may_be_a_function_or_a_class():
         ('type: kUserChange\nuser_type: "Hal"', "job.conf:3: no schedule is registered as 'Hal'"),
     ],
 )
-def test_what_is_wrong_in_a_job_is_said_with_its_place(text, message):
+def test_mistakes_in_a_job_are_reported_with_file_and_line(text, message):
     conf = loads(f"updater {{ type: kSGD learning_rate {{\n{text} }} }}", "job.conf").updater.learning_rate
     with pytest.raises(UserError, match=message):
         schedule(conf)

@@ -25,7 +25,7 @@ OPTIONS = {
 }
 
 
-def updater(kind, **more):
+def make_updater(kind, **more):
     return create_updater(conf_of(kind, **more))
 
 
@@ -89,8 +89,8 @@ def test_clipping_and_delta_reach_every_updater(kind):
     """SINGA's AdaDelta, Adam and AdamMax never clip, and its AdaGrad ignores the configured delta."""
 
     def updated(gradient, **options):
-        one, value = updater(kind, **options), np.ones(3, np.float32)
-        one.update(0, value, np.full(3, gradient, np.float32), one.create_state(3))
+        updater, value = make_updater(kind, **options), np.ones(3, np.float32)
+        updater.update(0, value, np.full(3, gradient, np.float32), updater.create_state(3))
         return value
 
     clip = {"clip_low": -1.0, "clip_high": 1.0, "delta": 0.1}
@@ -102,58 +102,58 @@ def test_clipping_and_delta_reach_every_updater(kind):
 @pytest.mark.parametrize("kind", BUILT_IN)
 @pytest.mark.parametrize("size", [3, 500])
 def test_every_updater_clips_by_norm(kind, size, monkeypatch):
-    """As if the gradient had been scaled down before, whatever the size of a block; one within the norm is as it is."""
+    """The same as with a gradient scaled down before, for any block size; a gradient within the norm is not scaled."""
     monkeypatch.setattr(module, "BLOCK", 64)
-    plain, clipping = updater(kind, weight_decay=0.1), updater(kind, weight_decay=0.1, clip_norm=2.0)
+    plain, clipping = make_updater(kind, weight_decay=0.1), make_updater(kind, weight_decay=0.1, clip_norm=2.0)
     gradient = numbers(1, size)
     for length in (0.5, 7.0):
-        given = gradient * np.float32(length / np.linalg.norm(gradient))
-        wanted, found = numbers(0, size), numbers(0, size)
-        plain.update(0, wanted, given * np.float32(min(1.0, 2.0 / length)), plain.create_state(size))
-        clipping.update(0, found, given, clipping.create_state(size))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-    assert np.isclose(np.linalg.norm(given), 7.0), "the gradient is left as it is"
+        scaled = gradient * np.float32(length / np.linalg.norm(gradient))
+        expected, value = numbers(0, size), numbers(0, size)
+        plain.update(0, expected, scaled * np.float32(min(1.0, 2.0 / length)), plain.create_state(size))
+        clipping.update(0, value, scaled, clipping.create_state(size))
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+    assert np.isclose(np.linalg.norm(scaled), 7.0), "the gradient is left as it is"
 
 
-def test_clipping_by_norm_is_torchs():
+def test_clipping_by_norm_agrees_with_torch():
     torch = pytest.importorskip("torch")
     value, gradient = numbers(0, 50), numbers(1, 50) * 100
     tensor = torch.nn.Parameter(torch.tensor(value))
     tensor.grad = torch.tensor(gradient)
     torch.nn.utils.clip_grad_norm_([tensor], 5.0)
     torch.optim.SGD([tensor], lr=0.1).step()
-    updater("kSGD", clip_norm=5.0).update(0, value, gradient, {})
+    make_updater("kSGD", clip_norm=5.0).update(0, value, gradient, {})
     np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_clipping_does_not_hide_what_is_not_finite(bad):
+def test_clipping_does_not_hide_infinite_gradients(bad):
     value = np.zeros(3, np.float32)
-    updater("kSGD", clip_norm=1.0).update(0, value, np.array([1, bad, 2], np.float32), {})
+    make_updater("kSGD", clip_norm=1.0).update(0, value, np.array([1, bad, 2], np.float32), {})
     assert np.isfinite(value).tolist() == [True, False, True]
 
 
 @given(st.sampled_from(BUILT_IN), st.integers(1, 400), st.data())
-def test_slices_updated_alone_have_the_bits_of_the_whole(kind, size, data):
-    """What lets servers cut params anywhere, whatever the size of a block and the alignment of a slice."""
-    one = updater(kind, weight_decay=0.01, momentum=0.9, clip_low=-1, clip_high=1)
+def test_slices_updated_separately_have_the_bits_of_the_whole(kind, size, data):
+    """Servers can cut params anywhere, for any block size and alignment of a slice."""
+    updater = make_updater(kind, weight_decay=0.01, momentum=0.9, clip_low=-1, clip_high=1)
     cuts = sorted(data.draw(st.sets(st.integers(1, size), max_size=4)) | {0, size})
     whole, parts = numbers(1, size), numbers(1, size)
-    state = one.create_state(size)
-    states = [one.create_state(stop - start) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    state = updater.create_state(size)
+    states = [updater.create_state(stop - start) for start, stop in zip(cuts, cuts[1:], strict=False)]
     block = module.BLOCK
     for step in range(3):
         gradient = numbers(step + 7, size)
         module.BLOCK = data.draw(st.sampled_from([7, 64, block]))
         try:
-            one.update(step, whole, gradient.copy(), state)
+            updater.update(step, whole, gradient.copy(), state)
         finally:
             module.BLOCK = block
-        for (start, stop), own in zip(zip(cuts, cuts[1:], strict=False), states, strict=True):
-            one.update(step, parts[start:stop], gradient[start:stop].copy(), own)
+        for (start, stop), part_state in zip(zip(cuts, cuts[1:], strict=False), states, strict=True):
+            updater.update(step, parts[start:stop], gradient[start:stop].copy(), part_state)
     np.testing.assert_array_equal(whole, parts)
     for slot, array in state.items():
-        np.testing.assert_array_equal(array, np.concatenate([own[slot] for own in states]))
+        np.testing.assert_array_equal(array, np.concatenate([part_state[slot] for part_state in states]))
 
 
 @pytest.mark.parametrize(
@@ -175,35 +175,35 @@ def test_slices_updated_alone_have_the_bits_of_the_whole(kind, size, data):
 def test_updaters_agree_with_torch_where_the_formulas_coincide(kind, options, make):
     """At a constant rate: torch scales the momentum by the newest rate, SINGA by each step's own."""
     torch = pytest.importorskip("torch")
-    one, value = updater(kind, **options, learning_rate={"type": "kFixed", "base_lr": 0.1}), numbers(0, 50)
+    updater, value = make_updater(kind, **options, learning_rate={"type": "kFixed", "base_lr": 0.1}), numbers(0, 50)
     tensor = torch.nn.Parameter(torch.tensor(value))
-    other, state = make(torch.optim, [tensor]), one.create_state(50)
+    peer, state = make(torch.optim, [tensor]), updater.create_state(50)
     for step in range(5):
         gradient = numbers(step + 1, 50)
         tensor.grad = torch.tensor(gradient)
-        other.step()
-        one.update(step, value, gradient, state)
+        peer.step()
+        updater.update(step, value, gradient, state)
         np.testing.assert_allclose(value, tensor.detach().numpy(), rtol=2e-5, atol=2e-6)
 
 
 def test_plain_sgd_keeps_no_state():
-    assert updater("kSGD").create_state(10) == {}
-    assert list(updater("kSGD", momentum=0.5).create_state(10)) == ["history"]
+    assert make_updater("kSGD").create_state(10) == {}
+    assert list(make_updater("kSGD", momentum=0.5).create_state(10)) == ["history"]
 
 
 def test_a_gradient_may_be_read_only():
     gradient = numbers(1, 10)
     gradient.flags.writeable = False
-    one = updater("kAdam", weight_decay=0.1, clip_low=-1, clip_high=1)
-    one.update(0, numbers(0, 10), gradient, one.create_state(10))
+    updater = make_updater("kAdam", weight_decay=0.1, clip_low=-1, clip_high=1)
+    updater.update(0, numbers(0, 10), gradient, updater.create_state(10))
 
 
-def test_nothing_to_update_is_no_error():
-    one = updater("kAdam")
-    one.update(0, np.empty(0, np.float32), np.empty(0, np.float32), one.create_state(0))
+def test_an_empty_param_can_be_updated():
+    updater = make_updater("kAdam")
+    updater.update(0, np.empty(0, np.float32), np.empty(0, np.float32), updater.create_state(0))
 
 
-def test_a_users_own_updater_is_found_by_name():
+def test_a_users_updater_is_found_by_name():
     @register("updater", "SignSGD")
     class SignSGD(Updater):
         slots = ("seen",)
@@ -221,10 +221,10 @@ def test_a_users_own_updater_is_found_by_name():
         user_type="SignSGD",
         learning_rate={"type": "kUserChange", "user_type": "Doubling", "base_lr": 0.5},
     )
-    one, value = create_updater(conf), np.zeros(2, np.float32)
-    state = one.create_state(2)
+    updater, value = create_updater(conf), np.zeros(2, np.float32)
+    state = updater.create_state(2)
     for step in range(2):
-        one.update(step, value, np.array([3, -4], np.float32), state)
+        updater.update(step, value, np.array([3, -4], np.float32), state)
     assert value.tolist() == [-1.5, 1.5]
     assert state["seen"].tolist() == [2, 2]
 
@@ -238,20 +238,20 @@ def test_a_users_own_updater_is_found_by_name():
         ({"type": "kSGD", "clip_norm": 1, "clip_high": 1}, "clips twice: give clip_norm, or clip_low and clip_high"),
     ],
 )
-def test_what_no_updater_can_be_made_of_is_refused(conf, message):
+def test_wrong_updater_configurations_are_refused(conf, message):
     with pytest.raises(UserError, match=message):
         create_updater(UpdaterConf(**conf))
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_rows_are_updated_as_if_they_were_all_there_is(kind):
-    one = updater(kind, weight_decay=0.01, momentum=0.9, clip_norm=1.5)
+def test_rows_are_updated_as_a_param_of_their_own(kind):
+    updater = make_updater(kind, weight_decay=0.01, momentum=0.9, clip_norm=1.5)
     value, rows, parts = numbers(0, 15), np.array([0, 3]), numbers(0, 15).reshape(5, 3)[[0, 3]].reshape(-1)
-    before, state, states = value.copy(), one.create_state(15), one.create_state(6)
+    before, state, states = value.copy(), updater.create_state(15), updater.create_state(6)
     for step in range(3):
         gradient = numbers(step + 1, 6)
-        one.update(step, value, SparseRows(rows, gradient.reshape(2, 3), (5, 3)), state, 2.0, 3.0)
-        one.update(step, parts, gradient, states, 2.0, 3.0)
+        updater.update(step, value, SparseRows(rows, gradient.reshape(2, 3), (5, 3)), state, 2.0, 3.0)
+        updater.update(step, parts, gradient, states, 2.0, 3.0)
     np.testing.assert_array_equal(value.reshape(5, 3)[rows], parts.reshape(2, 3))
     np.testing.assert_array_equal(np.delete(value.reshape(5, 3), rows, 0), np.delete(before.reshape(5, 3), rows, 0))
     for slot, array in state.items():
@@ -259,16 +259,18 @@ def test_rows_are_updated_as_if_they_were_all_there_is(kind):
         assert not np.delete(array.reshape(5, 3), rows, 0).any()
 
 
-def test_no_rows_are_no_update():
-    one, value = updater("kAdam", weight_decay=1.0, clip_norm=1.0), numbers(0, 6)
-    one.update(0, value, SparseRows(np.empty(0, np.int64), np.empty((0, 3), np.float32), (2, 3)), one.create_state(6))
+def test_an_update_of_no_rows_changes_nothing():
+    updater, value = make_updater("kAdam", weight_decay=1.0, clip_norm=1.0), numbers(0, 6)
+    updater.update(
+        0, value, SparseRows(np.empty(0, np.int64), np.empty((0, 3), np.float32), (2, 3)), updater.create_state(6)
+    )
     np.testing.assert_array_equal(value, numbers(0, 6))
 
 
 @given(st.dictionaries(st.integers(0, 20), st.floats(0.01, 1)), st.integers(0, 30))
 def test_a_factor_multiplies_the_rate_from_its_step_on(factors, step):
-    """A table of factors is the same as a schedule that has them."""
-    sgd = updater("kSGD")
+    """A table of factors gives the same rates as a schedule that includes them."""
+    sgd = make_updater("kSGD")
     schedule = sgd.rate(step)
     sgd.set_rate_factors(factors)
     earlier = [start for start in sorted(factors) if start <= step]
