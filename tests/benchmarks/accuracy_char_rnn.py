@@ -1,11 +1,11 @@
-"""Bits per character of SINGA's char-rnn on text that it has not seen, beside the same net in PyTorch.
+"""Compare the bits per character of SINGA's char-rnn on held-out text with those of the same net in PyTorch.
 
     python tests/benchmarks/accuracy_char_rnn.py [--steps 1000] [--hidden 512] [--json FILE]
 
-The text is the source of Linux, 6.2 MB of 101 characters: nine tenths to train on, the last tenth to judge by. Both
-begin with the same params, read the same windows in the same order, clip alike, and are changed by SINGA's RMSProp,
-which is written out here; the state of the GRU is carried over from window to window. Two measures of each: of windows
-of 50 that begin with zeros, as ``dsinga test`` has it, and of 50 long texts through which the state is carried.
+The text is the source of Linux, 6.2 MB of 101 characters: nine tenths for training, the last tenth for testing. Both
+begin with the same params, read the same windows in the same order, clip gradients alike and are updated by SINGA's
+RMSProp, which is implemented here for PyTorch; the state of the GRU is carried from window to window. Two measures are
+given: over windows of 50 that begin with zeros, as ``dsinga test`` does it, and over 50 long texts with carried states.
 The text is looked for in the folder of real data: DSINGA_DATA, or ../shared/data beside the checkout.
 """
 
@@ -38,7 +38,7 @@ Values = dict[str, np.ndarray]
 
 
 class Peer(torch.nn.Module):
-    """The net of dsinga.models.char_rnn, its weights those of SINGA's GRU."""
+    """The net of dsinga.models.char_rnn in PyTorch, with the weights of SINGA's GRU."""
 
     def __init__(self, values: Values):
         super().__init__()
@@ -60,7 +60,7 @@ class Peer(torch.nn.Module):
         return loss, state.detach()
 
 
-def trained_here(job: Job, values: Values, windows: Windows) -> Values:
+def train_peer(job: Job, values: Values, windows: Windows) -> Values:
     """Return the params after training in PyTorch."""
     torch.set_num_threads(1)
     peer, rate, state = Peer(values), schedule(job.updater.learning_rate), None
@@ -78,23 +78,23 @@ def trained_here(job: Job, values: Values, windows: Windows) -> Values:
 
 
 def read(windows: Windows, step: int) -> torch.Tensor:
-    """Return the windows (BATCH, STEPS + 1) of a step, beginning again at the end of the text."""
+    """Return the windows (BATCH, STEPS + 1) of a step; after the end of the text they begin anew."""
     first = step % windows.windows_per_stream * BATCH
     return torch.tensor(windows.read(range(first, first + BATCH))[0].astype(np.int64))
 
 
 def bits(values: Values, windows: Windows, carry: bool) -> float:
-    """Return the bits per character of a text, by PyTorch."""
+    """Return the bits per character of a text, computed by PyTorch."""
     peer, state, total = Peer(values), None, 0.0
     with torch.no_grad():
         for step in range(windows.windows_per_stream):
-            loss, after = peer(read(windows, step), state)
-            total, state = total + float(loss), after if carry else None
+            loss, next_state = peer(read(windows, step), state)
+            total, state = total + float(loss), next_state if carry else None
     return total / (windows.windows_per_stream * BATCH * STEPS) / math.log(2)
 
 
 def compare(folder: Path, steps: int, hidden: int) -> dict[str, float]:
-    """Train both for so many steps; return their bits per character of the held-out text, and the seconds."""
+    """Train both for ``steps`` steps; return their bits per character of the held-out text, and the seconds."""
     store = RecordStore(folder / "train_data.zarr")
     job = char_rnn(len(store.vocabulary), str(folder), hidden=hidden, batchsize=BATCH, steps=STEPS, train_steps=steps)
     job = job.replace(disp_freq=0, test_freq=0, checkpoint_freq=0)
@@ -104,37 +104,42 @@ def compare(folder: Path, steps: int, hidden: int) -> dict[str, float]:
     began = time.perf_counter()
     ours = dsinga.train(job, workers=1, progress=False).params
     middle = time.perf_counter()
-    theirs = trained_here(job, first, train)
+    theirs = train_peer(job, first, train)
     ended = time.perf_counter()
     ours = {name: ours[name] for name in first}
-    found = {"steps": steps, "dsinga_seconds": middle - began, "pytorch_seconds": ended - middle}
-    found["dsinga_evaluate"] = dsinga.evaluate(job, ours, "test")["loss"] / math.log(2)
+    figures = {"steps": steps, "dsinga_seconds": middle - began, "pytorch_seconds": ended - middle}
+    figures["dsinga_evaluate"] = dsinga.evaluate(job, ours, "test")["loss"] / math.log(2)
     for measure, carry in (("windows", False), ("carried", True)):
-        found[f"dsinga_{measure}"], found[f"pytorch_{measure}"] = bits(ours, test, carry), bits(theirs, test, carry)
-        found[f"difference_{measure}"] = found[f"dsinga_{measure}"] / found[f"pytorch_{measure}"] - 1
-    return found
+        bits_ours, bits_theirs = bits(ours, test, carry), bits(theirs, test, carry)
+        figures[f"dsinga_{measure}"], figures[f"pytorch_{measure}"] = bits_ours, bits_theirs
+        figures[f"difference_{measure}"] = bits_ours / bits_theirs - 1
+    return figures
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, nargs="+", default=[1000], help="Of each run; each begins anew.")
+    parser.add_argument(
+        "--steps", type=int, nargs="+", default=[1000], help="Numbers of steps, each for a run of its own."
+    )
     parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--json", type=Path, help="Write the figures there, too.")
+    parser.add_argument("--json", type=Path, help="Also write the figures to this file.")
     arguments = parser.parse_args()
     rows = []
     print("bits per character of the held-out tenth\n steps  measure   dsinga  PyTorch  difference", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         import_records("text", RAW / TEXT, folder, held_out=0.1)
         for steps in arguments.steps:
-            found = compare(Path(folder), steps, arguments.hidden)
-            rows.append(found)
+            figures = compare(Path(folder), steps, arguments.hidden)
+            rows.append(figures)
             for measure in ("windows", "carried"):
-                ours, theirs, difference = (found[f"{what}_{measure}"] for what in ("dsinga", "pytorch", "difference"))
+                ours, theirs, difference = (
+                    figures[f"{what}_{measure}"] for what in ("dsinga", "pytorch", "difference")
+                )
                 print(f"{steps:6}  {measure:8}  {ours:6.4f}  {theirs:7.4f}  {100 * difference:+9.2f}%", flush=True)
             print(
-                f"        dsinga test says {found['dsinga_evaluate']:.4f}; seconds of training: dsinga "
-                f"{found['dsinga_seconds']:.0f}, PyTorch {found['pytorch_seconds']:.0f}",
+                f"        dsinga test says {figures['dsinga_evaluate']:.4f}; seconds of training: dsinga "
+                f"{figures['dsinga_seconds']:.0f}, PyTorch {figures['pytorch_seconds']:.0f}",
                 flush=True,
             )
     if arguments.json:

@@ -1,11 +1,11 @@
-"""Perplexity of a language model of words with a class-factored softmax, beside the same in PyTorch.
+"""Compare the perplexity of a word language model with class-factored softmax with that of the same in PyTorch.
 
     python tests/benchmarks/accuracy_rnnlm.py [--epochs 5] [--hidden 100] [--learning-rate 0.2]
 
 The text is the sample of Mikolov's rnnlm, 81,350 words of 3,720. Both begin with the same params and read the same
-words in the same order; the states of the recurrent layer are carried over from batch to batch. PyTorch's factored
-softmax is written here as a masked one over all words. The text is looked for in the folder of real data: DSINGA_DATA,
-or ../shared/data beside the checkout.
+words in the same order; the states of the recurrent layer are carried from batch to batch. PyTorch's factored softmax
+is implemented here as a masked one over all words. The text is looked for in the folder of real data: DSINGA_DATA, or
+../shared/data beside the checkout.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ STEPS, BATCH, CLIP = 20, 20, 5.0
 
 
 def import_texts(folder: Path) -> None:
-    """Import the three texts into ``folder``, with the codes of the one for training."""
+    """Import the three texts into ``folder``, with the vocabulary of the training text."""
     import_records("text", RAW / "train", folder / "train_text.zarr", words=True)
-    known = {"words": True, "vocabulary": str(folder / "train_text.zarr"), "skip_unseen": True}
+    options = {"words": True, "vocabulary": str(folder / "train_text.zarr"), "skip_unseen": True}
     for name in ("valid", "test"):
-        import_records("text", RAW / name, folder / f"{name}_text.zarr", **known)
+        import_records("text", RAW / name, folder / f"{name}_text.zarr", **options)
 
 
 class Peer(torch.nn.Module):
-    """The net of dsinga.models.rnnlm."""
+    """The net of dsinga.models.rnnlm in PyTorch."""
 
     def __init__(self, values: dict[str, np.ndarray], starts: list[int]):
         super().__init__()
@@ -56,30 +56,30 @@ class Peer(torch.nn.Module):
         """Return the sum of -log P over the words that follow, and the state."""
         h, state = self.hidden(self.weights["embedding_weight"][codes[:, :-1]], state)
         h, following = h.reshape(-1, h.shape[2]), codes[:, 1:].reshape(-1)
-        right = self.classes[following]
-        others = self.classes != right[:, None]
+        target_class = self.classes[following]
+        others = self.classes != target_class[:, None]
         by_word = (h @ self.weights["loss_word"].T).masked_fill(others, -math.inf).log_softmax(1)
         by_class = (h @ self.weights["loss_class"].T).log_softmax(1)
         rows = torch.arange(len(following))
-        return -(by_word[rows, following] + by_class[rows, right]).sum(), state
+        return -(by_word[rows, following] + by_class[rows, target_class]).sum(), state
 
 
 def train_peer(peer: Peer, text: Windows, steps: int, rate: float) -> None:
     """Train by SGD as the job says: the mean over streams of sums over words, each gradient clipped by its norm."""
-    own = [param for param in peer.parameters() if param.requires_grad]
+    params = [param for param in peer.parameters() if param.requires_grad]
     state = torch.zeros(1, BATCH, peer.hidden.hidden_size)
     for step in range(steps):
         rows = np.arange(step * BATCH, (step + 1) * BATCH) % len(text)
         loss, state = peer(torch.tensor(text.read(rows)[0].astype(np.int64)), state)
-        gradients = torch.autograd.grad(loss / BATCH, own)
+        gradients = torch.autograd.grad(loss / BATCH, params)
         with torch.no_grad():
-            for param, gradient in zip(own, gradients, strict=True):
+            for param, gradient in zip(params, gradients, strict=True):
                 param -= rate * min(1.0, CLIP / float(gradient.norm())) * gradient
         state = state.detach()
 
 
 def perplexity(peer: Peer, text: Windows) -> float:
-    """Return the perplexity of a text, each piece beginning with zeros."""
+    """Return the perplexity of a text, with each window beginning with a state of zeros."""
     codes = torch.tensor(text.read(np.arange(len(text)))[0].astype(np.int64))
     with torch.no_grad():
         parts = [peer(part, torch.zeros(1, len(part), peer.hidden.hidden_size))[0] for part in codes.split(BATCH)]
@@ -121,8 +121,8 @@ def train_ours(job: Job) -> tuple[float, float, float]:
     began = time.perf_counter()
     result = dsinga.train(job, workers=1, progress=False)
     seconds = time.perf_counter() - began
-    found = [math.exp(dsinga.evaluate(job, result.params, phase)["entropy"]) for phase in ("val", "test")]
-    return found[0], found[1], seconds
+    perplexities = [math.exp(dsinga.evaluate(job, result.params, phase)["entropy"]) for phase in ("val", "test")]
+    return perplexities[0], perplexities[1], seconds
 
 
 def show(name: str, valid: float, test: float, seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""Entities found in the sentences of WNUT 2017: a bidirectional GRU below a conditional random field, or a softmax.
+"""Compare entity recognition on WNUT 2017 by a bidirectional GRU with a conditional random field and with a softmax.
 
     python tests/benchmarks/accuracy_wnut17.py [--epochs 10] [--seeds 1] [--hidden 64]
 
-The same net, records and order for both; only the loss layer differs. Prints what each finds in the sentences of
+Both have the same net, records and order; only the loss layer differs. Prints the metrics of each on
 ``emerging.dev.conll`` and ``emerging.test.annotated``. The raw files are looked for in the folder of real data:
 DSINGA_DATA, or ../shared/data beside the checkout.
 """
@@ -25,14 +25,14 @@ FILES = {"train": "wnut17train.conll", "val": "emerging.dev.conll", "test": "eme
 
 
 def import_wnut17(folder: Path) -> None:
-    """Import the three files into ``folder``, with the codes of the training sentences."""
+    """Import the three files into ``folder``, with the vocabulary of the training sentences."""
     for name, file in FILES.items():
         options = {} if name == "train" else {"vocabulary": str(folder / "train")}
         import_records("conll", RAW / file, folder / name, **options)
 
 
 def train_and_test(folder: Path, epochs: int, **model: object) -> dict[str, dict[str, float]]:
-    """Train a net and return what it finds by phase."""
+    """Train a net and return its metrics by phase."""
     stores = {name: RecordStore(folder / "train" / f"{name}.zarr") for name in FEATURES}
     vocabulary = {name: len(store.vocabulary) for name, store in stores.items()}
     steps = epochs * (len(stores["words"]) // 32)
@@ -56,9 +56,9 @@ def main() -> None:
         for seed in range(1, arguments.seeds + 1):
             for crf in (True, False):
                 began = time.perf_counter()
-                found = train_and_test(Path(folder), arguments.epochs, crf=crf, seed=seed, hidden=arguments.hidden)
+                metrics_of = train_and_test(Path(folder), arguments.epochs, crf=crf, seed=seed, hidden=arguments.hidden)
                 seconds = time.perf_counter() - began
-                for phase, metrics in found.items():
+                for phase, metrics in metrics_of.items():
                     figures = [metrics.get(name, 0.0) for name in ("precision", "recall", "f1")]
                     shown = "  ".join(f"{figure:9.4f}" for figure in figures)
                     print(f"{'CRF' if crf else 'softmax':8} {seed:5}  {phase:5} {shown} {seconds:8.0f}", flush=True)

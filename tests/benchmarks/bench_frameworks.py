@@ -3,8 +3,8 @@
     python tests/benchmarks/bench_frameworks.py JOB.conf --steps 3000 --test-freq 300 --out frameworks-mnist
 
 Trains the job under each framework in turn, on an in-process cluster, and writes OUT.json and OUT.svg. Synchronous
-frameworks take ``--steps`` steps; where G groups train asynchronously each takes a Gth of them, so that all have seen
-equally many records at the end.
+frameworks take ``--steps`` steps; each of G asynchronous groups takes a Gth of them, so that all frameworks read the
+same number of records.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ FRAMEWORKS = {
 @click.argument("conf", type=click.Path(exists=True, dir_okay=False))
 @click.option("--steps", default=3000, help="Steps of one worker.")
 @click.option("--test-freq", default=300, help="Steps of one worker between tests.")
-@click.option("--data-root", help="Where the stores lie, if not beside the job.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("frameworks"), help="Where to write, less suffix.")
-@click.option("--only", multiple=True, type=click.Choice(list(FRAMEWORKS)), help="Train under these frameworks alone.")
+@click.option("--data-root", help="Folder of the stores, if it is not the job's.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("frameworks"), help="Files to write, without suffix."
+)
+@click.option("--only", multiple=True, type=click.Choice(list(FRAMEWORKS)), help="Train under these frameworks only.")
 def main(conf: str, steps: int, test_freq: int, data_root: str | None, out: Path, only: tuple[str, ...]) -> None:
     """Train the job CONF under each framework; print and draw how accuracy rises with time."""
     tests: dict[str, list[dict[str, Any]]] = {}
@@ -49,11 +51,11 @@ def main(conf: str, steps: int, test_freq: int, data_root: str | None, out: Path
         )
         started = time.perf_counter()
         tests[name] = list(dsinga.train(job, data_root=data_root).history.phase("test"))
-        took = time.perf_counter() - started
-        print(f"{name:12} {tests[name][-1]['accuracy']:.4f} after {took:.0f} s", flush=True)
+        seconds = time.perf_counter() - started
+        print(f"{name:12} {tests[name][-1]['accuracy']:.4f} after {seconds:.0f} s", flush=True)
     out.with_suffix(".json").write_text(json.dumps(tests, indent=1))
     lines = {
-        name: Line([(row["time"], row["accuracy"]) for row in rows[1:]], COLOURS[k])  # less the start
+        name: Line([(row["time"], row["accuracy"]) for row in rows[1:]], COLOURS[k])  # without the start
         for k, (name, rows) in enumerate(tests.items())
     }
     panel = Panel("accuracy", lines, x_label="seconds", integer_ticks=False)

@@ -1,11 +1,13 @@
-"""The planner's word against the clock: ``python tests/benchmarks/bench_plan.py [PART OF A NAME ...]``.
+"""Compare the planner's predictions with measured times.
 
-Trains nets with random records on one and two workers, as threads and as processes, cut in different ways, and
-compares the median time of an iteration with what the planner said. Where two strategies for the same net on the same
-workers differ by more than 15 % the planner must have told the faster one. Each of ``--turns`` measures the machine's
-rates anew, right before and right after the iterations that they are to foresee, and takes the mean of what is foreseen
-by either; medians of the turns are compared: a machine that others use is not equally fast for a minute. As for
-``partition: auto``, rates are measured by the first worker. Wants the machine for itself.
+    python tests/benchmarks/bench_plan.py [PART OF A NAME ...]
+
+Trains nets with random records on one and two workers, as threads and as processes, cut in different ways, and compares
+the median time of an iteration with the prediction. If two strategies for the same net on the same workers differ by
+more than 15 %, the planner must predict which one is faster. Each of ``--turns`` turns measures the machine's rates
+right before and right after the measured iterations, and takes the mean of the two predictions; medians of the turns
+are compared, since the speed of a shared machine changes within a minute. As for ``partition: auto``, the first worker
+measures the rates. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ def with_batch(job: Job, batch: int) -> Job:
 
 
 def with_cuts(job: Job, cuts: Mapping[str, LayerCut]) -> Job:
-    """Return the job with the dimension of each layer written down."""
+    """Return the job with the partition_dim of each layer set."""
     layers = [
         layer.replace(partition_dim=cuts[layer.name].dim) if layer.name in cuts else layer
         for layer in job.neuralnet.layer
@@ -114,26 +116,26 @@ def with_cuts(job: Job, cuts: Mapping[str, LayerCut]) -> Job:
 
 
 def build(job: Job) -> NeuralNet:
-    """Return the training net, of the shapes that the job gives."""
+    """Return the training net, in the shapes that the job gives."""
     confs = [layer.store_conf for layer in input_layers(job.neuralnet, Phase.kTrain)]
     names = [layer.name for layer in input_layers(job.neuralnet, Phase.kTrain)]
     infos = {n: RecordInfo(tuple(c.shape), sum(c.batchsize)) for n, c in zip(names, confs, strict=True) if c}
     return create_net(job.neuralnet, Phase.kTrain, infos)
 
 
-def foresee(
+def predict_on_cluster(
     job: Job, client: Client, strategy: str, cuts: dict[str, LayerCut] | None = None
 ) -> tuple[float, dict[str, LayerCut]]:
-    """Return the predicted milliseconds, and the cuts of a strategy, or those that are given, by rates of now."""
-    at_hand = workers_at_hand(client)
-    wanted = topology(job, len(at_hand), processes(at_hand))
-    placement = place(wanted, at_hand)
+    """Return the milliseconds predicted by freshly measured rates, and the cuts: ``cuts``, or those of the strategy."""
+    addresses = workers_at_hand(client)
+    job_topology = topology(job, len(addresses), processes(addresses))
+    placement = place(job_topology, addresses)
     links = measure_links(client, placement.partitions[0])
-    arguments = (build(job), create_updater(job.updater), placement, wanted.slicing, links, strategy, cuts)
-    told: tuple[float, dict[str, LayerCut]] = client.submit(
+    arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, strategy, cuts)
+    prediction: tuple[float, dict[str, LayerCut]] = client.submit(
         predict, *arguments, workers=[placement.partitions[0][0]], pure=False
     ).result()
-    return told
+    return prediction
 
 
 def predict(
@@ -145,15 +147,15 @@ def predict(
     strategy: str,
     cuts: dict[str, LayerCut] | None,
 ) -> tuple[float, dict[str, LayerCut]]:
-    """Task: return what :func:`foresee` returns."""
+    """Task: return what :func:`predict_on_cluster` returns."""
     machine = partial(machine_of, net, updater, get_ops(), placement, RateStore())
-    hosts = process_map_of(placement, slicing)
-    forecast = CostModel(net, machine, links, hosts.first)
-    ways = {"data": by_rows, "feature": by_features, "hybrid": hybrid}
-    workers = len(hosts.workers)
+    process_map = process_map_of(placement, slicing)
+    model = CostModel(net, machine, links, process_map.first)
+    strategies = {"data": by_rows, "feature": by_features, "hybrid": hybrid}
+    workers = len(process_map.workers)
     if cuts is None:
-        cuts = ways[strategy](net, workers) if strategy in ways else Search(net, forecast.price).cuts(workers)
-    return 1e3 * forecast.predict(cuts, workers).seconds, cuts
+        cuts = strategies[strategy](net, workers) if strategy in strategies else Search(net, model.price).cuts(workers)
+    return 1e3 * model.predict(cuts, workers).seconds, cuts
 
 
 def run(case: Case) -> tuple[float, float]:
@@ -162,21 +164,21 @@ def run(case: Case) -> tuple[float, float]:
     if case.processes:
         job = job.replace(cluster=job.cluster.replace(nservers_per_group=case.workers))
     with connect(workers=case.workers, separate_processes=case.processes) as client:
-        before, cuts = foresee(job, client, case.strategy)
+        before, cuts = predict_on_cluster(job, client, case.strategy)
         figures = measure(with_cuts(job, cuts), client, steps=STEPS, synthetic=True)
-        after, _ = foresee(job, client, case.strategy, cuts)
+        after, _ = predict_on_cluster(job, client, case.strategy, cuts)
     return (before + after) / 2, figures["ms_per_iteration"]
 
 
-def misranked(found: Mapping[Case, tuple[float, float]]) -> list[tuple[Case, Case]]:
-    """Return the pairs of strategies of which the planner has not told the faster one."""
+def misranked(times: Mapping[Case, tuple[float, float]]) -> list[tuple[Case, Case]]:
+    """Return the pairs of strategies of which the planner did not predict the faster one."""
     wrong = []
-    for one, other in itertools.combinations(found, 2):
-        if one._replace(strategy="") != other._replace(strategy=""):
+    for first, second in itertools.combinations(times, 2):
+        if first._replace(strategy="") != second._replace(strategy=""):
             continue
-        (p1, m1), (p2, m2) = found[one], found[other]
+        (p1, m1), (p2, m2) = times[first], times[second]
         if max(m1, m2) > (1 + APART) * min(m1, m2) and (p1 < p2) != (m1 < m2):
-            wrong.append((one, other))
+            wrong.append((first, second))
     return wrong
 
 
@@ -184,21 +186,21 @@ def misranked(found: Mapping[Case, tuple[float, float]]) -> list[tuple[Case, Cas
 @click.argument("names", nargs=-1)
 @click.option("--turns", default=3, show_default=True)
 def main(names: tuple[str, ...], turns: int) -> None:
-    """Run the cases, or those whose names contain one of NAMES, and print how far off the planner was."""
+    """Run the cases, or those whose names contain one of NAMES, and print the errors of the predictions."""
     cases = [case for case in CASES if not names or any(name in str(case) for name in names)]
-    found: dict[Case, tuple[float, float]] = {}
+    times: dict[Case, tuple[float, float]] = {}
     click.echo(f"{'':52} predicted  measured   error   in each turn")
     for case in cases:
         pairs = [run(case) for _ in range(turns)]
-        predicted, measured = found[case] = tuple(map(statistics.median, zip(*pairs, strict=True)))
-        each = " ".join(f"{one / other - 1:+.0%}" for one, other in pairs)
+        predicted, measured = times[case] = tuple(map(statistics.median, zip(*pairs, strict=True)))
+        each = " ".join(f"{prediction / ms - 1:+.0%}" for prediction, ms in pairs)
         click.echo(f"{case!s:52} {predicted:9.2f} {measured:9.2f} {predicted / measured - 1:+7.0%}   {each}")
-    errors = {case: abs(predicted / measured - 1) for case, (predicted, measured) in found.items()}
+    errors = {case: abs(predicted / measured - 1) for case, (predicted, measured) in times.items()}
     worst = max(errors, key=lambda case: errors[case])
     within = sum(error <= WITHIN for error in errors.values())
     click.echo(f"worst: {worst}, {errors[worst]:.0%}; {within} of {len(errors)} within {WITHIN:.0%}")
-    for one, other in misranked(found):
-        click.echo(f"misranked: {one} and {other}")
+    for first, second in misranked(times):
+        click.echo(f"misranked: {first} and {second}")
 
 
 if __name__ == "__main__":

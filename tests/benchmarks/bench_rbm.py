@@ -1,10 +1,9 @@
-"""CD-1 on a restricted Boltzmann machine 784-1000, batch 100, one thread: dsinga beside the same in PyTorch.
+"""Compare CD-1 on a restricted Boltzmann machine 784-1000, batch 100, one thread, in dsinga and in PyTorch.
 
 ``python tests/benchmarks/bench_rbm.py [TURNS]`` in the root of the checkout. Both take turns in one process, iteration
-by iteration, so that whatever else the machine does meets both. An iteration is all of SINGA's examples/rbm/rbm1.conf
-but reading: records of bytes to numbers in [0, 1], three products, random numbers, the reconstruction error, gradients,
-momentum and weight decay. Prints medians of the seconds that the thread computes (those in which others have its core
-do not count), and the quartiles of the ratio of neighbouring iterations.
+by iteration, so that other work of the machine slows both. An iteration is all of SINGA's examples/rbm/rbm1.conf except
+reading: bytes to numbers in [0, 1], three products, random numbers, the reconstruction error, gradients, momentum and
+weight decay. Prints medians of the thread's processor time, and the quartiles of the ratio of successive iterations.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (BATCH, VISIBLE)).astype(np.u
 
 
 def ours() -> Callable[[int], float]:
-    """Return an iteration of dsinga, which returns the reconstruction error."""
+    """Return a function that runs an iteration of dsinga and returns the reconstruction error."""
     weight = {"name": "w", "init": {"type": "kGaussian", "std": 0.1}}
     bias = {"wd_scale": 0}
     layers = [
@@ -67,7 +66,7 @@ def ours() -> Callable[[int], float]:
 
 
 def theirs() -> Callable[[int], float]:
-    """Return the same iteration of PyTorch, eager, with its fused updater."""
+    """Return a function that runs the same iteration in eager PyTorch, with its fused updater."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images = torch.from_numpy(IMAGES)
@@ -92,19 +91,21 @@ def theirs() -> Callable[[int], float]:
 
 
 def main(turns: int) -> None:
-    """Print what an iteration takes, in milliseconds, and the ratio."""
+    """Print the milliseconds of an iteration, and the ratio."""
     runs = {"dsinga": ours(), "PyTorch": theirs()}
-    seconds: dict[str, list[float]] = {who: [] for who in runs}
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     errors: dict[str, float] = {}
     for step in range(WARM_UP + turns):
-        for who, run in runs.items():
+        for name, run in runs.items():
             started = time.thread_time()
-            errors[who] = run(step)
-            seconds[who].append(time.thread_time() - started)
-    for who, own in seconds.items():
-        own[:] = own[WARM_UP:]
-        print(f"{who:8} {1e3 * statistics.median(own):6.2f} ms, best {1e3 * min(own):6.2f}; error {errors[who]:.1f}")
-    ratios = [one / other for one, other in zip(seconds["dsinga"], seconds["PyTorch"], strict=True)]
+            errors[name] = run(step)
+            seconds[name].append(time.thread_time() - started)
+    for name, times in seconds.items():
+        times[:] = times[WARM_UP:]
+        print(
+            f"{name:8} {1e3 * statistics.median(times):6.2f} ms, best {1e3 * min(times):6.2f}; error {errors[name]:.1f}"
+        )
+    ratios = [ours_ / theirs_ for ours_, theirs_ in zip(seconds["dsinga"], seconds["PyTorch"], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(f"ratio {middle:.2f} ({low:.2f} to {high:.2f})")
 

@@ -1,4 +1,4 @@
-"""What is measured: nets, batch sizes, workers, and the goals, as time of dsinga over time of the best peer."""
+"""The cases of the benchmarks: nets, batch sizes, workers, and goals."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Case(NamedTuple):
-    """A net at a batch size for each worker, trained by so many workers; several are processes.
+    """A net, the batch size of each worker, and the number of workers, which are processes if there are several.
 
-    ``goal`` is the ratio that this project wants of the time of an iteration to that of the fastest peer.
+    ``goal`` is the ratio to reach of the iteration time to that of the fastest peer.
     """
 
     net: str
@@ -37,4 +37,4 @@ GPU_CASES = {
     "resnet": Case("resnet", 128, 1.0),
     "char-rnn": Case("char_rnn", 50, 1.0),
 }
-"""On one GPU, beside PyTorch in eager mode on the same one."""
+"""Cases for one GPU; the peer is PyTorch in eager mode on the same GPU."""

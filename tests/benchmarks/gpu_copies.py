@@ -1,14 +1,14 @@
-"""What copies between the device and servers in host memory cost (the paper's figure 20a): none, one by one, beside.
+"""Measure the cost of copies between the device and servers in host memory (the paper's figure 20a).
 
 ``python -m tests.benchmarks.gpu_copies CASE STEPS`` prints milliseconds of an iteration as JSON:
 
 - "no copy": params stay on the device and are updated there;
-- "synchronous": each gradient comes down when it is there, while nothing computes; all values go up before the next
-  iteration;
-- "overlapped": a thread takes each gradient that has come down, updates its param in host memory and sends the value
-  up, while the kernels of other layers run; the next iteration waits for the value that it wants, for no other.
+- "synchronous": each gradient is downloaded when it is computed, while nothing else computes; all values are uploaded
+  before the next iteration;
+- "overlapped": a thread updates the param of each downloaded gradient in host memory and uploads the value, while the
+  kernels of other layers run; each layer of the next iteration waits for its own values only.
 
-In the last two a CPU does the updates, one after the other, as a server does.
+In the last two, a CPU core does the updates one after the other, as a server does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.benchmarks.ours import job as job_of
 
 
 class Server:
-    """Params in host memory, updated by each gradient when it has come."""
+    """Params in host memory that are updated by each gradient."""
 
     def __init__(self, loop: Loop):
         self._loop, self._shapes = loop, {name: p.shape for name, p in loop.net.params.items()}
@@ -36,7 +36,7 @@ class Server:
         self._replica.put(ReplicaState(loop.first, None))
 
     def update(self, name: str, gradient: Any) -> Array:
-        """Apply a gradient in host memory; return the new value, of the shape of the param."""
+        """Apply a gradient in host memory; return the new value in the shape of the param."""
         self._replica.update(
             self._loop.step, name, 0, gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient
         )
@@ -47,33 +47,33 @@ class Server:
         return self._replica[name].reshape(self._shapes[name])
 
 
-class Beside(Mapping[str, Array]):
-    """Values on the device that a thread keeps up to date with the server, and the way of gradients to it."""
+class OverlappedValues(Mapping[str, Array]):
+    """Values on the device that a thread refreshes from a server, to which it sends gradients."""
 
     def __init__(self, server: Server, ops: Ops, names: list[str]):
         self._server, self._ops = server, ops
         self._thread = ThreadPoolExecutor(1, initializer=ops.enter)
-        self._coming: dict[str, Future[Any]] = {
+        self._uploads: dict[str, Future[Any]] = {
             name: self._thread.submit(lambda name=name: ops.upload(server.value(name))) for name in names
         }
 
     def __getitem__(self, name: str) -> Array:
-        return self._coming[name].result().result()
+        return self._uploads[name].result().result()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._coming)
+        return iter(self._uploads)
 
     def __len__(self) -> int:
-        return len(self._coming)
+        return len(self._uploads)
 
     def push(self, name: str, gradient: Any) -> None:
-        """Send a gradient on its way."""
+        """Start downloading a gradient, updating its param and uploading the value."""
         down = self._ops.download(gradient)
-        self._coming[name] = self._thread.submit(lambda: self._ops.upload(self._server.update(name, down.result())))
+        self._uploads[name] = self._thread.submit(lambda: self._ops.upload(self._server.update(name, down.result())))
 
 
 def wall_ms(ops: Ops, iterate: Any, steps: int) -> float:
-    """Return the mean milliseconds of an iteration on the host's clock, from and to an idle device."""
+    """Return the mean milliseconds of an iteration on the host's clock, beginning and ending with an idle device."""
     for _ in range(WARM_UP):
         iterate()
     ops.synchronize()
@@ -88,7 +88,7 @@ def turn(name: str, steps: str) -> dict[str, float]:
     """Return the three figures of a case."""
     case, ops = GPU_CASES[name], get_ops("cupy").for_worker(0)
     loop = Loop(job_of(case.net, case.batch), ops)
-    found = {"no copy": wall_ms(ops, loop.iterate, int(steps))}
+    figures = {"no copy": wall_ms(ops, loop.iterate, int(steps))}
     server = Server(loop)
 
     def synchronous() -> None:
@@ -96,10 +96,10 @@ def turn(name: str, steps: str) -> dict[str, float]:
         ops.synchronize()
         loop.iterate(values, lambda name, gradient: server.update(name, ops.to_numpy(gradient)))
 
-    found["synchronous"] = wall_ms(ops, synchronous, int(steps))
-    beside = Beside(server, ops, list(loop.net.params))
-    found["overlapped"] = wall_ms(ops, lambda: loop.iterate(beside, beside.push), int(steps))
-    return found
+    figures["synchronous"] = wall_ms(ops, synchronous, int(steps))
+    values_ = OverlappedValues(server, ops, list(loop.net.params))
+    figures["overlapped"] = wall_ms(ops, lambda: loop.iterate(values_, values_.push), int(steps))
+    return figures
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a GPU could do: its rate of products and of copies, and the time that each net would take at these rates.
+"""Measure the rates of products and copies on a GPU, and the time that each net would take at these rates.
 
 ``python -m tests.benchmarks.gpu_limits`` prints a JSON object: rates, and milliseconds of each case.
 """
@@ -24,7 +24,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 
 def matrix_rates() -> dict[str, float]:
-    """Return operations in a second of a large product, by precision; that of bf16 counts its roundings, too."""
+    """Return the operations a second of a large product by precision; bf16 includes the time of rounding."""
     rates = {}
     for precision in PRECISIONS:
         ops = get_ops("cupy").for_worker(0, precision)
@@ -39,7 +39,7 @@ def matrix_rates() -> dict[str, float]:
 
 
 def copy_rates() -> dict[str, float]:
-    """Return bytes in a second: read and written on the device, up from pinned memory, and down to it."""
+    """Return bytes a second: read and written on the device, uploaded from pinned memory, and downloaded to it."""
     ops = get_ops("cupy").for_worker(0)
     ops.enter()
     x, y = (ops.xp.zeros(BYTES // 4, np.float32) for _ in range(2))
@@ -55,10 +55,10 @@ def copy_rates() -> dict[str, float]:
 
 
 def limit(name: str, matrix_rate: float, copy_rate: float) -> float:
-    """Return milliseconds of an iteration whose passes take their operations, or bytes, at the measured rates."""
+    """Return the milliseconds of an iteration whose passes do their operations, or move their bytes, at these rates."""
     case, ops = GPU_CASES[name], get_ops("cupy").for_worker(0)
     loop, clock = Loop(job_of(case.net, case.batch), ops), Clock()
-    loop.train, loop.observer = back_propagate, clock  # each layer by itself: none is fused
+    loop.train, loop.observer = back_propagate, clock  # this algorithm fuses no layers
     loop.iterate()
     ops.synchronize()
     slots = 3 + 2 * len(loop.updater.slots)

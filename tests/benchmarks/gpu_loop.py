@@ -1,7 +1,7 @@
-"""A training loop of one worker on a GPU, for the benchmarks: the layers, the algorithm and the updater, no servers.
+"""A training loop of one worker on a GPU without servers, for the benchmarks.
 
-``python -m tests.benchmarks.gpu_loop CASE PRECISION STEPS`` prints milliseconds of an iteration, by device events, as
-JSON.
+``python -m tests.benchmarks.gpu_loop CASE PRECISION STEPS`` prints the milliseconds of an iteration, measured by device
+events, as JSON.
 """
 
 from __future__ import annotations
@@ -28,14 +28,11 @@ from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.ours import job as job_of
 
-WARM_UP, STRETCHES = 20, 3
+WARM_UP, REPETITIONS = 20, 3
 
 
 class Loop:
-    """The iterations of a job with one batch of random records, which lies on the device.
-
-    ``values`` and ``push`` may be given in place of params that are updated on the device.
-    """
+    """The iterations of a job with one batch of random records on the device."""
 
     def __init__(self, job: Job, ops: Ops):
         with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
@@ -47,7 +44,7 @@ class Loop:
             read = feed.read(0, {node.layer.name: node.rows or self.rows for node in inputs})
         self.ops, self.job = ops, job
         ops.enter()
-        self.records: dict[str, Records] = {name: on_device(own, ops) for name, own in read.items()}
+        self.records: dict[str, Records] = {name: on_device(batch, ops) for name, batch in read.items()}
         self.train, self.updater = algorithm(job.train_one_batch), create_updater(job.updater)
         self.first = initial_values(self.net.params, job.seed)
         self.params = ReplicatedParams(self.net.params, self.updater, ops)
@@ -58,7 +55,10 @@ class Loop:
     def iterate(
         self, values: Mapping[str, Array] | None = None, push: Callable[[str, Any], None] | None = None
     ) -> dict[str, Any]:
-        """Run an iteration; return its metrics."""
+        """Run an iteration and return its metrics.
+
+        ``values`` and ``push`` may replace the params that are updated on the device.
+        """
         if values is None:
             values = {name: self.params[name].reshape(p.shape) for name, p in self.net.params.items()}
         ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step, observer=self.observer)
@@ -73,17 +73,17 @@ class Loop:
 
 
 def on_device(records: Records, ops: Ops) -> Records:
-    """Return images on the device; labels and codes belong to the host."""
+    """Return the records with images on the device; labels and codes stay in host memory."""
     images = records.data.dtype == np.uint8
     return records._replace(data=ops.asarray(records.data)) if images else records
 
 
 def milliseconds(ops: Ops, iterate: Callable[[], Any], steps: int) -> float:
-    """Return what an iteration takes on the device's clock: the median of three means of ``steps``, after a warm-up."""
+    """Return the milliseconds of an iteration by the device's clock: the median of means over ``steps`` iterations."""
     event, means = ops.xp.cuda.Event, []
     for _ in range(WARM_UP):
         iterate()
-    for _ in range(STRETCHES):
+    for _ in range(REPETITIONS):
         ops.synchronize()
         begin, end = event(), event()
         begin.record()

@@ -1,7 +1,7 @@
-"""How far products in each precision are from those in float64, on the same device.
+"""Measure the error of products in each precision against float64 on the same device.
 
-``python -m tests.benchmarks.gpu_precision`` prints a JSON object: by precision and kernel, the error relative to the
-root mean square of the exact result: its root mean square, and its largest.
+``python -m tests.benchmarks.gpu_precision`` prints a JSON object: by precision and kernel, the root mean square
+and the maximum of the error, relative to the root mean square of the exact result.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from dsinga.ops import Ops, get_ops
 
 PRECISIONS = ("float32", "tf32", "bf16")
-SHRINK = 1  # above it, sizes are that much smaller, for tests
+SHRINK = 1  # divides all sizes, for tests
 
 
 def results(ops: Ops, dtype: type) -> dict[str, Any]:
-    """Return what the kernels make of the same numbers in a dtype."""
+    """Return the results of the kernels for the same numbers in a dtype."""
     ops.enter()
 
     def numbers(*shape: int) -> Any:
@@ -31,7 +31,7 @@ def results(ops: Ops, dtype: type) -> dict[str, Any]:
     dx, dw, _ = ops.convolution_grad(x, w, numbers(*y.shape), stride, pad, True, False)
     a, b = numbers(128, width), numbers(4096 // SHRINK, width)
     weights = [numbers(3 * units, columns) / 16 for columns in (101, units)]
-    split = [one[gate * units : (gate + 1) * units] for one in weights for gate in range(3)]
+    split = [weight[gate * units : (gate + 1) * units] for weight in weights for gate in range(3)]
     states, _, _ = ops.recurrent("gru", numbers(50, 50, 101), split, None, None, False, False)
     return {
         f"inner product, {width} wide": ops.inner_product(a, b, None),
@@ -42,11 +42,11 @@ def results(ops: Ops, dtype: type) -> dict[str, Any]:
     }
 
 
-def errors(found: Any, exact: Any) -> dict[str, float]:
-    """Return root mean square and largest error, relative to the root mean square of what is exact."""
+def errors(result: Any, exact: Any) -> dict[str, float]:
+    """Return the root mean square and the maximum of the error, relative to the root mean square of ``exact``."""
     size = float((exact**2).mean()) ** 0.5
-    off = abs(found.astype(np.float64) - exact)
-    return {"rms": float((off**2).mean()) ** 0.5 / size, "max": float(off.max()) / size}
+    error = abs(result.astype(np.float64) - exact)
+    return {"rms": float((error**2).mean()) ** 0.5 / size, "max": float(error.max()) / size}
 
 
 def turn() -> dict[str, Any]:

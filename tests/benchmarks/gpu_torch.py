@@ -1,4 +1,4 @@
-"""A turn of PyTorch, eager, on a GPU: ``python -m tests.benchmarks.gpu_torch CASE PRECISION STEPS``, as gpu_loop.py."""
+"""Measure eager PyTorch on a GPU: ``python -m tests.benchmarks.gpu_torch CASE PRECISION STEPS``, as gpu_loop.py."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import torch
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.torch_nets import loss_of, peer
 
-WARM_UP, STRETCHES = 20, 3
+WARM_UP, REPETITIONS = 20, 3
 
 
 def turn(name: str, precision: str, steps: str) -> dict[str, Any]:
-    """Return the milliseconds of an iteration, as gpu_loop.py does, and the megabytes that it took on the device."""
+    """Return the milliseconds of an iteration, and the megabytes that PyTorch reserved on the device."""
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
     case = GPU_CASES[name]
     net, updater, make = peer(case.net)
     net.to("cuda")
-    batch = tuple(one.to("cuda") for one in make(case.batch))
-    half = torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    batch = tuple(array.to("cuda") for array in make(case.batch))
+    precision_context = torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
     def iterate() -> None:
         updater.zero_grad(set_to_none=True)
-        with half:
+        with precision_context:
             loss = loss_of(net, batch)
         loss.backward()
         if case.net == "char_rnn":
@@ -38,7 +38,7 @@ def turn(name: str, precision: str, steps: str) -> dict[str, Any]:
     for _ in range(WARM_UP):
         iterate()
     means = []
-    for _ in range(STRETCHES):
+    for _ in range(REPETITIONS):
         torch.cuda.synchronize()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

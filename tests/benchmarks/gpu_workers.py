@@ -1,7 +1,7 @@
-"""Two workers that share one GPU, against one worker and against CPU cores: the same params, to 1e-4.
+"""Compare the params of two workers that share one GPU with those of one worker and of CPU cores.
 
 ``python -m tests.benchmarks.gpu_workers CASE`` trains the case three times, each worker a process, and prints the
-largest differences of a param, relative to its largest number, as JSON.
+largest differences of a param, relative to its largest number, as JSON. They should be below 1e-4.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ BATCH, STEPS = 64, 20
 
 def params_of(job: Job, workers: int, device: str) -> dict[str, np.ndarray]:
     """Return the params after training."""
-    wanted = with_workers(job, workers)
-    wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=workers))
+    case_job = with_workers(job, workers)
+    case_job = case_job.replace(cluster=(case_job.cluster or ClusterConf()).replace(nservers_per_group=workers))
     with dask.config.set({"dsinga.device": device}), connect(workers=workers, separate_processes=True) as client:
-        return dsinga.train(wanted, client, progress=False).params
+        return dsinga.train(case_job, client, progress=False).params
 
 
-def difference(params: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> float:
+def difference(params: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
     """Return the largest difference of a param, relative to its largest number."""
     return max(
-        float(np.abs(params[name] - others[name]).max() / max(np.abs(others[name]).max(), 1e-8)) for name in others
+        float(np.abs(params[name] - expected[name]).max() / max(np.abs(expected[name]).max(), 1e-8))
+        for name in expected
     )
 
 
@@ -47,10 +48,10 @@ def turn(name: str) -> dict[str, Any]:
     job = job.replace(train_steps=STEPS, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[])
     with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
         job = with_synthetic_records(job, Path(folder))
-        alone = params_of(job, 1, "gpu")
+        single = params_of(job, 1, "gpu")
         return {
-            "two workers on the GPU": difference(params_of(job, 2, "gpu"), alone),
-            "one worker on CPU cores": difference(params_of(job, 1, "cpu"), alone),
+            "two workers on the GPU": difference(params_of(job, 2, "gpu"), single),
+            "one worker on CPU cores": difference(params_of(job, 1, "cpu"), single),
         }
 
 

@@ -1,4 +1,4 @@
-"""A turn of dsinga: ``python -m tests.benchmarks.ours CASE STEPS`` prints milliseconds and megabytes as JSON."""
+"""Measure dsinga on a case: ``python -m tests.benchmarks.ours CASE STEPS`` prints figures as JSON."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ def job(net: str, batch: int) -> Job:
             return load(f"{DATASETS}/mnist/convnet.conf", batch_is(batch))
         case "mlp":
             return load(f"{DATASETS}/mnist/mlp.conf", batch_is(batch))
-    made = getattr(models, net)(batchsize=batch)
+    model_job = getattr(models, net)(batchsize=batch)
     slow = LRGenConf(type=ChangeMethod.kFixed, base_lr=1e-6)  # random records would make some nets diverge
-    return made.replace(updater=made.updater.replace(learning_rate=slow))
+    return model_job.replace(updater=model_job.updater.replace(learning_rate=slow))
 
 
 def batch_is(batch: int) -> list[str]:
-    """Return the override of the batch size of training."""
+    """Return an override of the training batch size."""
     return [f"neuralnet.layer[data,kTrain].store_conf.batchsize={batch}"]
 
 
 def turn(name: str, steps: int) -> dict[str, float]:
     """Return the median milliseconds of an iteration of a case, and the peak megabytes of its largest process."""
     case = CASES[name]
-    wanted = with_workers(job(case.net, case.batch * case.workers), case.workers)
+    case_job = with_workers(job(case.net, case.batch * case.workers), case.workers)
     if case.workers > 1:
-        wanted = wanted.replace(cluster=(wanted.cluster or ClusterConf()).replace(nservers_per_group=case.workers))
+        case_job = case_job.replace(
+            cluster=(case_job.cluster or ClusterConf()).replace(nservers_per_group=case.workers)
+        )
     with connect(workers=case.workers, separate_processes=case.workers > 1) as client:
-        figures = measure(wanted, client, steps=steps, synthetic=True)
+        figures = measure(case_job, client, steps=steps, synthetic=True)
     return {"ms": figures["ms_per_iteration"], "mb": figures["peak_rss_mb"]}
 
 

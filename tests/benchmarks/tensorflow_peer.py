@@ -1,4 +1,4 @@
-"""A turn of TensorFlow: ``python -m tests.benchmarks.tensorflow_peer CASE STEPS``, each iteration one tf.function."""
+"""Measure TensorFlow on a case, with a tf.function: ``python -m tests.benchmarks.tensorflow_peer CASE STEPS``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Net = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Params:
-    """Variables, made in the order in which a net asks for them."""
+    """The variables of a net, in the order in which it creates them."""
 
     def __init__(self) -> None:
         self.all: list[tf.Variable] = []

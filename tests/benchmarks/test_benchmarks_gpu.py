@@ -1,6 +1,6 @@
-"""The command that measures on a GPU, over a device on the CPU: every table is printed, and what fails costs no other.
+"""The benchmarks for GPUs, on an emulated device: every table is printed, and a failure stops no other table.
 
-The figures mean nothing; the nets are small, or of few records.
+The figures mean nothing; the nets are small, and the batches have few records.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.support.emulated_cudnn import FakeCudnn
 CASES = {"cifar10": Case("cifar10", 2, 0.7)}
 
 
-def called(module: str, *arguments: str) -> dict[str, Any]:
-    """What a turn is, in this process."""
+def call_turn(module: str, *arguments: str) -> dict[str, Any]:
+    """Run a turn in this process."""
     try:
         return importlib.import_module(f"tests.benchmarks.{module}").turn(*arguments)
     except (RuntimeError, AssertionError) as error:
@@ -35,10 +35,10 @@ def called(module: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU that is not there, in this process, and nets that it can train."""
+    """An emulated GPU in this process, and nets that it can train."""
     monkeypatch.delenv("DSINGA_OPS", raising=False)
     monkeypatch.setitem(dsinga.ops._loaded, "cupy", emulated_cupy.load(FakeCudnn()))
-    monkeypatch.setattr(gpu, "turn", called)
+    monkeypatch.setattr(gpu, "turn", call_turn)
     for module in (gpu, gpu_limits, gpu_loop, gpu_copies, gpu_workers):
         if hasattr(module, "GPU_CASES"):
             monkeypatch.setattr(module, "GPU_CASES", CASES)
@@ -76,18 +76,18 @@ def test_every_table_is_printed(device: None, tmp_path: Path):
     printed = run("limits", "nets", "copies", "precision", "workers", "--steps", "1", "--json", str(file))
     figures = r"\| \d+\.\d\d \| \d+\.\d\d \| \d+\.\d\d \|"
     assert re.search(r'rates: \{"matrix": \{"float32": .*"copy": \{"device": ', printed.output), printed.output
-    for precision in gpu.PRECISIONS:  # PyTorch alone asks for a card that is there
+    for precision in gpu.PRECISIONS:  # only PyTorch needs a real GPU
         assert re.search(rf"\| cifar10, 2 \| {precision} \| \d+\.\d\d \| failed: .* \| - \|", printed.output)
     assert re.search(rf"\| cifar10 {figures}", printed.output), printed.output
     assert re.search(r"\| GRU of \d+, \d+ steps (\| \d\.\de[+-]\d\d \(.*\) ){3}\|", printed.output), printed.output
     assert re.search(r'"two workers on the GPU": [\d.e-]+, "one worker on CPU cores": [\d.e-]+\}', printed.output)
-    found = json.loads(file.read_text())
-    assert list(found) == ["limits", "nets", "copies", "precision", "workers"]
-    assert max(found["workers"].values()) < 1e-4
-    assert printed.exit_code == 1  # for PyTorch's sake
+    figures = json.loads(file.read_text())
+    assert list(figures) == ["limits", "nets", "copies", "precision", "workers"]
+    assert max(figures["workers"].values()) < 1e-4
+    assert printed.exit_code == 1  # because PyTorch fails
 
 
-def test_a_table_that_fails_costs_no_other_and_others_stay_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_failing_table_stops_no_other_and_others_stay_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def broken(*_: Any) -> Any:
         raise KeyError("rows")
 
@@ -99,14 +99,14 @@ def test_a_table_that_fails_costs_no_other_and_others_stay_in_the_file(monkeypat
     assert "the table 'precision' failed: KeyError: 'rows'" in printed.output
     assert '(at most 1e-4): {"two workers on the GPU": 0.0}' in printed.output
     assert printed.exit_code == 1
-    assert "1 of the figures could not be had" in printed.output
+    assert "1 of the figures could not be measured" in printed.output
     assert list(json.loads(file.read_text())) == ["limits", "precision", "workers"]
 
 
-def test_a_turn_that_fails_says_why():
+def test_a_failing_turn_returns_its_error():
     assert "No module named" in gpu.turn("no_such_turn")["failed"]
 
 
-def test_a_turn_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu, "PATIENCE", 0.01)
+def test_a_turn_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu, "TIMEOUT_SECONDS", 0.01)
     assert gpu.turn("gpu_limits") == {"failed": "took more than 0.01 s"}

@@ -1,4 +1,4 @@
-"""The nets of the cases in PyTorch, with the updaters of the jobs: the same arithmetic in what PyTorch does fastest."""
+"""The nets and updaters of the cases in PyTorch, in its fastest form of the same arithmetic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ScaledTanh(nn.Module):
 
 
 class Block(nn.Module):
-    """Two convolutions with batch normalisation beside a shortcut, which is a convolution where shapes differ."""
+    """Two convolutions with batch normalisation and a shortcut, which is a convolution if shapes differ."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class CharRNN(nn.Module):
-    """One-hot characters, a GRU of 512, a fully connected layer; of (B, 51) codes it predicts the last 50."""
+    """One-hot characters, a GRU with 512 units and a fully connected layer, which predicts the next character."""
 
     def __init__(self, vocabulary: int = 101, hidden: int = 512):
         super().__init__()
@@ -55,7 +55,7 @@ class CharRNN(nn.Module):
 
 
 class Peer(NamedTuple):
-    """A net, its updater, and what makes a batch of it; the labels are the last of the batch."""
+    """A net, its updater, and a function that makes a batch of a given size: (records, labels)."""
 
     net: nn.Module
     updater: torch.optim.Optimizer
@@ -81,7 +81,7 @@ def peer(name: str) -> Peer:
 
 
 def images(channels: int, size: int, classes: int) -> Callable[[int], Batch]:
-    """Return what makes random images, as bytes, and labels."""
+    """Return a function that makes random images, as bytes, and labels."""
     return lambda count: (
         torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8),
         torch.randint(0, classes, (count,)),
@@ -89,13 +89,13 @@ def images(channels: int, size: int, classes: int) -> Callable[[int], Batch]:
 
 
 def characters(count: int) -> Batch:
-    """Return 50 steps of ``count`` streams of codes, and those that come next."""
+    """Return 51 steps of ``count`` streams of codes, and the codes that follow the first 50."""
     codes = torch.randint(0, 101, (51, count))
     return codes, codes[1:].flatten()
 
 
 def loss_of(net: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the loss of a batch; bytes become floats, channels last."""
+    """Return the loss of a batch; bytes are converted to floats with channels last."""
     x, labels = batch
     if x.dtype == torch.uint8:
         x = x.float().contiguous(memory_format=torch.channels_last)

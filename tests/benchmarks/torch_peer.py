@@ -1,4 +1,4 @@
-"""A turn of PyTorch, eager: ``python -m tests.benchmarks.torch_peer CASE STEPS``; several workers are DDP over gloo."""
+"""Measure eager PyTorch on a case: ``python -m tests.benchmarks.torch_peer CASE STEPS``. Workers use DDP over gloo."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def train(case: Case, steps: int, ddp: bool) -> dict[str, float]:
     return {"ms": 1e3 * statistics.median(seconds[WARM_UP:]), "mb": peak}
 
 
-def member(rank: int, case: Case, steps: int, answers: Any) -> None:
-    """Train as one process of several."""
+def train_rank(rank: int, case: Case, steps: int, results: Any) -> None:
+    """Train as one process of several, and put the figures into the queue ``results``."""
     distributed.init_process_group("gloo", rank=rank, world_size=case.workers)
-    answers.put(train(case, steps, ddp=True))
+    results.put(train(case, steps, ddp=True))
     distributed.destroy_process_group()
 
 
 def turn(name: str, steps: int) -> dict[str, float]:
-    """Return the figures of a case; of several processes the largest ones."""
+    """Return the figures of a case, for several processes the largest ones."""
     case = CASES[name]
     if case.workers == 1:
         return train(case, steps, ddp=False)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
-    answers = multiprocessing.get_context("spawn").Queue()
-    multiprocessing.spawn(member, (case, steps, answers), nprocs=case.workers)
-    found = [answers.get() for _ in range(case.workers)]
-    return {name: max(one[name] for one in found) for name in ("ms", "mb")}
+    results = multiprocessing.get_context("spawn").Queue()
+    multiprocessing.spawn(train_rank, (case, steps, results), nprocs=case.workers)
+    figures = [results.get() for _ in range(case.workers)]
+    return {name: max(rank_figures[name] for rank_figures in figures) for name in ("ms", "mb")}
 
 
 if __name__ == "__main__":
