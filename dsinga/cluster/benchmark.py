@@ -83,7 +83,8 @@ def _peak_rss_mb() -> float:
 
 def _without_tests(job: Job, steps: int) -> Job:
     """Return the job for ``steps`` iterations without tests, checkpoints and params from checkpoints."""
-    return job.replace(train_steps=steps, test_freq=0, validate_freq=0, checkpoint_freq=0, checkpoint_path=[])
+    never = dict.fromkeys(("test_freq", "validate_freq", "checkpoint_freq"), 0)
+    return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])
 
 
 def with_synthetic_records(job: Job, folder: Path) -> Job:

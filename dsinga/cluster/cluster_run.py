@@ -16,7 +16,7 @@ from dsinga.cluster import tasks
 from dsinga.cluster.partition_actor import PartitionActor, end_run
 from dsinga.cluster.placement import Placement, workers_at_hand
 from dsinga.cluster.servers import Servers
-from dsinga.cluster.supervision import TaskChain, TaskChains, gather
+from dsinga.cluster.supervision import TaskChains, gather
 from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.worker.config import PartitionKey, WorkerConfig
@@ -116,12 +116,6 @@ class ClusterRun:
     def evaluate(self, phase: Phase, batches: int, step: int) -> list[Future]:
         """Let group 0 evaluate the first ``batches`` batches of ``phase``, with its params after ``step`` steps."""
         return self.send(tasks.evaluate, 0, f"{phase.name}-{self._moment(step)}", phase, batches, step)
-
-    def run_chains(self, chains: Sequence[TaskChain]) -> None:
-        """Run chains of tasks of this run until all have ended."""
-        for chain in chains:
-            self.chains.add(chain)
-        self.chains.finish()
 
     def synchronise(self) -> None:
         """When all worker groups have ended: make all server groups agree, and give group 0 their values."""

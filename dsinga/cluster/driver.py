@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,12 @@ from pathlib import Path
 from distributed import Client
 
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
-from dsinga.cluster import timetable
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import ROUNDS, Grain
 from dsinga.cluster.prepare import PreparedRun, prepare_run
-from dsinga.cluster.training_loop import Observer, TrainingLoop
+from dsinga.cluster.training_loop import Observer, TrainingLoop, describe_way_on, read_rate_factors
 from dsinga.errors import Diverged, RunError, UserError
+from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
 from dsinga.net import NeuralNet
 from dsinga.training import initial_values
@@ -26,6 +27,7 @@ class Outcome:
     """What a run ends with: the params, the steps done, and the timings in seconds of the last iterations.
 
     ``batchsize`` are the rows that all worker groups together take in a step, ``timings`` are those of group 0.
+    ``stopped`` is why training ended before its last step, "" if it did not; ``remarks`` are sentences of extensions.
     """
 
     params: Arrays
@@ -33,6 +35,8 @@ class Outcome:
     net: NeuralNet
     batchsize: int
     timings: list[dict[str, float]]
+    stopped: str = ""
+    remarks: Sequence[str] = ()
 
 
 def train(
@@ -44,37 +48,46 @@ def train(
     roots: Sequence[str] = (),
     resume: bool = False,
     grain: Grain = ROUNDS,
+    extensions: Sequence[ExtensionLike] = (),
 ) -> Outcome:
     """Train ``job`` on the cluster of ``client`` from its first step, or from the last checkpoint if ``resume``.
 
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
-    and the params are not the same bits as those of a run that was never cut.
+    and the params are not the same bits as those of a run that was never cut. ``extensions`` run besides those that the
+    job names.
 
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
-    a loss is no longer finite.
+    a loss is no longer finite, and what an extension raises.
     """
+    started = time.perf_counter()
     grain.check(job)
     prepared = prepare_run(job, client, roots)
+    all_extensions = create_extensions(job, extensions)
+    nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
+    check_extensions(all_extensions, job, nets)
     begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots)
     observer.begin(begin.step)
     run = ClusterRun(client, prepared.config, prepared.placement)
-    training_loop = TrainingLoop(prepared, run, observer, workspace, grain)
-    warm = timetable.all_begin(job, prepared.topology, begin.step)
+    loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started)
+    prepared.config.updater.set_rate_factors(read_rate_factors(begin.loop))
+    warm = prepared.topology.common_start(begin.step, job.train_steps)
     try:
         run.start(begin.params, begin.state if resume else None, begin.step, warm)
-        params = training_loop.run(begin.step)
+        params = loop.run(begin.step, begin.loop)
     except Diverged as error:
         run.close(str(error))
         raise Diverged(f"{error}; {_last_good(workspace)}") from error
     except RunError as error:
         run.close(str(error))
-        raise RunError(f"{error}; {_way_on(workspace, training_loop.step)}") from error
+        raise RunError(f"{error}; {describe_way_on(workspace, loop.view.step)}") from error
     except BaseException:
         run.close("the driver has ended the run")
         raise
     run.close()
     rows = prepared.topology.groups * prepared.config.readers[Phase.kTrain].batchsize
-    return Outcome(params, job.train_steps, prepared.net, rows, list(training_loop.timings))
+    step = loop.view.step
+    stopped = loop.view.stopped if step < job.train_steps else ""
+    return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, loop.view.remarks)
 
 
 def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str]) -> Checkpoint:
@@ -112,10 +125,3 @@ def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
 def _last_good(workspace: Path | None) -> str:
     path = latest(workspace / "checkpoint") if workspace else None
     return f"the last good checkpoint is {path}" if path else "no checkpoint was written"
-
-
-def _way_on(workspace: Path | None, step: int) -> str:
-    path = latest(workspace / "checkpoint") if workspace else None
-    if path is None:
-        return f"{step} steps were done and no checkpoint was written (set checkpoint_freq to have some)"
-    return f"{step} steps were done; go on from {path} with --resume"

@@ -1,40 +1,31 @@
-"""The training loop: each worker group trains round after round; group 0 pauses to validate, test and checkpoint."""
+"""The training loop: worker groups train round after round; the first one pauses where an extension runs."""
 
 from __future__ import annotations
 
 import collections
-import logging
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsinga.checkpoint import write_checkpoint
-from dsinga.cluster import timetable
+from dsinga.checkpoint import latest, write_checkpoint
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import Grain
+from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.supervision import TaskChain
-from dsinga.errors import Diverged
+from dsinga.cluster.training_view import Row, TrainingView
+from dsinga.errors import UserError
+from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.job import Phase, to_text
-from dsinga.training import Metrics, add_metrics, name_metrics
-from dsinga.training.divergence import REMEDY, first_not_finite
-from dsinga.worker.config import RoundReport
 from dsinga.worker.param_slices import Arrays
 
-_log = logging.getLogger(__name__)
-
-Row = dict[str, Any]
-
-# Rounds that are sent ahead, so that a partition finds its next round waiting when it ends one.
-ROUNDS_AHEAD = 2
-# Iterations whose timing is kept; all those of a long run would fill the memory of the driver.
+# Steps whose timing is kept; all those of a long run would fill the memory of the driver.
 TIMINGS_KEPT = 10_000
 
 
 class Observer(Protocol):
-    """Who is told how a run goes."""
+    """Something that is told how a run goes."""
 
     def begin(self, step: int) -> None:
         """Learn that everything has been checked and training is about to go on from ``step``."""
@@ -49,9 +40,9 @@ class Observer(Protocol):
 class TrainingLoop:
     """A run from its first step to its last.
 
-    Worker groups do not wait for each other. Group 0 is the one that is looked at: it validates, tests and writes
-    checkpoints, of the params as its server group has them then, and ``step`` and the rows of training are its own. At
-    the last step it does so when all groups have ended and all server groups agree.
+    Worker groups do not wait for each other. Extensions see group 0: it pauses at the steps that their triggers name,
+    with the params as its server group has them then. At the end they run when all groups have ended and all server
+    groups agree.
     """
 
     def __init__(
@@ -61,133 +52,188 @@ class TrainingLoop:
         observer: Observer,
         workspace: Path | None,
         grain: Grain,
+        extensions: Sequence[Extension],
+        started: float,
     ):
-        self._prepared = prepared
         self._job = prepared.job
+        self._prepared = prepared
         self._cluster_run = run
         self._observer = observer
         self._workspace = workspace
         self._grain = grain
-        everybody = prepared.topology.groups * prepared.topology.workers
-        self._paces = [timetable.RoundLength(grain.most_steps, everybody) for _ in range(prepared.topology.groups)]
-        self._speeds = [0.0] * prepared.topology.groups  # steps a second of those that are on their way
-        self._since_display: list[Metrics] = []
-        self._started = time.perf_counter()
-        self._diverged = False
-        self.step = 0
+        self.view = TrainingView(prepared, run, self._show_row, workspace, started)
+        self._extensions = ExtensionRunner(extensions, self.view)
+        self._groups: list[GroupRounds] = []
+        self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
+        self._in_training = False
+        self._pause_seconds = self._checkpoint_seconds = 0.0  # of the longest pause, and of the last checkpoint
         self.timings: collections.deque[dict[str, float]] = collections.deque(maxlen=TIMINGS_KEPT)
 
-    def run(self, begin: int) -> Arrays:
-        """Train from step ``begin`` to the last one; return the params."""
-        self.step, last = begin, self._job.train_steps
-        if not begin:  # a resumed run has paused here before
-            self._cluster_run.run_chains([self._pause()])
-        together = timetable.all_begin(self._job, self._prepared.topology, begin)
+    def run(self, begin: int, state: Mapping[str, Any]) -> Arrays:
+        """Train from step ``begin`` to the last one, or until an extension stops; return the params.
+
+        ``state`` is that of the loop in the checkpoint from which the run goes on, empty for a new run.
+        """
+        self.view.step = begin
+        self.view.rate_factors = read_rate_factors(state)
+        try:
+            self._extensions.start(state.get("extensions", {}))
+            if not begin:  # a resumed run has paused here before
+                self._pause()
+            if begin < self._job.train_steps and not (begin and self.view.stopped):
+                self._train(begin)
+            self._extensions.finish()
+        except Exception as error:
+            self._end_by_failure(error)
+            raise
+        return self.view.returned_params or self.view.snapshot(state=False)[0]
+
+    def _train(self, begin: int) -> None:
+        """Train all worker groups; group 0 trains alone during the warm-up."""
+        self._in_training = True
+        topology, last = self._prepared.topology, self._job.train_steps
+        together = topology.common_start(begin, last)
+        self._groups = [
+            GroupRounds(self._cluster_run, self._grain, group, together if group else begin)
+            for group in range(topology.groups)
+        ]
         if begin < together:
-            self._cluster_run.run_chains([self._lead(together)])
-            self._cluster_run.join(together)
-        if begin < last:
-            others = [self._rounds(group, together, last) for group in range(1, self._prepared.topology.groups)]
-            self._cluster_run.run_chains([self._lead(last), *others])
-            self._cluster_run.synchronise()
-            self._cluster_run.run_chains([self._pause()])
-        return self._params(state=False)[0]
+            self._train_first_group(together)
+            self._cluster_run.join(self.view.step)
+        for rounds in self._groups[1:]:
+            self._cluster_run.chains.add(self._train_other_group(rounds))
+        self._train_first_group(last)
+        self._cluster_run.leave(0)
+        self._cluster_run.chains.finish()
+        self._cluster_run.synchronise()
+        if topology.groups > 1:
+            self._extensions.forget_runs()  # the params are those of all groups now
+        self._pause(last=True)
+        self._in_training = False
 
-    def _lead(self, stop: int) -> TaskChain:
-        """Train group 0 up to ``stop``, and pause on the way."""
-        while self.step < stop:
-            yield from self._rounds(0, self.step, min(stop, timetable.next_stop(self._job, self.step)))
-            if self.step < self._job.train_steps:
-                yield from self._pause()
+    def _train_first_group(self, stop: int) -> None:
+        """Train group 0 up to ``stop``, unless it is stopped before, and pause on the way."""
+        while self.view.step < stop and not self.view.stopped:
+            self._train_until_pause(min(self._extensions.next_pause(self.view.step) or stop, stop))
+            if self.view.step < self._job.train_steps:
+                self._pause()
 
-    def _rounds(self, group: int, start: int, stop: int) -> TaskChain:
-        """Train a group up to ``stop``, a round after the other."""
-        pace = self._paces[group]
-        flights: collections.deque[Any] = collections.deque()
-        sent = start
-        while sent < stop or flights:
-            while sent < stop and len(flights) < ROUNDS_AHEAD:
-                end = min(stop, sent + pace.steps)
-                flights.append(self._grain.send_round(self._cluster_run, group, sent, end))
-                sent = end
-            reports = yield flights.popleft()
-            for step in reports[0].skipped:
-                _log.warning("the loss of group %d is not finite at step %d: the batch is left out", group, step)
-            seconds = _seconds(reports)
-            pace.learn(seconds)
-            self._speeds[group] = len(seconds) / sum(seconds)
-            if group == 0:
-                self._landed(reports, seconds)
-        if stop == self._job.train_steps:
-            self._speeds[group] = 0.0
-            self._cluster_run.leave(group)
+    def _train_until_pause(self, stop: int) -> None:
+        """Train group 0 up to ``stop``, or to the end of its rounds in flight if an extension wants that."""
+        rounds = self._groups[0]
+        while rounds.send(stop):
+            self._read_round(rounds)
+            if self.view.stopped or self._extensions.wants_pause():
+                stop = rounds.sent
 
-    def _pause(self) -> TaskChain:
-        """Validate, test, checkpoint, where due at the present step (SINGA's order)."""
-        for phase, is_due, steps in (
-            (Phase.kVal, timetable.validate_due, self._job.validate_steps),
-            (Phase.kTest, timetable.test_due, self._job.test_steps),
-        ):
-            if is_due(self._job, self.step):
-                by_partition = yield self._cluster_run.evaluate(phase, steps, self.step)
-                self._record(phase, add_metrics([add_metrics(batch) for batch in zip(*by_partition, strict=True)]))
-        if self._workspace and timetable.checkpoint_due(self._job, self.step):
-            params, state = self._params()
-            meta = {"job": to_text(self._job), "seed": self._job.seed, "topology": self._prepared.topology.describe()}
-            write_checkpoint(self._workspace / "checkpoint", self.step, params, state, meta)
+    def _train_other_group(self, rounds: GroupRounds) -> TaskChain:
+        """Train a group that no extension sees, until training ends."""
+        while rounds.send(rounds.sent if self.view.stopped else self._job.train_steps):
+            rounds.read((yield rounds.next_futures()))
+        rounds.speed = 0.0
+        self._cluster_run.leave(rounds.group)
 
-    def _params(self, state: bool = True) -> tuple[Arrays, dict[str, Arrays]]:
-        """Return params, and updater's ``state``, as they stand; raise Diverged where a param is not finite."""
-        params, slots = self._cluster_run.snapshot(self.step, state)
-        lost = first_not_finite(params)
-        if lost is not None:
-            raise Diverged(f"param {lost!r} is not finite after {self.step} steps; {REMEDY}")
-        return params, slots
+    def _read_round(self, rounds: GroupRounds) -> None:
+        """Wait for a round of group 0, and show its steps to the extensions."""
+        reports = rounds.read(self._cluster_run.chains.wait(rounds.next_futures()))
+        self._unseen.extend(reports)
+        self.view.seconds_to_stop = self._estimate_seconds_to_stop(rounds)
+        self._show_steps()
+        self._show_progress(reports[-1])
 
-    def _landed(self, reports: Sequence[RoundReport], seconds: Sequence[float]) -> None:
-        """Take in a round of group 0: its metrics step by step, its timing."""
-        for number, parts in enumerate(zip(*(report.metrics for report in reports), strict=True)):
-            timings = [report.timings[number] for report in reports]
-            own = max(timing.total - timing.exchange - timing.data for timing in timings)
-            data, total = max(timing.data for timing in timings), seconds[number]
-            self.timings.append(
-                {
-                    "total": total,
-                    "compute": own,
-                    "data": data,
-                    "exchange": max(0.0, total - own - data),
-                    "crossing": sum(timing.crossing for timing in timings),
-                    "within": sum(timing.within for timing in timings),
-                }
-            )
-            self.step += 1
-            self._since_display.append(add_metrics(parts))
-            if timetable.display_due(self._job, self.step):
-                self._record(Phase.kTrain, add_metrics(self._since_display))
-                self._since_display.clear()
+    def _show_steps(self) -> None:
+        while self._unseen:
+            report = self._unseen.popleft()
+            self.timings.append(report.timing)
+            self.view.step += 1
+            self._extensions.observe(report.metrics)
+
+    def _estimate_seconds_to_stop(self, rounds: GroupRounds) -> float:
+        """Return how long it would take to end in order after one more round."""
+        coming = ROUNDS_AHEAD + 1
+        seconds = coming * rounds.length.seconds + self._checkpoint_seconds
+        next_pause = self._extensions.next_pause(self.view.step)
+        pauses_before = next_pause is not None and next_pause <= rounds.sent + coming * rounds.length.steps
+        return seconds + (self._pause_seconds if pauses_before else 0.0)
+
+    def _show_progress(self, report: StepReport) -> None:
         rows = self._prepared.config.readers[Phase.kTrain].batchsize
-        latest_metrics = self._means(Phase.kTrain, add_metrics([part.metrics[-1] for part in reports]))
-        self._observer.progress({"step": self.step, "samples_per_second": rows * sum(self._speeds), **latest_metrics})
+        speed = rows * sum(rounds.speed for rounds in self._groups)
+        metrics = self.view.means("train", report.metrics)
+        with self.view.running_on_cluster():
+            self._observer.progress({"step": self.view.step, "samples_per_second": speed, **metrics})
 
-    def _record(self, phase: Phase, metrics: Metrics) -> None:
-        name = {Phase.kTrain: "train", Phase.kVal: "val", Phase.kTest: "test"}[phase]
-        elapsed = round(time.perf_counter() - self._started, 3)
-        means = self._means(phase, metrics)
-        self._observer.record({"step": self.step, "phase": name, "time": elapsed, **means})
-        if not self._diverged and not all(map(math.isfinite, means.values())):
-            self._diverged = True
-            _log.warning("the loss is no longer finite at step %d: %s", self.step, REMEDY)
+    def _show_row(self, row: Row) -> None:
+        with self.view.running_on_cluster():
+            self._observer.record(row)
+        self._extensions.show_row(row)
 
-    def _means(self, phase: Phase, metrics: Metrics) -> dict[str, float]:
-        named = name_metrics(self._prepared.config.nets[phase].whole, metrics)
-        return {name: total / count for name, (total, count) in named.items() if count}
+    def _pause(self, last: bool = False) -> None:
+        """Run the extensions that are due while group 0 stands still, then write the checkpoint that one has asked for.
+
+        Where one has stopped training, the checkpoint waits for the pause after which none follows.
+        """
+        view, started = self.view, time.perf_counter()
+        view.paused = True
+        is_complete = last and (view.step == view.train_steps or not view.resumable)
+        self._extensions.pause(at_end=is_complete)
+        if last or not view.stopped:
+            if view.checkpoint_wanted or (last and not is_complete):
+                self._write_checkpoint()
+            view.checkpoint_wanted = False
+        view.paused = False
+        self._pause_seconds = max(self._pause_seconds, time.perf_counter() - started)
+
+    def _write_checkpoint(self) -> None:
+        if self._workspace is None:
+            return
+        started = time.perf_counter()
+        params, slots = self.view.snapshot(state=True)
+        meta = {"job": to_text(self._job), "seed": self._job.seed, "topology": self._prepared.topology.describe()}
+        factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
+        loop = {"extensions": self._extensions.states(), "rate_factors": factors}
+        with self.view.running_on_cluster():
+            write_checkpoint(self._workspace / "checkpoint", self.view.step, params, slots, meta, loop)
+        self._checkpoint_seconds = time.perf_counter() - started
+
+    def _end_by_failure(self, error: Exception) -> None:
+        """Where an extension has raised ``error``, write a checkpoint and say where it was; else do nothing.
+
+        Raises UserError instead of a UserError.
+        """
+        failed = self._extensions.failing
+        if failed is None or error is self.view.cluster_error:
+            return
+        where = f"extension {failed.name} failed at step {self.view.step}"
+        self._extensions.drop(failed)
+        try:
+            self._save_what_is_done()
+        except Exception as second:
+            error.add_note(f"no checkpoint could be written: {second!r}")
+        where = f"{where}; {describe_way_on(self._workspace, self.view.step)}"
+        if isinstance(error, UserError):
+            raise UserError(f"{error} ({where})") from error
+        error.add_note(where)
+
+    def _save_what_is_done(self) -> None:
+        """Read the rounds in flight and write a checkpoint, so that a run can go on from here."""
+        if self._workspace is None or not self._in_training:
+            return
+        self.view.stop("an extension failed", resumable=True)
+        self._show_steps()
+        while self._groups[0].send(0):
+            self._read_round(self._groups[0])
+        self._pause(last=True)
 
 
-def _seconds(reports: Sequence[RoundReport]) -> list[float]:
-    """Return how long each step of a round took a group: its steps at the partition that took longest for them all.
+def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
+    """Return from which step on the learning rate is multiplied by how much, from the state of a loop."""
+    return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
 
-    Not the longest of each step: who is served first begins the next step first, so the lengths of one step differ from
-    partition to partition while those of many are the same.
-    """
-    slowest = max(reports, key=lambda report: sum(timing.total for timing in report.timings))
-    return [timing.total for timing in slowest.timings]
+
+def describe_way_on(workspace: Path | None, step: int) -> str:
+    """Return how to go on with a run that has ended after ``step`` steps."""
+    path = latest(workspace / "checkpoint") if workspace else None
+    if path is None:
+        return f"{step} steps were done and no checkpoint was written (set checkpoint_freq to have some)"
+    return f"{step} steps were done; go on from {path} with --resume"

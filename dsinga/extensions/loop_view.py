@@ -24,6 +24,8 @@ class LoopView(ABC):
         rate_factor: by what the learning rate of the schedule is multiplied at present.
         workspace: the folder for files of the run, None if it has none.
         stopped: why training ends before ``train_steps``, "" while it does not.
+        seconds_to_stop: estimate of the time that it takes to end in order after one more round, from what rounds,
+            pauses and checkpoints took so far.
     """
 
     step: int
@@ -32,16 +34,12 @@ class LoopView(ABC):
     rate_factor: float
     workspace: Path | None
     stopped: str
+    seconds_to_stop: float
 
     @property
     @abstractmethod
     def seconds(self) -> float:
         """Seconds since training was asked for."""
-
-    @property
-    @abstractmethod
-    def seconds_to_stop(self) -> float:
-        """Estimate of the seconds that it takes to end after one more round, from what rounds and checkpoints took."""
 
     @abstractmethod
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:

@@ -75,8 +75,8 @@ class ExtensionRunner:
             self._call(extension, extension.see_row, self._loop, row)
 
     def forget_runs(self) -> None:
-        """Let extensions run again at the present step, because the params have changed since."""
-        self._last_run.clear()
+        """Let extensions that pause run again at the present step, because the params have changed since."""
+        self._last_run = {name: at for name, at in self._last_run.items() if not self._extensions[name].pauses}
 
     def finish(self) -> None:
         """Let the extensions do what is to be done last."""

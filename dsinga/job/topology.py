@@ -48,6 +48,10 @@ class Topology(NamedTuple):
         """Return the server groups with which a server group exchanges changes."""
         return [first + second - server_group for first, second in self.edges if server_group in (first, second)]
 
+    def common_start(self, step: int, train_steps: int) -> int:
+        """Return the step at which all worker groups train in a run from ``step``; until then, group 0 warms up."""
+        return max(step, min(self.warmup, train_steps)) if self.groups > 1 else step
+
     @property
     def framework(self) -> str:
         """The name of the topology in the literature, or the empty string.

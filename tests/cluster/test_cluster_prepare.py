@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsinga import UserError
 from dsinga.api import roots
-from dsinga.cluster import build_net, evaluate, prepare_run, timetable
+from dsinga.cluster import build_net, evaluate, prepare_run
+from dsinga.cluster.round_length import RoundLength
 from dsinga.data import open_store, write_store
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.job.topology import topology
@@ -101,32 +100,8 @@ def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) 
         prepare_run(with_topology(job, 1), threads, roots(job, None))
 
 
-@given(st.integers(1, 40), st.integers(0, 10), st.integers(0, 30))
-def test_rounds_stop_at_every_due_step(steps: int, freq: int, after: int) -> None:
-    job = Job(train_steps=steps, test_freq=freq, test_steps=1, test_after=after, checkpoint_freq=7)
-    job = job.replace(validate_freq=5, validate_steps=1, validate_after=3)
-    stops, step = [], 0
-    while step < steps:
-        step = timetable.next_stop(job, step)
-        stops.append(step)
-    kinds = timetable.validate_due, timetable.test_due, timetable.checkpoint_due
-    due = {s for s in range(1, steps + 1) if any(is_due(job, s) for is_due in kinds)}
-    assert stops == sorted(due | {steps})
-
-
-def test_steps_are_due_by_the_rule_of_singa() -> None:
-    assert [step for step in range(12) if timetable.due(step, 4, 2)] == [2, 6, 10]
-    assert not timetable.due(4, 0, 0)
-    job = Job(train_steps=10, test_freq=4)
-    assert not timetable.test_due(job, 4), "a test of no steps is no test"
-
-
-def test_the_next_stop_of_a_long_run_is_found_at_once() -> None:
-    assert timetable.next_stop(Job(train_steps=10**15), 0) == 10**15
-
-
 def test_rounds_grow_to_a_second() -> None:
-    length = timetable.RoundLength()
+    length = RoundLength()
     sizes = []
     for _ in range(5):
         sizes.append(length.steps)

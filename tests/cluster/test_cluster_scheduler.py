@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dsinga import cluster
-from dsinga.cluster import connect, timetable
+from dsinga.cluster import connect
+from dsinga.cluster.round_length import RoundLength
 from dsinga.job import Job
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import with_topology
@@ -46,7 +47,7 @@ def test_a_round_costs_the_scheduler_four_messages_a_worker_whatever_its_steps(j
 
 def test_rounds_of_many_workers_last_longer() -> None:
     def steps_of_a_round(workers: int) -> int:
-        length = timetable.RoundLength(workers=workers)
+        length = RoundLength(workers=workers)
         for _ in range(8):
             length.learn([0.01] * length.steps)
         return length.steps

@@ -1,0 +1,142 @@
+"""A run on the cluster, as the extensions of its training loop see it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.prepare import PreparedRun
+from dsinga.errors import Diverged, UserError
+from dsinga.extensions import LoopView
+from dsinga.extensions.checks import ASKED_BY, PHASES
+from dsinga.job import Phase
+from dsinga.training import Metrics, add_metrics, name_metrics
+from dsinga.training.divergence import REMEDY, first_not_finite
+from dsinga.worker.param_slices import Arrays
+
+_log = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+
+
+class TrainingView(LoopView):
+    """Where a run stands, and what its extensions may ask of it.
+
+    The training loop sets ``step`` and ``seconds_to_stop``, carries out ``stopped``, ``resumable`` and
+    ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row`` is called with each row.
+    ``cluster_error`` is an exception that the run itself has raised, not an extension.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        run: ClusterRun,
+        show_row: Callable[[Row], None],
+        workspace: Path | None,
+        started: float,
+    ):
+        self._prepared, self._run, self._show_row = prepared, run, show_row
+        self._asked = started
+        self._started = time.perf_counter()
+        self._diverged = False
+        self.step = 0
+        self.train_steps = prepared.job.train_steps
+        self.metrics: dict[str, float] = {}
+        self.rate_factors: dict[int, float] = {}
+        self.workspace = workspace
+        self.stopped = ""
+        self.resumable = False
+        self.checkpoint_wanted = False
+        self.paused = False
+        self.returned_params: Arrays | None = None
+        self.remarks: list[str] = []
+        self.cluster_error: BaseException | None = None
+        self.seconds_to_stop = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._asked
+
+    @property
+    def rate_factor(self) -> float:  # type: ignore[override]  # nobody sets it
+        return next((self.rate_factors[s] for s in sorted(self.rate_factors, reverse=True) if s <= self.step), 1.0)
+
+    def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
+        self._check_paused("evaluate")
+        if PHASES.get(phase) not in self._prepared.config.nets or phase == "train":
+            remedy = f"; give it {ASKED_BY[phase]}" if phase in ASKED_BY else ", which is 'val' or 'test'"
+            raise UserError(f"the job has no phase {phase!r} to evaluate{remedy}")
+        job = self._prepared.job
+        count = batches or (job.validate_steps if phase == "val" else job.test_steps)
+        with self.running_on_cluster():
+            futures = self._run.evaluate(PHASES[phase], count, self.step)
+            by_worker = self._run.chains.wait(futures)
+        return self.means(phase, add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)]))
+
+    def params(self) -> dict[str, np.ndarray]:
+        self._check_paused("params")
+        return self.snapshot(state=False)[0]
+
+    def snapshot(self, state: bool) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return params, and the updater's ``state``, as they stand; raise Diverged where a param is not finite."""
+        with self.running_on_cluster():
+            params, slots = self._run.snapshot(self.step, state)
+            lost = first_not_finite(params)
+            if lost is not None:
+                raise Diverged(f"param {lost!r} is not finite after {self.step} steps; {REMEDY}")
+        return params, slots
+
+    def means(self, phase: str, sums: Metrics) -> dict[str, float]:
+        named = name_metrics(self._prepared.config.nets[PHASES.get(phase, Phase.kTrain)].whole, sums)
+        return {name: total / count for name, (total, count) in named.items() if count}
+
+    def record(self, phase: str, metrics: Mapping[str, float]) -> None:
+        elapsed = round(time.perf_counter() - self._started, 3)
+        self.metrics.update({f"{phase}/{name}": value for name, value in metrics.items()})
+        self._show_row({"step": self.step, "phase": phase, "time": elapsed, **metrics})
+        if not self._diverged and not all(map(math.isfinite, metrics.values())):
+            self._diverged = True
+            _log.warning("the loss is no longer finite at step %d: %s", self.step, REMEDY)
+
+    def stop(self, reason: str, *, resumable: bool = False) -> None:
+        if not self.stopped:
+            self.stopped, self.resumable = reason, resumable
+
+    def set_rate_factor(self, from_step: int, factor: float) -> None:
+        self._check_paused("set_rate_factor")
+        if from_step < self.step or not factor >= 0:
+            raise UserError(
+                f"set_rate_factor takes a step of at least {self.step}, which is done, and a factor of at least 0, not "
+                f"{from_step} and {factor}"
+            )
+        self.rate_factors[from_step] = float(factor)
+        with self.running_on_cluster():
+            self._run.set_rate_factors(self.step, self.rate_factors)
+
+    def write_checkpoint(self) -> None:
+        self.checkpoint_wanted = True
+
+    def return_params(self, params: Mapping[str, np.ndarray], remark: str) -> None:
+        self.returned_params = dict(params)
+        self.remarks.append(remark)
+
+    @contextlib.contextmanager
+    def running_on_cluster(self) -> Iterator[None]:
+        """Remember an exception raised within as one of the run, which no extension is to blame for."""
+        try:
+            yield
+        except BaseException as error:
+            self.cluster_error = error
+            raise
+
+    def _check_paused(self, method: str) -> None:
+        if not self.paused:
+            raise UserError(f"{method}() is for extensions that pause training: leave pauses = True, call it in run()")

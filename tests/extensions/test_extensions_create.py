@@ -1,0 +1,171 @@
+"""The extensions of a run: SINGA's fields, messages of a job, and what a caller gives."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.errors import UserError
+from dsinga.extensions import (
+    AtEnd,
+    EarlyStopping,
+    EverySteps,
+    Extension,
+    KeepBest,
+    Moment,
+    ReduceOnPlateau,
+    StopOnTime,
+    create_extensions,
+)
+from dsinga.job import Job, JobError, loads
+from dsinga.registry import register
+
+
+def names(job: Job, given=()) -> list[str]:
+    return [extension.name for extension in create_extensions(job, given)]
+
+
+def due(step: int, freq: int, after: int) -> bool:
+    """SINGA's rule."""
+    return freq > 0 and step >= after and (step - after) % freq == 0
+
+
+FREQ, AFTER = st.integers(0, 10), st.integers(0, 30)
+
+
+@given(
+    st.integers(1, 40), st.tuples(FREQ, AFTER), st.tuples(FREQ, AFTER), st.tuples(FREQ, AFTER), st.tuples(FREQ, AFTER)
+)
+def test_fields_of_singa_make_triggers_by_its_rule(train_steps: int, display, validate, test, checkpoint) -> None:
+    job = Job(train_steps=train_steps, validate_steps=1, test_steps=2)
+    fields = {"disp": display, "validate": validate, "test": test, "checkpoint": checkpoint}
+    for prefix, (freq, after) in fields.items():
+        job = job.replace(**{f"{prefix}_freq": freq, f"{prefix}_after": after})
+    extensions = {(extension.name, extension.phase): extension for extension in create_extensions(job)}
+    expected = {
+        ("Display", "train"): {
+            s for s in range(1, train_steps + 1) if due(s, display[0] or max(1, train_steps // 100), display[1])
+        },
+        ("Evaluation", "val"): {s for s in range(train_steps + 1) if due(s, *validate)},
+        ("Evaluation", "test"): {s for s in range(train_steps + 1) if due(s, *test)},
+        ("Checkpointing", None): {s for s in range(1, train_steps + 1) if due(s, *checkpoint)},
+    }
+    if not validate[0]:
+        del expected["Evaluation", "val"]
+    if not test[0]:
+        del expected["Evaluation", "test"]
+    assert list(extensions) == list(expected), "in SINGA's order"
+    for key, steps in expected.items():
+        trigger = extensions[key].trigger
+        first = 1 if key[0] == "Display" else 0  # it only looks at steps that are done
+        found = {s for s in range(first, train_steps + 1) if trigger.due(Moment(s, at_end=s == train_steps))}
+        assert found == steps | {train_steps}, key
+        assert not trigger.never_due(train_steps)
+
+
+def test_a_phase_without_steps_is_not_evaluated() -> None:
+    assert names(Job(train_steps=10, test_freq=4, validate_steps=3)) == ["Display", "Checkpointing"]
+
+
+def test_a_job_names_extensions() -> None:
+    job = loads("""
+        train_steps: 100
+        extension { type: kEarlyStopping monitor: "val/loss" patience: 7 min_delta: 0.5 }
+        extension { type: kKeepBest monitor: "val/score" mode: max }
+        extension { type: kReduceOnPlateau monitor: "val/loss" factor: 0.5 patience: 2 cooldown: 1 min_factor: 0.1 }
+        extension { type: kStopOnTime time: "1h 30m" }
+        extension { type: kStopOnTime seconds: 7 }
+    """)
+    stopping, keeping, reducing, timing, seconds = create_extensions(job)[2:]
+    assert isinstance(stopping, EarlyStopping)
+    assert (stopping._plateau.patience, stopping._plateau.best.min_delta) == (7, 0.5)
+    assert isinstance(keeping, KeepBest)
+    assert keeping.trigger.best.higher  # type: ignore[attr-defined]
+    assert isinstance(reducing, ReduceOnPlateau)
+    assert (reducing._factor, reducing._cooldown, reducing._min_factor) == (0.5, 1, 0.1)
+    assert isinstance(timing, StopOnTime)
+    assert timing._seconds == 5400
+    assert seconds._seconds == 7  # type: ignore[attr-defined]
+    assert stopping.name == "kEarlyStopping"
+
+
+@register("extension", "Counting")
+class Counting(Extension):
+    def __init__(self, conf=None):
+        self.trigger = AtEnd()
+        self.word = conf.extensions["Counting"]["word"] if conf else ""
+
+    def run(self, loop) -> None:
+        pass
+
+
+def test_a_users_own_extension_is_made_from_its_message() -> None:
+    (counting,) = create_extensions(
+        loads('extension { user_type: "Counting" freq: 3 after: 4 [Counting] { word: "x" } }')
+    )[2:]
+    assert isinstance(counting, Counting)
+    assert counting.word == "x"
+    assert isinstance(counting.trigger, EverySteps)
+    assert (counting.trigger.freq, counting.trigger.after) == (3, 4)
+
+
+def test_objects_and_functions_come_after_those_of_the_job() -> None:
+    def look(step, metrics):
+        pass
+
+    job = loads('extension { type: kKeepBest monitor: "val/loss" }')
+    expected = ["Display", "Checkpointing", "kKeepBest", "Counting", "look"]
+    assert names(job, [Counting(), look]) == expected
+
+
+class WithoutTrigger(Extension):
+    def run(self, loop) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("extension", "message"),
+    [
+        (Counting, "not the class Counting; call it"),
+        ("EarlyStopping", "functions of .step, metrics., not 'EarlyStopping'"),
+        (WithoutTrigger(), "extension WithoutTrigger: it has no trigger; set self.trigger in __init__"),
+    ],
+)
+def test_what_is_no_extension_is_refused(extension, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        create_extensions(Job(train_steps=10), [extension])
+
+
+@register("extension", "NotOne")
+def not_one(conf):
+    return 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('user_type: "Countng"', "job.conf:1: no extension is registered as 'Countng'; did you mean 'Counting'"),
+        ('user_type: "NotOne"', "job.conf:1: extension 'NotOne' must be a subclass of dsinga.extensions.Extension"),
+        ('type: kKeepBest monitor: "val/oddness"', "job.conf:1: extension kKeepBest: say whether lower or higher"),
+        ('type: kStopOnTime time: "soon"', "job.conf:1: extension kStopOnTime: 'soon' is no time to stop after; give"),
+    ],
+)
+def test_a_mistake_is_told_with_file_and_line(text: str, message: str) -> None:
+    with pytest.raises(JobError) as caught:
+        create_extensions(loads(f"extension {{ {text} }}", "job.conf"))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [(90, 90), ("90", 90), ("2h", 7200), ("90 min", 5400), ("1h30m", 5400), ("1.5 hours", 5400), ("2 days 1s", 172801)],
+)
+def test_times_are_read(time, seconds: float) -> None:
+    assert StopOnTime(time)._seconds == seconds
+
+
+@pytest.mark.parametrize("time", ["", "h", "2 weeks", "-1", "1h x", 0, float("nan")])
+def test_what_is_no_time_is_refused(time) -> None:
+    with pytest.raises(UserError, match="is no time to stop after"):
+        StopOnTime(time)
