@@ -7,8 +7,8 @@ import pytest
 
 from dsinga.errors import UserError
 from dsinga.ops.numpy_ops import NumpyOps
-from tests.support import ops_oracles as oracle
-from tests.support.ops_oracles import assert_close, assert_gradient
+from dsinga.testing import kernel_formulas as formulas
+from dsinga.testing.kernel_formulas import assert_close, assert_gradient
 
 try:
     from dsinga.ops.onednn import lrn
@@ -42,9 +42,9 @@ def test_agrees_with_the_formula_and_its_slope(monkeypatch, block, channels_last
     x, dy = normal(1, 2, channels, 3, 2), normal(2, 2, channels, 3, 2)
     x_placed, dy_placed = place(x, channels_last), place(dy, channels_last)
     y, workspace = lrn.forward(x_placed, size, alpha, beta, k)
-    assert_close(y, oracle.lrn(x, size, alpha, beta, k), np.float32)
+    assert_close(y, formulas.lrn(x, size, alpha, beta, k), np.float32)
     dx = lrn.backward(x_placed, workspace, dy_placed, size, alpha, beta)
-    assert_gradient(lambda x: (oracle.lrn(x, size, alpha, beta, k) * dy).sum(), x, dx, np.float32)
+    assert_gradient(lambda x: (formulas.lrn(x, size, alpha, beta, k) * dy).sum(), x, dx, np.float32)
     assert y.transpose(0, 2, 3, 1).flags.c_contiguous
     assert dx.transpose(0, 2, 3, 1).flags.c_contiguous
 

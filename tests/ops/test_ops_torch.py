@@ -5,11 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.ops_backends import Backend
-from tests.support.ops_oracles import assert_close
+from dsinga.ops import BACKENDS
+from dsinga.testing.kernel_backend import KernelBackend
+from dsinga.testing.kernel_crf import tagged_sequences
+from dsinga.testing.kernel_formulas import assert_close
+from tests.support import emulated_cupy
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
+
+
+CPU = [("onednn", np.float32), ("numpy", np.float32), ("numpy", np.float64)]
+EMULATED = [("emulated", np.float32), ("emulated", np.float64)]
+GPU = [("cupy", np.float32), ("cupy", np.float64)]
+PARAMS = [
+    pytest.param(backend, id=f"{backend[0]}-{backend[1].__name__}", marks=marks)
+    for backends, marks in ((CPU, []), (EMULATED, [pytest.mark.slow]), (GPU, [pytest.mark.gpu]))
+    for backend in backends
+]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
+def backend(request: pytest.FixtureRequest) -> KernelBackend:
+    """One backend in one dtype."""
+    name, dtype = request.param
+    return KernelBackend(emulated_cupy.load if name == "emulated" else BACKENDS[name], dtype)
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
@@ -21,7 +41,7 @@ def leaf(values: np.ndarray):
 
 
 @pytest.mark.parametrize(("channels", "size", "filters"), [(3, 32, 32), (32, 15, 32), (32, 7, 64), (20, 12, 50)])
-def test_convolutions_of_image_nets(backend: Backend, channels, size, filters):
+def test_convolutions_of_image_nets(backend: KernelBackend, channels, size, filters):
     x, w, b = normal(1, 8, channels, size, size), normal(2, filters, channels, 5, 5), normal(3, filters)
     leaves = leaf(x), leaf(w), leaf(b)
     expected = F.conv2d(*leaves, stride=1, padding=2)
@@ -37,7 +57,7 @@ def test_convolutions_of_image_nets(backend: Backend, channels, size, filters):
 
 
 @pytest.mark.parametrize(("kernel", "stride", "pad"), [(3, 2, 0), (2, 2, 0), (3, 1, 1)])
-def test_pooling_and_normalisation_of_image_nets(backend: Backend, kernel, stride, pad):
+def test_pooling_and_normalisation_of_image_nets(backend: KernelBackend, kernel, stride, pad):
     x = normal(1, 4, 32, 15, 15).astype(np.float32).astype(np.float64)  # the same maxima in both precisions
     window = (kernel, kernel), (stride, stride), (pad, pad)
     x_placed = backend.place(x, "channels last")
@@ -59,3 +79,25 @@ def test_pooling_and_normalisation_of_image_nets(backend: Backend, kernel, strid
         assert_close(result, expected.detach().numpy(), backend.dtype)
         expected.backward(torch.tensor(x if result is normed else dy))
         assert_close(gradient, at.grad.numpy(), backend.dtype)
+
+
+def test_conditional_random_fields(backend: KernelBackend):
+    case = tagged_sequences([40, 1, 17, 17, 39, 2], 40, 20, seed=2)
+    x, transitions, start = (torch.tensor(array, requires_grad=True) for array in (case.x, *case[2:]))
+    tags, total = torch.tensor(case.tags), torch.zeros(())
+    for row, length in enumerate(case.lengths):
+        tags_of_row = tags[row, :length]
+        forward = start + x[row, 0]
+        for t in range(1, length):
+            forward = torch.logsumexp(forward[:, None] + transitions, 0) + x[row, t]
+        path = (
+            start[tags_of_row[0]]
+            + x[row, torch.arange(length), tags_of_row].sum()
+            + transitions[tags_of_row[:-1], tags_of_row[1:]].sum()
+        )
+        total = total + torch.logsumexp(forward, 0) - path
+    total.backward()
+    loss, workspace = backend.run("crf", *case, True)
+    assert_close(loss.sum(), np.float64(total.detach()), backend.dtype, scale=100)
+    for grad, tensor in zip(backend.run("crf_grad", *case, workspace), (x, transitions, start), strict=True):
+        assert_close(grad, tensor.grad.numpy(), backend.dtype, scale=10)

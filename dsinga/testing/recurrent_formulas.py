@@ -1,4 +1,4 @@
-"""Recurrent cells, written a second time: one row and one step after the other, in float64."""
+"""Recurrent cells for the kernel contract: one row and one step at a time, in float64."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))
 
 
 def cell_step(cell: str, x: np.ndarray, state: np.ndarray, params: Sequence[np.ndarray]) -> np.ndarray:
-    """The state of one row after one step."""
+    """Return the state of one row after one step."""
     if cell == "rnn":
         w_x, w_h, b = (*params, 0.0)[:3]
         return np.tanh(w_x @ x + w_h @ state + b)
@@ -35,7 +36,7 @@ def recurrent(
     lengths: Sequence[int],
     reverse: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The outputs and the last states of all rows."""
+    """Return the outputs and the last states of all rows."""
     size = params[1].shape[1] if cell != "gru" else params[3].shape[1]
     y, last = np.zeros((*x.shape[:2], size)), np.array(state)
     for row, length in enumerate(lengths):
@@ -46,7 +47,7 @@ def recurrent(
 
 
 def param_shapes(cell: str, inputs: int, size: int, bias: bool) -> list[tuple[int, ...]]:
-    """The shapes of the params of a cell, in their order."""
+    """Return the shapes of the params of a cell, in their order."""
     count, gates = {"rnn": (1, 1), "gru": (3, 1), "lstm": (1, 4)}[cell]
-    shapes: list[tuple[int, ...]] = [(gates * size, inputs)] * count + [(gates * size, size)] * count
-    return shapes + [(gates * size,)] * count if bias else shapes
+    shapes: list[tuple[int, ...]] = [*[(gates * size, inputs)] * count, *[(gates * size, size)] * count]
+    return [*shapes, *[(gates * size,)] * count] if bias else shapes

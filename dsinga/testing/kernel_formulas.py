@@ -1,6 +1,6 @@
-"""The formulas of the kernels, written a second time: plain loops in float64 that share nothing with the package.
+"""The formulas of the kernels for the kernel contract: plain loops in float64 that share no code with the backends.
 
-Gradients have no formula here: :func:`assert_gradient` differentiates the forward formula numerically.
+Gradients have no formula: :func:`assert_gradient` differentiates the forward formula numerically.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def by_window(x: np.ndarray, channels: int, places: list[tuple[int, int, np.ndar
 
 
 def convolution(x: np.ndarray, w: np.ndarray, b: np.ndarray | None, stride: tuple, pad: tuple) -> np.ndarray:
-    """Cross-correlate, window by window."""
+    """Return the cross-correlation, window by window."""
     bias = 0 if b is None else b
     places = [
         (row, column, np.einsum("bcij,fcij->bf", window, w) + bias)
@@ -42,19 +42,19 @@ def convolution(x: np.ndarray, w: np.ndarray, b: np.ndarray | None, stride: tupl
 
 
 def max_pool(x: np.ndarray, kernel: tuple, stride: tuple, pad: tuple) -> np.ndarray:
-    """Take the largest value of each window."""
+    """Return the largest value of each window."""
     places = [(r, c, window.max(axis=(2, 3))) for r, c, window in windows(x, kernel, stride, pad, -np.inf)]
     return by_window(x, x.shape[1], places)
 
 
 def avg_pool(x: np.ndarray, kernel: tuple, stride: tuple, pad: tuple) -> np.ndarray:
-    """Average each window, its padding counted as zeros."""
+    """Return the mean of each window, with padding counted as zeros."""
     places = [(r, c, window.mean(axis=(2, 3))) for r, c, window in windows(x, kernel, stride, pad, 0)]
     return by_window(x, x.shape[1], places)
 
 
 def lrn(x: np.ndarray, size: int, alpha: float, beta: float, k: float) -> np.ndarray:
-    """Divide each channel by the norm of its neighbours."""
+    """Return each channel divided by the norm of its neighbours."""
     y = np.empty_like(x)
     for channel in range(x.shape[1]):
         near = x[:, max(channel - size // 2, 0) : channel + size // 2 + 1]
@@ -63,19 +63,19 @@ def lrn(x: np.ndarray, size: int, alpha: float, beta: float, k: float) -> np.nda
 
 
 def layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float) -> np.ndarray:
-    """Bring each row to mean 0 and variance 1, then scale and shift it."""
+    """Return each row brought to mean 0 and variance 1, then scaled and shifted."""
     rows = [scale * (row - row.mean()) / np.sqrt(row.var() + epsilon) + shift for row in x]
     return np.array(rows).reshape(x.shape)
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    """Exponentials by row, divided by their sum."""
+    """Return the exponentials of each row, divided by their sum."""
     e = np.exp(x - x.max(axis=1)[:, None])
     return e / e.sum(axis=1)[:, None]
 
 
-def assert_close(actual: Any, expected: np.ndarray, dtype: type, scale: float | None = None) -> None:
-    """Check shape, dtype and values.
+def assert_close(actual: Any, expected: np.ndarray, dtype: Any, scale: float | None = None) -> None:
+    """Assert that shape, dtype and values are as expected.
 
     A sum of n products of float32 (n <= 500 here) is within n·6e-8 = 3e-5 of its largest term, in whatever order it is
     taken, so ``scale``, the largest magnitude that went into a sum (by default, that came out), bounds the error.
@@ -89,9 +89,9 @@ def assert_close(actual: Any, expected: np.ndarray, dtype: type, scale: float | 
 
 
 def assert_gradient(
-    loss: Callable[[np.ndarray], float], at: np.ndarray, gradient: Any, dtype: type, step: float = 1e-5
+    loss: Callable[[np.ndarray], float], at: np.ndarray, gradient: Any, dtype: Any, step: float = 1e-5
 ) -> None:
-    """Check that ``gradient`` has the shape of ``at`` and is the derivative of ``loss`` in several directions.
+    """Assert that ``gradient`` has the shape of ``at`` and is the derivative of ``loss`` in several directions.
 
     Directions are of norm 1. The difference quotient is exact to about step² = 1e-10, so the tolerances of float32
     and float64 are relative to the norm of the gradient.

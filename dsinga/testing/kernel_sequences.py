@@ -1,0 +1,116 @@
+"""The kernel contract for lookup and recurrent cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from dsinga.testing.kernel_backend import KernelBackend
+from dsinga.testing.kernel_cases import given
+from dsinga.testing.kernel_formulas import assert_close, assert_gradient
+from dsinga.testing.recurrent_formulas import param_shapes, recurrent
+
+SIZE = 5
+CODES = st.lists(st.lists(st.integers(-1, SIZE - 1), min_size=3, max_size=3), max_size=4)
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a cell, and rows of equal or different lengths, some of them without a step."""
+    batch, times = draw(st.integers(0, 4)), draw(st.integers(1, 5))
+    lengths = st.lists(st.integers(0, times), min_size=batch, max_size=batch)
+    return {
+        "cell": draw(st.sampled_from(["rnn", "gru", "lstm"])),
+        "shape": (batch, times, draw(st.integers(1, 6))),
+        "size": draw(st.integers(1, 9)),
+        "bias": draw(st.booleans()),
+        "state": draw(st.booleans()),
+        "lengths": draw(st.none() | lengths),
+        "reverse": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**32 - 1)),
+    }
+
+
+class SequenceKernels:
+    """Checks of one-hot vectors and embeddings, and of recurrent cells against plain loops."""
+
+    @given(codes=CODES)
+    def test_one_hot(self, backend: KernelBackend, codes: list[list[int]]) -> None:
+        vectors = backend.run("one_hot", np.array(codes, np.int64).reshape(-1, 3), SIZE)
+        assert vectors.dtype == np.float32
+        expected = [[[float(code == place) for place in range(SIZE)] for code in row] for row in codes]
+        assert vectors.shape == (len(codes), 3, SIZE)
+        assert vectors.tolist() == expected
+
+    @given(codes=CODES, width=st.integers(1, 4))
+    def test_embedding(self, backend: KernelBackend, codes: list[list[int]], width: int) -> None:
+        rng, indices = np.random.default_rng(width), np.array(codes, np.int64).reshape(-1, 3)
+        table, dy = rng.standard_normal((SIZE, width)), rng.standard_normal((*indices.shape, width))
+        expected = np.zeros((*indices.shape, width))
+        gradient = np.zeros((SIZE, width))
+        for place in np.ndindex(*indices.shape):
+            if indices[place] >= 0:
+                expected[place] = table[indices[place]]
+                gradient[indices[place]] += dy[place]
+        assert_close(backend.run("embedding", table, indices), expected, backend.dtype)
+        rows, values = backend.run("embedding_grad", indices, dy)
+        assert rows.tolist() == sorted({code for row in codes for code in row if code >= 0})
+        assert rows.dtype == np.int64
+        assert_close(values, gradient[rows], backend.dtype)
+
+    @given(case=sequences(), need_dx=st.booleans(), need_dstate=st.booleans())
+    def test_recurrent(self, backend: KernelBackend, case: dict[str, Any], need_dx: bool, need_dstate: bool) -> None:
+        rng, cell, (batch, times, inputs) = np.random.default_rng(case["seed"]), case["cell"], case["shape"]
+        x = rng.standard_normal(case["shape"])
+        params = [rng.uniform(-1, 1, shape) for shape in param_shapes(cell, inputs, case["size"], case["bias"])]
+        state = rng.standard_normal((batch, case["size"] * (2 if cell == "lstm" else 1)))
+        if not case["state"]:
+            state[...] = 0
+        lengths = [times] * batch if case["lengths"] is None else case["lengths"]
+        lengths_array = None if case["lengths"] is None else np.array(lengths, np.int64)
+        placed_params = [backend.asarray(param) for param in params]
+        placed_state = backend.asarray(state) if case["state"] else None
+
+        y, last, workspace = backend.run(
+            "recurrent", cell, x, placed_params, placed_state, lengths_array, case["reverse"], True
+        )
+        expected_y, expected_last = recurrent(cell, x, params, state, lengths, case["reverse"])
+        assert_close(y, expected_y, backend.dtype)
+        assert_close(last, expected_last, backend.dtype)
+
+        dy = rng.standard_normal(y.shape)
+        dx, dstate, dparams = backend.run("recurrent_grad", cell, placed_params, workspace, dy, need_dx, need_dstate)
+        assert (dx is not None, dstate is not None, len(dparams)) == (need_dx, need_dstate, len(params))
+
+        def loss(x: np.ndarray, state: np.ndarray, params: list[np.ndarray]) -> float:
+            return (recurrent(cell, x, params, state, lengths, case["reverse"])[0] * dy).sum()
+
+        if need_dx:
+            assert_gradient(lambda x: loss(x, state, params), x, dx, backend.dtype)
+        if need_dstate:
+            assert_gradient(lambda state: loss(x, state, params), state, dstate, backend.dtype)
+        for i, (param, gradient) in enumerate(zip(params, dparams, strict=True)):
+            before, after = params[:i], params[i + 1 :]
+
+            def loss_of_param(moved: np.ndarray, before: Any = before, after: Any = after) -> float:
+                return loss(x, state, [*before, moved, *after])
+
+            assert_gradient(loss_of_param, param, gradient, backend.dtype)
+
+    @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+    def test_no_workspace_outside_training(self, backend: KernelBackend, cell: str) -> None:
+        params = [backend.asarray(np.ones(shape)) for shape in param_shapes(cell, 3, 2, True)]
+        assert backend.run("recurrent", cell, np.ones((2, 4, 3)), params, None, None, False, False)[2] is None
+
+    @pytest.mark.parametrize("cell", ["gru", "lstm"])
+    def test_gates_may_saturate(self, backend: KernelBackend, cell: str) -> None:
+        params = [backend.asarray(np.full(shape, 100.0)) for shape in param_shapes(cell, 3, 2, True)]
+        for sign in (1.0, -1.0):
+            x = np.full((2, 4, 3), sign * 100)
+            y, _, workspace = backend.run("recurrent", cell, x, params, None, None, False, True)
+            dx, _, _ = backend.run("recurrent_grad", cell, params, workspace, np.ones(y.shape), True, False)
+            assert np.isfinite(y).all()
+            assert np.isfinite(dx).all()

@@ -1,0 +1,53 @@
+"""KernelContract: the checks that every kernel backend must pass."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from dsinga.ops import Ops
+from dsinga.testing.kernel_arrays import ArrayKernels
+from dsinga.testing.kernel_backend import KernelBackend
+from dsinga.testing.kernel_crf import CRFKernels
+from dsinga.testing.kernel_elementwise import ElementwiseKernels
+from dsinga.testing.kernel_images import ImageKernels
+from dsinga.testing.kernel_sequences import SequenceKernels
+
+
+class KernelContract(ArrayKernels, ImageKernels, ElementwiseKernels, SequenceKernels, CRFKernels):
+    """The checks that every kernel backend must pass; a subclass, named ``Test...``, makes the backend.
+
+    A backend must: compute the formulas of :class:`dsinga.ops.Ops`, and their derivatives, for arrays of any shape and
+    memory layout, empty ones included; leave its arguments unchanged; return numpy's random numbers bit for bit; and
+    give threads that compute at once the bits that each would get alone.
+
+    >>> from dsinga.testing import KernelContract
+    >>> from dsinga.ops.numpy_ops import NumpyOps
+    >>> class TestNumpy(KernelContract):  # in a file test_numpy.py, run by pytest
+    ...     make_ops = NumpyOps
+
+    ``make_ops`` is a class, or another function without arguments that is no method. It is called once for each of the
+    ``dtypes``; tests are skipped where it raises UserError, as for a missing library. ``channels_last`` also checks
+    that images which the backend makes are channels-last in memory.
+    """
+
+    make_ops: ClassVar[Callable[[], Ops]]
+    dtypes: ClassVar[Sequence[Any]] = (np.float32,)
+
+    @classmethod
+    def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
+        """Run each test in each dtype (called by pytest)."""
+        if "backend" in metafunc.fixturenames:
+            backends = [backend_of(cls.make_ops, dtype) for dtype in cls.dtypes]
+            names = [np.dtype(dtype).name for dtype in cls.dtypes]
+            metafunc.parametrize("backend", backends, ids=names, scope="class")
+
+
+@functools.cache
+def backend_of(make_ops: Callable[[], Ops], dtype: Any) -> KernelBackend:
+    """Return the one backend of this factory and dtype, which all tests share."""
+    return KernelBackend(make_ops, dtype)
