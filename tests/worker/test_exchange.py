@@ -1,4 +1,4 @@
-"""The exchange of params with servers, which is the same by every transport."""
+"""The exchange of params with servers gives the same values by every transport."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Transports(list[Transport]):
 
 @pytest.fixture(params=["direct", "actor", "shared"])
 def make_transports(request: pytest.FixtureRequest, processes: Client) -> Iterator[Callable[..., Transports]]:
-    """Make servers for some contributors; return the transport to each, of every kind."""
+    """A function that makes servers for so many contributors, and returns a transport of one kind to each of them."""
     futures: list[object] = []
 
     def make(
@@ -150,8 +150,8 @@ def exchange(
     transports = transports.of(partition) if isinstance(transports, Transports) else transports
     clients = [client_of(transport, partition, partitions) for transport in transports]
     slices = homes.pop("slices", cut(len(clients)))
-    made = param_homes(SHAPES, slices, clients, homes.get("lasting"), homes.get("replicas"))
-    return Exchange(made, clients, options, meter, homes.get("replicas"))
+    all_homes = param_homes(SHAPES, slices, clients, homes.get("lasting"), homes.get("replicas"))
+    return Exchange(all_homes, clients, options, meter, homes.get("replicas"))
 
 
 class TestExchange:
@@ -223,7 +223,7 @@ class TestExchange:
                     np.testing.assert_array_equal(value, np.full(value.shape, 0.25, np.float32))
 
     def test_a_gradient_does_not_overtake_that_of_the_step_before(self, make_transports) -> None:
-        """Of a partition that looks at no value."""
+        """Also for a worker that looks up no value."""
         transports = make_transports(2)
 
         def work(partition: int) -> None:
@@ -256,8 +256,8 @@ class TestExchange:
         transports = make_transports(2)
         with ThreadPoolExecutor(2) as pool:
             sums = list(pool.map(lambda p: exchange(transports, p, 2).all_reduce("mean", np.array([1.0, p])), range(2)))
-        for found in sums:
-            np.testing.assert_array_equal(found, [2.0, 1.0])
+        for sum_ in sums:
+            np.testing.assert_array_equal(sum_, [2.0, 1.0])
 
     def test_rows_are_gathered_from_all_partitions(self, make_transports) -> None:
         transports = make_transports(2)
@@ -265,8 +265,8 @@ class TestExchange:
             rows = list(
                 pool.map(lambda p: exchange(transports, p, 2).all_gather("x", np.full((p + 1, 2), p)), range(2))
             )
-        for found in rows:
-            np.testing.assert_array_equal(found, [[0, 0], [1, 1], [1, 1]])
+        for gathered in rows:
+            np.testing.assert_array_equal(gathered, [[0, 0], [1, 1], [1, 1]])
 
     def test_a_wait_ends_and_says_what_it_waited_for(self, make_transports) -> None:
         view = exchange(make_transports(2), options=ExchangeOptions(timeout=0.6))
@@ -288,8 +288,8 @@ class TestExchange:
 
     def test_a_repeated_push_changes_nothing(self, make_transports) -> None:
         client = client_of(make_transports(1, 1)[0])
-        ids = [piece.id for piece in cut(1)]
-        gradients = {piece.id: np.ones(piece.stop - piece.start, np.float32) for piece in cut(1)}
+        ids = [slice_.id for slice_ in cut(1)]
+        gradients = {slice_.id: np.ones(slice_.stop - slice_.start, np.float32) for slice_ in cut(1)}
         once = wait_for(client.push_pull(0, gradients, {}, False), 20, "")
         twice = wait_for(client.push_pull(0, {id: np.ones_like(g) for id, g in gradients.items()}, {}, False), 20, "")
         for id in ids:
@@ -297,11 +297,11 @@ class TestExchange:
 
 
 def train_two(transports: list[Transport], steps: int = 3, **options: Any) -> list[dict[str, np.ndarray]]:
-    """Let two partitions push random gradients for some steps; return the values that each has in the end."""
+    """Let two workers push random gradients for some steps; return the final values of each."""
 
     def work(partition: int) -> dict[str, np.ndarray]:
-        own = {name: make() for name, make in options.items()}
-        view = exchange(transports, partition, 2, **own)
+        arguments = {name: make() for name, make in options.items()}
+        view = exchange(transports, partition, 2, **arguments)
         for step in range(steps):
             rng = np.random.default_rng([step, partition])
             view.begin(step)
@@ -322,13 +322,13 @@ def params_named(names: Sequence[str]) -> dict[str, Param]:
 
 
 def replica(names: Sequence[str] = tuple(SHAPES)) -> ReplicatedParams:
-    made = ReplicatedParams(params_named(names), create_updater(with_momentum()))
-    made.put(ReplicaState({name: start_values()[name] for name in names}, None))
-    return made
+    replicated = ReplicatedParams(params_named(names), create_updater(with_momentum()))
+    replicated.put(ReplicaState({name: start_values()[name] for name in names}, None))
+    return replicated
 
 
 class TestOptions:
-    """What may be chosen about the exchange leaves every bit of the values as it is, but for compression."""
+    """Options of the exchange change no bit of the values, except for compression."""
 
     @pytest.mark.parametrize(
         "options",
@@ -338,7 +338,7 @@ class TestOptions:
             ExchangeOptions(PullTime.kDeferred, overlap=False),
         ],
     )
-    def test_when_values_are_pulled_changes_nothing(self, make_transports, options: ExchangeOptions) -> None:
+    def test_the_time_of_the_pull_changes_nothing(self, make_transports, options: ExchangeOptions) -> None:
         expected = train_two(make_transports(2, conf=with_momentum()))
         for values in (*train_two(make_transports(2, conf=with_momentum()), options=lambda: options), expected[1]):
             assert_same(values, expected[0])
@@ -350,10 +350,10 @@ class TestOptions:
             assert_same(values, expected[0])
 
     @pytest.mark.parametrize("options", [ExchangeOptions(), ExchangeOptions(PullTime.kDeferred)])
-    def test_workers_apply_sums_that_they_do_not_look_at(self, make_transports, options: ExchangeOptions) -> None:
+    def test_workers_apply_sums_of_params_that_they_do_not_use(self, make_transports, options: ExchangeOptions) -> None:
         """As in a worker that only validates with these params."""
 
-        def train_blindly(transports: list[Transport], **homes: Any) -> dict[str, np.ndarray]:
+        def train_without_lookups(transports: list[Transport], **homes: Any) -> dict[str, np.ndarray]:
             view = exchange(transports, options=options, **homes)
             for step in range(3):
                 view.begin(step)
@@ -361,23 +361,23 @@ class TestOptions:
             view.begin(3)
             return {name: np.array(view[name]) for name in view}
 
-        expected = train_blindly(make_transports(1, conf=with_momentum()))  # by weight decay
-        assert_same(train_blindly(make_transports(1, trainable=False), replicas=replica()), expected)
+        expected = train_without_lookups(make_transports(1, conf=with_momentum()))  # weight decay changes the values
+        assert_same(train_without_lookups(make_transports(1, trainable=False), replicas=replica()), expected)
 
     def test_without_overlap_nothing_is_sent_before_the_end(self, make_transports) -> None:
-        (way,) = make_transports(1, 1)
-        view = exchange([way], options=ExchangeOptions(overlap=False))
+        (transport,) = make_transports(1, 1)
+        view = exchange([transport], options=ExchangeOptions(overlap=False))
         view.begin(0)
         for name in view:
             view.push(name, np.ones(SHAPES[name], np.float32))
         with pytest.raises(TimeoutError):
-            client_of(way).pull([0], 1, {}).result(timeout=0.1)
+            client_of(transport).pull([0], 1, {}).result(timeout=0.1)
         view.finish()
-        assert wait_for(client_of(way).pull([0], 1, {}), 20, "")[0][0] == 0
+        assert wait_for(client_of(transport).pull([0], 1, {}), 20, "")[0][0] == 0
 
-    def test_a_whole_gradient_is_applied_where_it_was_computed(self, make_transports) -> None:
-        """Of w1 every partition has the gradient of the whole batch; servers know nothing of it."""
-        slices = [piece for piece in cut(2) if piece.param != "w1"]
+    def test_a_gradient_of_the_whole_batch_is_applied_by_the_worker(self, make_transports) -> None:
+        """Every worker computes the gradient of w1 for the whole batch; servers do not have w1."""
+        slices = [slice_ for slice_ in cut(2) if slice_.param != "w1"]
         view = exchange(make_transports(1), slices=slices, replicas=replica(["w1"]))
         expected, updater = start_values()["w1"].reshape(-1), create_updater(with_momentum())
         state = updater.create_state(expected.size)
@@ -399,16 +399,16 @@ class TestOptions:
         shard = Shard([SliceSpec(slice_, contributors=(0, 1)) for slice_ in cut(1)], create_updater(with_momentum()))
         shard.put({slice_.id: np.ones(slice_.size, np.float32) for slice_ in cut(1)})
         expected = train_two([direct(shard)], options=lambda: options)
-        found = train_two(make_transports(2, 1, with_momentum(), codec=options.codec()), options=lambda: options)
-        for values in (*found, expected[1]):
+        actual = train_two(make_transports(2, 1, with_momentum(), codec=options.codec()), options=lambda: options)
+        for values in (*actual, expected[1]):
             assert_same(values, expected[0])
         plain = train_two(make_transports(2, 1, with_momentum()))
         assert any((plain[0][name] != expected[0][name]).any() for name in SHAPES)
 
     def test_lasting_params_are_not_compressed(self, make_transports) -> None:
         options = ExchangeOptions(compression=Compression.kTopK, topk_share=0.01)
-        (way,) = make_transports(1, 1, trainable=False, codec=options.codec())
-        view = exchange([way], options=options, lasting=dict.fromkeys(SHAPES, 1.0))
+        (transport,) = make_transports(1, 1, trainable=False, codec=options.codec())
+        view = exchange([transport], options=options, lasting=dict.fromkeys(SHAPES, 1.0))
         view.begin(0)
         new = {name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for name, shape in SHAPES.items()}
         for name, value in new.items():
@@ -418,7 +418,7 @@ class TestOptions:
         for name in view:
             np.testing.assert_array_equal(view[name], new[name])
 
-    def test_bytes_are_counted_on_the_side_where_they_go(self, make_transports, request) -> None:
+    def test_bytes_are_counted_within_or_between_processes(self, make_transports, request) -> None:
         meter = Meter()
         view = exchange(make_transports(1), meter=meter)
         view.begin(0)
@@ -430,26 +430,26 @@ class TestOptions:
         view.begin(1)
         for name in view:
             view[name]
-        both_transports = 2 * 4 * sum(int(np.prod(shape)) for shape in SHAPES.values())
+        both_ways = 2 * 4 * sum(int(np.prod(shape)) for shape in SHAPES.values())
         is_direct = request.node.callspec.params["make_transports"] == "direct"
-        assert (meter.crossing, meter.within) == ((0, both_transports) if is_direct else (both_transports, 0))
+        assert (meter.crossing, meter.within) == ((0, both_ways) if is_direct else (both_ways, 0))
 
 
-def test_what_is_held_goes_out_and_comes_back() -> None:
+def test_a_copied_replica_state_goes_on_to_the_same_bits() -> None:
     names = ["w1"]
-    one, two = replica(names), ReplicatedParams(params_named(names), create_updater(with_momentum()))
-    one.update(0, "w1", 0, np.ones(12, np.float32))
-    held = one.copy(names)
-    two.put(held)
+    first, second = replica(names), ReplicatedParams(params_named(names), create_updater(with_momentum()))
+    first.update(0, "w1", 0, np.ones(12, np.float32))
+    state = first.copy(names)
+    second.put(state)
     for step in range(1, 3):
-        for each in (one, two):
-            each.update(step, "w1", 6, np.full(6, step, np.float32))
-    np.testing.assert_array_equal(one["w1"], two["w1"])
+        for replicated in (first, second):
+            replicated.update(step, "w1", 6, np.full(6, step, np.float32))
+    np.testing.assert_array_equal(first["w1"], second["w1"])
     fresh = ReplicatedParams(params_named(["b1"]), create_updater(with_momentum()))
     with pytest.raises(UserError, match="resume with the updater that wrote it"):
         fresh.put(ReplicaState({"b1": np.zeros(4)}, {"b1": {"other": np.zeros(4)}}))
-    assert held.state is not None
-    assert held.state["w1"]["history"].any()
+    assert state.state is not None
+    assert state.state["w1"]["history"].any()
 
 
 def test_an_updater_that_fails_is_not_a_lost_server() -> None:
@@ -474,7 +474,7 @@ def test_a_server_of_this_process_is_found_until_it_is_closed() -> None:
     del actor
 
 
-def test_a_server_that_dask_lets_go_of_is_gone() -> None:
+def test_a_released_server_actor_is_not_found() -> None:
     key = ServerKey("released", 0, 0, 0)
     actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0)
     service = find_service(key.name)

@@ -1,4 +1,4 @@
-"""However a net is cut for the workers of a group, and whatever way they exchange, it trains as one worker does."""
+"""However a net is cut over the workers of a group, and however they exchange, it trains to the params of one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.small_job import JOB, assert_close, assert_same, with_topolog
 
 
 class Silent:
-    """An observer that nobody reads."""
+    """An observer that records nothing."""
 
     def begin(self, step: int) -> None: ...
 
@@ -49,14 +49,14 @@ STRATEGIES: dict[str, dict[str, int | str]] = {
 
 
 def small(stores: Path, strategy: str = "hybrid", workers: int = 1, servers: int = 1, **cluster: Any) -> Job:
-    """Return the small job, cut so, with tests on the way."""
+    """Return the small job cut by a strategy, with tests during training."""
     job = loads(JOB, str(stores / "small.conf")).replace(train_steps=STEPS, test_freq=10, test_steps=2)
     for layer in job.neuralnet.layer:
-        how = STRATEGIES[strategy].get(layer.name)
-        if isinstance(how, str):
-            layer.location = int(how.removeprefix("at "))
-        elif how is not None:
-            layer.partition_dim = how
+        place = STRATEGIES[strategy].get(layer.name)
+        if isinstance(place, str):
+            layer.location = int(place.removeprefix("at "))
+        elif place is not None:
+            layer.partition_dim = place
     job = with_topology(job, workers, servers)
     assert job.cluster is not None
     return job.replace(cluster=job.cluster.replace(**cluster))
@@ -72,24 +72,26 @@ def single(stores: Path, threads: Client) -> Result:
 @pytest.mark.parametrize(
     ("workers", "servers", "client"), [(2, 1, "processes"), (3, 2, "threads")], indirect=["client"]
 )
-def test_a_cut_net_trains_and_tests_as_a_whole_one(
+def test_a_cut_net_trains_and_tests_as_an_uncut_one(
     stores: Path, client: Client, single: Result, strategy: str, workers: int, servers: int
 ) -> None:
     result = train(small(stores, strategy, workers, servers), client, progress=False)
     assert_close(result.params, single.params, 1e-5)
     for phase in ("train", "test"):
-        found, expected = result.history.phase(phase), single.history.phase(phase)
+        actual, expected = result.history.phase(phase), single.history.phase(phase)
         for metric in ("loss", "accuracy"):
-            np.testing.assert_allclose(found[:, metric], expected[:, metric], rtol=1e-5)
+            np.testing.assert_allclose(actual[:, metric], expected[:, metric], rtol=1e-5)
 
 
-def test_a_cut_net_is_the_same_bits_by_either_road(stores: Path, threads: Client, processes: Client) -> None:
+def test_threads_and_processes_train_a_cut_net_to_the_same_bits(
+    stores: Path, threads: Client, processes: Client
+) -> None:
     job = small(stores, "mixture", 3, 2)
     assert_same(train(job, threads, progress=False).params, train(job, processes, progress=False).params)
 
 
-def test_a_cut_run_is_resumed_cut_in_another_way(stores: Path, threads: Client, single: Result, tmp_path: Path) -> None:
-    """Checkpoints are of whole params, whoever had them."""
+def test_a_run_resumes_with_another_cut(stores: Path, threads: Client, single: Result, tmp_path: Path) -> None:
+    """Checkpoints have whole params, not their parts."""
     train(small(stores, "feature", 3).replace(train_steps=10), threads, workspace=tmp_path, progress=False)
     resumed = train(small(stores, "hybrid", 2, 2), threads, workspace=tmp_path, resume=True, progress=False)
     assert_close(resumed.params, single.params, 1e-5)
@@ -97,19 +99,19 @@ def test_a_cut_run_is_resumed_cut_in_another_way(stores: Path, threads: Client, 
 
 @pytest.fixture(scope="module")
 def expected(stores: Path, threads: Client) -> Result:
-    """The small job, hybrid on two workers with two servers, exchanged as by default."""
+    """The small job, hybrid on two workers with two servers, with the default options of the exchange."""
     return train(small(stores, "hybrid", 2, 2), threads, progress=False)
 
 
 class TestExchange:
-    """The choices of ClusterConf: the same bits, but for compression."""
+    """The options of ClusterConf give the same bits, except for compression."""
 
     @pytest.mark.parametrize(
         "options",
         [{"pull": PullTime.kDeferred}, {"update": UpdatePlace.kWorker}, {"fullc_gather": True}],
         ids=["deferred pull", "update on the worker", "nothing to gather"],
     )
-    def test_where_and_when_changes_nothing(
+    def test_options_of_the_exchange_change_nothing(
         self, stores: Path, client: Client, expected: Result, options: dict[str, Any]
     ) -> None:
         assert_same(train(small(stores, "hybrid", 2, 2, **options), client, progress=False).params, expected.params)
@@ -128,49 +130,49 @@ class TestExchange:
         assert_same(resumed.params, expected.params)
 
     @pytest.mark.parametrize("compression", [Compression.kOneBit, Compression.kTopK])
-    def test_compressed_gradients_train_to_the_same_bits_by_either_road(
+    def test_threads_and_processes_compress_to_the_same_bits(
         self, stores: Path, threads: Client, processes: Client, compression: Compression
     ) -> None:
         job = small(stores, "batch", 2, 2, compression=compression, topk_share=0.1).replace(train_steps=60)
-        one = train(job, threads, progress=False)
-        assert_same(one.params, train(job, processes, progress=False).params)
-        losses = one.history.phase("train")[:, "loss"]
+        result = train(job, threads, progress=False)
+        assert_same(result.params, train(job, processes, progress=False).params)
+        losses = result.history.phase("train")[:, "loss"]
         assert losses[-1] < 0.5 * losses[0]
 
 
 def wide(stores: Path, workers: int, gather: bool) -> Job:
     """Return the small job with a fully connected layer whose weight is larger than its activations, cut by rows."""
     job = small(stores, "batch", workers, workers, fullc_gather=gather)
-    added = """neuralnet {
+    layers = """neuralnet {
       layer { name: "fc" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 800 } }
       layer { name: "sharp" type: kReLU srclayers: "fc" }
     }"""
     position = [layer.name for layer in job.neuralnet.layer].index("ip")
-    job.neuralnet.layer[position:position] = loads(added).neuralnet.layer
+    job.neuralnet.layer[position:position] = loads(layers).neuralnet.layer
     job.neuralnet.layer[position + 2].srclayers = ["sharp"]
     return job
 
 
 def test_gathered_activations_train_as_gradients_do(stores: Path, client: Client) -> None:
-    layout = prepare_run(wide(stores, 2, gather=True), client, [str(stores)])
-    assert {name for name, part in layout.config.parts.items() if part.gathered} == {"fc_weight", "fc_bias"}
-    found = train(wide(stores, 2, gather=True), client, progress=False)
-    assert_close(found.params, train(wide(stores, 1, gather=False), client, progress=False).params, 1e-5)
+    prepared = prepare_run(wide(stores, 2, gather=True), client, [str(stores)])
+    assert {name for name, part in prepared.config.parts.items() if part.gathered} == {"fc_weight", "fc_bias"}
+    result = train(wide(stores, 2, gather=True), client, progress=False)
+    assert_close(result.params, train(wide(stores, 1, gather=False), client, progress=False).params, 1e-5)
 
 
 def test_gathered_params_are_in_checkpoints(stores: Path, threads: Client, tmp_path: Path) -> None:
     job = wide(stores, 2, gather=True)
-    whole = train(job, threads, progress=False)
+    unbroken = train(job, threads, progress=False)
     train(job.replace(train_steps=10), threads, workspace=tmp_path, progress=False)
-    assert_same(train(job, threads, workspace=tmp_path, resume=True, progress=False).params, whole.params)
+    assert_same(train(job, threads, workspace=tmp_path, resume=True, progress=False).params, unbroken.params)
 
 
 def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: Client) -> None:
-    layout = prepare_run(small(stores, "hybrid", 3, 3), processes, [str(stores)])
-    keeper = {piece.param: layout.placement.servers[0][piece.server] for piece in layout.config.slices}
+    prepared = prepare_run(small(stores, "hybrid", 3, 3), processes, [str(stores)])
+    homes = {slice_.param: prepared.placement.servers[0][slice_.server] for slice_ in prepared.config.slices}
     for part in range(3):
-        assert layout.config.parts[f"w2@{part}"].users == (part,)
-        assert keeper[f"w2@{part}"] == layout.placement.partitions[0][part]
+        assert prepared.config.parts[f"w2@{part}"].users == (part,)
+        assert homes[f"w2@{part}"] == prepared.placement.partitions[0][part]
 
 
 def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, threads: Client) -> None:
@@ -181,19 +183,19 @@ def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, th
 
 
 def test_bytes_are_reported_for_every_step(stores: Path, client: Client) -> None:
-    """Mail of the hybrid: each worker's rows of ``drop`` and labels to the other, and gradients back."""
-    layout = prepare_run(small(stores, "hybrid", 2, 1), client, [str(stores)])
-    sources = [node.layer for node in layout.config.nets[Phase.kTrain].nodes if isinstance(node.layer, BridgeSrc)]
+    """Each worker sends its rows of ``drop`` and its labels to the other, which sends gradients back."""
+    prepared = prepare_run(small(stores, "hybrid", 2, 1), client, [str(stores)])
+    sources = [node.layer for node in prepared.config.nets[Phase.kTrain].nodes if isinstance(node.layer, BridgeSrc)]
     assert sources
     outcome = cluster.train(small(stores, "hybrid", 2, 1), client, Silent(), roots=[str(stores)])
-    inproc = all(address.startswith("inproc") for address in layout.placement.addresses)
+    inproc = all(address.startswith("inproc") for address in prepared.placement.addresses)
     for row in outcome.timings[-5:]:
         assert (row["within"] > 50_000) if inproc else (row["crossing"] > 50_000)
         assert (row["crossing"] == 0) if inproc else (row["within"] > 0)
 
 
 class KillInBridge(Silent):
-    """Kills a process a moment after a number of steps, in the middle of whatever it does then."""
+    """An observer that kills a process a moment after a number of steps, in the middle of an iteration."""
 
     def __init__(self, pid: int, step: int):
         self._pid, self._step = pid, step
@@ -219,7 +221,7 @@ def test_a_worker_that_dies_between_bridges_ends_the_run(stores: Path, strategy:
         assert observer.killed  # calls would wait for five minutes, longer than a test may take
 
 
-def test_a_fault_of_one_partition_ends_those_that_wait_for_its_mail(stores: Path, client: Client) -> None:
+def test_a_fault_of_one_worker_ends_those_that_wait_for_its_arrays(stores: Path, client: Client) -> None:
     @register("algorithm", "FailsBetweenBridges")
     def fails(net, values, records, ctx, push):
         if ctx.step == 5 and ctx.rows.start > 0:
@@ -231,7 +233,7 @@ def test_a_fault_of_one_partition_ends_those_that_wait_for_its_mail(stores: Path
         train(job, client, progress=False)  # a bridge would wait for five minutes, longer than a test may take
 
 
-def test_a_wait_for_mail_ends_and_says_what_it_waited_for(stores: Path, threads: Client) -> None:
+def test_a_wait_at_a_bridge_ends_and_says_what_it_waited_for(stores: Path, threads: Client) -> None:
     @register("algorithm", "SendsNothing")
     def sends_nothing(net, values, records, ctx, push):
         return {} if ctx.rows.start > 0 else bp(net, values, records, ctx, push)

@@ -40,7 +40,7 @@ def connected(size: int = 2, timeout: float = 20.0) -> list[GroupPeers]:
 
 @pytest.fixture
 def by_socket() -> Iterator[list[GroupPeers]]:
-    """The peers of two workers that send each other everything through a socket of the host."""
+    """The peers of second workers that send each other everything through a socket of the host."""
     name = uuid.uuid4().hex
     group = [GroupPeers(20.0, Meter()) for _ in range(2)]
     endpoints = [Endpoint(f"{name}-{number}", peers.mailbox) for number, peers in enumerate(group)]
@@ -53,97 +53,97 @@ def by_socket() -> Iterator[list[GroupPeers]]:
         endpoint.close("the test is over")
 
 
-def test_large_and_small_mail_arrives_with_its_layout_by_socket(by_socket: list[GroupPeers]) -> None:
-    one, two = by_socket
+def test_large_and_small_arrays_keep_their_layout_through_a_socket(by_socket: list[GroupPeers]) -> None:
+    first, second = by_socket
     image = np.random.default_rng(0).random((8, 16, 16, 3), np.float32).transpose(0, 3, 1, 2)
     for step in range(6):
-        one.send(1, "image", image * np.float32(step))
-        one.send(1, "labels", np.arange(step))
-        arrived = two.receive("image")
+        first.send(1, "image", image * np.float32(step))
+        first.send(1, "labels", np.arange(step))
+        arrived = second.receive("image")
         np.testing.assert_array_equal(arrived, image * np.float32(step))
         assert arrived.strides == image.strides
-        np.testing.assert_array_equal(two.receive("labels"), np.arange(step))
+        np.testing.assert_array_equal(second.receive("labels"), np.arange(step))
         for peers in by_socket:
             peers.finish()
             peers.begin(f"step {step + 1}")
-    assert len(one._sent) <= 4, "what has been acknowledged is forgotten"
+    assert len(first._sent) <= 4, "what has been acknowledged is forgotten"
 
 
-def test_early_mail_by_socket_is_acknowledged_when_its_reader_comes_near(by_socket: list[GroupPeers]) -> None:
-    one, two = by_socket
-    reply = one._transports[1].call("put", [5, "a"], [ARRAY])
+def test_an_early_array_through_a_socket_is_acknowledged_later(by_socket: list[GroupPeers]) -> None:
+    first, second = by_socket
+    reply = first._transports[1].call("put", [5, "a"], [ARRAY])
     with pytest.raises(TimeoutError):
         reply.result(0.1)
-    two.mailbox.begin(4)
+    second.mailbox.begin(4)
     assert reply.result(10) == []
 
 
-def test_a_closed_mailbox_says_why_by_socket(by_socket: list[GroupPeers]) -> None:
-    one, two = by_socket
-    two.mailbox.close("the Dask worker tcp://x was lost")
-    one.send(1, "a", ARRAY)
+def test_a_closed_mailbox_says_why_through_a_socket(by_socket: list[GroupPeers]) -> None:
+    first, second = by_socket
+    second.mailbox.close("the Dask worker tcp://x was lost")
+    first.send(1, "a", ARRAY)
     with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it: the Dask worker tcp://x was"):
-        one.receive("b")
+        first.receive("b")
 
 
-def test_a_peer_that_is_gone_shows_at_the_next_receive(by_socket: list[GroupPeers]) -> None:
-    one, _ = by_socket
-    one._transports[1].close()
-    one.send(1, "a", ARRAY)
+def test_a_lost_peer_is_an_error_at_the_next_receive(by_socket: list[GroupPeers]) -> None:
+    first, _ = by_socket
+    first._transports[1].close()
+    first.send(1, "a", ARRAY)
     with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it"):
-        one.receive("b")
+        first.receive("b")
 
 
-def test_what_is_sent_in_process_arrives_itself() -> None:
-    one, two = connected()
-    one.send(1, "a", ARRAY)
-    assert two.receive("a") is ARRAY
+def test_an_array_within_a_process_is_not_copied() -> None:
+    first, second = connected()
+    first.send(1, "a", ARRAY)
+    assert second.receive("a") is ARRAY
 
 
-def test_mail_is_taken_by_key_whatever_the_order_it_comes_in() -> None:
-    one, two, three = connected(3)
-    three.send(1, "b", 2 * ARRAY)
-    one.send(1, "a", ARRAY)
-    np.testing.assert_array_equal(two.receive("a"), ARRAY)
-    np.testing.assert_array_equal(two.receive("b"), 2 * ARRAY)
+def test_arrays_are_taken_by_key_in_any_order() -> None:
+    first, second, third = connected(3)
+    third.send(1, "b", 2 * ARRAY)
+    first.send(1, "a", ARRAY)
+    np.testing.assert_array_equal(second.receive("a"), ARRAY)
+    np.testing.assert_array_equal(second.receive("b"), 2 * ARRAY)
 
 
-def test_a_receive_waits_and_counts_the_waiting() -> None:
-    one, two = connected()
-    two._meter.start()
+def test_a_receive_waits_and_measures_the_wait() -> None:
+    first, second = connected()
+    second._meter.start()
     with ThreadPoolExecutor(1) as pool:
-        received = pool.submit(two.receive, "a")
+        received = pool.submit(second.receive, "a")
         with pytest.raises(TimeoutError):
             received.result(timeout=0.05)
-        one.send(1, "a", ARRAY)
+        first.send(1, "a", ARRAY)
         assert received.result(timeout=10) is ARRAY
-    assert two._meter.waited > 0.04
+    assert second._meter.waited > 0.04
 
 
 def test_the_sender_counts_the_bytes() -> None:
-    one, two = connected()
-    one._meter.start()
-    one.send(1, "a", ARRAY)
-    two.receive("a")
-    assert (one._meter.within, one._meter.crossing) == (ARRAY.nbytes, 0)
-    assert (two._meter.within, two._meter.crossing) == (0, 0)
+    first, second = connected()
+    first._meter.start()
+    first.send(1, "a", ARRAY)
+    second.receive("a")
+    assert (first._meter.within, first._meter.crossing) == (ARRAY.nbytes, 0)
+    assert (second._meter.within, second._meter.crossing) == (0, 0)
 
 
-def test_one_key_serves_every_iteration() -> None:
-    one, two = connected()
+def test_the_same_key_is_used_in_every_iteration() -> None:
+    first, second = connected()
     for step in range(3):
-        one.send(1, "a", np.full(2, step))
-        one.finish()
-        one.begin(f"step {step + 1}")
+        first.send(1, "a", np.full(2, step))
+        first.finish()
+        first.begin(f"step {step + 1}")
     for step in range(3):
-        assert two.receive("a")[0] == step
-        two.begin(f"step {step + 1}")
+        assert second.receive("a")[0] == step
+        second.begin(f"step {step + 1}")
 
 
 def test_a_receive_ends_and_says_what_it_waited_for() -> None:
-    _, two = connected(timeout=0.6)
+    _, second = connected(timeout=0.6)
     with pytest.raises(RunError, match=r"waited 0.6 s for 'fc6' in step 0"):
-        two.receive("fc6")
+        second.receive("fc6")
 
 
 def test_a_repeated_delivery_changes_nothing() -> None:
@@ -155,7 +155,7 @@ def test_a_repeated_delivery_changes_nothing() -> None:
         mailbox.take("a", 0.01)
 
 
-def test_what_nobody_took_is_dropped_with_its_iteration() -> None:
+def test_arrays_that_were_not_taken_are_dropped_with_their_iteration() -> None:
     mailbox = Mailbox()
     mailbox.put(0, "a", ARRAY)
     mailbox.begin(1)
@@ -163,7 +163,7 @@ def test_what_nobody_took_is_dropped_with_its_iteration() -> None:
     assert not mailbox._arrived
 
 
-def test_early_mail_is_kept_and_acknowledged_when_its_reader_comes_near() -> None:
+def test_an_early_array_is_kept_and_acknowledged_when_it_is_due() -> None:
     mailbox = Mailbox()
     assert mailbox.put(1, "a", ARRAY) is None, "one iteration ahead is near"
     acknowledged = mailbox.put(2, "a", 2 * ARRAY)
@@ -175,7 +175,7 @@ def test_early_mail_is_kept_and_acknowledged_when_its_reader_comes_near() -> Non
     np.testing.assert_array_equal(mailbox.take("a", 1), 2 * ARRAY)
 
 
-class BlockingNoted(DirectTransport):
+class ReportsBlocking(DirectTransport):
     """A transport that sets ``blocked`` when its sender waits for an acknowledgement."""
 
     def __init__(self, mailbox: Mailbox, blocked: threading.Event):
@@ -196,63 +196,63 @@ class BlockingNoted(DirectTransport):
         return reply
 
 
-def test_a_sender_does_not_run_away_from_its_reader() -> None:
-    one, two = connected()
+def test_a_sender_is_at_most_three_iterations_ahead() -> None:
+    first, second = connected()
     blocked = threading.Event()
-    one.connect([to_mailbox(one.mailbox), BlockingNoted(two.mailbox, blocked)])
+    first.connect([to_mailbox(first.mailbox), ReportsBlocking(second.mailbox, blocked)])
     steps: list[int] = []
 
     def run() -> None:
         for step in range(6):
-            one.send(1, "a", ARRAY)
-            one.finish()
+            first.send(1, "a", ARRAY)
+            first.finish()
             steps.append(step)
-            one.begin(f"step {step + 1}")
+            first.begin(f"step {step + 1}")
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
         assert blocked.wait(10)
         ahead = len(steps)
         for step in range(6):
-            two.receive("a")
-            two.begin(f"step {step + 1}")
+            second.receive("a")
+            second.begin(f"step {step + 1}")
         running.result(timeout=10)
     assert ahead <= 3
 
 
-def test_a_sender_ends_its_wait_for_a_reader_that_never_comes() -> None:
-    one, _ = connected(timeout=0.6)
+def test_a_sender_stops_waiting_for_a_reader_after_the_timeout() -> None:
+    first, _ = connected(timeout=0.6)
     for step in range(3):
-        one.send(1, "a", ARRAY)
-        one.finish()
-        one.begin(f"step {step + 1}")
+        first.send(1, "a", ARRAY)
+        first.finish()
+        first.begin(f"step {step + 1}")
     with pytest.raises(RunError, match=r"waited 0.6 s for partition 1 to come near to step 3: it has not taken 'a'"):
-        one.finish()
+        first.finish()
 
 
 def test_closing_ends_every_wait_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox_module, "POLL_SECONDS", 60)  # so that no wait ends because it looks now and then
-    one, two = connected()
-    acknowledged = two.mailbox.put(9, "early", ARRAY)
+    monkeypatch.setattr(mailbox_module, "POLL_SECONDS", 60)  # so that polling cannot end the wait
+    first, second = connected()
+    acknowledged = second.mailbox.put(9, "early", ARRAY)
     assert acknowledged is not None
     begun = threading.Event()
-    wait_for = two.mailbox._changed.wait_for
+    wait_for = second.mailbox._changed.wait_for
 
-    def noted(*arguments: Any) -> bool:
+    def report_begun(*arguments: Any) -> bool:
         begun.set()  # under the lock, which close() gets when the wait has begun
         return wait_for(*arguments)
 
-    monkeypatch.setattr(two.mailbox._changed, "wait_for", noted)
+    monkeypatch.setattr(second.mailbox._changed, "wait_for", report_begun)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(two.receive, "a")
+        waiting = pool.submit(second.receive, "a")
         assert begun.wait(10)
-        two.mailbox.close("the Dask worker tcp://x was lost")
+        second.mailbox.close("the Dask worker tcp://x was lost")
         with pytest.raises(RunError, match="tcp://x was lost"):
             waiting.result(timeout=10)
     with pytest.raises(RunError, match="tcp://x was lost"):
         acknowledged.result(timeout=0)
     with pytest.raises(RunError, match="tcp://x was lost"):
-        one.send(1, "a", ARRAY)
+        first.send(1, "a", ARRAY)
 
 
 class Lost(Ready):
@@ -272,7 +272,7 @@ class ToLost:
 
 
 @pytest.mark.parametrize("then", ["receive", "finish"])
-def test_a_send_that_fails_shows_at_the_next_receive_or_the_end(then: str) -> None:
+def test_a_failed_send_is_an_error_at_the_next_receive_or_the_end(then: str) -> None:
     peers = GroupPeers(20.0, Meter())
     peers.connect([ToLost(), ToLost()])
     peers.begin("step 0")
@@ -293,9 +293,18 @@ def test_a_send_that_fails_shows_at_the_next_receive_or_the_end(then: str) -> No
         np.broadcast_to(np.float32(1), (2, 3)),
         np.zeros((0, 3), np.float32),
     ],
-    ids=["image", "channels-last", "some channels", "some columns", "labels", "one channel", "one number", "no rows"],
+    ids=[
+        "image",
+        "channels-last",
+        "some channels",
+        "some columns",
+        "labels",
+        "one channel",
+        "one number",
+        "no rows",
+    ],
 )
-def test_arrays_travel_with_their_layout(array: np.ndarray) -> None:
+def test_arrays_are_sent_with_their_layout(array: np.ndarray) -> None:
     layouts, (packed,) = flatten([array])
     header, frames = serialize(packed)
     (arrived,) = restore(layouts, iter([deserialize(header, frames)]))

@@ -1,4 +1,4 @@
-"""Gradients that lie where a server in another process sees them: nobody copies them, and none is overwritten."""
+"""Gradients in memory shared with a server of another process are not copied, and not overwritten too early."""
 
 from __future__ import annotations
 
@@ -70,31 +70,31 @@ def place(send_buffer: SendBuffer, array: np.ndarray) -> int | None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    server = Server()
+    yield server
+    server.close()
 
 
 def filled(send_buffer: SendBuffer, number: float) -> np.ndarray:
-    """Return an array of the pool as a partition gets it that has the send_buffer."""
+    """Return an array of the pool, as a worker with this send buffer gets it."""
     with buffers.use_bases(send_buffer.bases):
         array = buffers.empty((SIZE,))
     array[:] = number
     return array
 
 
-def arrived(client: ServerClient) -> None:
-    """Return when the server has read what the client has sent."""
+def wait_until_read(client: ServerClient) -> None:
+    """Wait until the server has read all messages of the client."""
     client.collective("all_reduce", "here", np.zeros(1)).result(WAIT)
 
 
-def test_the_server_adds_up_what_lies_there_when_all_have_come(server: Server) -> None:
-    """So it has no copy of the first gradient, which changes here after it has come, as it never does in a run."""
+def test_the_server_adds_up_the_shared_gradients_when_all_have_come(server: Server) -> None:
+    """The test changes the first gradient after its push, which a run never does, to show that there is no copy."""
     client, send_buffer = server.connect()
     assert send_buffer is not None
     gradient = filled(send_buffer, 1.0)
     answer = client.push_pull(0, {0: gradient}, {}, False)
-    arrived(client)
+    wait_until_read(client)
     gradient[:10] = 5.0
     server.push(1, 2.0)
     value = answer.result(WAIT)[0]
@@ -103,7 +103,7 @@ def test_the_server_adds_up_what_lies_there_when_all_have_come(server: Server) -
 
 
 @pytest.mark.parametrize("deferred", [False, True])
-def test_memory_is_not_used_again_before_the_server_is_done_with_it(server: Server, deferred: bool) -> None:
+def test_memory_is_reused_only_when_the_server_is_done_with_it(server: Server, deferred: bool) -> None:
     client, send_buffer = server.connect()
     assert send_buffer is not None
     gradient = filled(send_buffer, 1.0)
@@ -115,14 +115,14 @@ def test_memory_is_not_used_again_before_the_server_is_done_with_it(server: Serv
     else:
         answer = client.push_pull(0, {0: gradient}, {}, False)
     del gradient
-    assert place(send_buffer, filled(send_buffer, 7.0)) is None, "another array lies elsewhere meanwhile"
+    assert place(send_buffer, filled(send_buffer, 7.0)) is None, "another array gets other memory meanwhile"
     server.push(1, 2.0)
     np.testing.assert_array_equal(answer.result(WAIT)[0], np.full(SIZE, -3.0))
     assert place(send_buffer, filled(send_buffer, 7.0)) == offset
 
 
-def test_a_gradient_that_lies_elsewhere_arrives_too(server: Server) -> None:
-    """In the steps before and after others, too, and as part of a larger array."""
+def test_a_gradient_outside_of_the_send_buffer_arrives_too(server: Server) -> None:
+    """Before and after a gradient in the send buffer, and as a row of a larger array."""
     client, send_buffer = server.connect()
     assert send_buffer is not None
     gradients = [np.full(SIZE, 1.0, np.float32), filled(send_buffer, 1.0), np.full((3, SIZE), 1.0, np.float32)[1]]
@@ -132,19 +132,19 @@ def test_a_gradient_that_lies_elsewhere_arrives_too(server: Server) -> None:
         np.testing.assert_array_equal(answer.result(WAIT)[0], np.full(SIZE, -2.0 * (step + 1)))
 
 
-def test_a_gradient_outlives_the_partition_that_has_pushed_it(server: Server) -> None:
+def test_a_gradient_outlives_the_worker_that_pushed_it(server: Server) -> None:
     client, send_buffer = server.connect()
     assert send_buffer is not None
     client.push(0, {0: filled(send_buffer, 1.0)})
-    arrived(client)
+    wait_until_read(client)
     del client, send_buffer
     gc.collect()
     server.push(1, 2.0)
     np.testing.assert_array_equal(server.shard.pull([0], 1).result(WAIT)[0], np.full(SIZE, -3.0))
 
 
-def test_the_server_writes_nothing_there() -> None:
-    """Where it needs the whole sum, the pool's memory or that of its own partition holds it."""
+def test_the_server_does_not_change_shared_gradients() -> None:
+    """With clip_norm it needs the whole sum, which has memory of its own."""
     server = Server(clip_norm=1e9)
     connections = [server.connect(partition) for partition in range(2)]
     gradients = []
@@ -158,7 +158,7 @@ def test_the_server_writes_nothing_there() -> None:
     server.close()
 
 
-def test_a_step_that_is_skipped_holds_no_memory(server: Server) -> None:
+def test_a_skipped_step_keeps_no_memory(server: Server) -> None:
     client, send_buffer = server.connect()
     assert send_buffer is not None
     offset = place(send_buffer, filled(send_buffer, 1.0))
@@ -167,17 +167,17 @@ def test_a_step_that_is_skipped_holds_no_memory(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("size", "width"), [(8, 0), (SIZE, 10)])
-def test_small_gradients_and_those_of_rows_have_no_send_buffer(size: int, width: int) -> None:
+def test_small_and_sparse_gradients_have_no_send_buffer(size: int, width: int) -> None:
     server = Server(size, width)
     assert server.connect()[1] is None
     server.close()
 
 
-def test_nor_has_a_partition_whose_servers_are_in_its_process(server: Server) -> None:
+def test_a_worker_with_servers_in_its_process_has_no_send_buffer(server: Server) -> None:
     assert open_send_buffer([connect(server.name, None)], [server.slice], {"w": (SIZE,)}) is None
 
 
-def test_params_of_one_shape_have_memory_each() -> None:
+def test_params_of_the_same_shape_have_separate_memory() -> None:
     send_buffer = SendBuffer([4 * SIZE, 8 * SIZE, 4 * SIZE])
     send_buffer.buffer.close()
     with buffers.use_bases(send_buffer.bases):
@@ -190,22 +190,22 @@ def test_params_of_one_shape_have_memory_each() -> None:
     assert place(send_buffer, arrays[1].T) is None
 
 
-def mapped() -> int:
-    """Return how many pieces of shared memory this process has mapped or open, but what nobody refers to."""
+def shared_memory_files() -> int:
+    """Return how many files of shared memory this process has mapped or open, after garbage collection."""
     gc.collect()
-    held = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return sum("memfd:dsinga" in line for line in [*held, *Path("/proc/self/maps").read_text().splitlines()])
+    open_files = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return sum("memfd:dsinga" in line for line in [*open_files, *Path("/proc/self/maps").read_text().splitlines()])
 
 
-def test_processes_train_to_the_bits_of_threads_and_keep_no_memory(
+def test_processes_give_the_bits_of_threads_and_release_shared_memory(
     stores: Path, threads: Client, processes: Client
 ) -> None:
     job = loads(JOB.replace("num_output: 10 ", "num_output: 80 "), str(stores / "small.conf"))
     job = with_topology(job.replace(train_steps=10), 2, 2)
     expected = train(job, threads, progress=False)
-    before = processes.run(mapped)
+    before = processes.run(shared_memory_files)
     for _ in range(2):
         assert_same(train(job, processes, progress=False).params, expected.params)
     deadline = time.monotonic() + WAIT
-    while (after := processes.run(mapped)) != before:
+    while (after := processes.run(shared_memory_files)) != before:
         assert time.monotonic() < deadline, (before, after)
