@@ -40,7 +40,7 @@ def connected(size: int = 2, timeout: float = 20.0) -> list[GroupPeers]:
 
 @pytest.fixture
 def by_socket() -> Iterator[list[GroupPeers]]:
-    """The peers of second workers that send each other everything through a socket of the host."""
+    """The peers of two workers that send each other everything through a socket of the host."""
     name = uuid.uuid4().hex
     group = [GroupPeers(20.0, Meter()) for _ in range(2)]
     endpoints = [Endpoint(f"{name}-{number}", peers.mailbox) for number, peers in enumerate(group)]
