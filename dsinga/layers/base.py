@@ -180,7 +180,7 @@ class Layer(ABC):
         shape = self.source_shapes[0]
         if len(shape) not in (3, 4):
             raise self.fail(
-                f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {times(shape)}; "
+                f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {as_text(shape)}; "
                 "give the shape of a record in the input layer's store_conf",
                 field="srclayers",
             )
@@ -230,7 +230,7 @@ class Layer(ABC):
         return (None,) * len(needs), ()
 
 
-def times(shape: Sequence[int]) -> str:
+def as_text(shape: Sequence[int]) -> str:
     """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``."""
     return " x ".join(map(str, shape)) or "a single number"
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.job import BMConf, LayerConf
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, times
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, single_worker
 from dsinga.registry import register
 
@@ -45,7 +45,7 @@ class BatchNorm(Layer):
         super().__init__(conf, source_shapes, info)
         self.shape = self.source_shapes[0]
         if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {times(self.shape)}")
+            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
         self.momentum = (conf.bm_conf or BMConf()).momentum
         channels = self.shape[1:2]
         self.params = (

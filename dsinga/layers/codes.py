@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, Message
-from dsinga.layers.base import Array, Layer, Shape, times
+from dsinga.layers.base import Array, Layer, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 
 
@@ -28,7 +28,7 @@ class CodesLayer(Layer):
         shape = self.source_shapes[0]
         if len(shape) not in (1, 2):
             raise self.fail(
-                f"takes one code for each step, (batch, steps), but {self.source_name(0)} gives {times(shape)}",
+                f"takes one code for each step, (batch, steps), but {self.source_name(0)} gives {as_text(shape)}",
                 field="srclayers",
             )
         self.step = conf.unroll_index if len(shape) == 2 else None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import ConcateConf, LayerConf, SliceConf, SplitConf
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, times
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, Rows
 from dsinga.ops import Ops
 from dsinga.registry import register
@@ -67,14 +67,14 @@ class SliceLayer(Layer):
         length = self.shape[self.axis]
         if not 1 <= parts <= length:
             raise self.fail(
-                f"cannot cut dimension {self.axis} of {times(self.shape)} into {parts} parts; "
+                f"cannot cut dimension {self.axis} of {as_text(self.shape)} into {parts} parts; "
                 f"give a num_slices from 1 to {length}",
                 settings,
                 "num_slices",
             )
         short, longer = divmod(length, parts)
         self._set_bounds([part * short + min(part, longer) for part in range(parts + 1)])
-        connect(self, "hands parts of the {} to its destinations")
+        allow_cuts(self, "hands parts of the {} to its destinations")
 
     @classmethod
     def of(cls, conf: LayerConf, shape: Shape, axis: int, bounds: Sequence[int]) -> SliceLayer:
@@ -93,7 +93,7 @@ class SliceLayer(Layer):
         self.part_shapes = tuple((*before, stop - start, *after) for start, stop in pairwise(bounds))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(cut(sources[0], self._bounds(ctx.rows), self.axis))
+        return Output(split_at(sources[0], self._bounds(ctx.rows), self.axis))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -109,7 +109,7 @@ class SliceLayer(Layer):
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
         if self.axis or labels[0] is None:
             return labels[0]
-        return cut(labels[0], self._bounds(ctx.rows), 0)
+        return split_at(labels[0], self._bounds(ctx.rows), 0)
 
     def _bounds(self, rows: Rows) -> Sequence[int]:
         """Return the bounds of the parts in an array that has ``rows`` of the batch."""
@@ -145,11 +145,11 @@ class Concate(Layer):
                 a != b for axis, (a, b) in enumerate(zip(first, shape, strict=True)) if axis != self.axis
             ):
                 raise self.fail(
-                    f"cannot join {self.source_name(0)}, {times(first)}, and {self.source_name(index)}, "
-                    f"{times(shape)}, along dimension {self.axis}; make their other dimensions equal",
+                    f"cannot join {self.source_name(0)}, {as_text(first)}, and {self.source_name(index)}, "
+                    f"{as_text(shape)}, along dimension {self.axis}; make their other dimensions equal",
                     field="srclayers",
                 )
-        connect(self, "joins the {} of its sources")
+        allow_cuts(self, "joins the {} of its sources")
         joined = sum(shape[self.axis] for shape in self.source_shapes)
         self.shape = (*first[: self.axis], joined, *first[self.axis + 1 :])
 
@@ -160,7 +160,7 @@ class Concate(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         bounds = [0, *accumulate(source.shape[self.axis] for source in sources)]
-        parts = cut(grad, bounds, self.axis)
+        parts = split_at(grad, bounds, self.axis)
         return [part if need else None for part, need in zip(parts, needs, strict=True)], ()
 
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
@@ -169,7 +169,7 @@ class Concate(Layer):
         return None if any(array is None for array in labels) else np.concatenate(labels)
 
 
-def connect(layer: SliceLayer | Concate, does: str) -> None:
+def allow_cuts(layer: SliceLayer | Concate, does: str) -> None:
     """Allow the layer to be cut along every axis but its own; ``does`` is its verb for the reason on its own axis."""
     layer.connection = None if layer.axis == 1 else Connection.kOneToOne
     if layer.axis == 0:
@@ -178,7 +178,7 @@ def connect(layer: SliceLayer | Concate, does: str) -> None:
         layer.gathered_because = does.format("features")
 
 
-def cut(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
+def split_at(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
     """Return views of x, each between two neighbouring ``bounds`` along ``axis``."""
     before = (slice(None),) * axis
     return tuple(x[(*before, slice(start, stop))] for start, stop in pairwise(bounds))
@@ -202,7 +202,7 @@ def check_axis(layer: Layer, axis: int, conf: SliceConf | ConcateConf, field: st
     shape = layer.source_shapes[0]
     if not 0 <= axis < len(shape):
         raise layer.fail(
-            f"{field} is {axis}, but {layer.source_name(0)} gives {times(shape)}; give 0 to {len(shape) - 1}",
+            f"{field} is {axis}, but {layer.source_name(0)} gives {as_text(shape)}; give 0 to {len(shape) - 1}",
             conf,
             field,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, times
+from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Columns, RecordInfo
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import fault
@@ -58,7 +58,8 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
     expected = (*layer.shape[:1], length, *layer.shape[2:])
     if part.shape != expected:
         raise layer.fail(
-            f"{cls.__name__}.cut_conf must make {times(layer.shape)} into {times(expected)}, not {times(part.shape)}"
+            f"{cls.__name__}.cut_conf must make {as_text(layer.shape)} into {as_text(expected)}, "
+            f"not {as_text(part.shape)}"
         )
     if len(part.params) != len(layer.params):
         raise layer.fail(
@@ -69,8 +70,8 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
         shape = spec.shape if spec.cut_axis is None else cut_shape(spec.shape, spec.cut_axis, columns)
         if part_spec.shape != shape:
             raise layer.fail(
-                f"the part of param {spec.role!r}, {times(spec.shape)}, for {length} of {columns.total} columns must "
-                f"be {times(shape)}, not {times(part_spec.shape)}; correct its cut_axis"
+                f"the part of param {spec.role!r}, {as_text(spec.shape)}, for {length} of {columns.total} columns must "
+                f"be {as_text(shape)}, not {as_text(part_spec.shape)}; correct its cut_axis"
             )
     return part
 
@@ -89,15 +90,15 @@ def is_shape(shape: Any) -> bool:
 def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) -> None:
     """Raise UserError unless ``output`` has the declared shapes; make its feature read-only for other layers."""
     if not isinstance(output, Output):
-        raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {kind_of(output)}")
+        raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {describe_type(output)}")
     feature = output.feature
     if feature is not None and not layer.hands_parts:
         if not hasattr(feature, "dtype"):
-            raise layer.fail(f"compute_feature must return an array as its feature, not {kind_of(feature)}")
+            raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
         if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
             raise layer.fail(
-                f"compute_feature returned a feature of {times(feature.shape)}, but self.shape promises rows of "
-                f"{times(layer.shape[1:])}; make them agree"
+                f"compute_feature returned a feature of {as_text(feature.shape)}, but self.shape promises rows of "
+                f"{as_text(layer.shape[1:])}; make them agree"
             )
         if feature.dtype == np.float64 and not layer.is_input:
             inputs = (*params, *sources)
@@ -121,8 +122,8 @@ def check_state(layer: Layer, params: Arrays, role: str, state: Any) -> None:
     """Raise UserError unless ``state`` has the shape and dtype of the param ``role``, which is not trainable."""
     for spec, param in zip(layer.params, params, strict=True):
         if spec.role == role and not spec.trainable:
-            if not is_like(state, param):
-                raise unlike(layer, f"the new state of param {role!r}", state, param)
+            if not has_shape_and_dtype_of(state, param):
+                raise mismatch(layer, f"the new state of param {role!r}", state, param)
             return
     roles = [spec.role for spec in layer.params if not spec.trainable]
     raise layer.fail(f"has no param {role!r} with trainable=False to take a new state{nearest(role, roles)}")
@@ -141,36 +142,36 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
     if not isinstance(computed, tuple) or len(computed) != 2:
         raise layer.fail(
             "compute_gradient must return (gradients for the sources, gradients for the params), "
-            f"as in (dx,), (dw, db), not {kind_of(computed)}"
+            f"as in (dx,), (dw, db), not {describe_type(computed)}"
         )
     for what, gradients, arrays in (("sources", computed[0], sources), ("params", computed[1], params)):
         if not isinstance(gradients, (tuple, list)) or len(gradients) != len(arrays):
-            count = f"{len(gradients)}" if isinstance(gradients, (tuple, list)) else kind_of(gradients)
+            count = f"{len(gradients)}" if isinstance(gradients, (tuple, list)) else describe_type(gradients)
             raise layer.fail(f"compute_gradient must return a sequence of {len(arrays)} for its {what}, not {count}")
     for index, (gradient, source) in enumerate(zip(computed[0], sources, strict=True)):
         if gradient is not None:
-            if not is_like(gradient, source):
-                raise unlike(layer, f"the gradient for {layer.source_name(index)}", gradient, source)
+            if not has_shape_and_dtype_of(gradient, source):
+                raise mismatch(layer, f"the gradient for {layer.source_name(index)}", gradient, source)
             freeze(gradient)
     for spec, gradient, param in zip(layer.params, computed[1], params, strict=True):
         if gradient is not None:
-            if not is_like(gradient, param):
-                raise unlike(layer, f"the gradient for param {spec.role!r}", gradient, param)
+            if not has_shape_and_dtype_of(gradient, param):
+                raise mismatch(layer, f"the gradient for param {spec.role!r}", gradient, param)
             if isinstance(gradient, SparseRows) and (wrong := fault(gradient)):
                 raise layer.fail(f"the gradient for param {spec.role!r}: {wrong}")
         elif spec.trainable:
             raise layer.fail(f"compute_gradient returned None for its param {spec.role!r}; return an array")
 
 
-def is_like(value: Any, model: Array) -> bool:
+def has_shape_and_dtype_of(value: Any, model: Array) -> bool:
     """Whether ``value`` is an array of the shape and dtype of ``model``."""
     return hasattr(value, "dtype") and bool(value.shape == model.shape and value.dtype == model.dtype)
 
 
-def unlike(layer: Layer, what: str, value: Any, model: Array) -> Exception:
+def mismatch(layer: Layer, what: str, value: Any, model: Array) -> Exception:
     """Return a UserError that says how ``value``, called ``what``, differs from ``model``; the caller raises it."""
     if not hasattr(value, "dtype"):
-        return layer.fail(f"{what} must be an array, not {kind_of(value)}")
+        return layer.fail(f"{what} must be an array, not {describe_type(value)}")
     return layer.fail(
         f"{what} has the shape {value.shape} and is {value.dtype}; it must be of shape {model.shape} and {model.dtype}"
     )
@@ -182,15 +183,15 @@ def freeze(array: Array) -> None:
         array.flags.writeable = False
 
 
-def blame(error: Exception, layer: Layer, method: str) -> None:
+def add_layer_note(error: Exception, layer: Layer, method: str) -> None:
     """Add to ``error``, raised by ``method`` of ``layer``, a note with both names and, if known, the remedy."""
     error.add_note(f"in {method} of layer {layer.name!r}")
     if isinstance(error, ValueError) and "read-only" in str(error):
         error.add_note("a layer must not change the arrays that it is given; work on a copy")
 
 
-def kind_of(value: Any) -> str:
+def describe_type(value: Any) -> str:
     """Describe the type of ``value`` for a message."""
     if value is None:
         return "None"
-    return f"an array of {times(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
+    return f"an array of {as_text(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from dsinga.job import LayerConf
 from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape
 from dsinga.layers.context import Columns, Context, RecordInfo
-from dsinga.layers.window import as_images, slide
+from dsinga.layers.window import as_images, sliding_window
 from dsinga.registry import register
 
 
@@ -31,7 +31,7 @@ class Convolution(Layer):
         filters, channels = settings.num_filters, self.image_shape()[0]
         if filters < 1:
             raise self.fail(f"num_filters is {filters}; give the number of its filters", settings, "num_filters")
-        self.window = slide(self, settings, stride=1)
+        self.window = sliding_window(self, settings, stride=1)
         height, width = self.window.kernel
         self.kernels = (filters, channels, height, width)
         self.bias = settings.bias_term

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Arrays, Gradients, Layer, Output, ParamSpec, Shape, times
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import sequence_labels
 from dsinga.registry import register
@@ -42,7 +42,7 @@ class CRF(Layer):
         if len(self.source_shapes[0]) != 3:
             raise self.fail(
                 f"takes a score for each tag of each step (batch, steps, tags), but {self.source_name(0)} gives "
-                f"{times(self.source_shapes[0])}",
+                f"{as_text(self.source_shapes[0])}",
                 field="srclayers",
             )
         batch, steps, self.classes = self.source_shapes[0]

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, times
+from dsinga.layers.base import Array, Arrays, Connection, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
@@ -25,7 +25,7 @@ class ElementwiseCombination(Layer):
         for index, shape in enumerate(self.source_shapes):
             if shape != self.shape:
                 raise self.fail(
-                    f"{self.source_name(0)} gives {times(self.shape)}, {self.source_name(index)} {times(shape)}; "
+                    f"{self.source_name(0)} gives {as_text(self.shape)}, {self.source_name(index)} {as_text(shape)}; "
                     "bring both to one shape, by kConvolution or kInnerProduct",
                     field="srclayers",
                 )

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, times
+from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import required_labels
 from dsinga.registry import register
@@ -38,7 +38,7 @@ class EntityF1(Layer):
         if len(shape) not in (2, 3):
             raise self.fail(
                 "takes tags (batch, steps), or a score for each tag of each step (batch, steps, tags), but "
-                f"{self.source_name(0)} gives {times(shape)}",
+                f"{self.source_name(0)} gives {as_text(shape)}",
                 field="srclayers",
             )
         self.shape = shape[:2]

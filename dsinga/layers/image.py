@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, MnistConf, RGBImageConf
-from dsinga.layers.base import Array, Arrays, Connection, Layer, Output, Shape, times
+from dsinga.layers.base import Array, Arrays, Connection, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
@@ -40,7 +40,7 @@ class ImagePreprocess(Layer):
         self.crop = (image.cropsize, image.cropsize) if image.cropsize else (height, width)
         if not 0 < self.crop[0] <= height or not 0 < self.crop[1] <= width:
             raise self.fail(
-                f"cannot cut {times(self.crop)} out of images of {times((height, width))}; "
+                f"cannot cut {as_text(self.crop)} out of images of {as_text((height, width))}; "
                 "make cropsize smaller, or 0 for the whole image",
                 image,
                 "cropsize",
@@ -94,7 +94,7 @@ class ImagePreprocess(Layer):
         mean = np.asarray(mean, np.float32)
         if mean.ndim and mean.size != math.prod(shape):
             raise self.fail(
-                f"the mean has the shape {times(mean.shape)}, an image {times(shape)}; make them equal", image
+                f"the mean has the shape {as_text(mean.shape)}, an image {as_text(shape)}; make them equal", image
             )
         return mean.reshape(shape) if mean.ndim else mean
 

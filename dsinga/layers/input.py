@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, StoreConf
-from dsinga.layers.base import Arrays, Layer, Output, Shape, times
+from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, Records
 from dsinga.ops import AsyncCopy, Ops
 from dsinga.registry import register
@@ -68,8 +68,8 @@ class RecordInput(Layer):
             return stored
         if min(shape) < 1 or math.prod(shape) != math.prod(stored):
             raise self.fail(
-                f"store_conf gives a record the shape {times(shape)} ({math.prod(shape)} numbers), but the store has "
-                f"records of {times(stored)} ({math.prod(stored)} numbers); leave shape out, or make them equal",
+                f"store_conf gives a record the shape {as_text(shape)} ({math.prod(shape)} numbers), but the store has "
+                f"records of {as_text(stored)} ({math.prod(stored)} numbers); leave shape out, or make them equal",
                 store,
                 "shape",
             )
@@ -88,7 +88,7 @@ class RecordInput(Layer):
             fits = False
         if not fits:
             raise self.fail(
-                f"the {what} has the shape {times(array.shape)}, a record {times(self.record)}; "
+                f"the {what} has the shape {as_text(array.shape)}, a record {as_text(self.record)}; "
                 f"give the {what}_file that was made from this store",
                 store,
                 f"{what}_file",

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, LayerNormConf
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, from_matrix, times, to_matrix
+from dsinga.layers.base import (
+    Array,
+    Arrays,
+    Gradients,
+    Layer,
+    Output,
+    ParamSpec,
+    Shape,
+    as_text,
+    from_matrix,
+    to_matrix,
+)
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
@@ -32,7 +43,7 @@ class LayerNorm(Layer):
         self.shape, first = self.source_shapes[0], settings.first_axis
         if not 1 <= first < len(self.shape):
             raise self.fail(
-                f"first_axis is {first}, but {self.source_name(0)} gives {times(self.shape)}; "
+                f"first_axis is {first}, but {self.source_name(0)} gives {as_text(self.shape)}; "
                 f"give 1 to {len(self.shape) - 1}",
                 settings,
                 "first_axis",

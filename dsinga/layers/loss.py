@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import EuclideanLossConf, LayerConf, SigmoidCrossEntropyLossConf, SoftmaxLossConf
-from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, from_matrix, times, to_matrix
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels
 from dsinga.registry import register
@@ -70,7 +70,7 @@ class PairLoss(Layer):
         first, second = self.source_shapes
         if first[0] != second[0] or math.prod(first) != math.prod(second):
             raise self.fail(
-                f"compares {self.source_name(0)}, {times(first)}, with {self.source_name(1)}, {times(second)}; "
+                f"compares {self.source_name(0)}, {as_text(first)}, with {self.source_name(1)}, {as_text(second)}; "
                 "give both as many rows, and rows as long",
                 field="srclayers",
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, LRNConf
-from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, times
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
@@ -26,7 +26,7 @@ class LRN(Layer):
         super().__init__(conf, source_shapes, info)
         lrn = conf.lrn_conf or LRNConf()
         if len(self.source_shapes[0]) != 4:
-            shape = times(self.source_shapes[0])
+            shape = as_text(self.source_shapes[0])
             raise self.fail(f"takes images (batch, channels, height, width), but {self.source_name(0)} gives {shape}")
         if lrn.local_size < 1 or lrn.local_size % 2 == 0:
             raise self.fail(

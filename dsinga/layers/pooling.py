@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, PoolingConf, PoolMethod
-from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape, times
+from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.window import as_images, slide
+from dsinga.layers.window import as_images, sliding_window
 from dsinga.registry import register
 
 
@@ -28,10 +28,10 @@ class Pooling(Layer):
         settings = conf.pooling_conf or PoolingConf()
         if len(self.source_shapes[0]) == 3:
             self.connection, self.gathered_because = None, "takes images (height, width) of a single channel"
-        self.window = window = slide(self, settings, stride=2)
+        self.window = window = sliding_window(self, settings, stride=2)
         if window.pad[0] >= window.kernel[0] or window.pad[1] >= window.kernel[1]:
             raise self.fail(
-                f"a kernel of {times(window.kernel)} would cover nothing but padding of {times(window.pad)}; "
+                f"a kernel of {as_text(window.kernel)} would cover nothing but padding of {as_text(window.pad)}; "
                 "make pad smaller than kernel",
                 settings,
                 "pad",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.job import LayerConf, RecurrentConf
-from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, times
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import required_labels
 from dsinga.registry import register
@@ -72,14 +72,14 @@ class Recurrent(Layer):
             )
         if len(shapes[0]) not in (2, 3):
             raise self.fail(
-                f"takes sequences (batch, steps, inputs), but {self.source_name(0)} gives {times(shapes[0])}; put a "
+                f"takes sequences (batch, steps, inputs), but {self.source_name(0)} gives {as_text(shapes[0])}; put a "
                 "kOneHot or kEmbedding layer between, if these are characters or words",
                 field="srclayers",
             )
         if not self.sequences and len(shapes) == 2 and shapes[1] != (shapes[0][0], self.size):
             raise self.fail(
-                f"takes the state of the step before, {times((shapes[0][0], self.size))}, from its second source, but "
-                f"{self.source_name(1)} gives {times(shapes[1])}",
+                f"takes the state of the step before, {as_text((shapes[0][0], self.size))}, from its second source, "
+                f"but {self.source_name(1)} gives {as_text(shapes[1])}",
                 field="srclayers",
             )
 
@@ -147,7 +147,7 @@ class Recurrent(Layer):
         if labels.shape[1:] != (self.shape[1],):
             raise self.fail(
                 f"takes the lengths of sequences of {self.shape[1]} steps from the labels of {self.source_name(1)}, "
-                f"which gives {times(labels.shape[1:])} a row",
+                f"which gives {as_text(labels.shape[1:])} a row",
                 field="srclayers",
             )
         return (labels >= 0).sum(axis=1)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf, RNNDummyConf
-from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, times
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo, Records
 from dsinga.registry import register
 
@@ -55,7 +55,7 @@ class RNNLabel(Layer):
         if len(shape) != 2 or shape[1] < max(last, 2):
             raise self.fail(
                 f"takes codes (batch, steps + 1), of which it needs {max(last, 2)}, but {self.source_name(0)} gives "
-                f"{times(shape)}; give its char_rnn_conf and the net the same unroll_len",
+                f"{as_text(shape)}; give its char_rnn_conf and the net the same unroll_len",
                 field="srclayers",
             )
         self.stop = last

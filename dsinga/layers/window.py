@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dsinga.job import ConvolutionConf, PoolingConf, WindowConf
 from dsinga.job.message import field_types
-from dsinga.layers.base import Array, Layer, times
+from dsinga.layers.base import Array, Layer, as_text
 from dsinga.ops import Pair
 
 
@@ -19,7 +19,7 @@ class Window(NamedTuple):
     outputs: Pair
 
 
-def slide(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Window:
+def sliding_window(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Window:
     """Return the window of ``conf`` over the images of ``layer``, with a default ``stride``.
 
     H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
@@ -31,15 +31,15 @@ def slide(layer: Layer, conf: ConvolutionConf | PoolingConf, stride: int) -> Win
     kernel, pad, step = conf.pair("kernel", 3), conf.pair("pad", 0), conf.pair("stride", stride)
     if min(kernel) < 1 or min(step) < 1 or min(pad) < 0:
         raise layer.fail(
-            f"kernel {times(kernel)}, stride {times(step)}, pad {times(pad)}: "
+            f"kernel {as_text(kernel)}, stride {as_text(step)}, pad {as_text(pad)}: "
             "kernel and stride are at least 1, pad at least 0",
             conf,
         )
     room = (height + 2 * pad[0], width + 2 * pad[1])
     if kernel[0] > room[0] or kernel[1] > room[1]:
         raise layer.fail(
-            f"a kernel of {times(kernel)} does not fit images of {times((height, width))} padded by {times(pad)}; "
-            "make kernel smaller or pad larger",
+            f"a kernel of {as_text(kernel)} does not fit images of {as_text((height, width))} padded by {as_text(pad)};"
+            " make kernel smaller or pad larger",
             conf,
             "kernel",
         )
@@ -51,7 +51,7 @@ def _whole_image(layer: Layer, conf: PoolingConf, size: Pair) -> Window:
     fields = [name for name in field_types(WindowConf) if getattr(conf, name) is not None]
     if fields:
         raise layer.fail(
-            f"global_pooling takes the whole image, {times(size)}, as its window; leave out {' and '.join(fields)}",
+            f"global_pooling takes the whole image, {as_text(size)}, as its window; leave out {' and '.join(fields)}",
             conf,
             fields[0],
         )

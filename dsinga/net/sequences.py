@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dsinga.job import LayerConf, NetConf, UnrollConnType
-from dsinga.layers.base import Layer, Shape, times
+from dsinga.layers.base import Layer, Shape, as_text
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.contract import make_layer
 from dsinga.layers.timedistributed import MustUnroll, TimeDistributed
@@ -73,7 +73,7 @@ def make_sequence_layer(
 def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
     """Return the layer that computes each step of whole sequences; raise JobError where it cannot."""
     if not shapes or len(shapes[0]) < 3:
-        gives = f"takes {times(shapes[0])}" if shapes else "has no source"
+        gives = f"takes {as_text(shapes[0])}" if shapes else "has no source"
         raise layer.error(
             f"layer {layer.name!r}: per_step needs a source of sequences (batch, steps, ...), but the layer {gives}; "
             "leave per_step out",

@@ -1,7 +1,7 @@
 """Training algorithms (back-propagation, contrastive divergence), updaters, schedules, initialisers and metrics."""
 
 from dsinga.training import updaters  # registers SINGA's seven
-from dsinga.training.algorithms import Algorithm, algorithm, checked
+from dsinga.training.algorithms import Algorithm, algorithm, check_algorithm_metrics
 from dsinga.training.bp import Push, bp
 from dsinga.training.forward_pass import forward
 from dsinga.training.generation import Generator, generate, generator
@@ -20,8 +20,8 @@ __all__ = [
     "add_metrics",
     "algorithm",
     "bp",
+    "check_algorithm_metrics",
     "check_params",
-    "checked",
     "create_updater",
     "declared_metrics",
     "forward",

@@ -33,7 +33,7 @@ def algorithm(conf: AlgConf) -> Algorithm:
     return train_one_batch
 
 
-def checked(metrics: Any) -> Metrics:
+def check_algorithm_metrics(metrics: Any) -> Metrics:
     """Return the metrics that an algorithm has returned; raise UserError unless they are {name: (sum, count)}."""
     if isinstance(metrics, dict) and all(is_metric(metric) for metric in metrics.values()):
         return metrics

@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.layers.base import Array, ParamSpec
 from dsinga.layers.context import Context, Records
-from dsinga.layers.contract import blame, check_gradients
+from dsinga.layers.contract import add_layer_note, check_gradients
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.ops import SparseRows
@@ -74,20 +74,20 @@ def back_propagate(
                         stage.layer, "backward", compute, params, sources, output, gradient, needs, layer_ctx
                     )
                 check_gradients(stage.layer, params, sources, computed)
-                collect(net, stage, computed, gradients, sums, ctx.ops.add)
+                accumulate_gradients(net, stage, computed, gradients, sums, ctx.ops.add)
                 del computed  # or it would live while the next layer computes
             except Exception as error:
-                blame(error, stage.layer, "compute_gradient")
+                add_layer_note(error, stage.layer, "compute_gradient")
                 raise
         for k, role, name in stage.state:
             if name not in sums:  # of several uses of one state, the last in the forward pass holds
                 sums[name] = new_state(output.state.get(role), params[k], stage.layer.params[k], layer_ctx)
         for name in stage.completes:
-            push(name, sums.pop(name) if name in sums else zeros(net, name, ctx))
+            push(name, sums.pop(name) if name in sums else zero_gradient(net, name, ctx))
     return metrics
 
 
-def collect(
+def accumulate_gradients(
     net: NeuralNet,
     stage: Stage,
     computed: tuple[Sequence[Array | None], Sequence[Array | None]],
@@ -144,7 +144,7 @@ def with_zero_rows(part: Array, spec: ParamSpec, ctx: Context) -> Array:
     return state
 
 
-def zeros(net: NeuralNet, name: str, ctx: Context) -> Array | SparseRows:
+def zero_gradient(net: NeuralNet, name: str, ctx: Context) -> Array | SparseRows:
     """Return the gradient of a param that no loss depends on."""
     if net.params[name].spec.sparse:
         return no_rows(net.params[name].shape)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.layers.base import Array, Output
 from dsinga.layers.context import Context, Records
-from dsinga.layers.contract import blame, check_labels, check_output
+from dsinga.layers.contract import add_layer_note, check_labels, check_output
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics
@@ -81,7 +81,7 @@ def forward_pass(
             if net.bridged:
                 check_labels(layer, output)
         except Exception as error:
-            blame(error, layer, "compute_feature")
+            add_layer_note(error, layer, "compute_feature")
             raise
         if output.labels is None:
             source_labels = [labels_of(labels, edge) for edge in edges]

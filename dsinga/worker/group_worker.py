@@ -19,7 +19,7 @@ from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
 from dsinga.server import Slice
-from dsinga.training import Metrics, checked, forward
+from dsinga.training import Metrics, check_algorithm_metrics, forward
 from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
 from dsinga.transport.endpoints import connect
 from dsinga.transport.interface import Transport
@@ -138,7 +138,7 @@ class GroupWorker:
     def _train_one_batch(self, records: Mapping[str, Records], ctx: Context) -> Metrics:
         """Run the algorithm and push each gradient as it is computed. Raises Diverged where metrics are not finite."""
         push, net = self.exchange.push, self.net(Phase.kTrain)
-        metrics = checked(self._config.algorithm(net, self.exchange, records, ctx, push))
+        metrics = check_algorithm_metrics(self._config.algorithm(net, self.exchange, records, ctx, push))
         check_metrics(metrics, ctx.step)
         self.exchange.finish()
         return metrics
@@ -155,7 +155,7 @@ class GroupWorker:
         def keep(name: str, gradient: Array) -> None:
             gradients.append((name, gradient))
 
-        metrics = checked(self._config.algorithm(net, self.exchange, records, ctx, keep))
+        metrics = check_algorithm_metrics(self._config.algorithm(net, self.exchange, records, ctx, keep))
         not_finite = ctx.all_reduce("not finite", np.array([not all_finite(metrics)], np.float32))
         if not_finite[0]:
             lost = first_not_finite(self.exchange)

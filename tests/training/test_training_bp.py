@@ -218,7 +218,7 @@ class Watched(Mapping):
         return self.inner[name]
 
     def __iter__(self):
-        raise AssertionError("values may block: nobody asks for all of them")
+        raise AssertionError("looking up a value may block, so all of them must not be read")
 
     __len__ = __iter__
 

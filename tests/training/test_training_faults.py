@@ -10,7 +10,16 @@ from dsinga.job import AlgConf, LRGenConf, ParamGenConf, Phase, UpdaterConf
 from dsinga.layers import Context, Layer, Output, ParamSpec, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.registry import lookup, register
-from dsinga.training import Updater, algorithm, bp, checked, create_updater, initial_values, initialise, schedule
+from dsinga.training import (
+    Updater,
+    algorithm,
+    bp,
+    check_algorithm_metrics,
+    create_updater,
+    initial_values,
+    initialise,
+    schedule,
+)
 from tests.support.training_cases import build, dense, layer, records_of
 
 LOSS = layer("loss", "kSoftmaxLoss", "top", "data")
@@ -230,8 +239,8 @@ def test_an_exception_of_an_initialiser_names_the_param():
 @pytest.mark.parametrize("metrics", [None, {"loss": 0.5}, [("loss", (1.0, 2))]])
 def test_an_algorithm_must_return_metrics(metrics):
     with pytest.raises(UserError, match=r"must return metrics, as in \{\"loss\": \(sum, count\)\}"):
-        checked(metrics)
-    assert checked({"loss": (1.0, 4)}) == {"loss": (1.0, 4)}
+        check_algorithm_metrics(metrics)
+    assert check_algorithm_metrics({"loss": (1.0, 4)}) == {"loss": (1.0, 4)}
 
 
 def test_an_algorithm_must_be_callable():
