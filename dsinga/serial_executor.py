@@ -31,7 +31,7 @@ class SerialExecutor:
         # A daemon, because a call that waits must not keep a process that ends.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
-    def start(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
+    def submit(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
         """Run ``call`` in the thread, in the caller's context: ``distributed.get_worker`` finds the same Dask worker.
 
         Raises RunError with what :meth:`close` was given, if it has been called.
@@ -47,8 +47,8 @@ class SerialExecutor:
         return future
 
     def run(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Run ``call`` in the thread; return what it returns, and raise what it raises. See :meth:`start`."""
-        return self.start(call, *arguments, **keywords).result()
+        """Run ``call`` in the thread; return what it returns, and raise what it raises. See :meth:`submit`."""
+        return self.submit(call, *arguments, **keywords).result()
 
     def close(self, message: str) -> None:
         """Let the thread end with the calls that it was given before; nobody waits for that. Later ones fail."""

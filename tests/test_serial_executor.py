@@ -30,7 +30,7 @@ def executor():
 def test_calls_run_one_after_the_other_in_one_thread(executor):
     order: list[int] = []
     futures = [
-        executor.start(lambda number=number: order.append(number) or threading.get_ident()) for number in range(50)
+        executor.submit(lambda number=number: order.append(number) or threading.get_ident()) for number in range(50)
     ]
     (thread,) = {future.result(TIMEOUT_SECONDS) for future in futures}
     assert thread != threading.get_ident()
@@ -55,8 +55,8 @@ def test_an_error_has_its_traceback_and_the_thread_goes_on(executor):
 
 def test_closing_finishes_calls_already_started_and_refuses_others(executor):
     begun, proceed = threading.Event(), threading.Event()
-    running = executor.start(lambda: begun.set() or proceed.wait(TIMEOUT_SECONDS))
-    waiting = executor.start(lambda: "given before")
+    running = executor.submit(lambda: begun.set() or proceed.wait(TIMEOUT_SECONDS))
+    waiting = executor.submit(lambda: "given before")
     assert begun.wait(TIMEOUT_SECONDS)
     executor.close("the run has ended")
     executor.close("again")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.grain import Grain
     from dsinga.cluster.grain_by_name import find_grain
     from dsinga.cluster.inference import evaluate, predict, processor_here
-    from dsinga.cluster.placement import workers_at_hand
+    from dsinga.cluster.placement import available_workers
     from dsinga.cluster.prepare import PreparedRun, prepare_run
     from dsinga.cluster.training_loop import Observer
     from dsinga.worker.nets import build_net, build_partitioned_net
@@ -24,6 +24,7 @@ __all__ = [
     "Observer",
     "Outcome",
     "PreparedRun",
+    "available_workers",
     "build_net",
     "build_partitioned_net",
     "connect",
@@ -33,7 +34,6 @@ __all__ = [
     "prepare_run",
     "processor_here",
     "train",
-    "workers_at_hand",
 ]
 
 _MODULES = {
@@ -42,6 +42,7 @@ _MODULES = {
     "Observer": "dsinga.cluster.training_loop",
     "Outcome": "dsinga.cluster.driver",
     "PreparedRun": "dsinga.cluster.prepare",
+    "available_workers": "dsinga.cluster.placement",
     "build_net": "dsinga.worker.nets",
     "build_partitioned_net": "dsinga.worker.nets",
     "connect": "dsinga.cluster.embedded",
@@ -51,7 +52,6 @@ _MODULES = {
     "prepare_run": "dsinga.cluster.prepare",
     "processor_here": "dsinga.cluster.inference",
     "train": "dsinga.cluster.driver",
-    "workers_at_hand": "dsinga.cluster.placement",
 }
 
 

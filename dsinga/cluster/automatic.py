@@ -11,7 +11,7 @@ from distributed import Client
 
 from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.placement import Placement, host, process
-from dsinga.cluster.preflight import check_travels
+from dsinga.cluster.preflight import check_user_code
 from dsinga.cluster.supervision import gather
 from dsinga.job import NetConf, SlicingMethod
 from dsinga.net import NeuralNet
@@ -38,7 +38,7 @@ def automatic_cuts(
     is lost meanwhile.
     """
     workers = placement.partitions[0]
-    check_travels(client, workers, [net], {"the updater": updater})
+    check_user_code(client, workers, [net], {"the updater": updater})
     fixed = explicitly_cut_layers(conf)
     processes = process_map_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
     links = measure_links(client, workers)

@@ -14,7 +14,7 @@ from distributed.client import ClosedClientError
 
 from dsinga.cluster import tasks
 from dsinga.cluster.partition_actor import PartitionActor, end_run
-from dsinga.cluster.placement import Placement, workers_at_hand
+from dsinga.cluster.placement import Placement, available_workers
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import TaskChains, gather
 from dsinga.errors import RunError
@@ -152,7 +152,7 @@ class ClusterRun:
         # A worker that has just died may still be listed: do not wait until Dask gives up reaching it. Where the
         # scheduler or the client is gone, the run ends with its Actors.
         with contextlib.suppress(RunError, OSError):
-            addresses = sorted(self._placement.addresses & workers_at_hand(self._client).keys())
+            addresses = sorted(self._placement.addresses & available_workers(self._client).keys())
             self._client.run(
                 end_run,
                 self.config.run,

@@ -14,8 +14,8 @@ from distributed import Client, get_worker
 from dsinga.cluster.cluster_run import new_run
 from dsinga.cluster.devices import HERE, choose_processors
 from dsinga.cluster.outputs import OUTPUTS, write_output
-from dsinga.cluster.placement import workers_at_hand
-from dsinga.cluster.preflight import check_stores, check_travels
+from dsinga.cluster.placement import available_workers
+from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.cluster.supervision import gather
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, check
@@ -118,10 +118,10 @@ def _batches(
     job: Job, client: Client, net: NeuralNet, reader: BatchReader, params: Arrays, keep: Sequence[str]
 ) -> Iterator[tuple[dict[str, Records], Metrics]]:
     """Yield (kept features, metrics) of each batch in order, never more than a few ahead."""
-    workers = workers_at_hand(client)
+    workers = available_workers(client)
     if not workers:
         raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
-    check_travels(client, workers, [net])
+    check_user_code(client, workers, [net])
     check_stores(client, workers, [reader])
     run = new_run()
     most = max(worker["nthreads"] for worker in workers.values())

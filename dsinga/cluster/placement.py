@@ -38,7 +38,7 @@ class Placement(NamedTuple):
         return {address for group in (*self.partitions, *self.servers) for address in group}
 
 
-def workers_at_hand(client: Client) -> dict[str, dict[str, Any]]:
+def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     """Return address -> information of the Dask workers, in a fixed order.
 
     Not by ``client.scheduler_info()``: that answers from a cache, which now and then another thread has just refreshed

@@ -16,7 +16,7 @@ from dsinga.registry import is_user_code
 from dsinga.worker.batch_reader import BatchReader
 
 
-def check_travels(
+def check_user_code(
     client: Client, addresses: Iterable[str], nets: Iterable[NeuralNet], others: Mapping[str, Any] | None = None
 ) -> None:
     """Raise UserError unless every worker has kernels and can load the user's own layers and ``others``.

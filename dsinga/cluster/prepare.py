@@ -11,8 +11,8 @@ from distributed import Client
 
 from dsinga.cluster.cluster_run import new_run
 from dsinga.cluster.devices import Devices, check_precision, choose_devices
-from dsinga.cluster.placement import Placement, place, process, processes, workers_at_hand
-from dsinga.cluster.preflight import check_stores, check_travels
+from dsinga.cluster.placement import Placement, available_workers, place, process, processes
+from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
@@ -46,7 +46,7 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """
     check(job)
-    workers = workers_at_hand(client)
+    workers = available_workers(client)
     topology = create_topology(job, len(workers), processes(workers))
     placement = place(topology, workers)
     opened = open_job(job, topology, roots)
@@ -75,7 +75,7 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
     )
     others = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": config.algorithm}
-    check_travels(client, placement.addresses, opened.nets.values(), others)
+    check_user_code(client, placement.addresses, opened.nets.values(), others)
     check_stores(client, placement.addresses, opened.readers.values())
     return PreparedRun(job, topology, placement, config, updater)
 

@@ -29,7 +29,7 @@ class ServerLink:
     def send(self, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future[Any]:
         """Send the changes of slices on a route; the future resolves when they have been received."""
         if self._thread is not None:
-            return self._thread.start(self._call, route, ids, changes)
+            return self._thread.submit(self._call, route, ids, changes)
         received: Future[Any] = Future()
         self._call(route, ids, changes)
         received.set_result(None)

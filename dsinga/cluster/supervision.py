@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from distributed import Client, Future, wait
 
-from dsinga.cluster.placement import workers_at_hand
+from dsinga.cluster.placement import available_workers
 from dsinga.errors import Diverged, RunError, UserError
 
 # How long to wait for tasks before looking whether all workers are still there, in seconds.
@@ -29,7 +29,7 @@ TaskChain = Generator[Sequence[Future], Any, Any]
 
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
     """Raise RunError that names those of the ``addresses`` which the scheduler no longer knows."""
-    known = workers_at_hand(client)
+    known = available_workers(client)
     lost = [address for address in sorted(addresses) if address not in known]
     if lost:
         raise RunError(f"the Dask worker {', '.join(lost)} was lost")

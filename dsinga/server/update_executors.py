@@ -77,7 +77,7 @@ class BackgroundExecutor(InlineExecutor):
     def add(self, updates: Sequence[SliceUpdate], pushed: Iterable[ServedSlice]) -> None:
         """Run small updates at once, and hand large ones to the thread."""
         if sum(update.served_slice.value.size for update in updates) > MIN_BACKGROUND_ELEMENTS:
-            self._thread.start(super().add, updates, pushed)
+            self._thread.submit(super().add, updates, pushed)
         else:
             super().add(updates, pushed)
 

@@ -49,7 +49,7 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
     try:
         shards = _create_servers(config, values)
         workers += _create_workers(config, values)
-        rounds = [worker.thread.start(worker.train, 0, job.train_steps) for worker in workers]
+        rounds = [worker.thread.submit(worker.train, 0, job.train_steps) for worker in workers]
         reports: list[RoundReport] = [round.result() for round in rounds]
         metrics = [add_metrics(parts) for parts in zip(*(report.metrics for report in reports), strict=True)]
         return ThreadRun(_params(config, shards, workers, job.train_steps), metrics)

@@ -26,7 +26,7 @@ from dsinga.cluster import connect
 from dsinga.cluster.automatic import machine_of, process_map_of
 from dsinga.cluster.benchmark import measure
 from dsinga.cluster.link_probe import measure_links
-from dsinga.cluster.placement import Placement, place, processes, workers_at_hand
+from dsinga.cluster.placement import Placement, available_workers, place, processes
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
 from dsinga.job.topology import topology
 from dsinga.layers import RecordInfo
@@ -127,7 +127,7 @@ def predict_on_cluster(
     job: Job, client: Client, strategy: str, cuts: dict[str, LayerCut] | None = None
 ) -> tuple[float, dict[str, LayerCut]]:
     """Return the milliseconds predicted by freshly measured rates, and the cuts: ``cuts``, or those of the strategy."""
-    addresses = workers_at_hand(client)
+    addresses = available_workers(client)
     job_topology = topology(job, len(addresses), processes(addresses))
     placement = place(job_topology, addresses)
     links = measure_links(client, placement.partitions[0])

@@ -12,7 +12,7 @@ from distributed import Client
 
 from dsinga.api import train, with_workers
 from dsinga.cluster.link_probe import CALLS, LARGE, SMALL, link_of, measure_links
-from dsinga.cluster.placement import workers_at_hand
+from dsinga.cluster.placement import available_workers
 from dsinga.cluster.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
 from dsinga.planner.barrier import BarrierCost
@@ -35,14 +35,14 @@ def automatic(stores: Path, text: str = AUTO) -> Job:
 
 
 def test_between_workers_of_one_process_only_the_barrier_is_measured(threads: Client) -> None:
-    links = measure_links(threads, list(workers_at_hand(threads)))
+    links = measure_links(threads, list(available_workers(threads)))
     assert links[:4] == Links(INSIDE, ENDS, LOOPBACK)[:4]
     assert_sensible(links.barrier_inside)
 
 
 @pytest.mark.process
 def test_latency_and_bandwidth_of_messages_are_measured(processes: Client) -> None:
-    links = measure_links(processes, list(workers_at_hand(processes)))
+    links = measure_links(processes, list(available_workers(processes)))
     assert links.wire == LOOPBACK
     assert 1e-5 < links.ends.latency < 1e-1
     assert 1e7 < links.ends.bandwidth < 1e12
@@ -76,7 +76,7 @@ def test_the_same_rates_give_the_same_cuts(
     stores: Path, threads: Client, rates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Measured once: a second measurement would differ on a busy machine.
-    links = measure_links(threads, list(workers_at_hand(threads)))
+    links = measure_links(threads, list(available_workers(threads)))
     monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: links)
     job = automatic(stores)
     first, second = (prepare_run(job, threads, [str(stores)]).config.nets[Phase.kTrain].cuts for _ in range(2))

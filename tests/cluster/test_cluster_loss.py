@@ -49,7 +49,7 @@ class KillAt:
 def test_a_killed_worker_ends_the_run(job: Job, tmp_path: Path, victim: int) -> None:
     job = with_topology(job, 2).replace(train_steps=100_000, checkpoint_freq=20)
     with connect(workers=2, separate_processes=True) as client:
-        workers = cluster.workers_at_hand(client)
+        workers = cluster.available_workers(client)
         address = list(workers)[victim]
         observer = KillAt(client.run(os.getpid)[address], 50)
         with pytest.raises(RunError) as raised:
@@ -81,7 +81,7 @@ def test_the_loss_of_any_member_ends_the_run(job: Job, figures: dict[str, Any], 
     """Also of a member that the others do not wait for at once."""
     job = job.replace(cluster=ClusterConf(**figures), train_steps=100_000)
     with connect(workers=3, separate_processes=True) as client:
-        address = list(cluster.workers_at_hand(client))[victim]
+        address = list(cluster.available_workers(client))[victim]
         observer = KillAt(client.run(os.getpid)[address], 20)
         with pytest.raises(RunError, match="was lost") as raised:
             cluster.train(job, client, observer, roots=roots(job, None))

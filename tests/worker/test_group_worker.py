@@ -213,7 +213,7 @@ class KillInBridge(Silent):
 def test_a_worker_that_dies_between_bridges_ends_the_run(stores: Path, strategy: str, victim: int) -> None:
     job = small(stores, strategy, 2).replace(train_steps=1_000_000, test_freq=0)
     with connect(workers=2, separate_processes=True) as client:
-        address = list(cluster.workers_at_hand(client))[victim]
+        address = list(cluster.available_workers(client))[victim]
         observer = KillInBridge(client.run(os.getpid)[address], 20)
         with pytest.raises(RunError, match="was lost") as raised:
             cluster.train(job, client, observer, roots=roots(job, None))

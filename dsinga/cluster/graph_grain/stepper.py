@@ -43,7 +43,7 @@ class Stepper:
         """Make ``iterate`` the present iteration; it starts with the first segment."""
         assert self._running is None, "the iteration before has not ended"
         self._check_open()
-        self._running = self._thread.start(self._run, iterate)
+        self._running = self._thread.submit(self._run, iterate)
         self._running.add_done_callback(lambda _: self._halted.release())
 
     def advance(self, letters: Mapping[str, Any], sends: int, last: bool) -> Halt:
