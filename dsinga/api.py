@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsinga import cluster, training
+from dsinga import cluster
 from dsinga.checkpoint import read_params
-from dsinga.data import open_text, resolve
-from dsinga.data.vocabulary import decode, encode, has_words, read_vocabulary
+from dsinga.cluster import text_generation
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import History, RunMonitor
@@ -198,37 +197,7 @@ def generate(
     vocabulary lacks.
     """
     job = job if isinstance(job, Job) else load(job)
-    if length < 0 or not 0 <= temperature < float("inf"):
-        raise UserError(f"length ({length}) and temperature ({temperature}) must be numbers of at least 0")
-    symbols = _vocabulary(job, roots(job, data_root))
-    net = training.generator(job.neuralnet, len(symbols))
-    begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
-    ops = cluster.processor_here(job, net.net).ops() if _may_want_gpu(job) else None
-    codes = training.generate(net, _params(params), begin, length, temperature, seed, ops)
-    return (" " if seed_text and has_words(symbols) else "") + decode(codes, symbols)
-
-
-def _may_want_gpu(job: Job) -> bool:
-    """Whether the job or the configuration asks for a GPU, so that the devices must be searched."""
-    import dask.config
-
-    return bool(job.gpu) or dask.config.get("dsinga.device", "auto") not in ("auto", "cpu")
-
-
-def _vocabulary(job: Job, where: Sequence[str]) -> tuple[str, ...]:
-    """Return the characters or words of the codes, from the job's text, or else from its ``vocab_path``."""
-    texts = [layer.char_rnn_conf for layer in job.neuralnet.layer if layer.char_rnn_conf]
-    for conf in texts:
-        with contextlib.suppress(UserError):
-            if conf.path:
-                return open_text(conf.path, conf.vocab_path, where).vocabulary
-    for conf in texts:
-        if conf.vocab_path:
-            return read_vocabulary(resolve(conf.vocab_path, where))
-    named = [conf.path for conf in texts if conf.path]
-    if named:
-        return open_text(named[0], None, where).vocabulary  # raises what is wrong with it
-    raise job.neuralnet.error("the net reads no text: none of its layers has char_rnn_conf { vocab_path: ... }")
+    return text_generation.generate(job, _params(params), seed_text, length, temperature, seed, roots(job, data_root))
 
 
 def build_net(job: Job | str | os.PathLike[str], phase: str = "train", *, data_root: str | None = None) -> NeuralNet:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from dsinga.planner.barrier import BARRIERS, FREE_BARRIER, BarrierCost, barrier_cost, time_barriers
+from dsinga.planner.barrier import BARRIERS, BLOCKS, FREE_BARRIER, BarrierCost, barrier_cost, time_barriers
 from dsinga.planner.link import Link, Links
 from dsinga.planner.program import AllToAll, Compute, GroupProgram, Receive, Send, WorkerProgram
 from dsinga.planner.simulate import simulate
@@ -32,14 +34,26 @@ def test_the_time_of_messages_is_subtracted() -> None:
     assert cost == pytest.approx((2.0, 5.0, 0.3, 0.7))
 
 
-def test_barriers_of_two_threads_are_timed() -> None:
+def test_computing_and_barriers_are_timed_separately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that a pass of computing advances by 1 s, and a barrier by 0.25 s."""
+    seconds = [0.0]
+
+    def advance(by: float) -> None:
+        seconds[0] += by
+
+    monkeypatch.setattr("dsinga.planner.barrier.time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr(np, "tanh", lambda numbers, out: advance(1.0))
+    assert time_barriers(lambda: advance(0.25)) == [(passes, 0.25) for passes in BARRIERS]
+
+
+def test_two_threads_wait_at_as_many_barriers() -> None:
     barrier = threading.Barrier(2, timeout=30)
+    waits: list[int] = []
     with ThreadPoolExecutor(2) as pool:
-        timings = [future.result() for future in [pool.submit(time_barriers, barrier.wait) for _ in range(2)]]
-    for short, long in timings:
-        assert 0 < short[0] < long[0]
-        assert min(short[1], long[1]) > 0
-    assert len(timings[0]) == len(BARRIERS)
+        futures = [pool.submit(time_barriers, lambda: waits.append(barrier.wait())) for _ in range(2)]
+        timings = [future.result() for future in futures]
+    assert [len(timing) for timing in timings] == [len(BARRIERS)] * 2
+    assert waits.count(0) == waits.count(1) == BLOCKS * sum(barriers + 1 for barriers in BARRIERS.values())
 
 
 FREE = Link(0.0)
