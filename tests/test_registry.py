@@ -59,8 +59,8 @@ def test_a_class_of_a_file_can_be_pickled_to_a_process_without_the_file(user_fil
         import pickle, sys
         (layer,) = pickle.loads(sys.stdin.buffer.read()).values()
         print(layer.compute_feature([], [21.0], None).feature)"""
-    ended = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True, timeout=60)
-    assert ended.stdout.decode() == "42.0\n", ended.stderr.decode()
+    process = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True, timeout=60)
+    assert process.stdout.decode() == "42.0\n", process.stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def separate_arrays(state: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
 
 
 def insert_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the state of which :func:`separate_arrays` made these; lists are in the place of tuples."""
+    """Return the state from its JSON data and arrays, the inverse of :func:`separate_arrays`; tuples become lists."""
     if data.keys() == {ARRAY}:
         return arrays[data[ARRAY]]  # type: ignore[return-value]
     return {key: insert_arrays(value, arrays) if isinstance(value, dict) else value for key, value in data.items()}

@@ -69,8 +69,8 @@ def _unit(symbols: Sequence[str]) -> str:
 def _check(location: str, symbols: Sequence[str], unit: str) -> None:
     if not symbols:
         raise UserError(f"the vocabulary {location} is empty")
-    seen: set[str] = set()
+    unique: set[str] = set()
     for symbol in symbols:
-        if symbol in seen:
+        if symbol in unique:
             raise UserError(f"the vocabulary {location} has the {unit} {symbol!r} twice; list each {unit} once")
-        seen.add(symbol)
+        unique.add(symbol)

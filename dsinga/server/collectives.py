@@ -34,7 +34,7 @@ class _Collective:
         self.arrays: dict[int, np.ndarray] = {}
         self.future: Future[np.ndarray] = Future()
         self.future.set_running_or_notify_cancel()  # all partitions share it: none may cancel it
-        self.left = 0  # partitions that have gone on to another collective
+        self.departures = 0  # partitions that have gone on to another collective
 
     @property
     def complete(self) -> bool:
@@ -90,8 +90,8 @@ class Collectives:
         last = self._last.get(partition, key)
         self._last[partition] = key
         if last != key:
-            self._collectives[last].left += 1
-            if self._collectives[last].left == len(self._collectives[last].contributors):
+            self._collectives[last].departures += 1
+            if self._collectives[last].departures == len(self._collectives[last].contributors):
                 del self._collectives[last]
 
     def close(self, error: BaseException) -> None:

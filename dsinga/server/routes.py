@@ -25,9 +25,9 @@ class Route(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """All routes between server groups. ``own[g]`` are the numbers of the routes for the changes of group g itself."""
+    """All routes between server groups; ``starts[g]`` are the numbers of those that begin at group g."""
 
-    own: tuple[tuple[int, ...], ...]
+    starts: tuple[tuple[int, ...], ...]
     routes: tuple[Route, ...]
 
 
@@ -44,8 +44,8 @@ def routes(edges: Iterable[Edge], groups: int) -> Routes:
         return numbers.setdefault(route, len(numbers))
 
     trees = [_tree(origin, links) for origin in range(groups)]
-    own = tuple(tuple(number(child, tree) for child in tree[origin]) for origin, tree in enumerate(trees))
-    return Routes(own, tuple(numbers))
+    starts = tuple(tuple(number(child, tree) for child in tree[origin]) for origin, tree in enumerate(trees))
+    return Routes(starts, tuple(numbers))
 
 
 def _links(edges: Iterable[Edge], groups: int) -> list[list[int]]:

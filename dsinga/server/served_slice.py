@@ -89,7 +89,7 @@ class ServedSlice:
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
         return self.accumulators[group].add(step, partition, gradient)
 
-    def pieces(self, group: int, updater: Updater) -> list[UpdateBlock]:
+    def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
         """Return the blocks of the update by the sum of a group's gradients, to be run in any order by any threads.
 
         Called once per step, when all partitions of the group have contributed. The learning rate's schedule uses the

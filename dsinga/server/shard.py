@@ -126,7 +126,7 @@ class Shard:
     def _create_update(self, served_slice: ServedSlice, group: int) -> SliceUpdate:
         end, fail = partial(self._advance, served_slice, group), partial(self._fail, served_slice, group)
         try:
-            return SliceUpdate(served_slice, served_slice.pieces(group, self._updater), end, fail)
+            return SliceUpdate(served_slice, served_slice.update_blocks(group, self._updater), end, fail)
         except BaseException as error:
             fail(error)
             raise

@@ -37,8 +37,8 @@ class Synchronisation:
 
     def __init__(self, group: int, routes: Routes, frequency: int, send: Send, fail: Callable[[BaseException], None]):
         assert frequency > 0, frequency
-        self._own, self._routes = routes.own[group], routes.routes
-        self._groups = len(routes.own)
+        self._starts, self._routes = routes.starts[group], routes.routes
+        self._groups = len(routes.starts)
         self._frequency = frequency
         self._send, self._fail = send, fail
         # By slice id, under the lock of the slice: its value at the last change, and the number of updates since then.
@@ -66,7 +66,7 @@ class Synchronisation:
                 self._updates[id] += 1
                 if self._updates[id] >= self._frequency:
                     changes[id] = self._change(served_slice)
-        self._enqueue(self._own, changes)
+        self._enqueue(self._starts, changes)
 
     def receive(self, served_slices: Mapping[int, ServedSlice], route: int, changes: Mapping[int, np.ndarray]) -> None:
         """Add changes received on a route, float32 (size,) by slice id, and forward them."""
@@ -83,7 +83,7 @@ class Synchronisation:
             with served_slice.lock:
                 if self._updates[served_slice.spec.slice.id]:
                     changes[served_slice.spec.slice.id] = self._change(served_slice)
-        self._enqueue(self._own, changes)
+        self._enqueue(self._starts, changes)
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:

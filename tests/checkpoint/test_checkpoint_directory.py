@@ -53,14 +53,14 @@ def test_arrays_are_read_bit_for_bit_as_written(params, state, step):
 
 
 def test_arrays_that_are_not_contiguous_or_writable_are_written_as_they_look(tmp_path):
-    turned = np.asfortranarray(PARAMS["w"])
+    fortran = np.asfortranarray(PARAMS["w"])
     every_second = PARAMS["w"][:, ::2]
     frozen = PARAMS["b"].view()
     frozen.flags.writeable = False
-    params = {"turned": turned, "every_second": every_second, "frozen": frozen}
-    found = read_checkpoint(write_checkpoint(tmp_path, 1, params, {}, {})).params
-    assert_same_bits(found, {name: array.copy() for name, array in params.items()})
-    assert all(array.flags.writeable for array in found.values())
+    params = {"fortran": fortran, "every_second": every_second, "frozen": frozen}
+    arrays = read_checkpoint(write_checkpoint(tmp_path, 1, params, {}, {})).params
+    assert_same_bits(arrays, {name: array.copy() for name, array in params.items()})
+    assert all(array.flags.writeable for array in arrays.values())
 
 
 def test_names_of_params_may_have_slashes(tmp_path):

@@ -50,7 +50,7 @@ def simulate(table, groups, updates, choose):
         if event == "update":
             name, origin = todo.pop()
             reached[origin][name] += 1
-            enqueue(table.own[origin], [name])
+            enqueue(table.starts[origin], [name])
         else:
             counts, route = unsent.pop(event), table.routes[event]
             reached[route.group] += counts
@@ -101,7 +101,7 @@ def test_updates_follow_edges_on_shortest_paths(graph):
     links = {frozenset(edge) for edge in edges}
     table = routes(edges, groups)
     for origin in range(groups):
-        hops, front, distance = {origin: 0}, [(origin, table.own[origin])], 0
+        hops, front, distance = {origin: 0}, [(origin, table.starts[origin])], 0
         while front:
             distance += 1
             front_routes = [(group, table.routes[number]) for group, numbers in front for number in numbers]
@@ -121,7 +121,7 @@ def distances(origin, links):
 
 def sums(table):
     """Return all pairs of a sender and a route, for each of which the sender keeps a sum."""
-    senders = [*enumerate(table.own), *((route.group, route.onward) for route in table.routes)]
+    senders = [*enumerate(table.starts), *((route.group, route.onward) for route in table.routes)]
     return {(sender, number) for sender, numbers in senders for number in numbers}
 
 

@@ -38,7 +38,7 @@ class Network:
         self.shards, self.messages = [], []
         table = routes(edges, 1 + max(map(max, edges)))
         specs = [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), **changes) for id in range(slices)]
-        for group in range(len(table.own)):
+        for group in range(len(table.starts)):
             worker_group_numbers = range(group * worker_groups, (group + 1) * worker_groups)
             shard = Shard(specs, sgd(), worker_group_numbers)
             shard.synchronise(group, table, frequency, self.send)
