@@ -1,4 +1,4 @@
-"""What every test may count on: one kernel thread, repeatable examples, and the folder of real data if there is one."""
+"""Sets up every test: kernel threads, repeatable examples, shared fixtures, the folder of real data."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,9 @@ from pathlib import Path
 # Read by OpenMP and OpenBLAS when they are loaded. Tests run workers in threads: more threads in kernels only thrash.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+# A worker with two kernel threads beside other tests: a thread that spins at a barrier keeps the core from the thread that
+# it waits for, which makes a test of seconds take minutes.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
