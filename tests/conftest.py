@@ -6,8 +6,7 @@ from pathlib import Path
 # Read by OpenMP and OpenBLAS when they are loaded. Tests run workers in threads: more threads in kernels only thrash.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
-# A worker with two kernel threads beside other tests: a thread that spins at a barrier keeps the core from the thread that
-# it waits for, which makes a test of seconds take minutes.
+# A kernel thread that spins at a barrier keeps a busy core from the thread that it waits for: seconds become minutes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import hypothesis  # noqa: E402
