@@ -58,7 +58,7 @@ class BridgeSrc(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         assert ctx.peers is not None, self.name
-        return (_of_device(ctx.peers.receive(self.gradient_key), ctx),), ()
+        return (_to_device(ctx.peers.receive(self.gradient_key), ctx),), ()
 
 
 class BridgeDst(Layer):
@@ -76,7 +76,7 @@ class BridgeDst(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         assert ctx.peers is not None, self.name
-        return Output(_of_device(ctx.peers.receive(self.key), ctx))
+        return Output(_to_device(ctx.peers.receive(self.key), ctx))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -88,6 +88,6 @@ class BridgeDst(Layer):
         return (), ()
 
 
-def _of_device(array: Any, ctx: Context) -> Any:
+def _to_device(array: Any, ctx: Context) -> Any:
     """Return a received array, which is in host memory, on the device; labels and codes stay in host memory."""
     return ctx.ops.upload(array).result() if array.dtype.kind == "f" else array

@@ -90,7 +90,7 @@ def report_metrics(net: NeuralNet, reports: Reports) -> Metrics:
 
 
 def declared_metrics(net: NeuralNet) -> list[str]:
-    """Return the names of all metrics that the layers of ``net`` declare, as people see them.
+    """Return the names, as a single worker reports them, of all metrics that the layers of ``net`` declare.
 
     A layer of the user's may report others besides.
     """
