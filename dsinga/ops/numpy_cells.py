@@ -1,10 +1,10 @@
 """The arithmetic of one step of a recurrent layer, forward and backward, in place and without temporaries.
 
-A cell works on ``gates`` (width, n, H), each gate of n rows contiguous, and on states (parts, n, H): a pass over rows
-that lie apart takes three to five times as long. On its way in, the gates hold what comes from the input, ``from_x``,
-plus what comes from the state before, ``from_h``, both of them ranges of gates; on its way out, what the way back will
-need. ``dgates`` are like ``gates``, but their rows lie apart, as products want them, so each is written once and not
-read. ``scratch`` is (2, n, H), for whatever.
+A cell works on ``gates`` (width, n, H), each gate of n rows contiguous, and on states (parts, n, H): passes over rows
+that are apart in memory are far slower. Before a step, the gates hold the products with the input, in the gates
+``from_x``, plus those with the state before, in the gates ``from_h``; after it, the values that the backward step
+needs. ``dgates`` are like ``gates``, except that their rows are apart, as products need them, so each number is written
+once and not read. ``scratch`` is (2, n, H).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from dsinga.ops.types import Array
 
 Sigmoid = Callable[[Array], None]
-"""Replaces a contiguous array by its sigmoid."""
+"""A function that replaces a contiguous array by its sigmoid."""
 
 
 class Cell:
-    """What the cells have in common: sizes, and how their params make one matrix for each product.
+    """A recurrent cell: its sizes, its step forward and backward, and the matrices of its two products.
 
-    ``width`` is the number of gates, ``parts`` that of arrays (n, H) in a state, the first of which is the output.
-    ``from_x`` and ``from_h`` are the gates that the two products fill.
+    ``width`` is the number of gates, ``parts`` the number of arrays (n, H) in a state; the first of them is the output.
+    ``from_x`` and ``from_h`` are the gates that the products with the input and with the state fill.
     """
 
     width: ClassVar[int]
@@ -49,7 +49,7 @@ class Cell:
 
     @staticmethod
     def step_grad(gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array) -> None:
-        """Compute ``dgates``; replace ``d``, the gradient for ``now``, by that for ``before`` but for the product."""
+        """Compute ``dgates``; replace ``d``, the gradient of ``now``, by that of ``before`` less the product's part."""
         raise NotImplementedError
 
 
@@ -72,10 +72,10 @@ class RNN(Cell):
 
 
 class GRU(Cell):
-    """SINGA's: the reset gate works on the product with the state, as in cuDNN and PyTorch.
+    """SINGA's GRU, whose reset gate multiplies the product with the state, as in cuDNN and PyTorch.
 
     z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r likewise, c = tanh(x W_cxᵀ + b_c + r∘s) with s = h W_chᵀ; h' = z∘h + (1 - z)∘c.
-    The gates are c, z, r, s: the first three get something from the input, the last three from the state.
+    The gates are c, z, r, s: the input contributes to the first three, the state to the last three.
     """
 
     width, from_x, from_h = 4, range(3), range(1, 4)
@@ -125,9 +125,9 @@ class GRU(Cell):
 
 
 class LSTM(Cell):
-    """i, f, o = σ(x Wᵀ + h Wᵀ + b), g = tanh(likewise), in PyTorch's order i, f, g, o; c' = f∘c + i∘g; h' = o∘tanh(c').
+    """The LSTM of Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al. (2000); a state is h and c.
 
-    Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al. (2000). A state is h and c.
+    i, f, o = σ(x Wᵀ + h Wᵀ + b), g by tanh likewise, in PyTorch's order i, f, g, o; c' = f∘c + i∘g; h' = o∘tanh(c').
     """
 
     width, parts, from_x, from_h = 4, 2, range(4), range(4)

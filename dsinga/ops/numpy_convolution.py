@@ -1,4 +1,4 @@
-"""Inner products and convolution in plain numpy: everything becomes one matrix product (im2col)."""
+"""Inner products and convolution in plain numpy; a convolution is one matrix product (im2col)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsinga.ops.types import Array, Pair
 
 
 class NumpyConvolution(Ops):
-    """The kernels that are matrix products."""
+    """Inner products and convolutions, by numpy's matrix product."""
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         y = x @ (w if transpose else w.T)
@@ -52,7 +52,7 @@ class NumpyConvolution(Ops):
 
 
 def _columns(x: Array, kernel: Pair, stride: Pair, pad: Pair, outputs: Pair) -> Array:
-    """im2col: (B·H'·W', kh·kw·C), a row for each window, in the order kh, kw, C."""
+    """Return im2col of x, (B·H'·W', kh·kw·C): a row for each window, in the order kh, kw, C."""
     views = taps(pad_rows(to_rows(x), pad), kernel, stride, outputs)
     columns = np.empty((x.shape[0], *outputs, len(views), x.shape[1]), x.dtype)
     for position, view in enumerate(views):
@@ -61,5 +61,5 @@ def _columns(x: Array, kernel: Pair, stride: Pair, pad: Pair, outputs: Pair) -> 
 
 
 def _matrix(w: Array) -> Array:
-    """Filters (F, C, kh, kw) as the (kh·kw·C, F) matrix that multiplies the columns."""
+    """Return filters (F, C, kh, kw) as the (kh·kw·C, F) matrix that multiplies the columns."""
     return w.transpose(2, 3, 1, 0).reshape(w.size // w.shape[0], w.shape[0])

@@ -1,7 +1,7 @@
-"""Linear-chain conditional random fields in plain numpy: one pass over time, all sequences of a batch at once.
+"""Linear-chain conditional random fields in plain numpy: one pass over time, for all sequences of a batch at once.
 
-Sequences are put in the order of their lengths, longest first, so that those that reach step t are the first rows:
-no arithmetic is spent on padding.
+Sequences are sorted by length, longest first, so that those that reach step t are the first rows: nothing is computed
+for padding.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dsinga.ops.types import Array
 
 
 class Chains(NamedTuple):
-    """Sequences by length: ``order`` (B,) of the rows, ``counts[t]`` of them reach step t, ``x`` (T', B, K) theirs."""
+    """Sequences sorted by length: ``order`` (B,), how many reach each step, ``counts``, and ``x`` (T', B, K)."""
 
     order: Array
     counts: Array
@@ -33,20 +33,20 @@ class NumpyCRF(Ops):
         for t in range(1, len(chains.counts)):
             n = chains.counts[t]
             forward[t, :n] = log_sum_exp(moves(forward[t - 1, :n], transitions)) + chains.x[t, :n]
-        every = log_sum_exp(forward[lengths[chains.order] - 1, np.arange(len(x))].T)
-        loss = np.empty_like(every)
-        loss[chains.order] = every
+        log_sums = log_sum_exp(forward[lengths[chains.order] - 1, np.arange(len(x))].T)
+        loss = np.empty_like(log_sums)
+        loss[chains.order] = log_sums
         loss -= path_scores(x, tags, transitions, start)
-        return loss, (chains, forward, every) if train else None
+        return loss, (chains, forward, log_sums) if train else None
 
     def crf_grad(
         self, x: Array, tags: Array, transitions: Array, start: Array, workspace: Any
     ) -> tuple[Array, Array, Array]:
-        (order, counts, steps), forward, every = workspace
+        (order, counts, steps), forward, log_sums = workspace
         rows, lengths = np.arange(len(x)), (tags >= 0).sum(axis=1)
         p = np.zeros_like(forward)  # P(tag at t | x); known first where a sequence ends
         ends = lengths[order] - 1
-        p[ends, rows] = np.exp(forward[ends, rows] - every[:, None])
+        p[ends, rows] = np.exp(forward[ends, rows] - log_sums[:, None])
         dtransitions = np.zeros_like(transitions)
         for t in range(len(counts) - 1, 0, -1):
             n = counts[t]
@@ -67,23 +67,23 @@ class NumpyCRF(Ops):
 
     def crf_decode(self, x: Array, lengths: Array, transitions: Array, start: Array) -> Array:
         order, counts, steps = by_length(x, lengths)
-        came = np.empty(steps.shape, np.intp)  # the best tag at t-1 for each tag at t
+        best_before = np.empty(steps.shape, np.intp)  # the best tag at t-1 for each tag at t
         best = start + steps[0] if len(counts) else np.empty((0, x.shape[2]), x.dtype)
         for t in range(1, len(counts)):
             n = counts[t]
             scores = moves(best[:n], transitions)
-            came[t, :n] = scores.argmax(axis=0)
+            best_before[t, :n] = scores.argmax(axis=0)
             best[:n] = scores.max(axis=0) + steps[t, :n]
-        tags, found = np.full(x.shape[:2], -1, np.int64), best.argmax(axis=1)
+        tags, tag = np.full(x.shape[:2], -1, np.int64), best.argmax(axis=1)
         for t in range(len(counts) - 1, -1, -1):
             n = counts[t]
-            tags[order[:n], t] = found[:n]
-            found[:n] = came[t, np.arange(n), found[:n]] if t else found[:n]
+            tags[order[:n], t] = tag[:n]
+            tag[:n] = best_before[t, np.arange(n), tag[:n]] if t else tag[:n]
         return tags
 
 
 def by_length(x: Array, lengths: Array) -> Chains:
-    """Return the sequences x (B, T, K) of these lengths by time and length."""
+    """Return the sequences x (B, T, K) of these lengths, sorted by length and with time first."""
     order = np.argsort(-lengths, kind="stable")
     longest = int(lengths.max(initial=0))
     counts = (lengths > np.arange(longest)[:, None]).sum(axis=1)
@@ -93,18 +93,18 @@ def by_length(x: Array, lengths: Array) -> Chains:
 def path_scores(x: Array, tags: Array, transitions: Array, start: Array) -> Array:
     """Return the score (B,) of the given tags."""
     real = tags >= 0
-    own = np.take_along_axis(x, np.where(real, tags, 0)[:, :, None], axis=2)[:, :, 0]
+    emissions = np.take_along_axis(x, np.where(real, tags, 0)[:, :, None], axis=2)[:, :, 0]
     between = transitions[tags[:, :-1], tags[:, 1:]]  # padding picks some entry, which does not count
-    return start[tags[:, 0]] + (own * real).sum(axis=1) + (between * real[:, 1:]).sum(axis=1)
+    return start[tags[:, 0]] + (emissions * real).sum(axis=1) + (between * real[:, 1:]).sum(axis=1)
 
 
 def moves(before: Array, transitions: Array) -> Array:
-    """Return before[b, i] + transitions[i, j] as (i, b, j): numpy reduces a first axis many times as fast as others."""
+    """Return before[b, i] + transitions[i, j] as (i, b, j): numpy reduces a first axis much faster than others."""
     return before.T[:, :, None] + transitions[:, None, :]
 
 
 def log_sum_exp(x: Array) -> Array:
-    """Return log Σ exp(x) along axis 0, without overflow; it changes x, which is the caller's own."""
+    """Return log Σ exp(x) along axis 0, without overflow; x is overwritten."""
     highest = x.max(axis=0)
     x -= highest
     np.exp(x, out=x)

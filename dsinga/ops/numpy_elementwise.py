@@ -1,4 +1,4 @@
-"""Elementwise kernels and softmax in plain numpy. Every result has the memory layout of the first argument."""
+"""Elementwise kernels and softmax in plain numpy; results have the memory layout of the first argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Characters and words as vectors: one-hot rows, and rows of a table."""
+"""One-hot vectors and embedding lookups in plain numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax with what a loss wants of it, in plain numpy."""
+"""Cross-entropy of a softmax, its gradient, and hits, in plain numpy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ FLT_MIN = float(np.finfo(np.float32).tiny)
 
 
 class NumpyLoss(Ops):
-    """Softmax below a cross-entropy; a backend may have a faster softmax."""
+    """Softmax with cross-entropy; a subclass may have a faster softmax."""
 
     def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, float, int]:
         p = self.softmax(x)
-        own = p[np.arange(len(labels)), labels]
-        loss = -float(np.log(np.maximum(own, FLT_MIN)).sum(dtype=np.float64))
+        of_labels = p[np.arange(len(labels)), labels]
+        loss = -float(np.log(np.maximum(of_labels, FLT_MIN)).sum(dtype=np.float64))
         return p, loss, self.hits(p, labels, topk)
 
     def softmax_loss_grad(self, p: Array, labels: Array, factor: float) -> Array:
@@ -25,7 +25,7 @@ class NumpyLoss(Ops):
         return dx
 
     def hits(self, scores: Array, labels: Array, topk: int) -> int:
-        own = scores[np.arange(len(labels)), labels][:, None]
+        of_labels = scores[np.arange(len(labels)), labels][:, None]
         later = np.arange(scores.shape[1]) > labels[:, None]
-        beaten = ((scores < own) | ((scores == own) & later)).sum(axis=1)
+        beaten = ((scores < of_labels) | ((scores == of_labels) & later)).sum(axis=1)
         return int((beaten >= scores.shape[1] - topk).sum())

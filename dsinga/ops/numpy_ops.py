@@ -1,4 +1,4 @@
-"""The reference backend: complete, plain numpy, in float32 or float64."""
+"""The numpy backend, which is the reference for the others: all kernels, in float32 or float64."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NumpyOps(
     NumpyLoss,
     NumpyRandom,
 ):
-    """All kernels in numpy. Images that it makes have channels-last strides; those it is given may have any."""
+    """All kernels in numpy; the images that it makes are channels-last, its arguments may have any strides."""
 
     name = "numpy"
     xp = np
@@ -63,7 +63,7 @@ class NumpyOps(
         return result
 
     def flatten(self, x: Array) -> Array:
-        return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which an empty batch leaves open
+        return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
         x = x.reshape(shape)
@@ -74,7 +74,7 @@ class NumpyOps(
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         if device is not None:
-            raise UserError(f"the kernel backend {self.name!r} computes on CPUs and has no device {device}")
+            raise UserError(f"the kernel backend {self.name!r} computes on CPUs; it has no device {device}")
         if precision != "float32":
             raise UserError(f"the kernel backend {self.name!r} computes in float32; {precision} needs a GPU")
         return self

@@ -1,4 +1,4 @@
-"""Pooling in plain numpy: one pass over the image for each position in the window."""
+"""Pooling in plain numpy, by one pass over the image for each position in the window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsinga.ops.types import Array, Pair
 
 
 class NumpyPooling(Ops):
-    """Maximum and mean over windows. A pad is smaller than the kernel, so that every window meets the image."""
+    """Maximum and mean over windows; pads are smaller than kernels, so that every window overlaps the image."""
 
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
         outputs = output_sizes(x.shape, kernel, stride, pad)
@@ -26,10 +26,10 @@ class NumpyPooling(Ops):
         padded, views = _gradient(x, dy, kernel, stride, pad)
         sources = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, dy.shape[2:])
         rows, best = to_rows(dy), workspace
-        waiting = np.ones(best.shape, bool)  # no maximum met so far: only the first of equals gets the gradient
+        pending = np.ones(best.shape, bool)  # windows without a maximum so far: the first of equals gets the gradient
         for source, tap in zip(sources, views, strict=True):
-            winner = (source == best) & waiting
-            waiting ^= winner
+            winner = (source == best) & pending
+            pending ^= winner
             tap += rows * winner
         return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
 
@@ -50,7 +50,7 @@ class NumpyPooling(Ops):
 
 
 def _gradient(x: Array, dy: Array, kernel: Pair, stride: Pair, pad: Pair) -> tuple[Array, list[Array]]:
-    """Zeros for the padded gradient of x, and the views of it that windows add to."""
+    """Return zeros for the padded gradient of x, and its views to which windows add."""
     batch, channels, height, width = x.shape
     padded = np.zeros((batch, height + 2 * pad[0], width + 2 * pad[1], channels), dy.dtype)
     return padded, taps(padded, kernel, stride, dy.shape[2:])

@@ -1,4 +1,4 @@
-"""Random numbers, and cuts out of images by them, in plain numpy."""
+"""Random numbers and crops of images in plain numpy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.ops.types import Array, Pair
 
 
 def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndarray:
-    """Return what :meth:`dsinga.ops.Ops.uniform` does, as a numpy array whatever the backend."""
+    """Return the numbers of :meth:`dsinga.ops.Ops.uniform` as a numpy array."""
     width = -(-columns // 8)  # one Philox counter gives four 64-bit words, eight float32
     seed = np.array(key, np.uint64)  # a list of such numbers becomes float64
     bits = np.random.Philox(key=seed, counter=[first * width, 0, step, 0])
@@ -19,7 +19,7 @@ def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndar
 
 
 class NumpyRandom(Ops):
-    """Philox of numpy, and what is cut out of images one by one."""
+    """Numpy's Philox generator, and crops of images one by one."""
 
     def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
         return philox(key, first, step, rows, columns)
@@ -32,8 +32,8 @@ class NumpyRandom(Ops):
             padded = np.zeros_like(images, shape=(batch, channels, height + 2 * pad, width + 2 * pad))
             padded[:, :, pad : pad + height, pad : pad + width] = images
             images = padded
-        cut = np.empty_like(images, shape=(batch, channels, *size))  # in the layout of the images
-        for row, (top, left, back) in enumerate(zip(tops, lefts, mirrored, strict=True)):
+        crops = np.empty_like(images, shape=(batch, channels, *size))  # in the layout of the images
+        for row, (top, left, flip) in enumerate(zip(tops, lefts, mirrored, strict=True)):
             window = images[row, :, top : top + size[0], left : left + size[1]]
-            cut[row] = window[..., ::-1] if back else window
-        return cut
+            crops[row] = window[..., ::-1] if flip else window
+        return crops

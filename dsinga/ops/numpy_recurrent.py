@@ -1,7 +1,7 @@
-"""Recurrent layers over whole sequences: few products, large ones, and cells that work in place.
+"""Recurrent layers over whole sequences, with few but large products and cells that work in place.
 
-All steps meet the input weights in one product, before the first step; each step has one product with the weights of
-all its gates; the gradient for the weights is one product over all steps, after the last.
+The products of all steps with the input weights are one product before the first step; each step has one product of its
+state with the weights of all gates; the gradient of the weights is one product over all steps, after the last.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dsinga.ops.numpy_cells import CELLS
 from dsinga.ops.packing import Packing, pack_sequences
 from dsinga.ops.types import Array
 
-# Numbers left out after a row: the products read columns, whose numbers would otherwise meet in a few places of the
-# caches where rows are a power of two apart.
+# Numbers between one row and the next: products read columns, whose numbers would share few sets of the caches if rows
+# were a power of two apart.
 GAP = 16
 
 
 class RecurrentWorkspace(NamedTuple):
-    """What the way back needs: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H)."""
+    """The values for the backward pass: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H)."""
 
     packing: Packing
     x: Array
@@ -32,7 +32,7 @@ class RecurrentWorkspace(NamedTuple):
 
 
 class NumpyRecurrent(Ops):
-    """Simple recurrent, GRU and LSTM layers; a backend may have faster products and sigmoids."""
+    """Simple recurrent, GRU and LSTM layers; a subclass may have faster products and sigmoids."""
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
         """Compute a b into ``out``, or ``add`` it to out; 2-d, each with unit stride along one of its axes."""
@@ -42,15 +42,15 @@ class NumpyRecurrent(Ops):
             np.matmul(a, b, out=out)
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Any:
-        """Return what :meth:`multiply_by` wants of a matrix that so many ``rows`` will be multiplied by, in turn."""
+        """Return a matrix prepared for :meth:`multiply_by`; ``rows`` has the number of rows of each product to come."""
         return matrix
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
-        """Compute the product of ``a`` with a factor into ``out``, which is C-contiguous."""
+        """Compute the product of ``a`` and a prepared matrix into ``out``, which is C-contiguous."""
         self.multiply_into(a, factor, out)
 
     def sigmoid_in_place(self, x: Array) -> None:
-        """Replace contiguous x by 1/(1 + exp(-x)); exp may overflow to infinity, whose inverse is the right 0."""
+        """Replace contiguous x by 1/(1 + exp(-x)); exp may overflow to infinity, whose inverse is 0."""
         np.negative(x, out=x)
         np.exp(x, out=x)
         np.add(x, 1, out=x)
@@ -106,17 +106,17 @@ class NumpyRecurrent(Ops):
         size, (batch, times), total = w_h.shape[1], dy.shape[:2], len(packing.places)
         dh = packing.pack(dy)
         columns = kind.width * size
-        dgates = buffers.empty((total, columns + GAP), dtype=gates.dtype)[:, :columns]  # rows, as products want them
+        dgates = buffers.empty((total, columns + GAP), dtype=gates.dtype)[:, :columns]  # rows, as products need them
         d = np.zeros((kind.parts, batch, size), states.dtype)
         scratch = buffers.empty((2, batch, size), dtype=x.dtype)
         product, weights = buffers.empty((batch, size), dtype=x.dtype), self.factor(w_h, packing.counts)
-        from_x, from_h = (dgates[:, own.start * size : own.stop * size] for own in (kind.from_x, kind.from_h))
+        from_x, from_h = (dgates[:, part.start * size : part.stop * size] for part in (kind.from_x, kind.from_h))
         for count, before, now in reversed(list(packing.steps())):
             rows = slice(now - batch, now - batch + count)
             old, new = states[:, before : before + count], states[:, now : now + count]
             d[0, :count] += dh[rows]
-            own = _by_part(dgates[rows], kind.width)
-            kind.step_grad(gates[:, rows], old, new, d[:, :count], own, scratch[:, :count])
+            gradients = _by_part(dgates[rows], kind.width)
+            kind.step_grad(gates[:, rows], old, new, d[:, :count], gradients, scratch[:, :count])
             self.multiply_by(from_h[rows], weights, product[:count])
             d[0, :count] += product[:count]
         dw_x, dw_h = (buffers.empty(w.shape, dtype=w.dtype) for w in (w_x, w_h))
@@ -138,5 +138,5 @@ def _by_part(rows: Array, parts: int) -> Array:
 
 
 def _in_rows(parts: Sequence[Array]) -> Array:
-    """Return (n, parts·H) of so many arrays (n, H)."""
+    """Return ``parts`` arrays (n, H) as one array (n, parts·H)."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
