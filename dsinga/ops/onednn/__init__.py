@@ -1,5 +1,6 @@
-"""The oneDNN backend: the fast road on x86-64 and other CPUs that the library knows.
+"""The oneDNN backend: kernels of the oneDNN library for x86-64 and other CPUs, called through ctypes.
 
-Kernels of the library's C API are reached through ctypes. Each thread has its own primitives and scratch memory, so
-that workers in one process never wait for each other; the machine code behind them is shared by the library.
+Each thread has its own primitives and scratch memory, so that workers in one process never wait for each other; the
+library shares the machine code behind them. The table in choices.py lists the exceptions to the library's own choice of
+implementations.
 """

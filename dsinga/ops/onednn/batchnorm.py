@@ -1,9 +1,9 @@
-"""Batch normalisation: sums along channels at the speed of memory, and one pass over a feature for all else.
+"""Batch normalisation: sums along channels by numpy at the speed of memory, everything else by one pass of the library.
 
-The library's own sums run over all rows in float32, one after the other: of 6400 numbers its variance is 5e-5 off, and
-on rows of 16 channels they are slow. Here a record is looked at as rows of some hundred numbers, several pixels each;
-numpy adds few of them in float32 and what that gives in float64, so that a batch that is cut over workers has the
-same sums. Where numbers lie far from 0, for their spread, their mean is taken off them first.
+The library's own sums add all rows one after the other in float32, which is inexact, and slow with few channels. Here a
+record is seen as rows of some hundred numbers, several pixels each; numpy adds a few rows in float32 and these sums in
+float64, so that the parts of a batch add up to the sums of the whole. Where the mean is large compared with the
+deviation, it is subtracted first.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import Array
 
-SHORTEST = 32  # rows added in float32, if a record has as many: fewer leave more to float64, more cost digits
-WIDEST = 512  # numbers of a row: with 128 sums take twice as long
-FAR = 64.0  # mean² over variance: so many times the error of Σ x² would be that of the variance
-WIDE = 256  # columns that rows are joined to: constants of 16 channels would meet them at a third of the speed
+SHORTEST = 32  # rows added in float32, if a record has as many: fewer leave more to float64, more lose digits
+WIDEST = 512  # numbers of a row in sums: shorter rows are slower
+FAR = 64.0  # mean² / variance, the factor by which the error of Σ x² is larger in the variance; above, x is centred
+WIDE = 256  # numbers of a row that is multiplied by constants: shorter rows are slower
 
 
 class _Affine:
-    """x·scale + shift on (n, C), or that rectified, as normalisation by a mean of 0 and a variance of 1."""
+    """x·scale + shift on (n, C), rectified or not: a normalisation with mean 0 and variance 1."""
 
     def __init__(self, rows: int, channels: int, rectified: bool = False):
         table, flags = image((1, channels, rows, 1)), USE_GLOBAL_STATS | USE_SCALE | USE_SHIFT
@@ -60,14 +60,14 @@ class _Affine:
             *(engine, kind, table, table, ctypes.c_float(0.0), flags),
             operands=(SRC, DST, MEAN, VARIANCE, SCALE, SHIFT),
         )
-        self.given = np.zeros(channels, np.float32), np.ones(channels, np.float32)
+        self.statistics = np.zeros(channels, np.float32), np.ones(channels, np.float32)
 
     def __call__(self, x: Array, y: Array, scale: Array, shift: Array) -> None:
-        self.normalise(x, y, *self.given, scale, shift)
+        self.normalise(x, y, *self.statistics, scale, shift)
 
 
 class _RectifiedSum:
-    """max(x·scale + shift + other, 0) on (n, C), in one pass over (n/g, g·C), as :class:`_Gradient`."""
+    """max(x·scale + shift + other, 0) on (n, C), in one pass over (n/g, g·C)."""
 
     def __init__(self, rows: int, channels: int):
         self.group, x, row = _wide(rows, channels)
@@ -83,7 +83,7 @@ class _RectifiedSum:
 
 
 class _Gradient:
-    """(x·slope + shift + dy)·factor on (n, C), in one pass over (n/g, g·C): short rows are joined."""
+    """(x·slope + shift + dy)·factor on (n, C), in one pass over (n/g, g·C)."""
 
     def __init__(self, rows: int, channels: int):
         self.group, x, row = _wide(rows, channels)
@@ -99,13 +99,13 @@ class _Gradient:
 
 
 def _wide(rows: int, channels: int) -> tuple[int, Any, Any]:
-    """Return how many rows of channels are joined, and descriptors of a table (rows, channels) so joined and a row."""
+    """Return how many rows of (rows, channels) are joined, and descriptors of the joined table and of its row."""
     group = gcd(rows, max(1, WIDE // channels))
     return group, dense((rows // group, group * channels)), dense((1, group * channels))
 
 
 def _joined(group: int, *constants: Array) -> Array:
-    """Return the constants (C,) as float32 rows (g·C), for g pixels each: ``np.tile`` takes three times as long."""
+    """Return constants (C,) as float32 rows (g·C), repeated for g pixels; ``np.tile`` is slower."""
     table = np.empty((len(constants), group, len(constants[0])), np.float32)
     for row, constant in zip(table, constants, strict=True):
         row[...] = constant
@@ -119,25 +119,25 @@ def _rows(x: Array) -> Array:
 
 @lru_cache
 def _fold(pixels: int, channels: int) -> tuple[int, int]:
-    """Return how many rows are added in float32, and how many numbers a row has: pixels of one record alone."""
+    """Return how many rows of a record are added in float32, and how many numbers a row has."""
     length = next((rows for rows in range(SHORTEST, pixels) if pixels % rows == 0), pixels)
-    rest = pixels // length
-    joined = max((one for one in range(1, WIDEST // channels + 1) if rest % one == 0), default=1)
+    count = pixels // length
+    joined = max((group for group in range(1, WIDEST // channels + 1) if count % group == 0), default=1)
     return length, joined * channels
 
 
 def _large(x: Array) -> bool:
-    """Whether the records of x (B, C, ...) have pixels enough; else x is left to numpy."""
+    """Whether the records of x (B, C, ...) have enough pixels; numpy computes the sums of smaller ones."""
     return accepts(x) and prod(x.shape[2:]) >= SHORTEST // 2
 
 
 def _totals(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return (Σ y, Σ x·y), (C,) each in float64, of (B, C, ...)."""
+    """Return (Σ y, Σ x·y), (C,) each in float64, of arrays (B, C, ...)."""
     channels = x.shape[1]
     fold = -1, *_fold(prod(x.shape[2:]), channels)
     first, second = _rows(x).reshape(fold), _rows(y).reshape(fold)
     sums = np.add.reduce(second, axis=1), np.einsum("knw,knw->kw", first, second)
-    total, along = (np.add.reduce(one, axis=0, dtype=np.float64).reshape(-1, channels) for one in sums)
+    total, along = (np.add.reduce(partial, axis=0, dtype=np.float64).reshape(-1, channels) for partial in sums)
     return np.add.reduce(total, axis=0), np.add.reduce(along, axis=0)
 
 
@@ -149,7 +149,7 @@ def _moments(x: Array) -> tuple[Array, Array]:
 
 
 def _far(mean: Array, variance: Array) -> bool:
-    """Whether Σ (x - mean)² is not to be found from Σ x² in float32: too much of it would cancel out."""
+    """Whether x must be centred first, because Σ x² - mean·Σ x would lose too many digits in float32."""
     return bool((mean * mean > FAR * variance).any())
 
 
@@ -160,7 +160,7 @@ def _apply(affine: _Affine, x: Array, scale: Array, shift: Array) -> Array:
 
 
 class OnednnBatchNorm(NumpyNormalisation):
-    """The per-channel kernels of batch normalisation."""
+    """The kernels of batch normalisation."""
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         if not _large(x):
@@ -169,11 +169,11 @@ class OnednnBatchNorm(NumpyNormalisation):
         if not _far(mean, variance):
             return mean, variance
         centred, centre = self._centred(x, mean)
-        rest, variance = _moments(centred)
-        return centre + rest, variance
+        remainder, variance = _moments(centred)
+        return centre + remainder, variance
 
     def _centred(self, x: Array, mean: Array) -> tuple[Array, Array]:
-        """Return x less its mean, rounded to float32, and what was taken off."""
+        """Return x minus its mean rounded to float32, and that mean."""
         centre = mean.astype(np.float32)
         return self.channel_affine(x, np.ones_like(centre), -centre), centre
 

@@ -44,12 +44,12 @@ class Choice(NamedTuple):
 
 
 def needs_masks(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
-    """Whether an image has few channels, no multiple of LANES: the library's kernel then masks its last register."""
+    """Whether images have few channels, not a multiple of LANES: the library's kernel then masks its last register."""
     return 5 <= x[1] < 24 and x[1] % LANES != 0
 
 
 def is_wide(x: Shape, w: Shape, stride: Pair, pad: Pair) -> bool:
-    """Whether a product of a row of the kernel is large enough to pay for its call."""
+    """Whether the product of a row of the kernel is large enough to pay for its call."""
     return w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
 
 
@@ -80,7 +80,7 @@ TABLE = (
         "brg_fwd:avx2+brgconv:avx2",
         needs_masks,
         "convolution.PaddedBackwardData",
-        "Xeon limited to AVX2, 2026-11-22: mnist-convnet 0.96",
+        "Xeon with AVX2, 2026-11-22: mnist-convnet 0.96",
     ),
     Choice(
         "kernel-gradient-by-products",
@@ -88,7 +88,7 @@ TABLE = (
         "jit:avx2",
         is_wide,
         "kernel_gradient.KernelGradient",
-        "EPYC, AVX2, 2026-11: AlexNet's kernels 0.67 to 0.91, cifar10-64 0.85",
+        "EPYC, 2026-11: AlexNet's kernels 0.67 to 0.91, cifar10-64 0.85; Xeon with AVX2, 2026-11-22: cifar10-64 1.04",
     ),
     Choice(
         "kernel-gradient-without-im2col",
@@ -96,7 +96,7 @@ TABLE = (
         "x64:gemm:jit",
         always,
         "kernel_gradient.KernelGradient",
-        "EPYC, AVX2, 2026-11: 0.33 of the kernel's time",
+        "EPYC, 2026-11: 0.33 of the kernel's time",
     ),
     Choice(
         "inner-product-by-sgemm",
@@ -104,7 +104,7 @@ TABLE = (
         "gemm:jit:f32",
         fills_no_registers,
         "products.SgemmProduct",
-        "EPYC, AVX2, 2026-11: 0.73 of the kernel's time, the median of 2,500 random shapes",
+        "EPYC, 2026-11: 0.73 of the kernel's time, the median of 2,500 random shapes",
     ),
     Choice(
         "lrn-by-shifted-sums",
@@ -112,7 +112,7 @@ TABLE = (
         NONE,
         always,
         "lrn.ShiftedSums",
-        "EPYC, AVX2, 2026-11: 0.29 of numpy's time forward, 0.18 backward",
+        "EPYC, 2026-11: 0.29 of numpy's time forward, 0.18 backward; Xeon with AVX2, 2026-11-22: cifar10-64 0.92",
     ),
     Choice(
         "packed-weights",
@@ -120,7 +120,7 @@ TABLE = (
         SGEMM,
         is_repeated,
         "recurrent.PackedProduct",
-        "EPYC, AVX2, 2026-11: 0.88 of the kernel's time",
+        "EPYC, 2026-11: 0.88 of the kernel's time",
     ),
     Choice(
         "tall-product-transposed",
@@ -128,7 +128,7 @@ TABLE = (
         SGEMM,
         is_tall,
         "recurrent.multiply_transposed",
-        "EPYC, AVX2, 2026-11: 0.44 of the kernel's time",
+        "EPYC, 2026-11: 0.44 of the kernel's time",
     ),
 )
 """All special cases; of several rows that apply the first is taken."""
@@ -143,7 +143,7 @@ def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
 
 
 def choose_kernel(kernel: str, library_kernel: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a kernel of the calling thread: ``library_kernel(*arguments)``, or what the table has in its place.
+    """Return a kernel of the calling thread: ``library_kernel(*arguments)``, or the implementation of the table.
 
     None if the library does not support the case and the table has no row for it.
     """
@@ -152,14 +152,14 @@ def choose_kernel(kernel: str, library_kernel: Callable[..., Any], *arguments: A
 
 def _make(kernel: str, library_kernel: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        made = library_kernel(*arguments)
-        choice = choose(kernel, made.implementation, *arguments)
+        default = library_kernel(*arguments)
+        choice = choose(kernel, default.implementation, *arguments)
     except Unsupported:
         choice = choose(kernel, NONE, *arguments)
         if choice is None:
             raise
     if choice is None:
-        return made
+        return default
     return resolve(choice.implementation)(*arguments)
 
 

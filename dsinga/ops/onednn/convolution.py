@@ -1,4 +1,4 @@
-"""Convolution on channels-last images; the weights take the layout that the library likes for each direction."""
+"""Convolution on channels-last images; weights are reordered to the layout that the library chooses for each kernel."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class BackwardWeights:
 
 
 class OnednnConvolution(NumpyConvolution):
-    """Convolutions by the library, or by what the table of choices has in its place."""
+    """Convolutions by the library, or by the implementation that the table of choices has in its place."""
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Pair, pad: Pair) -> Array:
         shapes = x.shape, w.shape, stride, pad
@@ -161,12 +161,12 @@ def _operations(y: Shape, w: Shape) -> int:
 
 
 def _geometry(stride: Pair, pad: Pair) -> tuple[Any, ...]:
-    """Strides, dilation (less one), pads before and after."""
+    """Return strides, dilation (minus one), and pads before and after, for the library."""
     return dims(*stride), dims(0, 0), dims(*pad), dims(*pad)
 
 
 def _packed(pack: Primitive | None, w: Array) -> Array:
-    """Return weights in the layout that a convolution wants, valid until the thread packs others."""
+    """Return weights in the layout of a convolution, valid until the thread packs others."""
     if pack is None:
         return w
     pack(w, thread_state.packed_weights.array)

@@ -1,4 +1,4 @@
-"""Objects of the library, and descriptions of arrays for it: shape, layout, data type."""
+"""Handles of the library's objects, and descriptors of arrays: shape, layout, data type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check(status: int, function: str) -> None:
 
 
 class Handle:
-    """An object of the library: ``function`` makes it from ``arguments``; it is destroyed with its last reference."""
+    """An object of the library, made by ``function`` from ``arguments`` and destroyed with its last reference."""
 
     def __init__(self, kind: str, function: str, *arguments: Any):
         self._as_parameter_ = ctypes.c_void_p()  # ctypes passes this in place of the Handle
@@ -41,7 +41,7 @@ _Dims = ctypes.c_int64 * 12
 
 
 def dims(*values: int) -> Any:
-    """Return ``values`` in the form in which the library takes sizes, strides and pads."""
+    """Return ``values`` as the library's array of sizes, strides or pads."""
     return _Dims(*values)
 
 
@@ -65,5 +65,5 @@ def image(shape: Sequence[int], dtype: int = F32) -> Handle:
 
 
 def free(shape: Sequence[int]) -> Handle:
-    """Describe a float32 array whose layout is for the primitive to choose."""
+    """Describe a float32 array whose layout the primitive chooses."""
     return Handle("memory_desc", "memory_desc_create_with_tag", len(shape), dims(*shape), F32, ANY)

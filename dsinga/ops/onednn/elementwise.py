@@ -1,4 +1,4 @@
-"""Elementwise kernels and softmax: memory is one flat run of numbers, whatever its layout."""
+"""Elementwise kernels and softmax, on arrays seen as one flat run of numbers whatever their layout."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Function:
 
 
 class _Derivative:
-    """The gradient of a function of n numbers, from its output."""
+    """The gradient of a function of n numbers, given its output."""
 
     def __init__(self, size: int, algorithm: int, slope: float = 0.0):
         forward = Function(size, algorithm, slope)
@@ -81,7 +81,7 @@ class _Binary:
 
 
 class _ScaledTanh:
-    """outer·tanh(inner·x) of n numbers: a product with one number, and what follows it in the same pass."""
+    """outer·tanh(inner·x) of n numbers, in one pass."""
 
     def __init__(self, size: int, outer: float):
         flat = dense((size,))
@@ -93,7 +93,7 @@ class _ScaledTanh:
 
 
 class _ScaledTanhDerivative:
-    """(y·y·(-inner/outer) + inner·outer)·dy, in one pass."""
+    """(y·y·(-inner/outer) + inner·outer)·dy of n numbers, in one pass."""
 
     def __init__(self, size: int, outer: float, inner: float):
         flat = dense((size,))
@@ -121,7 +121,7 @@ class _SoftmaxDerivative:
 
 
 def _apply(kernel: Any, *arrays: Array) -> Array:
-    """Run an elementwise kernel on arrays of one shape, which may lie differently; the result lies like the first."""
+    """Run an elementwise kernel on arrays of one shape and any layouts; the result has the layout of the first."""
     first = _dense(arrays[0])
     result = buffers.like(first)
     kernel.run(first, *(_aligned(array, first) for array in arrays[1:]), result)
@@ -129,7 +129,7 @@ def _apply(kernel: Any, *arrays: Array) -> Array:
 
 
 class OnednnElementwise(NumpyElementwise):
-    """Activations, sums, products and softmax by the library. Its relu of NaN is 0, where numpy's is NaN."""
+    """Activations, sums, products and softmax by the library, whose relu of NaN is 0, unlike numpy's."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
         kernel = get_kernel(Function, x.size, RELU, slope) if accepts(x) else None

@@ -1,6 +1,6 @@
-"""Find and load libdnnl 3, and say what of its C API we call.
+"""Finds and loads libdnnl 3, and declares the functions and constants of its C API that the backend uses.
 
-Numbers are those of the headers ``dnnl_types.h`` and ``dnnl_common_types.h``, which keep them through version 3.
+Constants are those of the headers ``dnnl_types.h`` and ``dnnl_common_types.h``, which do not change in version 3.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNSUPPORTED = (2, 3)  # "invalid arguments" also means a case that a primitive d
 
 
 def _candidates() -> Iterator[str]:
-    """Where the library may be: in the PyPI wheel, in the conda environment, on the loader's path."""
+    """Yield paths of the library: in the PyPI wheel, in the conda environment, on the loader's path."""
     try:
         for file in metadata.files("onednn-cpu-gomp") or ():
             if file.name == "libdnnl.so.3":
@@ -54,13 +54,13 @@ def _candidates() -> Iterator[str]:
         pass
     for name in ("libdnnl.so.3", "libdnnl.3.dylib"):
         yield str(Path(sys.prefix, "lib", name))
-    found = ctypes.util.find_library("dnnl")  # last: it starts a process
-    if found:
-        yield found
+    path = ctypes.util.find_library("dnnl")  # last, since it starts a process
+    if path:
+        yield path
 
 
 def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
-    """Return the library twice: with and without letting other Python threads run during a call."""
+    """Return the library twice: releasing the interpreter's lock during a call, and keeping it."""
     for path in _candidates():
         try:
             library = ctypes.CDLL(path)
@@ -85,7 +85,7 @@ sgemm.argtypes = [
     *(_pointer, _long, _pointer, _long, _float, _pointer, _long),
 ]
 
-# The same without letting go of the interpreter.
+# The same functions, which keep the interpreter's lock.
 quick_execute, quick_sgemm = quick.dnnl_primitive_execute, quick.dnnl_sgemm
 quick_execute.argtypes, quick_sgemm.argtypes = execute.argtypes, sgemm.argtypes
 

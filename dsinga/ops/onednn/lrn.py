@@ -1,4 +1,4 @@
-"""Local response normalisation by numpy, for machines on which the library has no primitive for it.
+"""Local response normalisation by numpy, for processors for which the library has no such primitive.
 
 In channels-last memory a pixel is a row of (pixels, C), and all rows of a block are shifted against each other at once:
 see :func:`_window_sums`. Blocks pass through all steps while they are in the caches.
@@ -18,7 +18,7 @@ BLOCK = 128 * 1024  # elements of a block: 512 KB; smaller ones cost more in cal
 
 
 class Workspace(NamedTuple):
-    """What :func:`backward` needs: k + alpha/size·Σx² of each element, and its power beta, both (pixels, C)."""
+    """The values for :func:`backward`: k + alpha/size·Σx² of each element, and its power beta, both (pixels, C)."""
 
     norm: Array
     power: Array
@@ -47,7 +47,7 @@ def forward(x: Array, size: int, alpha: float, beta: float, k: float) -> tuple[A
         _window_sums(square, size // 2, norm_block)
         norm_block *= np.float32(alpha / size)
         norm_block += np.float32(k)
-        _raise(norm_block, beta, power_block, square)
+        _compute_power(norm_block, beta, power_block, square)
         np.divide(x_block, power_block, out=out[block])
     return y, Workspace(norm, power)
 
@@ -74,8 +74,8 @@ def backward(x: Array, workspace: Workspace, dy: Array, size: int, alpha: float,
 def _window_sums(rows: Array, reach: int, sums: Array) -> None:
     """Write to ``sums`` (n, C) the sums of ``rows`` (n, C) over the channels that are at most ``reach`` away.
 
-    Flat arrays are added to each other, shifted by 1 to ``reach`` numbers. So channels near the first and the last get
-    some of another pixel's: these sums (all, where there is no reach) are made again, each by itself.
+    Flat arrays are added, shifted by 1 to ``reach`` numbers. Channels near the first and the last then get numbers of
+    another pixel, so their sums (all sums, if ``reach`` is 0) are computed again, one by one.
     """
     channels = rows.shape[1]
     flat, flat_sums = rows.reshape(-1), sums.reshape(-1)
@@ -88,14 +88,14 @@ def _window_sums(rows: Array, reach: int, sums: Array) -> None:
     for channel in range(channels):
         if not 0 < reach <= channel < channels - reach:
             first, *others = range(max(0, channel - reach), min(channels, channel + reach + 1))
-            own = sums[:, channel]
-            own[...] = rows[:, first]
-            for other in others:
-                own += rows[:, other]
+            column = sums[:, channel]
+            column[...] = rows[:, first]
+            for neighbour in others:
+                column += rows[:, neighbour]
 
 
-def _raise(norm: Array, beta: float, power: Array, scratch: Array) -> None:
-    """Compute norm^beta, by roots where they give it; numpy's own power is the slower for want of AVX-512."""
+def _compute_power(norm: Array, beta: float, power: Array, scratch: Array) -> None:
+    """Compute norm^beta, by square roots where possible: numpy's own power is slow without AVX-512."""
     if beta == 0.75:
         np.sqrt(norm, out=power)
         power *= np.sqrt(power, out=scratch)

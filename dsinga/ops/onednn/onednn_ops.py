@@ -1,4 +1,4 @@
-"""The oneDNN backend, assembled."""
+"""The class of the oneDNN backend, assembled from its families of kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsinga.ops.onednn.thread import set_threads
 class OnednnOps(
     OnednnConvolution, OnednnProducts, OnednnPooling, OnednnNormalisation, OnednnElementwise, OnednnRecurrent, NumpyOps
 ):
-    """Kernels of oneDNN on float32; what the library cannot do (float64, empty batches, odd cases) numpy does."""
+    """Kernels of oneDNN on float32; numpy computes what the library does not support, as float64 and empty batches."""
 
     name = "onednn"
 

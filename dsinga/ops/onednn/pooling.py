@@ -75,12 +75,12 @@ class PoolingBackward:
 
 
 def _geometry(window: Pair, stride: Pair, pad: Pair) -> tuple[Any, ...]:
-    """Strides, window, dilation (less one), pads before and after."""
+    """Return strides, window, dilation (minus one), and pads before and after, for the library."""
     return dims(*stride), dims(*window), dims(0, 0), dims(*pad), dims(*pad)
 
 
 class OnednnPooling(NumpyPooling):
-    """Pooling by the library. Its workspace is flat; numpy's has the shape of the output: so the two are told apart."""
+    """Pooling by the library, whose workspace is 1-d; numpy's, which has the shape of the output, is told by that."""
 
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
         pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None

@@ -1,4 +1,4 @@
-"""Primitives: a kernel of the library, made for given shapes and layouts, ready to be run on arrays."""
+"""Primitives: kernels of the library for given shapes and layouts, which run on arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dsinga.ops.onednn.library import (
 from dsinga.ops.onednn.thread import is_small, thread_state
 from dsinga.ops.types import Array
 
-LANES = 8  # numbers in a register of AVX2, by whose multiples its kernels go
+LANES = 8  # float32 numbers in a register of AVX2
 
 
 class _Argument(ctypes.Structure):
@@ -35,11 +35,11 @@ class _Argument(ctypes.Structure):
 class Primitive:
     """A kernel of the library for one thread.
 
-    ``kind`` and ``arguments`` are those of the C function ``dnnl_<kind>_primitive_desc_create``, less its last, the
-    attributes: these make the scratchpad ours, and append ``post_ops``: (algorithm, alpha, beta) for an elementwise
-    function, (algorithm, descriptor) for a binary one. ``operands`` are the arguments of an execution, in the order
-    in which a call passes its arrays. A small kernel, by its ``operations`` (0: few for an element) and bytes,
-    runs in the calling thread alone. Raises Unsupported.
+    ``kind`` and ``arguments`` are those of the C function ``dnnl_<kind>_primitive_desc_create`` without its last one,
+    the attributes, which set a scratchpad of the caller and append ``post_ops``: (algorithm, alpha, beta) for an
+    elementwise function, (algorithm, descriptor) for a binary one. ``operands`` are the arguments of an execution, in
+    the order of the arrays of a call. A kernel with few ``operations`` (0: few for each element) and bytes runs in the
+    calling thread alone. Raises Unsupported where the library has no kernel but its reference code.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Primitive:
         if not is_small(operations, sum(map(self.size, operands))):
             self._threads, self._execute = self._team.size, execute
             self._team.use(self._threads)
-            self.description = Handle("primitive_desc", *description)  # it says how the work is divided
+            self.description = Handle("primitive_desc", *description)  # a description depends on the number of threads
         if self.implementation.startswith(("ref", "simple")):
             raise Unsupported(f"{kind} by {self.implementation}")
         self._primitive = Handle("primitive", "primitive_create", self.description)
@@ -78,7 +78,7 @@ class Primitive:
         self._scratch_memory = self._memories[-1]._as_parameter_.value if scratch_size else None
 
     def __call__(self, *arrays: Array) -> None:
-        """Run on ``arrays``, whose memory must be as the descriptors say; nothing here could tell."""
+        """Run on ``arrays``, whose layout must be that of the descriptors; it is not checked."""
         for memory, array in zip(self._addresses, arrays, strict=True):
             set_data_handle(memory, address(array))
         if self._scratch_memory:
@@ -99,7 +99,7 @@ class Primitive:
 
     @property
     def implementation(self) -> str:
-        """The library's name for the code behind the primitive, as "brgconv:avx512_core"."""
+        """The library's name for the code behind the primitive, such as "brgconv:avx512_core"."""
         return implementation_of(self.description)
 
 
@@ -131,7 +131,7 @@ def operand_of(post_op: int) -> int:
 
 
 def accepts(*arrays: Array | None) -> bool:
-    """Whether the library shall do it: all arrays float32 and not empty, or None. Numpy does the rest."""
+    """Whether the library computes on these arrays: all are float32 and not empty, or None."""
     return all(array is None or (array.dtype == np.float32 and array.size > 0) for array in arrays)
 
 

@@ -1,4 +1,4 @@
-"""Matrix products: inner products and sums over a batch. No float32 product is left to numpy's BLAS."""
+"""Matrix products by the library: inner products, and sums over a batch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dsinga.ops.types import Array
 
 
 def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
-    """Compute a b into ``out``, or ``add`` it to out. None is empty.
+    """Compute the product of ``a`` and ``b`` into ``out``, or add it to ``out`` if ``add``.
 
-    Rows or columns of a and b are contiguous, rows of out.
+    Rows or columns of a and b, and rows of out, are contiguous. No array is empty.
     """
-    (turn_a, step_a), (turn_b, step_b), (turn_out, step_out) = _layout(a), _layout(b), _layout(out)
-    assert turn_out == b"N", out.strides
+    (transpose_a, step_a), (transpose_b, step_b), (transpose_out, step_out) = _layout(a), _layout(b), _layout(out)
+    assert transpose_out == b"N", out.strides
     sgemm(
-        *(turn_a, turn_b, *out.shape, a.shape[1]),
+        *(transpose_a, transpose_b, *out.shape, a.shape[1]),
         *(1.0, address(a), step_a, address(b), step_b),
         *(1.0 if add else 0.0, address(out), step_out),
     )
@@ -32,7 +32,7 @@ def product(a: Array, b: Array, out: Array, add: bool = False) -> Array:
 
 
 def _layout(matrix: Array) -> tuple[bytes, int]:
-    """Return how ``sgemm`` is to read a matrix, as it is or turned, and the distance between its runs of numbers."""
+    """Return for ``sgemm`` whether a matrix is transposed, b"N" or b"T", and the stride of its contiguous vectors."""
     down, across = (stride // matrix.itemsize for stride in matrix.strides)
     if across == 1 or matrix.shape[1] == 1 != down:
         return b"N", max(down, matrix.shape[1])
@@ -93,7 +93,7 @@ def _inner_product(x: Array, w: Array, b: Array | None) -> Array:
 
 
 class OnednnProducts(NumpyConvolution):
-    """Inner products by the library."""
+    """Inner products by the library, or by the implementation that the table of choices has in its place."""
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         if not accepts(x, w, b):

@@ -1,7 +1,6 @@
-"""Recurrent layers with the products of the library.
+"""Recurrent layers with the library's products, whose weights are packed once for all steps.
 
-Weights are packed once for all steps, and one product over all steps finds their gradient. The library's own recurrent
-primitives, which have other layouts of the gates and know no lengths, are not used.
+The library's own recurrent primitives, which have other layouts of the gates and do not support lengths, are not used.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class PackedProduct:
 
 
 class Factor(NamedTuple):
-    """A matrix that stands on the right of many products: itself, for how many rows it is packed, and packed."""
+    """A matrix by which many others are multiplied, the row counts for which it is packed, and its packed forms."""
 
     matrix: Array
     rows: frozenset[int]

@@ -1,4 +1,4 @@
-"""What each thread has of its own: OpenMP threads, a stream, scratch memory, and the kernels that it made."""
+"""The state of each thread: its OpenMP threads, stream, scratch memory and kernels."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from dsinga.ops.onednn.descriptors import Handle, Unsupported, engine
 from dsinga.ops.onednn.library import get_omp_threads, quick_sgemm, set_omp_threads
 from dsinga.ops.onednn.library import sgemm as full_sgemm
 
-KERNELS = 2048  # kept by one thread; the oldest goes first
-# A kernel that does no more than either takes some 40 us at most. That is what it takes to wake another thread: for
-# such a kernel no second core is called, nor the interpreter given up, for which one may have to wait afterwards.
+KERNELS = 2048  # kept by one thread; the oldest is dropped first
+# A kernel below both limits takes no longer than to wake another thread. It uses one core and keeps the interpreter's
+# lock, for which the thread might have to wait afterwards.
 SMALL_OPERATIONS, SMALL_BYTES = 2_000_000, 300_000
 
 Kernel = TypeVar("Kernel")
 
 
 class Arena:
-    """Scratch memory that grows to the largest size asked for; what is in it lasts for one call of one kernel."""
+    """Scratch memory that grows to the largest requested size; its contents are valid for one call of one kernel."""
 
     def __init__(self) -> None:
         self.array = np.empty(0, np.uint8)
 
     def reserve(self, size: int) -> None:
-        """Make room for ``size`` bytes."""
+        """Make the memory at least ``size`` bytes large."""
         if size > self.array.size:
             memory = np.empty(size + ALIGNMENT, np.uint8)
             self.array = memory[-memory.ctypes.data % ALIGNMENT :][:size]
 
 
 class Team:
-    """The OpenMP threads that the calling thread's kernels are given: ``size`` for large ones, 1 for small ones."""
+    """The OpenMP threads of the calling thread's kernels: ``size`` for large ones, 1 for small ones."""
 
     def __init__(self) -> None:
         self.size = self.current = get_omp_threads()
 
     def use(self, count: int) -> None:
-        """Let the next kernel run, or be made, with ``count`` threads."""
+        """Set the number of threads with which the next kernel is made, or runs."""
         if count != self.current:
             set_omp_threads(count)
             self.current = count
@@ -70,30 +70,30 @@ def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
     except KeyError:
         pass
     try:
-        made = make(*arguments)
+        kernel = make(*arguments)
     except Unsupported:
-        made = None
+        kernel = None
     if len(kernels) >= KERNELS:
         del kernels[next(iter(kernels))]
-    kernels[key] = made
-    return made
+    kernels[key] = kernel
+    return kernel
 
 
 def set_threads(count: int) -> None:
-    """Let large kernels that the calling thread runs use ``count`` cores."""
+    """Let large kernels of the calling thread use ``count`` cores."""
     if count != thread_state.team.size:
         thread_state.team.size = count
-        thread_state.kernels.clear()  # a primitive divides its work when it is made
+        thread_state.kernels.clear()  # a primitive is made for a number of threads
 
 
 def is_small(operations: int, nbytes: int) -> bool:
-    """Whether a kernel that does so many operations on so many bytes is not worth more than one thread."""
+    """Whether a kernel with these numbers of operations and bytes is too small for more than one thread."""
     return operations <= SMALL_OPERATIONS and nbytes <= SMALL_BYTES
 
 
-def sgemm(turn_a: bytes, turn_b: bytes, rows: int, columns: int, depth: int, *rest: Any) -> None:
-    """Multiply matrices by ``dnnl_sgemm``, with as many threads as the product is worth."""
+def sgemm(transpose_a: bytes, transpose_b: bytes, rows: int, columns: int, depth: int, *rest: Any) -> None:
+    """Multiply matrices by ``dnnl_sgemm``, with all threads if the product is large."""
     small = is_small(2 * rows * columns * depth, 4 * (rows * depth + depth * columns + rows * columns))
     thread_state.team.use(1 if small else thread_state.team.size)
-    status = (quick_sgemm if small else full_sgemm)(turn_a, turn_b, rows, columns, depth, *rest)
+    status = (quick_sgemm if small else full_sgemm)(transpose_a, transpose_b, rows, columns, depth, *rest)
     assert status == 0, f"sgemm failed with status {status}"
