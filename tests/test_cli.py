@@ -377,9 +377,10 @@ def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path)
         assert single.returncode == 0, single.stderr
         from dsinga.checkpoint import read_params
 
-        one, two = read_params(folder / "single"), read_params(folder / "work")
-        for name in one:
-            np.testing.assert_allclose(one[name], two[name], rtol=0, atol=1e-5 * np.abs(one[name]).max())
+        expected, params = read_params(folder / "single"), read_params(folder / "work")
+        for name in expected:
+            tolerance = 1e-5 * np.abs(expected[name]).max()
+            np.testing.assert_allclose(params[name], expected[name], rtol=0, atol=tolerance)
     finally:
         for process in reversed(processes):
             process.terminate()

@@ -19,7 +19,7 @@ from dsinga.worker.batch_reader import open_batch_reader
 
 
 def print_net(net: NeuralNet) -> None:
-    """Print a line for each layer, and what the params come to."""
+    """Print a line for each layer, and the size of all params."""
     rows = describe(net)
     lines = [(row.layer, row.typed, " ".join(row.sources), row.shape, " ".join(row.params), row.count) for row in rows]
     _print_table(("layer", "type", "sources", "feature", "params"), lines)
@@ -28,7 +28,7 @@ def print_net(net: NeuralNet) -> None:
 
 
 def print_parts(net: PartitionedNet) -> None:
-    """Print a line for each part of each layer, why some are gathered, what workers hold, and what goes between."""
+    """Print a line for each part of each layer, why layers are not cut, and each worker's params and messages."""
     rows = describe_parts(net)
     name = "{0.layer}@{0.location}".format
     lines = [(name(row), row.type, row.part, row.shape, " ".join(row.params), row.count) for row in rows]
@@ -43,9 +43,9 @@ def print_parts(net: PartitionedNet) -> None:
 
 
 def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | None = None) -> list[Memory]:
-    """Return what each worker, in a process of its own, needs to train ``net``, the job's for kTrain.
+    """Return the memory that each worker, in a process of its own, needs to train ``net``, the job's net of kTrain.
 
-    There is none to be said of a job that does not learn by back-propagation, or lacks what training needs.
+    The list is empty if the job is not trained by back-propagation, or if its stores or its updater are missing.
     """
     if job.train_one_batch.alg is AlgType.kCD:
         return []
@@ -59,16 +59,16 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
 
 
 def print_memory(memories: Sequence[Memory]) -> None:
-    """Print a line for each worker: what it will need, and what for."""
+    """Print a line for each worker: its memory, and what it is for."""
     for location, memory in enumerate(memories):
-        who = f"worker {location}" if len(memories) > 1 else "a worker"
-        parts = {name.replace("_", " "): size for name, size in memory._asdict().items() if name != "passing"}
-        words = ", ".join(f"{name} {size / 2**20:,.1f}" for name, size in parts.items())
-        click.echo(f"{who} needs about {memory.peak / 2**20:,.0f} MiB to train: {words}")
+        name = f"worker {location}" if len(memories) > 1 else "a worker"
+        parts = {part.replace("_", " "): size for part, size in memory._asdict().items() if part != "passing"}
+        words = ", ".join(f"{part} {size / 2**20:,.1f}" for part, size in parts.items())
+        click.echo(f"{name} needs about {memory.peak / 2**20:,.0f} MiB to train: {words}")
 
 
 def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Sequence[int], str, int]]) -> None:
-    """Print lines of texts, of which the fourth is a shape, and the last how many values the params have."""
+    """Print a table; the last three items of each line are a shape, the names of params, and their number of values."""
     table = rich.table.Table(*columns, box=rich.box.SIMPLE)
     table.add_column("values", justify="right")
     for *texts, shape, params, count in lines:

@@ -149,26 +149,30 @@ class _Simulation:
     # -- messages -----------------------------------------------------------------------------------------------
 
     def _send(self, worker: int, receiver: int, key: Hashable, size: int) -> Event:
-        here, there = self.group.worker_processes[worker], self.group.worker_processes[receiver]
-        if here != there:
+        source, destination = self.group.worker_processes[worker], self.group.worker_processes[receiver]
+        if source != destination:
             self.sent[worker] += size
             self.received[receiver] += size
-        self._transmit(here, there, size, lambda: self.queue.fire(key), self._barrier_seconds(worker, there))
+        self._transmit(
+            source, destination, size, lambda: self.queue.fire(key), self._barrier_seconds(worker, destination)
+        )
         return self.queue.event(key)
 
-    def _transmit(self, here: int, there: int, size: int, arrive: Callable[[], None], late: float = 0.0) -> None:
+    def _transmit(
+        self, source: int, destination: int, size: int, arrive: Callable[[], None], late: float = 0.0
+    ) -> None:
         """Transmit ``size`` bytes from process to process, and call ``arrive``; the two links work at the same time."""
-        if here == there:
+        if source == destination:
             self.queue.at(self.queue.now + self.links.inside.seconds(size) + late, arrive)
             return
         link = self._between
         seconds = size / link.bandwidth
-        start = max(self.queue.now, self._sending_until[here])
-        self._sending_until[here] = start + seconds
-        self._receiving_until[there] = max(start + link.latency, self._receiving_until[there]) + seconds
-        self._use_processor(here, self.links.ends.seconds(size))
-        self._use_processor(there, self.links.ends.seconds(0 if self.links.shared_memory else size))
-        self.queue.at(self._receiving_until[there] + late, arrive)
+        start = max(self.queue.now, self._sending_until[source])
+        self._sending_until[source] = start + seconds
+        self._receiving_until[destination] = max(start + link.latency, self._receiving_until[destination]) + seconds
+        self._use_processor(source, self.links.ends.seconds(size))
+        self._use_processor(destination, self.links.ends.seconds(0 if self.links.shared_memory else size))
+        self.queue.at(self._receiving_until[destination] + late, arrive)
 
     def _all_to_all(self, worker: int, key: tuple[int, str], size: int) -> None:
         """Send ``size`` bytes to each other worker; when the last worker has called this, all arrivals are known.
@@ -191,21 +195,23 @@ class _Simulation:
         if len(arrivals) == len(self.group.programs):
             iteration, name = key
             last = max(seen for _, seen in arrivals.values())
-            for receiver, (own, seen) in arrivals.items():
+            for receiver, (arrival, seen) in arrivals.items():
                 from_others = last
                 if seen == last:
-                    from_others = max((late for k, (_, late) in arrivals.items() if k != receiver), default=own)
+                    from_others = max((late for k, (_, late) in arrivals.items() if k != receiver), default=arrival)
                 event = (iteration, receiver, name)
-                self.queue.at(max(own, from_others), lambda event=event: self.queue.fire(event))  # type: ignore[misc]
+                self.queue.at(max(arrival, from_others), lambda event=event: self.queue.fire(event))  # type: ignore[misc]
 
     # -- servers ------------------------------------------------------------------------------------------------
 
     def _push(self, worker: int, iteration: int, number: int, packet: Packet) -> Process:
-        here, there = self.group.worker_processes[worker], self.group.server_processes[packet.server]
+        source, destination = self.group.worker_processes[worker], self.group.server_processes[packet.server]
         reply = _Reply(packet, worker, number, iteration)
         for key in packet.keys:
             self._replies[key, iteration].append(reply)
-        if here == there:  # a thread that pushes does the server's work: its share, or all of it if it is the last one
+        if (
+            source == destination
+        ):  # a thread that pushes does the server's work: its share, or all of it if it is the last one
             yield from self._compute(worker, sum(self.group.server_work[key].share for key in packet.keys))
             for key, seconds in self._complete(packet.keys, iteration):
                 yield from self._compute(worker, seconds)
@@ -215,8 +221,8 @@ class _Simulation:
             self.received[worker] += packet.bytes
             if not self.links.shared_memory and packet.join_seconds:
                 yield from self._compute(worker, packet.join_seconds)
-            late = self._barrier_seconds(worker, there)
-            self._transmit(here, there, packet.bytes, lambda: self._serve(there, packet, iteration), late)
+            late = self._barrier_seconds(worker, destination)
+            self._transmit(source, destination, packet.bytes, lambda: self._serve(destination, packet, iteration), late)
 
     def _complete(self, keys: Iterable[Hashable], iteration: int) -> list[tuple[Hashable, float]]:
         """Count a contribution to each key; return those that all workers have contributed to, and their seconds."""
@@ -242,8 +248,12 @@ class _Simulation:
             if reply.worker == updater:
                 self.queue.fire(reply.event)
             else:
-                here = self.group.server_processes[reply.packet.server]
-                there = self.group.worker_processes[reply.worker]
+                source = self.group.server_processes[reply.packet.server]
+                destination = self.group.worker_processes[reply.worker]
                 size = 0 if self.links.shared_memory else reply.packet.bytes
-                late = self._barrier_seconds(updater, there) if updater is not None and here == there else 0.0
-                self._transmit(here, there, size, lambda event=reply.event: self.queue.fire(event), late)  # type: ignore[misc]
+                late = (
+                    self._barrier_seconds(updater, destination)
+                    if updater is not None and source == destination
+                    else 0.0
+                )
+                self._transmit(source, destination, size, lambda event=reply.event: self.queue.fire(event), late)  # type: ignore[misc]
