@@ -1,9 +1,8 @@
-"""A thread of somebody's own: a partition computes in one as long as it lives, and a server may update in one.
+"""An executor with one thread, which runs calls in order: a worker computes in one, and a server may update in one.
 
-A task of Dask runs in whichever thread of its worker is free. But kernels, their scratch memory and the OpenMP threads
-that help them belong to the thread that calls them: with two such threads taking turns all of this is there twice, and
-as soon as there are more OpenMP threads than cores they no longer stay awake between kernels, each of which then waits
-for them to wake up. The CIFAR-10 net on two cores: 47 ms an iteration by two threads in turn, 33 ms by one.
+Dask runs a task in any free thread of its worker. But kernels have scratch memory and OpenMP threads for each thread
+that calls them. If two threads called kernels in turn, there would be two sets of both; and once there are more OpenMP
+threads than cores, these go to sleep between kernels, and each kernel waits until they have woken up.
 """
 
 from __future__ import annotations
@@ -22,19 +21,20 @@ P = ParamSpec("P")
 
 
 class SerialExecutor:
-    """Runs calls one after the other, in a thread that begins with the first call and ends with :meth:`close`."""
+    """Runs calls in one thread, in order; the thread starts with the first call and ends after :meth:`close`."""
 
     def __init__(self, name: str):
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._closed: str | None = None
-        # A daemon, because a call that waits must not keep a process that ends.
+        # A daemon thread, so that a waiting call does not keep the process from ending.
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def submit(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
-        """Run ``call`` in the thread, in the caller's context: ``distributed.get_worker`` finds the same Dask worker.
+        """Schedule ``call`` in the thread and return a future of its result.
 
-        Raises RunError with what :meth:`close` was given, if it has been called.
+        It runs in a copy of the caller's context (:mod:`contextvars`), so that ``distributed.get_worker`` returns the
+        same Dask worker. Raises RunError once the executor is closed.
         """
         context = contextvars.copy_context()
         future: Future[T] = Future()
@@ -47,19 +47,22 @@ class SerialExecutor:
         return future
 
     def run(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Run ``call`` in the thread; return what it returns, and raise what it raises. See :meth:`submit`."""
+        """Run ``call`` in the thread and wait for it; return its result or raise its error."""
         return self.submit(call, *arguments, **keywords).result()
 
     def close(self, message: str) -> None:
-        """Let the thread end with the calls that it was given before; nobody waits for that. Later ones fail."""
+        """Accept no more calls, which fail with RunError(``message``); those scheduled before still run.
+
+        Returns at once: the thread ends after the last call.
+        """
         with self._lock:
             if self._closed is None:
                 self._closed = message
                 self._calls.put(None)
 
     def _serve(self) -> None:
-        while (given := self._calls.get()) is not None:
-            future, call = given
+        while (entry := self._calls.get()) is not None:
+            future, call = entry
             try:
                 result = call()
             except BaseException as error:
@@ -67,4 +70,4 @@ class SerialExecutor:
             else:
                 future.set_result(result)
                 del result
-            del given, future, call  # or what the call held would live until the next
+            del entry, future, call  # else their arguments would stay in memory until the next call

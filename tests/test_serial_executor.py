@@ -56,7 +56,7 @@ def test_an_error_has_its_traceback_and_the_thread_goes_on(executor):
 def test_closing_finishes_calls_already_started_and_refuses_others(executor):
     begun, proceed = threading.Event(), threading.Event()
     running = executor.submit(lambda: begun.set() or proceed.wait(TIMEOUT_SECONDS))
-    waiting = executor.submit(lambda: "given before")
+    waiting = executor.submit(lambda: "scheduled before")
     assert begun.wait(TIMEOUT_SECONDS)
     executor.close("the run has ended")
     executor.close("again")
@@ -64,7 +64,7 @@ def test_closing_finishes_calls_already_started_and_refuses_others(executor):
         executor.run(lambda: None)
     proceed.set()
     assert running.result(TIMEOUT_SECONDS)
-    assert waiting.result(TIMEOUT_SECONDS) == "given before"
+    assert waiting.result(TIMEOUT_SECONDS) == "scheduled before"
 
 
 def test_no_reference_to_a_call_is_kept(executor):

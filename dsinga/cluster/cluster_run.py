@@ -64,7 +64,7 @@ class ClusterRun:
         begins alone, and the others are ready for that step, once :meth:`join` says that it has come.
         """
         shape, warms_up = self.config.topology, warm > step
-        self._servers.make(step)
+        self._servers.create(step)
         self._servers.put(range(1 if warms_up else shape.server_groups), values, state)
         if not warms_up:
             self._servers.link()
@@ -72,7 +72,7 @@ class ClusterRun:
             self._servers.call(group, "leave", group)
         self._actors = [
             self._submit(
-                PartitionActor, group, p, "worker", self.config, self._servers.of(group),
+                PartitionActor, group, p, "worker", self.config, self._servers.actors(group),
                 Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
                 actor=True,
             )

@@ -1,4 +1,4 @@
-"""The servers of a run, as its driver has them: made, filled with values, made known to each other, asked."""
+"""The driver's handle of a run's servers: creates them, gives them values, links their groups, calls their methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from dsinga.worker.param_slices import Arrays, slice_specs, sliced_values
 
 
 class Servers:
-    """The servers of all server groups."""
+    """The servers of all server groups of a run, each an Actor on a Dask worker.
+
+    Methods raise RunError where a Dask worker of the run is lost, and where a server does not answer in time.
+    """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement):
         self._client = client
@@ -29,56 +32,63 @@ class Servers:
         self._actors: dict[ServerKey, Any] = {}
         self.futures: list[Future] = []
 
-    def make(self, step: int) -> None:
-        """Make them, for worker groups that begin with ``step``."""
-        shape, specs, made = self._config.topology, slice_specs(self._config), []
+    def create(self, step: int) -> None:
+        """Create the Actors of all servers, for worker groups that begin with ``step``."""
+        topology, specs, keys = self._config.topology, slice_specs(self._config), []
         for group, addresses in enumerate(self._placement.servers):
             for server in range(len(addresses)):
                 key = ServerKey(self._config.run, self._config.generation, group, server)
-                mine = [spec for spec in specs if spec.slice.server == server]
+                server_specs = [spec for spec in specs if spec.slice.server == server]
                 arguments = (
-                    key, mine, self._config.updater, shape.worker_groups(group), step, shape.staleness,
+                    key, server_specs, self._config.updater, topology.worker_groups(group), step, topology.staleness,
                     self._config.options.timeout, self._config.options.codec(), self._has_remote_clients(key),
-                    shape.groups == shape.server_groups == 1,
+                    topology.groups == topology.server_groups == 1,
                 )  # fmt: skip
                 self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
-                made.append(key)
-        self._actors = dict(zip(made, self._gather(self.futures), strict=True))
+                keys.append(key)
+        self._actors = dict(zip(keys, self._gather(self.futures), strict=True))
 
     def _has_remote_clients(self, key: ServerKey) -> bool:
-        """Whether workers, or linked servers, of other processes call a server."""
-        shape, placement = self._config.topology, self._placement
-        workers = [address for group in shape.worker_groups(key.group) for address in placement.partitions[group]]
-        linked = [placement.servers[group][key.server] for group in shape.linked_groups(key.group)]
+        """Whether workers or linked servers in other processes call a server."""
+        topology, placement = self._config.topology, self._placement
+        workers = [address for group in topology.worker_groups(key.group) for address in placement.partitions[group]]
+        linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]
         return any(process(address) != process(self._address(key)) for address in workers + linked)
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
-        """Give server groups the first values, of whole params, and the updater's state where a run is resumed."""
-        pieces, history = sliced_values(self._config, values, state)
+        """Send the first values to server groups: whole params, and the updater's state where a run is resumed."""
+        slice_values, slice_states = sliced_values(self._config, values, state)
 
-        def of(key: ServerKey) -> tuple[Any, ...]:
-            ids = [piece.id for piece in self._config.slices if piece.server == key.server]
-            mine = {id: pieces[id] for id in ids}, None if history is None else {id: history[id] for id in ids}
-            # Servers take what they are given for their own, and what goes to one in this process is not copied.
-            return mine if self._config.topology.server_groups == 1 else copy.deepcopy(mine)
+        def arguments(key: ServerKey) -> tuple[Any, ...]:
+            ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]
+            states = None if slice_states is None else {id: slice_states[id] for id in ids}
+            arrays = {id: slice_values[id] for id in ids}, states
+            # A server changes the arrays that it receives, and a server in this process receives them without a copy.
+            return arrays if self._config.topology.server_groups == 1 else copy.deepcopy(arrays)
 
         for group in groups:
-            self._call([key for key in self._actors if key.group == group], "put", of)
+            self._call([key for key in self._actors if key.group == group], "put", arguments)
 
     def link(self) -> None:
-        """Let server groups joined by an edge send each other their changes from now on; all have the same values."""
-        shape, tasks = self._config.topology, []
-        if shape.edges:
-            paths = routes(shape.edges, shape.server_groups)
+        """Connect the server groups joined by an edge; they send each other their changes from now on.
+
+        All server groups must have the same values.
+        """
+        topology, futures = self._config.topology, []
+        if topology.edges:
+            paths = routes(topology.edges, topology.server_groups)
             for key in self._actors:
-                others = [key._replace(group=group) for group in shape.linked_groups(key.group)]
-                actors = {other: self._actors[other] for other in others}
-                arguments = (key, actors, paths, shape.sync_freq, self._config.options.timeout)
-                tasks.append(self._submit(connect_server, key, "connect-server", *arguments))
-        self._gather(tasks)
+                linked_keys = [key._replace(group=group) for group in topology.linked_groups(key.group)]
+                actors = {linked_key: self._actors[linked_key] for linked_key in linked_keys}
+                arguments = (key, actors, paths, topology.sync_freq, self._config.options.timeout)
+                futures.append(self._submit(connect_server, key, "connect-server", *arguments))
+        self._gather(futures)
 
     def flush(self) -> None:
-        """Let the server groups, whose worker groups stand still, pass on what they have to, until they agree."""
+        """Let server groups send each other all changes, until they have the same values.
+
+        Their worker groups must not push meanwhile.
+        """
         before: list[int] | None = None
         while self._config.topology.edges:
             sent = self._call(self._actors, "flush", lambda key: ())
@@ -87,43 +97,42 @@ class Servers:
             before = sent
 
     def call(self, group: int, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of the servers of a worker group, side by side; return their answers in order."""
-        mine = self.of(group)
-        return self._call(mine, method, lambda key: arguments)
+        """Call a method of all servers of a worker group at once; return the results in the order of the servers."""
+        return self._call(self.actors(group), method, lambda key: arguments)
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of the servers of all server groups, side by side; return their answers in order."""
+        """Call a method of the servers of all server groups at once; return the results in their order."""
         return self._call(self._actors, method, lambda key: arguments)
 
-    def of(self, group: int) -> dict[ServerKey, Any]:
-        """Return the actors of the servers of a worker group."""
+    def actors(self, group: int) -> dict[ServerKey, Any]:
+        """Return the Actors of the servers that serve a worker group."""
         server_group = self._config.topology.server_group(group)
         return {key: actor for key, actor in self._actors.items() if key.group == server_group}
 
     def _call(
         self, keys: Iterable[ServerKey], method: str, arguments: Callable[[ServerKey], Sequence[Any]]
     ) -> list[Any]:
-        answers: dict[ServerKey, Reply] = {}
-        with self._client.as_current():  # an Actor outside a task finds its way by the current client
+        replies: dict[ServerKey, Reply] = {}
+        with self._client.as_current():  # outside a task, an Actor sends calls through the current client
             for key in keys:
                 try:
-                    answers[key] = getattr(self._actors[key], method)(*arguments(key))
-                except RuntimeError as lost:  # Dask knows already that it is gone
-                    raise RunError(f"server {key.server} on {self._address(key)} was lost: {lost}") from lost
-        found = []
-        for key, answer in answers.items():
-            what = f"{method} by server {key.server} on {self._address(key)}"
-            found.append(wait_for(answer, self._config.options.timeout, what, self._look))
-        return found
+                    replies[key] = getattr(self._actors[key], method)(*arguments(key))
+                except RuntimeError as error:  # Dask knows already that the Actor is gone
+                    raise RunError(f"{self._describe(key)} was lost: {error}") from error
+        results = []
+        for key, reply in replies.items():
+            what = f"the result of {method} from {self._describe(key)}"
+            results.append(wait_for(reply, self._config.options.timeout, what, self._check_workers))
+        return results
 
-    def _look(self) -> None:
-        """Raise RunError if a Dask worker is lost: a server may wait for what was to come from there."""
+    def _check_workers(self) -> None:
+        """Raise RunError if a Dask worker of the run is lost: a server may be waiting for its messages."""
         check_workers(self._client, self._placement.addresses)
 
     def _submit(
-        self, task: Callable[..., Any], key: ServerKey, what: str, *arguments: Any, actor: bool = False
+        self, task: Callable[..., Any], key: ServerKey, prefix: str, *arguments: Any, actor: bool = False
     ) -> Future:
-        of_group = f"-of-group-{key.group}" if self._config.topology.server_groups > 1 else ""
+        suffix = f"-of-group-{key.group}" if self._config.topology.server_groups > 1 else ""
         return self._client.submit(
             task,
             *arguments,
@@ -131,8 +140,11 @@ class Servers:
             workers=[self._address(key)],
             allow_other_workers=False,
             pure=False,
-            key=f"{what}-{key.server}{of_group}-{self._config.run}",
+            key=f"{prefix}-{key.server}{suffix}-{self._config.run}",
         )
+
+    def _describe(self, key: ServerKey) -> str:
+        return f"server {key.server} on the Dask worker {self._address(key)}"
 
     def _address(self, key: ServerKey) -> str:
         return self._placement.servers[key.group][key.server]

@@ -110,7 +110,7 @@ def test_a_server_that_is_lost_is_named_to_its_driver(job: Job) -> None:
     with connect(workers=2, separate_processes=True) as client:
         layout = prepare_run(with_topology(job, 2), client, roots(job, None))
         servers = Servers(client, layout.config, layout.placement)
-        servers.make(0)
+        servers.create(0)
         victim = layout.placement.servers[0][0]
         os.kill(client.run(os.getpid)[victim], signal.SIGKILL)
         for _ in range(2):  # when the call fails, and when Dask knows without a call

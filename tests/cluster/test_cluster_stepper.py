@@ -77,7 +77,7 @@ def test_an_error_of_the_iteration_is_raised_by_its_segment(stepper):
 
 def test_an_algorithm_that_does_not_follow_the_plan_is_refused(stepper):
     stepper.begin(lambda peers: peers.receive("x"))
-    with pytest.raises(RunError, match="'x' is wanted by a segment that does not receive it"):
+    with pytest.raises(RunError, match="a segment needs 'x', which it does not receive"):
         stepper.advance({}, sends=0, last=True)
     stepper.begin(lambda peers: None)
     with pytest.raises(RunError, match="ended before its last segment"):

@@ -1,9 +1,9 @@
-"""An iteration that halts between its segments, so that each can be a task of its own: graph grain.
+"""Stops a worker's iteration between its segments, so that each segment can be a Dask task of its own.
 
-The algorithm that runs is the same as in a round; only its mail is another. What it sends is kept for the task to hand
-on, what it receives the task has brought, and after the last thing that a segment sends (or, where it sends nothing,
-before what the next one receives) the iteration halts until the next task comes. It runs in the partition's own thread,
-which is idle whenever no task of the partition runs.
+The training algorithm is the same as in round grain; only its peers differ. Arrays that it sends are kept until the
+task returns them, and arrays that it receives were passed to the task as arguments. The iteration halts after the last
+array that a segment sends (or, if the segment sends none, before the first array that the next segment receives) until
+the next task runs. It runs in the worker's thread, which is idle while no task of this worker runs.
 """
 
 from __future__ import annotations
@@ -21,42 +21,47 @@ Iterate = Callable[[Peers], Any]
 
 
 class Halt(NamedTuple):
-    """Where a segment has ended: what it sends, by key, and the outcome of the iteration if that has ended too."""
+    """The result of a segment: the arrays that it sends, by key, and the iteration's outcome after the last segment."""
 
     sends: dict[str, Any]
     outcome: Any = None
 
 
 class Stepper:
-    """Runs iterations segment by segment; a :class:`Peers` to what runs within, used by one task at a time."""
+    """Runs iterations segment by segment, and implements :class:`Peers` for them. Used by one task at a time."""
 
     def __init__(self, thread: SerialExecutor):
         self._thread = thread
-        self._go, self._halted = threading.Semaphore(0), threading.Semaphore(0)
+        self._resumed, self._halted = threading.Semaphore(0), threading.Semaphore(0)
         self._running: Future[Any] | None = None
-        self._letters: dict[str, Any] = {}
+        self._received: dict[str, Any] = {}
         self._sends: dict[str, Any] = {}
-        self._left = 0
+        self._sends_left = 0  # until the segment ends; -1 for the last segment, which never halts
         self._closed: str | None = None
 
     def begin(self, iterate: Iterate) -> None:
-        """Make ``iterate`` the present iteration; it starts with the first segment."""
+        """Set the function that computes the next iteration; it starts with the first segment."""
         assert self._running is None, "the iteration before has not ended"
         self._check_open()
         self._running = self._thread.submit(self._run, iterate)
         self._running.add_done_callback(lambda _: self._halted.release())
 
-    def advance(self, letters: Mapping[str, Any], sends: int, last: bool) -> Halt:
-        """Run the next segment, which receives ``letters`` and halts after so many sends; the last runs to the end.
+    def advance(self, received: Mapping[str, Any], sends: int, last: bool) -> Halt:
+        """Run the next segment until it halts.
 
-        One without sends halts at the first thing it has not received. Raises what the iteration raises, and what
-        :meth:`close` was given after that.
+        Args:
+            received: the arrays that the segment receives, by key.
+            sends: the number of arrays that it sends; a segment without any halts where it receives something that is
+                not in ``received``.
+            last: whether it is the last segment, which runs to the end of the iteration.
+
+        Raises the error of the iteration, and RunError once the stepper is closed.
         """
         assert self._running is not None, "no iteration has begun"
         self._check_open()
-        self._letters.update(letters)
-        self._sends, self._left = {}, -1 if last else sends
-        self._go.release()
+        self._received.update(received)
+        self._sends, self._sends_left = {}, -1 if last else sends
+        self._resumed.release()
         self._halted.acquire()
         if not self._running.done():
             self._check_open()
@@ -64,39 +69,39 @@ class Stepper:
         running, self._running = self._running, None
         outcome = running.result()
         if not last:
-            raise RunError("the iteration ended before its last segment: graph grain is for back-propagation alone")
+            raise RunError("the iteration ended before its last segment; train by rounds")
         return Halt(self._sends, outcome)
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Keep an array, which the task hands to the receiver's task; halt after the last send of the segment."""
+        """Keep an array, which the present task returns; halt after the last one of the segment."""
         self._sends[key] = array
-        self._left -= 1
-        if not self._left:
+        self._sends_left -= 1
+        if not self._sends_left:
             self._halt()
 
     def receive(self, key: str) -> Any:
-        """Return an array that the task has received; halt if it belongs to the next segment."""
-        if key not in self._letters and not self._left:
+        """Return an array that the present task was given; halt first where that is for the next segment."""
+        if key not in self._received and not self._sends_left:
             self._halt()
-        if key not in self._letters:
-            raise RunError(f"{key!r} is wanted by a segment that does not receive it: graph grain is for kBP alone")
-        return self._letters.pop(key)
+        if key not in self._received:
+            raise RunError(f"a segment needs {key!r}, which it does not receive; train by rounds")
+        return self._received.pop(key)
 
     def close(self, message: str) -> None:
-        """End an iteration that has halted: it raises RunError(``message``), as later calls do."""
+        """End a halted iteration with RunError(``message``), which later calls raise, too."""
         self._closed = message
-        self._go.release()
+        self._resumed.release()
 
     def _run(self, iterate: Iterate) -> Any:
-        self._take_turn()
+        self._wait_for_task()
         return iterate(self)
 
     def _halt(self) -> None:
         self._halted.release()
-        self._take_turn()
+        self._wait_for_task()
 
-    def _take_turn(self) -> None:
-        self._go.acquire()
+    def _wait_for_task(self) -> None:
+        self._resumed.acquire()
         self._check_open()
 
     def _check_open(self) -> None:
