@@ -60,8 +60,8 @@ def __getattr__(name: str) -> Any:
     """Import a face when it is first asked for: a worker that only needs kernels does not pay for the rest."""
     import importlib
 
-    if name == "models":
-        return importlib.import_module("dsinga.models")
+    if name in ("extensions", "models"):
+        return importlib.import_module(f"dsinga.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -16,6 +16,7 @@ from dsinga import cluster
 from dsinga.checkpoint import read_params
 from dsinga.cluster import text_generation
 from dsinga.errors import UserError
+from dsinga.extensions import ExtensionLike
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import History, RunMonitor
 from dsinga.net import NeuralNet, PartitionedNet
@@ -40,6 +41,8 @@ class Result:
         net: the training net.
         step: the number of steps done.
         workspace: the folder of metrics and checkpoints, None without one.
+        stopped: a sentence that says why training ended before ``train_steps``, "" if it did not.
+        remarks: sentences of extensions about the result, such as which step's params these are.
     """
 
     job: Job
@@ -48,11 +51,14 @@ class Result:
     net: NeuralNet
     step: int
     workspace: Path | None
+    stopped: str = ""
+    remarks: Sequence[str] = ()
 
     def __repr__(self) -> str:
         last = {row["phase"]: row for row in self.history}
-        ends = "; ".join(f"{phase} {_figures(row)}" for phase, row in last.items())
-        return f"<Result of {self.job.name!r} after {self.step} steps: {ends or 'no metrics'}>"
+        ends = [f"{phase} {_figures(row)}" for phase, row in last.items()] or ["no metrics"]
+        sentences = [sentence for sentence in (self.stopped, *self.remarks) if sentence]
+        return f"<Result of {self.job.name!r} after {self.step} steps: {'; '.join([*ends, *sentences])}>"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history._repr_html_()}"
@@ -72,6 +78,7 @@ def train(
     resume: bool = False,
     progress: bool = True,
     grain: str = "round",
+    extensions: Sequence[ExtensionLike] = (),
 ) -> Result:
     """Train a job and return the result.
 
@@ -86,9 +93,11 @@ def train(
         progress: show a progress line (in a notebook: a picture of the metrics).
         grain: "round", or "graph" to make each iteration a Dask task graph, which the dashboard shows layer by layer:
             slower, with the same results.
+        extensions: what the training loop does besides training, after the extensions that the job names: objects of
+            ``dsinga.extensions``, and functions that are called as ``function(step, metrics)`` for each row of metrics.
 
     Raises:
-        UserError: before training, for a fault in the job, the stores, or the size of the cluster.
+        UserError: before training, for a fault in the job, the stores, the extensions, or the size of the cluster.
         RunError: where a worker or a server is lost during training.
     """
     job = job if isinstance(job, Job) else load(job)
@@ -108,8 +117,21 @@ def train(
             roots=roots(job, data_root),
             resume=resume,
             grain=cluster.find_grain(grain),
+            extensions=extensions,
         )
-    return Result(job, outcome.params, observer.history, outcome.net, outcome.step, folder)
+        for sentence in (outcome.stopped, *outcome.remarks):
+            if sentence:
+                observer.remark(sentence)
+    return Result(
+        job,
+        outcome.params,
+        observer.history,
+        outcome.net,
+        outcome.step,
+        folder,
+        outcome.stopped,
+        tuple(outcome.remarks),
+    )
 
 
 def evaluate(

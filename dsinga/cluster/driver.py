@@ -27,7 +27,7 @@ class Outcome:
     """What a run ends with: the params, the steps done, and the timings in seconds of the last iterations.
 
     ``batchsize`` are the rows that all worker groups together take in a step, ``timings`` are those of group 0.
-    ``stopped`` is why training ended before its last step, "" if it did not; ``remarks`` are sentences of extensions.
+    ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of extensions.
     """
 
     params: Arrays
@@ -86,7 +86,8 @@ def train(
     run.close()
     rows = prepared.topology.groups * prepared.config.readers[Phase.kTrain].batchsize
     step = loop.view.step
-    stopped = loop.view.stopped if step < job.train_steps else ""
+    is_early = loop.view.stopped and step < job.train_steps
+    stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.view.stopped}" if is_early else ""
     return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, loop.view.remarks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from dsinga.errors import UserError
@@ -21,15 +22,28 @@ class BestValue:
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the name of the metric.
         min_delta: by how much a value must be better to count as an improvement, at least 0.
 
-    Raises UserError for another mode, for a negative ``min_delta``, and where "auto" cannot tell.
+    Raises UserError for another mode and for a negative ``min_delta``.
     """
 
     def __init__(self, monitor: str, mode: str = "auto", min_delta: float = 0.0):
+        modes = MonitorMode.__members__
+        if mode not in modes:
+            raise UserError(f"mode must be one of {', '.join(modes)}, not {mode!r}{nearest(str(mode), modes)}")
         if not min_delta >= 0:
             raise UserError(f"min_delta must be at least 0, not {min_delta}")
-        self.higher = _is_higher_better(monitor, mode)
-        self.min_delta = min_delta
+        self.monitor, self.mode, self.min_delta = monitor, mode, min_delta
         self.value: float | None = None
+
+    @functools.cached_property
+    def higher(self) -> bool:
+        """Whether higher values are better; raises UserError where "auto" cannot tell."""
+        if self.mode != "auto":
+            return self.mode == "max"
+        name = self.monitor.rpartition("/")[2]
+        for parts, higher in ((LOWER, False), (HIGHER, True)):
+            if any(part in name for part in parts):
+                return higher
+        raise UserError(f"say whether lower or higher values of {self.monitor!r} are better: mode: min or mode: max")
 
     def is_improved_by(self, value: float) -> bool:
         """Return whether ``value`` is better by more than ``min_delta``; NaN never is."""
@@ -45,16 +59,3 @@ class BestValue:
         if improved:
             self.value = value
         return improved
-
-
-def _is_higher_better(monitor: str, mode: str) -> bool:
-    modes = MonitorMode.__members__
-    if mode not in modes:
-        raise UserError(f"mode must be one of {', '.join(modes)}, not {mode!r}{nearest(str(mode), modes)}")
-    if mode != "auto":
-        return mode == "max"
-    name = monitor.rpartition("/")[2]
-    for parts, higher in ((LOWER, False), (HIGHER, True)):
-        if any(part in name for part in parts):
-            return higher
-    raise UserError(f"say whether lower or higher values of {monitor!r} are better: mode: min or mode: max")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dsinga.checkpoint import separate_arrays
+from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.triggers import OnMetric
 from dsinga.job import AlgType, Job, Phase
@@ -58,6 +59,11 @@ def _check_monitor(
     if not trigger.is_declared and net and _is_known_whole(net, job, phase):
         hint = nearest(trigger.monitor, names) or f"; there are {', '.join(names)}"
         raise extension.error(f"there is no metric {trigger.monitor!r} to monitor{hint}", "monitor")
+    if trigger.best is not None:
+        try:
+            trigger.best.higher  # noqa: B018  raises where the name of the metric does not tell
+        except UserError as error:
+            raise extension.error(str(error), "monitor") from error
 
 
 def _is_known_whole(net: NeuralNet, job: Job, phase: str) -> bool:

@@ -23,9 +23,9 @@ class EarlyStopping(Extension):
     """
 
     def __init__(self, monitor: str, patience: int = 5, min_delta: float = 0.0, mode: str = "auto"):
-        self.trigger = OnMetric(monitor)
         self._monitor = monitor
         self._plateau = Plateau(monitor, patience, mode, min_delta)
+        self.trigger = OnMetric(monitor, self._plateau.best)
 
     def start(self, loop: LoopView) -> None:
         """End a run at once that is resumed where it was stopped, unless patience has grown."""

@@ -52,7 +52,10 @@ class Extension(ABC):
         return UserError(text) if self.conf is None else self.conf.error(text, field)
 
     def start(self, loop: LoopView) -> None:
-        """Prepare for a run, before the first step and after :meth:`load_state`."""
+        """Prepare for a run, before the first step and after :meth:`load_state`.
+
+        A run may be resumed where this extension stopped it: by its state, it decides here whether to stop it again.
+        """
 
     @abstractmethod
     def run(self, loop: LoopView) -> None:

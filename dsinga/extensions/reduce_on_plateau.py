@@ -40,10 +40,10 @@ class ReduceOnPlateau(Extension):
             raise UserError(f"factor must be in (0, 1), not {factor}")
         if cooldown < 0 or min_factor < 0:
             raise UserError(f"cooldown and min_factor must be at least 0, not {cooldown} and {min_factor}")
-        self.trigger = OnMetric(monitor)
         self._monitor = monitor
         self._factor, self._min_factor, self._cooldown = factor, min_factor, cooldown
         self._plateau = Plateau(monitor, patience, mode, min_delta)
+        self.trigger = OnMetric(monitor, self._plateau.best)
         self._cooling = 0
 
     def run(self, loop: LoopView) -> None:

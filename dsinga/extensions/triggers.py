@@ -132,10 +132,13 @@ class EverySeconds(Trigger):
 
 
 class OnMetric(Trigger):
-    """Whenever the metric ``monitor``, such as "val/loss", has been recorded."""
+    """Whenever the metric ``monitor``, such as "val/loss", has been recorded.
 
-    def __init__(self, monitor: str):
-        self.monitor = monitor
+    ``best`` is the best value that the extension compares it with, if it does: it is only checked here.
+    """
+
+    def __init__(self, monitor: str, best: BestValue | None = None):
+        self.monitor, self.best = monitor, best
         self.is_declared = True  # whether the net says that it reports the metric; else the rows must show it
         self._recorded: Trigger | None = None
 
@@ -175,7 +178,7 @@ class WhenBest(OnMetric):
 
     def __init__(self, monitor: str, mode: str = "auto", min_delta: float = 0.0):
         super().__init__(monitor)
-        self.best = BestValue(monitor, mode, min_delta)
+        self.best: BestValue = BestValue(monitor, mode, min_delta)
 
     def due(self, moment: Moment) -> bool:
         """Return whether the metric was recorded at this step and is the best."""

@@ -24,11 +24,12 @@ class History(Sequence[Row]):
     ``history.phase("test")``       the rows of one phase, a History
     ==============================  ==============================================================
 
-    In a notebook it is displayed as curves.
+    In a notebook it is displayed as curves. ``remarks`` are sentences about the run, such as why it stopped early.
     """
 
     def __init__(self, rows: Iterable[Row] = ()):
         self._rows = list(rows)
+        self.remarks: list[str] = []
 
     def append(self, row: Row) -> None:
         """Add a row at the end; the row is not copied."""

@@ -44,6 +44,10 @@ class Progress(ABC):
         """Show a row of the history: of training (every ``disp_freq`` steps), a test or a validation."""
 
     @abstractmethod
+    def remark(self, sentence: str) -> None:
+        """Show a sentence about the run, such as why it stopped early."""
+
+    @abstractmethod
     def close(self) -> None:
         """End the display; its last state stays visible."""
 
@@ -92,6 +96,9 @@ class PlainLines(Progress):
         tail = f"  {self._throughput}" if row["phase"] == "train" else ""
         print(f"{event_line(row, self._throughput.total_steps)}{tail}".rstrip(), file=self._out, flush=True)
 
+    def remark(self, sentence: str) -> None:
+        print(sentence, file=self._out, flush=True)
+
     def close(self) -> None:
         self._out.flush()
 
@@ -120,6 +127,9 @@ class LiveLine(Progress):
         if row["phase"] != "train":
             self._bar.console.print(event_line(row, self._throughput.total_steps), markup=False)
 
+    def remark(self, sentence: str) -> None:
+        self._bar.console.print(sentence, markup=False)
+
     def close(self) -> None:
         self._bar.stop()
 
@@ -133,6 +143,7 @@ class Picture(Progress):
         self._throughput = throughput
         self._name = name
         self._rows = list(earlier)
+        self._remarks: list[str] = []
         self._latest: Row = {"step": max((row["step"] for row in self._rows), default=0)}
         self._draw_time = time.monotonic()
         self._handle = DisplayHandle()
@@ -148,13 +159,17 @@ class Picture(Progress):
     def event(self, row: Row) -> None:
         self._rows.append(row)
 
+    def remark(self, sentence: str) -> None:
+        self._remarks.append(sentence)
+
     def close(self) -> None:
         self._handle.update(self)
 
     def __repr__(self) -> str:
         row = self._latest
         total = self._throughput.total_steps
-        return f"{self._name}: step {row['step']}/{total}  {values(row)}  {self._throughput}".rstrip()
+        state = f"{self._name}: step {row['step']}/{total}  {values(row)}  {self._throughput}".rstrip()
+        return "\n".join([state, *self._remarks])
 
     def _repr_html_(self) -> str:
         return f'{draw_curves(self._rows)}<div style="white-space: pre-wrap">{escape(repr(self))}</div>'

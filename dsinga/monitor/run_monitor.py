@@ -66,10 +66,16 @@ class RunMonitor(contextlib.ExitStack):
         if self._display:
             self._display.update(row)
 
+    def remark(self, sentence: str) -> None:
+        """Add a sentence about the run to the history, and show it."""
+        self.history.remarks.append(sentence)
+        if self._display:
+            self._display.remark(sentence)
+
 
 def rename_old_run(workspace: Path) -> None:
-    """Rename the metrics and checkpoints of an earlier run in the workspace to ``*.old``, replacing older ``*.old``."""
-    for name in ("metrics.jsonl", "checkpoint"):
+    """Rename what an earlier run left in the workspace to ``*.old``, replacing what is called so already."""
+    for name in ("metrics.jsonl", "checkpoint", "best.safetensors"):
         path, old_path = workspace / name, workspace / f"{name}.old"
         if path.exists():
             if old_path.is_dir():

@@ -1,6 +1,6 @@
-"""Contracts for layers, updaters and kernel backends, as pytest classes: subclass one to check your own code.
+"""Contracts for layers, updaters, extensions and kernel backends, as pytest classes to subclass for your own code.
 
-The built-in layers, updaters and backends pass :class:`LayerContract`, :class:`UpdaterContract` and
+The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract` and
 :class:`KernelContract`. The last one also needs hypothesis.
 """
 
@@ -16,17 +16,28 @@ except ModuleNotFoundError as error:
 
 KERNEL_CHECKS = ("arrays", "cases", "crf", "elementwise", "formulas", "images", "sequences")
 
-pytest.register_assert_rewrite("dsinga.testing.layer_parts", "dsinga.testing.layers", "dsinga.testing.updaters")
+CONTRACTS = ("extensions", "layer_parts", "layers", "updaters")
+
+pytest.register_assert_rewrite(*(f"dsinga.testing.{name}" for name in CONTRACTS))
 pytest.register_assert_rewrite(*(f"dsinga.testing.kernel_{name}" for name in KERNEL_CHECKS))
 
+from dsinga.testing.extensions import ExtensionContract  # noqa: E402
 from dsinga.testing.layer_cases import LayerCase  # noqa: E402
 from dsinga.testing.layers import LayerContract  # noqa: E402
+from dsinga.testing.simulated_loop import SimulatedLoop  # noqa: E402
 from dsinga.testing.updaters import UpdaterContract  # noqa: E402
 
 if TYPE_CHECKING:
     from dsinga.testing.kernels import KernelContract
 
-__all__ = ["KernelContract", "LayerCase", "LayerContract", "UpdaterContract"]
+__all__ = [
+    "ExtensionContract",
+    "KernelContract",
+    "LayerCase",
+    "LayerContract",
+    "SimulatedLoop",
+    "UpdaterContract",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -147,7 +147,6 @@ def not_one(conf):
     [
         ('user_type: "Countng"', "job.conf:1: no extension is registered as 'Countng'; did you mean 'Counting'"),
         ('user_type: "NotOne"', "job.conf:1: extension 'NotOne' must be a subclass of dsinga.extensions.Extension"),
-        ('type: kKeepBest monitor: "val/oddness"', "job.conf:1: extension kKeepBest: say whether lower or higher"),
         ('type: kStopOnTime time: "soon"', "job.conf:1: extension kStopOnTime: 'soon' is no time to stop after; give"),
     ],
 )

@@ -151,7 +151,7 @@ def test_the_name_of_a_metric_says_which_values_are_better(monitor: str, higher:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: BestValue("val/oddness"), "say whether lower or higher values of 'val/oddness' are better"),
+        (lambda: BestValue("val/oddness").higher, "say whether lower or higher values of 'val/oddness' are better"),
         (lambda: BestValue("val/loss", "mix"), "mode must be one of auto, min, max, not 'mix'; did you mean"),
         (lambda: BestValue("val/loss", min_delta=-1), "min_delta must be at least 0, not -1"),
         (lambda: EverySteps(0), "a freq of at least 1"),

@@ -1,0 +1,100 @@
+"""ExtensionContract: the checks that every extension of the training loop must pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga.checkpoint import separate_arrays
+from dsinga.extensions import Extension
+from dsinga.testing.simulated_loop import SimulatedLoop
+
+
+class ExtensionContract:
+    """The checks that every extension must pass; a subclass, named ``Test...``, creates an extension.
+
+    An extension must: keep in its state whatever its later actions depend on, so that a run that goes on from any
+    checkpoint does what an unbroken one does (one that has stopped the run stops it again in ``start``); begin anew
+    with an empty state, so that one object serves several runs; and keep the state in plain values and arrays. The runs
+    are simulated, without a cluster: 200 steps, rows of "train" every 5 and of "val" every 10, with metrics that
+    :meth:`metrics_of` gives.
+
+    >>> from dsinga.extensions import EarlyStopping
+    >>> from dsinga.testing import ExtensionContract
+    >>> class TestEarlyStopping(ExtensionContract):  # in a file test_early_stopping.py, run by pytest
+    ...     def create(self):
+    ...         return EarlyStopping("val/loss", patience=3)
+    """
+
+    def create(self) -> Extension:
+        """Return a new extension; the subclass defines it."""
+        pytest.skip("the test class creates no extension")
+
+    def metrics_of(self, phase: str, step: int) -> Mapping[str, float]:
+        """Return the metrics of a phase at a step: a loss that falls in waves up to step 100 and rises after it."""
+        loss = 1 + abs(step - 100) / 50 + 0.3 * math.cos(step)
+        return {"loss": loss, "accuracy": 1 / loss}
+
+    def simulate(self, extension: Extension, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
+        """Return a simulated run with the extension, from its beginning or from a checkpoint."""
+        return SimulatedLoop([extension], self.metrics_of).run(checkpoint)
+
+    def test_a_resumed_run_does_what_an_unbroken_one_does(self) -> None:
+        """A run that goes on from any checkpoint has the history, the rates and the result of an unbroken one."""
+        unbroken = self.simulate(self.create())
+        assert unbroken.checkpoints
+        for step, checkpoint in unbroken.checkpoints.items():
+            assert_same_run(self.simulate(self.create(), checkpoint), unbroken, f"resumed after {step} steps")
+
+    def test_one_object_serves_several_runs(self) -> None:
+        """Nothing of a run is left when the next one begins."""
+        extension = self.create()
+        first, second = self.simulate(extension), self.simulate(extension)
+        assert_same_run(second, first, "in a second run of one object")
+
+    def test_looking_at_the_state_changes_nothing(self) -> None:
+        """A run does the same whether it writes checkpoints or not."""
+        seldom = SimulatedLoop([self.create()], self.metrics_of, checkpoint_freq=1000).run()
+        assert_same_run(seldom, self.simulate(self.create()), "without checkpoints on the way")
+
+    def test_an_empty_state_is_that_of_a_new_run(self) -> None:
+        """After ``load_state({})``, the state is that of a new object."""
+        extension, new = self.create(), self.create()
+        self.simulate(extension)
+        extension.load_state({})
+        extension.trigger.load_state({})
+        new.load_state({})
+        assert_same_state(extension.state_dict(), new.state_dict())
+        assert extension.trigger.state_dict() == new.trigger.state_dict()
+
+    def test_the_state_can_be_saved(self) -> None:
+        """The state consists of plain values and arrays, before a run and after it."""
+        extension = self.create()
+        separate_arrays(extension.state_dict())
+        self.simulate(extension)
+        separate_arrays(extension.state_dict())
+
+
+def assert_same_run(run: SimulatedLoop, expected: SimulatedLoop, when: str) -> None:
+    """Assert that two runs have the same end, history, learning rates and result."""
+    assert (run.step, run.stopped) == (expected.step, expected.stopped), when
+    assert run.rows == expected.rows, when
+    assert run.rate_factors == expected.rate_factors, when
+    assert run.remarks == expected.remarks, when
+    np.testing.assert_array_equal(run.result, expected.result, err_msg=when)
+    last, expected_last = run.checkpoints.get(run.step), expected.checkpoints[run.step]
+    if last is not None:
+        assert_same_state(last["extensions"], expected_last["extensions"])
+
+
+def assert_same_state(state: Any, expected: Any) -> None:
+    """Assert that two states, nested dicts of plain values and arrays, are the same."""
+    data, arrays = separate_arrays(state)
+    expected_data, expected_arrays = separate_arrays(expected)
+    assert data == expected_data
+    for name, array in expected_arrays.items():
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
