@@ -165,10 +165,10 @@ class TestStreams:
         monkeypatch.setattr(emulated_cupy.Event, "done", False)
         worker.download(worker.asarray(normal(2, 3)))
         worker.upload(normal(2, 3)).result()
-        assert len(worker.streams._held) == 3  # what comes down; what is staged; what the stream up brought
+        assert len(worker.streams._references) == 3  # the download, the staged host copy, the copy of the stream up
         monkeypatch.setattr(emulated_cupy.Event, "done", True)
         worker.download(worker.asarray(normal(1)))
-        assert not worker.streams._held
+        assert not worker.streams._references
 
     def test_arrays_where_they_are_wanted_are_not_copied(self, worker):
         here, there = normal(2), worker.asarray(normal(2))

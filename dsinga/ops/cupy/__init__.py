@@ -1,4 +1,4 @@
-"""The cupy backend: kernels on NVIDIA GPUs, by our own CUDA sources (``*.cu``), cuBLAS and cuDNN.
+"""The cupy backend: kernels on NVIDIA GPUs, by CUDA sources of this package (``*.cu``), cuBLAS and cuDNN.
 
 Importing its modules raises UserError where CuPy, a device or a new enough driver is missing.
 """

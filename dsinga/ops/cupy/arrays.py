@@ -1,4 +1,4 @@
-"""Arrays on the device and how they lie: images channels-last, all else in rows."""
+"""Arrays on the device and their layouts: images are channels-last, all others C-contiguous."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def empty_image(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def is_channels_last(x: Array) -> bool:
-    """Whether x is an image that lies channels-last, without gaps."""
+    """Whether x is an image whose channels-last memory has no gaps."""
     return x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
 
 
 def dense(x: Array) -> Array:
-    """Return x if it lies without gaps, in rows or channels-last, else a copy in rows."""
+    """Return x if it is C-contiguous or a channels-last image, else a C-contiguous copy."""
     return x if x.flags.c_contiguous or is_channels_last(x) else cupy.ascontiguousarray(x)
 
 
 def empty_like(x: Array) -> Array:
-    """Return an uninitialised array that lies like x, which is dense."""
+    """Return an uninitialised array with the layout of x, which is dense."""
     return cupy.empty(x.shape, x.dtype) if x.flags.c_contiguous else empty_image(x.shape, x.dtype)
 
 
 def aligned(x: Array, model: Array) -> Array:
-    """Return x with the dtype of ``model`` and lying like it, which is dense."""
+    """Return x with the dtype and layout of ``model``, which is dense."""
     same = x.flags.c_contiguous if model.flags.c_contiguous else is_channels_last(x)
     if same and x.dtype == model.dtype:
         return x
@@ -61,7 +61,7 @@ def aligned(x: Array, model: Array) -> Array:
 
 
 class CupyArrays(Ops):
-    """What takes records and params to the device and back."""
+    """Conversions of arrays, and records as images."""
 
     xp = cupy
 
@@ -70,11 +70,11 @@ class CupyArrays(Ops):
         self._constants: dict[tuple[Any, ...], tuple[Any, Array]] = {}
 
     def asarray(self, array: Any) -> Array:
-        """Return an array of the device as it is, of the host a copy, which is in order with the kernels."""
+        """Return a device array unchanged, and a copy of a host array, which is ordered with the kernels."""
         return cupy.asarray(array)
 
     def to_numpy(self, array: Array) -> Array:
-        """Return an array of the host as it is, of the device a copy: it waits for the kernels called so far."""
+        """Return a host array unchanged, and a copy of a device array, for which it waits until kernels have ended."""
         return array.get() if isinstance(array, cupy.ndarray) else np.asarray(array)
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
@@ -94,7 +94,7 @@ class CupyArrays(Ops):
         return result if array.ndim == 4 else result.reshape(array.shape)
 
     def _constant(self, value: Any, scale: float | None, record: tuple[int, ...]) -> Array | None:
-        """Return a mean, or a factor ``scale``/value, that broadcasts against an image, on the device, once for all."""
+        """Return a mean, or a factor ``scale``/value, that broadcasts against an image, from a cache on the device."""
         if value is None:
             return None
         key = id(value), scale, record
@@ -108,22 +108,22 @@ class CupyArrays(Ops):
             self._constants[key] = (
                 value,
                 cupy.asarray(np.ascontiguousarray(numbers)),
-            )  # keeps its id
+            )  # keeps a reference to value, so that its id stays unique
         return self._constants[key][1]
 
     def flatten(self, x: Array) -> Array:
-        return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which an empty batch leaves open
+        return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def unflatten(self, x: Array, shape: tuple[int, ...]) -> Array:
         x = x.reshape(shape)
         return to_image(to_rows(x)) if x.ndim == 4 else x
 
     def set_threads(self, count: int) -> None:
-        """Do nothing: what a kernel may use is the device."""
+        """Do nothing: kernels use the whole device."""
 
 
 def _steps(constant: Array | None, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return by how many numbers a constant goes on along each axis of ``shape``, 0 where it is broadcast."""
+    """Return the strides of a constant along each axis of ``shape``, in numbers; 0 where it is broadcast."""
     return (
         (0, 0, 0)
         if constant is None

@@ -1,7 +1,7 @@
 // One step of a recurrent cell, for n numbers of the new output at once, forward and backward: the formulas of numpy_cells.py.
 //
-// A row of `gates` has the gates of one row of the batch next to each other, `size` numbers each; the two products are
-// in them already. A state is a row of `size` numbers, of an LSTM two such rows, h and then c.
+// A row of `gates` has the gates of one row of the batch next to each other, `size` numbers each; they already hold the
+// sums of the two products. A state is a row of `size` numbers, of an LSTM two such rows, h and then c.
 
 #define STEP const REAL* before, REAL* now, REAL* gates, Index size, Index n
 #define STEP_GRAD \
@@ -18,7 +18,7 @@ KERNEL rnn_grad(STEP_GRAD) {
     }
 }
 
-// In a row lie c, z, r, s: s is the state's product for c.
+// The gates of a row are c, z, r, s: s is the product of the state for c.
 KERNEL gru(STEP) {
     FOR_EACH(i, n) {
         const Index row = i / size, unit = i % size;
@@ -47,7 +47,7 @@ KERNEL gru_grad(STEP_GRAD) {
     }
 }
 
-// In a row lie i, f, g, o.
+// The gates of a row are i, f, g, o.
 KERNEL lstm(STEP) {
     FOR_EACH(i, n) {
         const Index row = i / size, unit = i % size;
@@ -81,7 +81,7 @@ KERNEL lstm_grad(STEP_GRAD) {
     }
 }
 
-// Rows of n numbers by their places: packed[i] = x[places[i]], and back, where x is 0 but for these rows.
+// Rows of n numbers by their places: packed[i] = x[places[i]], and back; all other rows of x are 0.
 KERNEL pack(const REAL* x, const long long* places, REAL* packed, Index n, Index total) {
     FOR_EACH(i, total) packed[i] = x[places[i / n] * n + i % n];
 }

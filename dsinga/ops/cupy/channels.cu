@@ -10,7 +10,7 @@ template <typename Value> __device__ void sum_columns(Value value, double* parti
     double sum = 0;
     if (column < c)
         for (Index row = first + group; row < last; row += 8) sum += value(row * c + column, column);
-    __syncthreads();  // the sums of the call before have been read
+    __syncthreads();  // the sums of the previous call have been read
     sums[group][lane] = sum;
     __syncthreads();
     if (group == 0 && column < c) {
@@ -19,7 +19,7 @@ template <typename Value> __device__ void sum_columns(Value value, double* parti
     }
 }
 
-// Several rows may lie in one, so that there are more columns than channels: those of channel 0, 1, ..., 0, 1, ...
+// Several rows may be joined to one; its columns are then of the channels 0, 1, ..., 0, 1, ...
 
 KERNEL sums_of(const REAL* x, double* partial, Index rows, Index stretch, Index c) {
     sum_columns([=](Index i, Index) { return (double)x[i]; }, partial, rows, stretch, c);
@@ -51,7 +51,7 @@ KERNEL sums_of_gradients(
     sum_columns([=](Index i, Index) { return dy[i] * (x[i] - middle) * inverse; }, partial_along, rows, stretch, c);
 }
 
-// Sums of the `count` rows of `partial` times `factor`, as float64 and as REAL, whichever is wanted; one block a column.
+// Sums of the `count` rows of `partial` times `factor`, as float64, REAL or both; one block a column.
 KERNEL add_partial(const double* partial, double* total, REAL* rounded, double factor, Index count, Index c) {
     double sum = 0;
     FOR_COLUMN(row, count) sum += partial[row * c + blockIdx.x];
@@ -74,7 +74,7 @@ KERNEL lrn(const REAL* x, REAL* y, REAL* norm, Index half, double scale, double 
     }
 }
 
-// What each channel gives its neighbours in the gradient, dy·x·norm^(-beta - 1), and itself, dy·norm^-beta.
+// The share of each channel in the gradients of its neighbours, dy·x·norm^(-beta - 1), and in its own, dy·norm^-beta.
 KERNEL lrn_shares(const REAL* x, const REAL* norm, const REAL* dy, REAL* share, REAL* dx, double beta, Index n) {
     FOR_EACH(i, n) {
         const REAL own = dy[i] * pow(norm[i], -(REAL)beta);
@@ -92,7 +92,7 @@ KERNEL lrn_grad(const REAL* x, const REAL* share, REAL* dx, Index half, double f
     }
 }
 
-// Of n channels: what batch normalisation multiplies by and adds, and the constants of its gradient.
+// For n channels: factor and shift of batch normalisation, and the constants of its gradient.
 KERNEL batch_norm_affine(
     const REAL* scale, const REAL* bias, const double* mean, const double* variance, REAL* factor, REAL* shift,
     double epsilon, Index n

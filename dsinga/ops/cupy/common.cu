@@ -1,16 +1,16 @@
-// What every file of kernels begins with. REAL is float or double, set when a file is compiled.
+// Included before every file of kernels. REAL is float or double, set when a file is compiled.
 //
-// Numbers come as long long and double, as Python's do. Images lie channels-last: a row is a pixel, C numbers long.
+// Arguments that are numbers are long long and double. Images are channels-last: a row is a pixel, C numbers long.
 
 typedef long long Index;
 
 #define KERNEL extern "C" __global__ void
 
-// Run over 0 ... n - 1 with however many threads there are.
+// Loop over 0 ... n - 1 with all threads of the grid.
 #define FOR_EACH(i, n) \
     for (Index i = blockIdx.x * (Index)blockDim.x + threadIdx.x; i < (n); i += (Index)gridDim.x * blockDim.x)
 
-// Run over the places of one row with the threads of one block.
+// Loop over the columns of one row with the threads of one block.
 #define FOR_COLUMN(j, n) for (Index j = threadIdx.x; j < (n); j += blockDim.x)
 
 __device__ inline REAL logistic(REAL x) { return 1 / (1 + exp(-x)); }  // exp may be infinite: the inverse is 0

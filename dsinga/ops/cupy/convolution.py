@@ -1,4 +1,4 @@
-"""Convolution: by cuDNN where it has a plan for it, else as matrix products (im2col, cuBLAS)."""
+"""Convolution by cuDNN where it has a plan, else by matrix products (im2col, cuBLAS)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _elementwise = Source("elementwise")
 
 
 class CupyConvolution(Ops):
-    """Convolutions of channels-last images; filters are laid out likewise for the time of a call."""
+    """Convolutions of channels-last images; filters are copied to channels-last memory during a call."""
 
     blas: Blas
     plans: ConvolutionPlans
@@ -39,7 +39,7 @@ class CupyConvolution(Ops):
         self, x: Array, w: Array, dy: Array, stride: Pair, pad: Pair, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         shapes = x.shape, w.shape, dy.shape, stride, pad
-        dy = to_image(to_rows(dy))  # once for all that follows
+        dy = to_image(to_rows(dy))  # copied once for all kernels below
         dw = self._by_cudnn("wgrad", *shapes, x, dy)
         if dw is None:
             product = self.blas.multiply(by_channel(dy).T, _to_columns(x, w.shape, dy.shape, stride, pad))
@@ -65,13 +65,13 @@ class CupyConvolution(Ops):
         left: Array,
         right: Array,
     ) -> Array | None:
-        """Return what cuDNN computes of channels-last copies of ``left`` and ``right``, None where it does not."""
+        """Return the convolution of channels-last copies of ``left`` and ``right`` by cuDNN; None if it has no plan."""
         if left.dtype != np.float32 or not (left.size and right.size):
             return None
         problem = ConvolutionProblem(direction, x, w, y, (stride[0], stride[1]), (pad[0], pad[1]), self.blas.bf16)
-        rows = [to_rows(one) for one in (left, right)]
+        rows = [to_rows(array) for array in (left, right)]
         if problem.bf16:
-            rows = [to_bfloat16(one) for one in rows]
+            rows = [to_bfloat16(array) for array in rows]
         result = self.plans.run(problem, *rows)
         return from_bfloat16(result) if result is not None and result.dtype == np.uint16 else result
 
@@ -92,7 +92,7 @@ def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Pair, 
 def _from_columns(
     columns: Array, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], stride: Pair, pad: Pair
 ) -> Array:
-    """Return the sums of what the columns have for each pixel of an image of shape ``x``."""
+    """Return col2im: for each pixel of an image of shape ``x`` the sum of its numbers in the columns."""
     dx = empty_image(x, columns.dtype)
     windows.each("from_columns", dx.dtype, dx.size, columns, dx, *geometry(x, y[2:], (w[2], w[3]), stride, pad))
     return dx

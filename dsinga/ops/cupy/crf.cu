@@ -1,6 +1,6 @@
-// Linear-chain conditional random fields: one block a sequence of x (B, T, K), walking through its steps.
+// Linear-chain conditional random fields: one block for each sequence of x (B, T, K), one step after the other.
 //
-// Each thread has the tags j, j + threads, ...; `shared` holds two numbers for each tag.
+// Each thread computes the tags j, j + threads, ...; `shared` holds two numbers for each tag.
 
 extern __shared__ double memory[];
 
@@ -31,7 +31,7 @@ KERNEL crf(
     for (Index t = 0; t < length; ++t) {
         FOR_COLUMN(j, k)
             forward[t * k + j] = x[t * k + j] + (t ? log_sum(before, transitions + j, k, k) : start[j]);
-        __syncthreads();  // all have read the step before
+        __syncthreads();  // all threads have read the previous step
         FOR_COLUMN(j, k) before[j] = forward[t * k + j];
         __syncthreads();
     }
@@ -42,12 +42,12 @@ KERNEL crf(
     loss[blockIdx.x] = log_z[blockIdx.x] - score;
 }
 
-// dx[t] = P(tag at t | x) less the tag itself; counts (B, K, K) are the expected transitions less those of the tags.
+// dx[t] = P(tag at t | x) minus 1 at the tag; counts (B, K, K) are the expected transitions minus those of the tags.
 KERNEL crf_grad(
     const REAL* x, const long long* tags, const REAL* transitions, const REAL* forward, const REAL* log_z, REAL* dx,
     REAL* counts, Index steps, Index k
 ) {
-    REAL *p = (REAL*)memory, *rest = p + k;  // P(tag at t), and forward less x, what reaches a tag
+    REAL *p = (REAL*)memory, *rest = p + k;  // P(tag at t), and forward minus x
     x += blockIdx.x * steps * k;
     forward += blockIdx.x * steps * k;
     dx += blockIdx.x * steps * k;
@@ -72,7 +72,7 @@ KERNEL crf_grad(
                 counts[i * k + j] += pair - (tags[t - 1] == i && tags[t] == j ? (REAL)1 : (REAL)0);
                 sum += pair;
             }
-            dx[(t - 1) * k + i] = sum;  // kept here until all have read p
+            dx[(t - 1) * k + i] = sum;  // stored here until all threads have read p
         }
         __syncthreads();
         FOR_COLUMN(i, k) p[i] = dx[(t - 1) * k + i];
@@ -80,14 +80,14 @@ KERNEL crf_grad(
     }
 }
 
-// Viterbi's algorithm: came[t, j] is the best tag before j at t; ties go to the lower tag.
+// Viterbi's algorithm: best_before[t, j] is the best tag before j at t; ties go to the lower tag.
 KERNEL crf_decode(
-    const REAL* x, const long long* lengths, const REAL* transitions, const REAL* start, int* came, long long* tags,
+    const REAL* x, const long long* lengths, const REAL* transitions, const REAL* start, int* best_before, long long* tags,
     Index steps, Index k
 ) {
     REAL *best = (REAL*)memory, *next = best + k;
     x += blockIdx.x * steps * k;
-    came += blockIdx.x * steps * k;
+    best_before += blockIdx.x * steps * k;
     tags += blockIdx.x * steps;
     const Index length = min((Index)lengths[blockIdx.x], steps);
     for (Index t = length + threadIdx.x; t < steps; t += blockDim.x) tags[t] = -1;
@@ -102,7 +102,7 @@ KERNEL crf_decode(
                 const REAL score = best[i] + transitions[i * k + j];
                 if (score > most) most = score, from = i;
             }
-            came[t * k + j] = (int)from;
+            best_before[t * k + j] = (int)from;
             next[j] = most + x[t * k + j];
         }
         __syncthreads();
@@ -114,6 +114,6 @@ KERNEL crf_decode(
     for (Index j = 1; j < k; ++j) if (best[j] > best[found]) found = j;
     for (Index t = length - 1; t >= 0; --t) {
         tags[t] = found;
-        if (t) found = came[t * k + found];
+        if (t) found = best_before[t * k + found];
     }
 }

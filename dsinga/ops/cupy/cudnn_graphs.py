@@ -1,8 +1,8 @@
-"""Convolutions as graphs of cuDNN: what is to be computed, the plan that computes it, and a cache of plans.
+"""Convolutions as graphs of cuDNN: the problem, the plan that computes it, and a cache of plans.
 
-Every plan is for fixed shapes, strides and types. The library's heuristics choose among its engines; those that would
-round factors where the precision does not allow it, or that add up in changing order, are ruled out by what cuDNN notes
-of each (the second rule gives way if nothing else is left).
+Every plan is for fixed shapes, strides and types. The library's heuristics choose among its engines. By the numerical
+notes of each engine, those that round factors although the precision forbids it, or whose sums have no fixed order, are
+excluded; the latter are used if there is no other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLANS = 512  # of one worker; a net has three for each convolution
 
 
 class ConvolutionProblem(NamedTuple):
-    """One convolution: what is wanted of which shapes (B, C, H, W), (F, C, kh, kw), (B, F, H', W')."""
+    """One convolution: its direction, and the shapes x (B, C, H, W), w (F, C, kh, kw) and y (B, F, H', W')."""
 
     direction: Direction
     x: tuple[int, ...]
@@ -36,12 +36,12 @@ class ConvolutionProblem(NamedTuple):
 
     @property
     def result(self) -> tuple[int, ...]:
-        """The shape of what is wanted."""
+        """The shape of the result."""
         return {"fprop": self.y, "dgrad": self.x, "wgrad": self.w}[self.direction]
 
 
 class ConvolutionPlan(NamedTuple):
-    """A graph that can be run: its two tensors in, the one out, and the bytes of workspace that it needs."""
+    """A graph that can be run: its two input tensors and its output, and the bytes of workspace that it needs."""
 
     graph: Any
     tensors: tuple[Any, Any, Any]
@@ -49,7 +49,7 @@ class ConvolutionPlan(NamedTuple):
 
 
 class ConvolutionPlans:
-    """The plans of one worker, its handle, and which stream that is set to. Any thread may use it, one at a time."""
+    """The plans and the cuDNN handle of one worker; any thread may use it, one at a time."""
 
     def __init__(self, precision: str):
         self._precision = precision
@@ -59,10 +59,10 @@ class ConvolutionPlans:
         self._lock = threading.Lock()
 
     def run(self, problem: ConvolutionProblem, left: Array, right: Array) -> Array | None:
-        """Return the result, laid out as the problem says; None where cuDNN has no plan for it, or is not installed.
+        """Return the result in the problem's layout; None if cuDNN has no plan for it, or is not installed.
 
-        ``left`` and ``right`` are what the direction takes, in the order x, w, dy, laid out as the problem says, in
-        float32, or bfloat16 in uint16, and so does the result.
+        ``left`` and ``right`` are the inputs of the direction in the order x, w, dy, in the problem's layout. They, and
+        the result, are float32, or bfloat16 stored as uint16.
         """
         if self._frontend is None:
             return None
@@ -88,48 +88,51 @@ class ConvolutionPlans:
         return self._plans[problem]
 
     def _make(self, problem: ConvolutionProblem) -> ConvolutionPlan | None:
-        """Return a plan that adds up in a fixed order, else one that does not, else None, warning why."""
+        """Return a plan whose sums have a fixed order, else any plan, else None with a warning that says why."""
         for ordered in (True, False):
             try:
                 return self._build(problem, ordered)
-            except (self._frontend.cudnnGraphNotSupportedError, RuntimeError) as error:  # the backend's own are these
+            except (
+                self._frontend.cudnnGraphNotSupportedError,
+                RuntimeError,
+            ) as error:  # the second is the backend's
                 reason = error
-        _log.warning("cuDNN has no plan for %s, so that products of cuBLAS compute it: %s", problem, reason)
+        _log.warning("cuDNN has no plan for %s; matrix products of cuBLAS compute it: %s", problem, reason)
         return None
 
     def _build(self, problem: ConvolutionProblem, ordered: bool) -> ConvolutionPlan:
         types, notes = self._frontend.data_type, self._frontend.numerical_note
-        given = types.BFLOAT16 if problem.bf16 else types.FLOAT
+        dtype = types.BFLOAT16 if problem.bf16 else types.FLOAT
         graph = self._frontend.pygraph(
-            io_data_type=given,
+            io_data_type=dtype,
             intermediate_data_type=types.FLOAT,
             compute_data_type=types.FLOAT,
             handle=self._handle,
         )
-        tensors = describe(graph, problem, given)
+        tensors = describe(graph, problem, dtype)
         result = tensors[2]
         result.set_output(True)
-        result.set_data_type(given)
+        result.set_data_type(dtype)
         result.set_dim(list(problem.result))
         result.set_stride(strides(problem.result, problem.channels_last))
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([self._frontend.heur_mode.A, self._frontend.heur_mode.FALLBACK])
-        ruled_out = [notes.NONDETERMINISTIC] if ordered else []
+        excluded = [notes.NONDETERMINISTIC] if ordered else []
         if not problem.bf16:
-            ruled_out += [notes.DOWN_CONVERT_INPUTS]
-            ruled_out += [notes.TENSOR_CORE] if self._precision == "float32" else []
-        graph.deselect_numeric_notes(ruled_out)
+            excluded += [notes.DOWN_CONVERT_INPUTS]
+            excluded += [notes.TENSOR_CORE] if self._precision == "float32" else []
+        graph.deselect_numeric_notes(excluded)
         graph.check_support()
         graph.build_plans(self._frontend.build_plan_policy.HEURISTICS_CHOICE)
         return ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()))
 
 
-def describe(graph: Any, problem: ConvolutionProblem, given: Any) -> tuple[Any, Any, Any]:
-    """Put the convolution into a graph; return its tensors in, in the order x, w, dy, and the one out."""
+def describe(graph: Any, problem: ConvolutionProblem, dtype: Any) -> tuple[Any, Any, Any]:
+    """Add the convolution to a graph; return its input tensors, in the order x, w, dy, and its output."""
 
     def tensor(name: str, shape: tuple[int, ...]) -> Any:
-        return graph.tensor(name=name, dim=list(shape), stride=strides(shape, problem.channels_last), data_type=given)
+        return graph.tensor(name=name, dim=list(shape), stride=strides(shape, problem.channels_last), data_type=dtype)
 
     geometry = {"padding": list(problem.pad), "stride": list(problem.stride), "dilation": [1, 1]}
     if problem.direction == "fprop":
@@ -143,7 +146,7 @@ def describe(graph: Any, problem: ConvolutionProblem, given: Any) -> tuple[Any, 
 
 
 def strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
-    """Return the strides, in numbers, of an image or filters of that shape, without gaps."""
+    """Return the strides, in numbers, of an image or of filters without gaps."""
     _, channels, height, width = shape
     if channels_last:
         return [channels * height * width, 1, width * channels, channels]

@@ -1,4 +1,4 @@
-"""The cupy backend, assembled: the process's own, and one for each worker."""
+"""The class of the cupy backend, assembled from its families of kernels; each worker has an instance."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class CupyOps(
     CupyLookup,
     CupyUpdate,
 ):
-    """All kernels on one GPU, in float32, or float64 where given it. Images that it makes have channels-last strides.
+    """All kernels on one GPU, in float32, or float64 for float64 arguments; images that it makes are channels-last.
 
-    Without ``own`` streams it computes on the default stream, for all threads. Arrays of one worker are not for
-    another: what goes from one to the other is in host memory.
+    Without ``own_streams`` it computes on the default stream, for all threads. Workers do not share arrays of the
+    device; they exchange them through host memory.
     """
 
     name = "cupy"
 
-    def __init__(self, device: int = 0, precision: str = "float32", own: bool = False):
+    def __init__(self, device: int = 0, precision: str = "float32", own_streams: bool = False):
         super().__init__()
-        self.device, self.precision, self._own = device, precision, own
-        self.streams, self.blas, self.plans = Streams(device, own), Blas(precision), ConvolutionPlans(precision)
+        self.device, self.precision, self._own_streams = device, precision, own_streams
+        self.streams, self.blas, self.plans = Streams(device, own_streams), Blas(precision), ConvolutionPlans(precision)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CupyOps, (self.device, self.precision, self._own)
+        return CupyOps, (self.device, self.precision, self._own_streams)
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         count = self.device_count()
@@ -57,7 +57,7 @@ class CupyOps(
             raise UserError(f"there is no GPU {device}: this process sees {count}, counted from 0")
         if precision not in PRECISIONS:
             raise UserError(f"there is no precision {precision!r} (known: {', '.join(PRECISIONS)})")
-        return CupyOps(device or 0, precision, own=True)
+        return CupyOps(device or 0, precision, own_streams=True)
 
     def device_count(self) -> int:
         return int(cupy.cuda.runtime.getDeviceCount())
@@ -82,7 +82,7 @@ class CupyOps(
         self.streams.synchronize()
 
     def free_memory(self) -> int | None:
-        """What the device has free, and what this process's pool has taken of it and not given out."""
+        """Return the free bytes of the device plus those that this process's pool holds unused."""
         with self.streams.device:
             free, _ = cupy.cuda.runtime.memGetInfo()
             return int(free + cupy.get_default_memory_pool().free_bytes())

@@ -45,7 +45,7 @@ KERNEL batch_norm_grad(
     FOR_EACH(i, n) dx[i] = factor[i % c] * (dy[i] + slope[i % c] * x[i] + shift[i % c]);
 }
 
-// Every row of y, c numbers long, becomes b, or has b added to it.
+// Set every row of y, c numbers long, to b, or add b to it.
 KERNEL fill_rows(const REAL* b, REAL* y, Index c, Index n) {
     FOR_EACH(i, n) y[i] = b[i % c];
 }

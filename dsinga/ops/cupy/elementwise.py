@@ -1,4 +1,4 @@
-"""Elementwise kernels and softmax: one launch each, on one run of numbers, whatever their layout."""
+"""Elementwise kernels and softmax, by one launch each on arrays seen as one flat run of numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLT_MIN = float(np.finfo(np.float32).tiny)
 
 
 def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] = ()) -> Array:
-    """Run an elementwise kernel on arrays of one shape; the result lies like x and has its dtype."""
+    """Run an elementwise kernel on arrays of one shape; the result has the layout and dtype of x."""
     x = dense(x)
     result = empty_like(x)
     arguments = (*(aligned(other, x) for other in others), result, *map(float, constants))
@@ -66,9 +66,9 @@ class CupyElementwise(Ops):
 
     def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, Any, Any]:
         p = self.softmax(x)
-        each = cupy.empty((2, len(p)), np.float64)
-        _rows.rows("label_loss", p.dtype, len(p), p, int64(labels), each[0], each[1], FLT_MIN, int(topk), p.shape[1])
-        sums = each.sum(axis=1)
+        rows = cupy.empty((2, len(p)), np.float64)  # the loss and the hit of each row
+        _rows.rows("label_loss", p.dtype, len(p), p, int64(labels), rows[0], rows[1], FLT_MIN, int(topk), p.shape[1])
+        sums = rows.sum(axis=1)
         return p, sums[0], sums[1]
 
     def softmax_loss_grad(self, p: Array, labels: Array, factor: float) -> Array:
@@ -79,9 +79,9 @@ class CupyElementwise(Ops):
 
     def hits(self, scores: Array, labels: Array, topk: int) -> Any:
         scores = cupy.ascontiguousarray(scores)
-        each, sizes = cupy.empty(len(scores), np.float64), (int(topk), scores.shape[1])
-        _rows.rows("label_loss", scores.dtype, len(scores), scores, int64(labels), None, each, FLT_MIN, *sizes)
-        return each.sum()
+        hits, sizes = cupy.empty(len(scores), np.float64), (int(topk), scores.shape[1])
+        _rows.rows("label_loss", scores.dtype, len(scores), scores, int64(labels), None, hits, FLT_MIN, *sizes)
+        return hits.sum()
 
     def bernoulli(self, p: Array, uniform: Array) -> Array:
         p = cupy.ascontiguousarray(p)

@@ -1,7 +1,7 @@
 // Records of any type as float32 images: (x - mean)·factor, laid out channels-last.
 //
-// x, mean and factor have a step for each of image, channel, row and column; those of mean and factor may be 0, and so
-// may mean and factor themselves be missing.
+// x, mean and factor have a stride for each of image, channel, row and column. Strides of mean and factor may be 0; mean
+// and factor may be null.
 
 #define STEPS(name) Index name##_c, Index name##_h, Index name##_w
 

@@ -1,4 +1,4 @@
-"""Our CUDA kernels: one source file for each family, compiled by NVRTC when first called, and how they are launched."""
+"""The CUDA kernels of this package: one source file for each family, compiled by NVRTC when first called."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import numpy as np
 from dsinga.ops.cupy.library import cupy
 
 THREADS = 256
-BLOCKS = 4096  # above, a thread does several numbers: some 30 blocks for each multiprocessor of a large GPU
-ROW_THREADS = 128  # of a block that has one row; whole warps
+BLOCKS = 4096  # at most, some 30 for each multiprocessor of a large GPU; beyond, a thread computes several numbers
+ROW_THREADS = 128  # of a block that computes one row; whole warps
 
 _COMMON = (Path(__file__).parent / "common.cu").read_text()
 _REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
 class Source:
-    """One ``.cu`` file, behind a ``prologue`` of macros.
+    """The kernels of one ``.cu`` file, compiled with a ``prologue`` of macros before it.
 
-    Its kernels take arrays, numbers as long long or double, and None for a missing array.
-
-    What a call launches runs on the current stream of the calling thread. CuPy keeps what was compiled, on disk too.
+    Their arguments are arrays, numbers (long long or double), and None for a missing array. Launches are on the current
+    stream of the calling thread. CuPy caches compiled kernels, on disk too.
     """
 
     def __init__(self, name: str, prologue: str = ""):
@@ -30,32 +29,32 @@ class Source:
         self._kernels: dict[tuple[str, np.dtype], Any] = {}
 
     def code(self) -> str:
-        """Return what is compiled."""
+        """Return the source text that is compiled."""
         return _COMMON + self._prologue + self._path.read_text()
 
     def each(self, kernel: str, dtype: np.dtype, count: int, *arguments: Any) -> None:
         """Run a kernel of ``FOR_EACH``, whose last argument is ``count``."""
         if count:
             blocks = min(-(-count // THREADS), BLOCKS)
-            self._kernel(kernel, dtype)((blocks,), (THREADS,), _given((*arguments, count)))
+            self._kernel(kernel, dtype)((blocks,), (THREADS,), _with_null_pointers((*arguments, count)))
 
     def rows(self, kernel: str, dtype: np.dtype, count: int, *arguments: Any, shared: int = 0) -> None:
-        """Run a kernel that has one block for each of ``count`` rows, with ``shared`` bytes of memory in common."""
+        """Run a kernel with one block for each of ``count`` rows, and ``shared`` bytes of shared memory."""
         if count:
-            self._kernel(kernel, dtype)((count,), (ROW_THREADS,), _given(arguments), shared_mem=shared)
+            self._kernel(kernel, dtype)((count,), (ROW_THREADS,), _with_null_pointers(arguments), shared_mem=shared)
 
     def grid(self, kernel: str, dtype: np.dtype, grid: tuple[int, ...], *arguments: Any) -> None:
-        """Run a kernel on a grid of blocks, none of whose sides is 0."""
-        self._kernel(kernel, dtype)(grid, (THREADS,), _given(arguments))
+        """Run a kernel on a grid of blocks, of which no side is 0."""
+        self._kernel(kernel, dtype)(grid, (THREADS,), _with_null_pointers(arguments))
 
     def _kernel(self, kernel: str, dtype: np.dtype) -> Any:
-        found = self._kernels.get((kernel, dtype))
-        if found is None:
+        function = self._kernels.get((kernel, dtype))
+        if function is None:
             module = cupy.RawModule(code=self.code(), options=("-std=c++17", f"-DREAL={_REALS[dtype]}"))
-            found = self._kernels[kernel, dtype] = module.get_function(kernel)
-        return found
+            function = self._kernels[kernel, dtype] = module.get_function(kernel)
+        return function
 
 
-def _given(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return arguments with a null pointer for None, which CuPy 14.0 would pass as no argument at all."""
+def _with_null_pointers(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments with 0 for None, which CuPy 14.0 would drop."""
     return tuple(0 if argument is None else argument for argument in arguments)

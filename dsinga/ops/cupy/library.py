@@ -1,4 +1,4 @@
-"""Find CuPy, a device and cuDNN, and say in one sentence what is missing."""
+"""Finds CuPy, a device and cuDNN, and says in one sentence what is missing."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def check_device(runtime: Any) -> None:
         count, why = 0, str(error)
     if "InsufficientDriver" in why:
         major, minor = divmod(runtime.runtimeGetVersion() // 10, 100)
-        found = runtime.driverGetVersion()
-        has = f"the one here is for CUDA {found // 1000}.{found % 1000 // 10}" if found else "none is installed"
+        version = runtime.driverGetVersion()
+        has = f"the one here is for CUDA {version // 1000}.{version % 1000 // 10}" if version else "none is installed"
         raise UserError(f"{needs} with a driver for CUDA {major}.{minor} at least, and {has}; {INSTEAD}")
     if not count:
         raise UserError(f"{needs}, and none was found{f' ({why})' if why else ''}; {INSTEAD}")
@@ -49,7 +49,7 @@ check_device(cupy.cuda.runtime)
 
 @functools.cache
 def find_cudnn() -> tuple[ModuleType | None, str]:
-    """Return cuDNN's graph API, or None and why: it, or cuDNN 9 itself, is not installed."""
+    """Return cuDNN's graph API, or None and the reason why it, or cuDNN 9 itself, is missing."""
     try:
         import cudnn as frontend
 
@@ -62,16 +62,16 @@ def find_cudnn() -> tuple[ModuleType | None, str]:
 
 
 def cudnn() -> ModuleType | None:
-    """Return cuDNN's graph API, None where it is not installed."""
+    """Return cuDNN's graph API; None if it is not installed."""
     return find_cudnn()[0]
 
 
 def lacks() -> str:
-    """Say what runs without cuDNN, and how to have it; the empty string where it is installed."""
+    """Return one sentence on what runs without cuDNN and how to install it; "" if it is installed."""
     frontend, why = find_cudnn()
     if frontend:
         return ""
-    # Those of cuDNN are named after the release of CUDA, as CuPy's are.
+    # cuDNN's packages are named after the release of CUDA, as CuPy's are.
     release = cupy.cuda.runtime.runtimeGetVersion() // 1000
     return (
         f"cuDNN 9 or its front end is missing ({why}): matrix products of cuBLAS compute convolutions, more slowly; "
@@ -80,7 +80,7 @@ def lacks() -> str:
 
 
 def describe() -> str:
-    """Say in one sentence which device and which convolution run."""
+    """Return one sentence that names the device and the library of convolutions."""
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     frontend = cudnn()
     convolution = f"cuDNN {frontend.backend_version_string()}" if frontend else "matrix products of cuBLAS"

@@ -4,7 +4,7 @@ KERNEL one_hot(const long long* codes, REAL* y, Index size, Index n) {
     FOR_EACH(i, n) y[i] = codes[i / size] == i % size;
 }
 
-// The rows of a table that the codes say, zeros where one is -1. Rows are c numbers long.
+// The rows of a table with these codes, zeros where a code is -1. Rows are c numbers long.
 KERNEL embedding(const REAL* table, const long long* codes, REAL* y, Index c, Index n) {
     FOR_EACH(i, n) {
         const long long code = codes[i / c];

@@ -1,4 +1,4 @@
-"""Characters and words, crops of images, random numbers, and small numbers read together."""
+"""One-hot vectors, embeddings, crops of images, random numbers, and numbers read by the host."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class CupyLookup(Ops):
         return vectors
 
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
-        """The host waits once, for the number of different rows, which is the size of the result."""
+        """The host waits once, for the number of distinct rows, which is the size of the result."""
         flat, dy = int64(codes).reshape(-1), cupy.ascontiguousarray(dy).reshape(-1, dy.shape[-1])
         if not flat.size:
             return flat, dy
-        order = cupy.argsort(flat)  # CuPy's sort is stable: rows are added in the order in which they stand
+        order = cupy.argsort(flat)  # CuPy's sort is stable, so rows are added in their order in the batch
         ordered = flat[order]
         begins = ordered >= 0
         begins[1:] &= ordered[1:] != ordered[:-1]
@@ -62,15 +62,14 @@ class CupyLookup(Ops):
         padded = cupy.zeros((batch, height + 2 * pad, width + 2 * pad, channels), images.dtype)
         padded[:, pad : pad + height, pad : pad + width] = rows
         across = np.arange(size[1])
-        turned = np.asarray(mirrored, bool)[:, None]
-        columns = np.asarray(lefts, np.int64)[:, None] + np.where(turned, across[::-1], across)
+        flipped = np.asarray(mirrored, bool)[:, None]
+        columns = np.asarray(lefts, np.int64)[:, None] + np.where(flipped, across[::-1], across)
         down = np.asarray(tops, np.int64)[:, None] + np.arange(size[0])
         row, column = cupy.asarray(down)[:, :, None], cupy.asarray(columns)[:, None, :]
         return to_image(padded[cupy.arange(batch)[:, None, None], row, column])
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
-        """Python numbers stay where they are; those of the device come in one copy, for which the host waits."""
-        there = [number for number in numbers if isinstance(number, cupy.ndarray)]
-        doubles = [number.astype(np.float64, copy=False) for number in there]
-        here = iter(cupy.stack(doubles).get().tolist() if there else ())
-        return [next(here) if isinstance(number, cupy.ndarray) else float(number) for number in numbers]
+        """Arrays of the device are copied together, for which the host waits; Python numbers need no copy."""
+        arrays = [number.astype(np.float64, copy=False) for number in numbers if isinstance(number, cupy.ndarray)]
+        copies = iter(cupy.stack(arrays).get().tolist() if arrays else ())
+        return [next(copies) if isinstance(number, cupy.ndarray) else float(number) for number in numbers]

@@ -18,7 +18,7 @@ _elementwise, _rows = Source("elementwise"), Source("rows")
 
 
 class CupyNormalisation(Ops):
-    """Kernels that look across channels, or along one."""
+    """Normalisation across channels, of each channel, and of rows."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         rows, y = to_rows(x), empty_image(x.shape, x.dtype)
@@ -90,7 +90,7 @@ class CupyNormalisation(Ops):
 
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
         x = cupy.ascontiguousarray(x)
-        y, scale, shift = cupy.empty_like(x), *(cupy.ascontiguousarray(each, x.dtype) for each in (scale, shift))
+        y, scale, shift = cupy.empty_like(x), *(cupy.ascontiguousarray(vector, x.dtype) for vector in (scale, shift))
         normal, inverse = (cupy.empty_like(x), cupy.empty(len(x), x.dtype)) if train else (None, None)
         _rows.rows("layer_norm", x.dtype, len(x), x, scale, shift, y, normal, inverse, float(epsilon), x.shape[1])
         return y, (normal, inverse) if train else None
@@ -110,9 +110,9 @@ def _doubles(*arrays: Array) -> list[Array]:
 
 
 def _by_rows(kernel: str, arrays: tuple[Array, ...], vectors: tuple[Array, ...]) -> Array:
-    """Run a kernel on (B, C, ...) arrays and (C,) vectors along axis 1; the result lies channels-last."""
+    """Run a kernel on (B, C, ...) arrays and (C,) vectors along axis 1; the result is channels-last."""
     x = arrays[0]
-    rows = [by_channel(one).astype(x.dtype, copy=False) for one in arrays]
+    rows = [by_channel(array).astype(x.dtype, copy=False) for array in arrays]
     result = cupy.empty_like(rows[0])
     constants = (cupy.ascontiguousarray(cupy.asarray(vector, x.dtype)) for vector in vectors)
     _elementwise.each(kernel, x.dtype, x.size, *rows, *constants, result, x.shape[1])

@@ -1,4 +1,4 @@
-// Euclidean norms of the gradients of all params at once, and by what each is multiplied to have a norm of ``most``.
+// Euclidean norms of the gradients of all params at once, and the factor that scales each down to the norm ``most``.
 
 #define CHUNK 2048            // as in update.cu
 enum { SIZE = 3, GRADIENT = 5 };  // likewise
@@ -14,7 +14,8 @@ KERNEL squares(const Index* params, const Index* chunks, double* sums, Index col
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// A block for each param, whose chunks are ``first[param]`` to ``first[param + 1]`` - 1. What is not finite stays it.
+// A block for each param, whose chunks are ``first[param]`` to ``first[param + 1]`` - 1. The factor is 1 if the norm is
+// not finite.
 KERNEL shrinkages(const double* sums, const Index* first, float* shrink, double most) {
     const Index param = blockIdx.x;
     double sum = 0;

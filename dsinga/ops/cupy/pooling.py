@@ -1,4 +1,4 @@
-"""Pooling on channels-last images: a thread for each number of the result, which is added up in a fixed order."""
+"""Pooling on channels-last images, by one thread for each number of the result, which adds in a fixed order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ windows = Source("windows")
 
 
 def geometry(x: tuple[int, ...], outputs: tuple[int, ...], kernel: Pair, stride: Pair, pad: Pair) -> tuple[int, ...]:
-    """Return what ``WINDOWS`` wants to know of an image shape (B, C, H, W) and its windows."""
+    """Return the arguments of the macro ``WINDOWS``, given an image shape (B, C, H, W) and windows."""
     return (x[2], x[3], x[1], *outputs, *kernel, *stride, *pad)
 
 
 class CupyPooling(Ops):
-    """Maximum and mean over windows; the workspace of a maximum is which place of each window has it."""
+    """Maximum and mean over windows; the workspace has the position of each maximum in its window."""
 
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
         outputs = output_sizes(x.shape, kernel, stride, pad)

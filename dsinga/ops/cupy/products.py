@@ -1,10 +1,10 @@
-"""Matrix products by cuBLAS, with the precision said for each call, and inner products made of them.
+"""Matrix products by cuBLAS, with a precision for each call, and inner products.
 
-What a product rounds, with float32 given and float32 wanted (sums are float32 in all of them):
+A product of float32 matrices is float32, and so are its sums. The precision says how its factors are rounded:
 
-- "float32": nothing; tensor cores are not used;
-- "tf32": its factors, to 10 bits of mantissa, inside the tensor cores;
-- "bf16": its factors, to 7 bits, before the product.
+- "float32": not at all; tensor cores are not used;
+- "tf32": to 10 bits of mantissa, inside the tensor cores;
+- "bf16": to 7 bits of mantissa, before the product.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 
 class MatrixOperand(NamedTuple):
-    """A matrix as cuBLAS takes it: (rows, columns) whose rows, or columns if ``transposed``, lie ``step`` apart."""
+    """A matrix for cuBLAS: its shape, and ``step``, the stride of its rows, or of its columns if ``transposed``."""
 
     array: Array
     shape: tuple[int, int]
@@ -34,13 +34,13 @@ class MatrixOperand(NamedTuple):
     bf16: bool = False
 
     @property
-    def turned(self) -> MatrixOperand:
-        """The transposed matrix, in the same memory."""
+    def transpose(self) -> MatrixOperand:
+        """The transpose of the matrix, in the same memory."""
         return self._replace(shape=self.shape[::-1], transposed=not self.transposed)
 
 
 def to_bfloat16(x: Array) -> Array:
-    """Return float32 x, which lies without gaps, rounded to bfloat16: uint16 that lie like it."""
+    """Return dense float32 x rounded to bfloat16, as uint16 with the same layout."""
     result = cupy.empty_like(x, dtype=np.uint16)
     _elementwise.each("to_bfloat16", x.dtype, x.size, x, result)
     return result
@@ -54,7 +54,7 @@ def from_bfloat16(x: Array) -> Array:
 
 
 def operand(x: Array, bf16: bool = False) -> MatrixOperand:
-    """Return a matrix (m, n) as an operand, copied where neither its rows nor its columns lie without gaps."""
+    """Return a matrix (m, n) as an operand, copied if neither its rows nor its columns are contiguous."""
     if bf16 and x.dtype == np.float32:
         x = x if x.flags.c_contiguous or x.flags.f_contiguous else cupy.ascontiguousarray(x)
         return _located(to_bfloat16(x))._replace(bf16=True)
@@ -84,8 +84,8 @@ class Blas:
     def multiply(
         self, a: MatrixOperand | Array, b: MatrixOperand | Array, out: Array | None = None, add: bool = False
     ) -> Array:
-        """Return a b, (m, k) by (k, n), in ``out`` (rows without gaps in them), added to it if ``add``."""
-        a, b = (one if isinstance(one, MatrixOperand) else operand(one, self.bf16) for one in (a, b))
+        """Return the product of a (m, k) and b (k, n) in ``out``, whose rows are contiguous, added to it if ``add``."""
+        a, b = (x if isinstance(x, MatrixOperand) else operand(x, self.bf16) for x in (a, b))
         (m, k), n = a.shape, b.shape[1]
         assert k == b.shape[0], f"{a.shape} does not multiply {b.shape}"
         if out is None:
@@ -96,7 +96,7 @@ class Blas:
             return out
         dtype, handle = out.dtype, cupy.cuda.device.get_cublas_handle()
         compute = self._single if dtype == np.float32 else cublas.CUBLAS_COMPUTE_64F
-        cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)  # the way of computing is said below, for this call
+        cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)  # the call below names its way of computing
         zero, one = _FACTORS[dtype], _FACTORS[dtype] + dtype.itemsize
         cublas.gemmEx(
             *(handle, int(b.transposed), int(a.transposed), n, m, k, one),
@@ -133,9 +133,9 @@ class CupyProducts(Ops):
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        given, gradient = operand(x, self.blas.bf16), operand(dy, self.blas.bf16)
+        features, gradient = operand(x, self.blas.bf16), operand(dy, self.blas.bf16)
         dx = self.blas.multiply(gradient, w.T if transpose else w) if need_dx else None
-        left, right = (given, gradient) if transpose else (gradient, given)
-        dw = self.blas.multiply(left.turned, right)
+        left, right = (features, gradient) if transpose else (gradient, features)
+        dw = self.blas.multiply(left.transpose, right)
         db = column_sums(cupy.ascontiguousarray(dy), rounded=dy.dtype) if need_db else None
         return dx, dw, db

@@ -1,4 +1,4 @@
-"""Recurrent layers: one product for all inputs, one product and one launch for each step, one product for the weights.
+"""Recurrent layers: one product for all inputs, one product and one launch a step, one product for the weights.
 
 The order of the arithmetic is that of numpy_recurrent.py; the gates of a step are one kernel. SINGA's GRU is cuDNN's
 (the reset gate works on the product with the state), but cuDNN's graph API has no recurrent cells.
@@ -23,7 +23,7 @@ _cells, _elementwise = Source("cells"), Source("elementwise")
 
 
 class CellLayout(NamedTuple):
-    """A cell's gates in a row, its arrays in a state, and the columns, in units of H, that the two products fill."""
+    """The layout of a cell: its gates, its arrays in a state, and the columns (times H) that the two products fill."""
 
     width: int
     parts: int
@@ -39,7 +39,7 @@ CELL_LAYOUTS = {
 
 
 class CupyRecurrentWorkspace(NamedTuple):
-    """What the way back needs: steps, their places, packed x (N, n), gates (N, width·H), states (B + N, parts·H)."""
+    """The values for the backward pass: steps, places, packed x (N, n), gates (N, width·H), states (B + N, parts·H)."""
 
     packing: Packing
     places: Array
@@ -114,7 +114,7 @@ class CupyRecurrent(Ops):
 
 
 def join(cell: str, params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
-    """Return (w_x, w_h, b): the weights with one row for each column that their product fills."""
+    """Return (w_x, w_h, b): the weights with a row for each column that their product fills."""
     if cell == "gru":
         z_x, r_x, c_x, z_h, r_h, c_h, *bias = params
         b = cupy.concatenate((bias[2], bias[0], bias[1])) if bias else None
@@ -139,10 +139,10 @@ def pack(x: Array, places: Array) -> Array:
 
 
 def unpack(packed: Array, places: Array, shape: tuple[int, int]) -> Array:
-    """Return (B, T, n): undo :func:`pack`, with zeros where there was no step."""
+    """Undo :func:`pack`: return (B, T, n) with zeros where there was no step."""
     columns = packed.shape[1]
-    whole = places.size == shape[0] * shape[1]
-    x = (cupy.empty if whole else cupy.zeros)((*shape, columns), packed.dtype)
+    is_full = places.size == shape[0] * shape[1]
+    x = (cupy.empty if is_full else cupy.zeros)((*shape, columns), packed.dtype)
     _cells.each("unpack", x.dtype, packed.size, cupy.ascontiguousarray(packed), places, x, columns)
     return x
 
@@ -152,19 +152,19 @@ def _columns(part: slice, size: int) -> slice:
 
 
 def _last(states: Array, packing: Packing) -> Array:
-    """Return (B, ...): the last state of each row of the batch, the first one where it has no steps."""
+    """Return (B, ...): the last state of each row of the batch; its first state if it has no steps."""
     starts = np.array([now for _, _, now in packing.steps()], np.int64)
     place = np.arange(len(packing.order))
     running = packing.lengths > 0
     place[running] += starts[packing.lengths[running] - 1]
-    whence = np.empty_like(place)
-    whence[packing.order] = place
-    return states[cupy.asarray(whence)]
+    rows = np.empty_like(place)
+    rows[packing.order] = place
+    return states[cupy.asarray(rows)]
 
 
 def _before(states: Array, packing: Packing) -> Array:
-    """Return (N, ...): the state before each packed step; a view where all rows are equally long."""
+    """Return (N, ...): the state before each packed step; a view if all sequences are equally long."""
     if len(set(packing.counts)) == 1 and packing.counts[0] == len(packing.order):
         return states[: len(packing.places)]
-    whence = [np.arange(before, before + count) for count, before, _ in packing.steps()]
-    return states[cupy.asarray(np.concatenate(whence) if whence else np.zeros(0, np.int64))]
+    rows = [np.arange(before, before + count) for count, before, _ in packing.steps()]
+    return states[cupy.asarray(np.concatenate(rows) if rows else np.zeros(0, np.int64))]

@@ -21,8 +21,8 @@ KERNEL softmax_grad(const REAL* y, const REAL* dy, REAL* dx, Index n) {
     FOR_COLUMN(j, n) dx[j] = y[j] * (dy[j] - sum);
 }
 
-// The loss of each row, -log max(p[label], tiny), where wanted, and whether the label is among the topk highest, ties
-// going by index. NaN stays NaN in a loss, and is no hit.
+// The loss of each row, -log max(p[label], tiny), unless it is null, and whether the label is among the topk highest; of
+// equal scores the lower index is higher. NaN stays NaN in a loss, and is no hit.
 KERNEL label_loss(const REAL* p, const long long* labels, double* loss, double* hit, double tiny, Index topk, Index n) {
     p += blockIdx.x * n;
     const Index label = labels[blockIdx.x];
@@ -41,7 +41,7 @@ KERNEL label_loss_grad(const REAL* p, const long long* labels, REAL* dx, double 
     FOR_EACH(i, total) dx[i] = (REAL)factor * (p[i] - (labels[i / n] == i % n ? (REAL)1 : (REAL)0));
 }
 
-// y = scale·(x - mean)/√(var + epsilon) + shift; keeps the normalised rows and 1/√... where there is room for them.
+// y = scale·(x - mean)/√(var + epsilon) + shift; also stores the normalised rows and 1/√..., unless these are null.
 KERNEL layer_norm(
     const REAL* x, const REAL* scale, const REAL* shift, REAL* y, REAL* normal, REAL* inverse, double epsilon, Index n
 ) {

@@ -1,8 +1,8 @@
-"""The streams of one worker, and copies that run beside its kernels (Wang et al., 2016, section 5.4.2 and figure 14).
+"""The streams of one worker, and copies concurrent with its kernels (Wang et al., 2016, section 5.4.2 and figure 14).
 
-A worker computes on one stream, in order. Batches and values go up on a second one, gradients come down on a third;
-events say who waits for whom. Device memory goes back to the pool of the stream on which it was taken, so that memory
-which another stream still reads is referred to until the event behind that reading is done.
+A worker computes on one stream, in order. Batches and values are copied to the device on a second one, gradients to the
+host on a third; streams wait for each other by events. Device memory returns to the pool of the stream on which it was
+allocated, so memory that another stream reads is referenced until the event after that read.
 """
 
 from __future__ import annotations
@@ -19,67 +19,70 @@ from dsinga.ops.types import Array
 
 
 class Streams:
-    """Compute, up and down. ``compute`` is the default stream for those who enter none; it waits for that one, too."""
+    """The streams of a worker: ``compute``, ``up`` (to the device) and ``down`` (to the host).
+
+    ``compute`` is the default stream of the process unless the worker has its ``own``.
+    """
 
     def __init__(self, device: int, own: bool):
         self.device = cupy.cuda.Device(device)
         with self.device:
             self.compute = cupy.cuda.Stream() if own else cupy.cuda.Stream.null
             self.up, self.down = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
-        self._held: deque[tuple[Any, Any]] = deque()
+        self._references: deque[tuple[Any, Any]] = deque()
         self._lock = threading.Lock()
 
     def enter(self) -> None:
-        """Make the device and the stream for computing those of the calling thread."""
+        """Make the device and the compute stream those of the calling thread."""
         self.device.use()
         self.compute.use()
 
     def event(self, stream: Any) -> Any:
-        """Return an event behind all that ``stream`` has been given to do."""
+        """Return an event after everything that was launched on ``stream`` so far."""
         return stream.record(cupy.cuda.Event(disable_timing=True))
 
     def hold(self, event: Any, *memory: Any) -> None:
-        """Refer to ``memory`` until the event is done; let go of what is past."""
+        """Keep references to ``memory`` until the event is done; drop those of past events."""
         with self._lock:
-            self._held.append((event, memory))
-            while self._held and self._held[0][0].done:
-                self._held.popleft()
+            self._references.append((event, memory))
+            while self._references and self._references[0][0].done:
+                self._references.popleft()
 
     def synchronize(self) -> None:
         """Wait for all three streams."""
         for stream in (self.compute, self.up, self.down):
             stream.synchronize()
         with self._lock:
-            self._held.clear()
+            self._references.clear()
 
 
 class Upload(AsyncCopy):
-    """A copy on its way to the device. Any thread may begin it; kernels see it after :meth:`result`."""
+    """A copy to the device, which any thread may start; kernels may use it after :meth:`result`."""
 
     def __init__(self, streams: Streams, array: np.ndarray):
         staged = pinned(array.shape, array.dtype)
         np.copyto(staged, array)
         self._streams = streams
         with streams.device, streams.up:
-            self._arriving = cupy.empty(array.shape, array.dtype)
-            self._arriving.set(staged, stream=streams.up)
-            self._arrived = streams.event(streams.up)
-        streams.hold(self._arrived, staged)
+            self._source = cupy.empty(array.shape, array.dtype)
+            self._source.set(staged, stream=streams.up)
+            self._done = streams.event(streams.up)
+        streams.hold(self._done, staged)
         self._copy: Array | None = None
 
     def result(self) -> Array:
-        """Copy the array once more: from memory of the stream that brought it to memory of the one that computes."""
+        """Return a second copy of the array, in memory of the compute stream instead of that of ``up``."""
         if self._copy is None:
             with self._streams.device, self._streams.compute:
-                self._streams.compute.wait_event(self._arrived)
-                self._copy = self._arriving.copy()
-                self._streams.hold(self._streams.event(self._streams.compute), self._arriving)
-            del self._arriving
+                self._streams.compute.wait_event(self._done)
+                self._copy = self._source.copy()
+                self._streams.hold(self._streams.event(self._streams.compute), self._source)
+            del self._source
         return self._copy
 
 
 class Download(AsyncCopy):
-    """A copy on its way to pinned host memory, which goes back to CuPy's pool when nobody refers to it."""
+    """A copy to pinned host memory, which returns to CuPy's pool when it is no longer referenced."""
 
     def __init__(self, streams: Streams, array: Array):
         with streams.device, streams.compute:
@@ -99,7 +102,7 @@ class Download(AsyncCopy):
 
 
 def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array in page-locked host memory, which copies run beside kernels from and to."""
+    """Return an uninitialised array in page-locked host memory, which asynchronous copies need."""
     size = int(np.prod(shape, dtype=np.int64))
     memory = cupy.cuda.alloc_pinned_memory(max(size, 1) * np.dtype(dtype).itemsize)
     return np.frombuffer(memory, dtype, size).reshape(shape)

@@ -1,5 +1,5 @@
-// The updates of all params of a worker at once. PROGRAMS is what is done to an element, one case for each program: it
-// is made of the formulas of the updaters (update.py), and rounds after each operation, so that no two are contracted.
+// The updates of all params of a worker at once. PROGRAMS has one case for each program, which updates an element: it is
+// generated from the updaters' formulas (update.py) and rounds after each operation, so that no two are contracted.
 #ifndef PROGRAMS
 #define PROGRAMS
 #endif
@@ -12,7 +12,7 @@ __device__ inline float smaller(float a, float b) { return a <= b || a != a ? a 
 // Columns of a param's row in ``params``. Behind them come the addresses of state, and then constants, as doubles.
 enum { PROGRAM, ROWS, WIDTH, SIZE, VALUE, GRADIENT, STATE };
 
-// ``chunks`` says of each block which param it changes, and from which element of the gradient on.
+// ``chunks`` has for each block the param that it updates, and the first element of the gradient.
 KERNEL update(const Index* params, const Index* chunks, const float* shrink, Index columns) {
     const Index param = chunks[2 * blockIdx.x], start = chunks[2 * blockIdx.x + 1];
     const Index* row = params + param * columns;

@@ -21,7 +21,7 @@ from dsinga.ops.update import Formula, Update, apply
 
 CHUNK = 2048  # elements that a block changes, as in update.cu
 STATE = 6  # the first column of a param's state, likewise
-FORMULAS = 64  # whose programs are remembered
+FORMULAS = 64  # whose programs are cached
 FLOAT32 = np.dtype(np.float32)
 
 _norms = Source("norms")
@@ -41,7 +41,7 @@ _CALLS = {
 
 
 class CupyUpdate(Ops):
-    """Updates. Used by one thread at a time, as a worker is."""
+    """Updates of all params at once; used by one thread at a time, as a worker is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,20 +49,20 @@ class CupyUpdate(Ops):
         self._tables: dict[str, tuple[np.ndarray, Array]] = {}
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
-        found = [self._trace(update) for update in updates]
-        for update, traced in zip(updates, found, strict=True):
+        formulas = [self._trace(update) for update in updates]
+        for update, traced in zip(updates, formulas, strict=True):
             if traced is None and update.gradient.size:
                 apply(update, clip_norm)
         together = [
             (dense(update), traced)
-            for update, traced in zip(updates, found, strict=True)
+            for update, traced in zip(updates, formulas, strict=True)
             if traced and update.gradient.size
         ]
         if together:
             self._launch(together, clip_norm)
 
     def _trace(self, update: Update) -> TracedFormula | None:
-        """Return what a formula does; None where it has to be called, as one that a user may have written."""
+        """Return the program of an update's formula; None if it cannot be traced, as a user's, and must be called."""
         if any(array.dtype != FLOAT32 for array in (update.value, update.gradient, *update.state)):
             return None
         if update.formula not in self._traced:
@@ -70,7 +70,7 @@ class CupyUpdate(Ops):
                 self._traced.clear()
             try:
                 self._traced[update.formula] = trace(update.formula, len(update.state))
-            except (Untraceable, TypeError, AttributeError):  # symbols know nothing but ufuncs and operators
+            except (Untraceable, TypeError, AttributeError):  # symbols support ufuncs and operators only
                 self._traced[update.formula] = None
         return self._traced[update.formula]
 
@@ -89,7 +89,7 @@ class CupyUpdate(Ops):
         _sources[programs].grid("update", FLOAT32, (len(parts),), params, chunks, shrink, columns)
 
     def _table(self, name: str, numbers: np.ndarray) -> Array:
-        """Return a table on the device: that of the last call if its numbers are the same."""
+        """Return a table on the device: that of the last call of this name if its numbers are the same."""
         last = self._tables.get(name)
         if last is None or not np.array_equal(last[0], numbers):
             last = self._tables[name] = numbers, cupy.asarray(numbers)
@@ -97,14 +97,14 @@ class CupyUpdate(Ops):
 
 
 def dense(update: Update) -> Update:
-    """Return the update with a gradient, and rows, that lie without gaps; value and state do."""
+    """Return the update with contiguous gradient and rows; value and state are contiguous already."""
     assert all(array.flags.c_contiguous for array in (update.value, *update.state))
     rows = None if update.rows is None else cupy.ascontiguousarray(update.rows, np.int64)
     return update._replace(gradient=cupy.ascontiguousarray(update.gradient), rows=rows)
 
 
 def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[UfuncProgram, ...]) -> np.ndarray:
-    """Return a row of int64 for each param: see update.cu."""
+    """Return a row of int64 for each param, with the columns that update.cu reads."""
     states = max(len(update.state) for update, _ in together)
     constants = max(len(traced.constants) for _, traced in together)
     table = np.zeros((len(together), STATE + states + constants), np.int64)
@@ -121,7 +121,7 @@ def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[U
 
 
 def chunks_of(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (param, first element) of each block, and the first block of each param, the number of all behind them."""
+    """Return (param, first element) of each block, and the first block of each param followed by their total number."""
     counts = -(-sizes // CHUNK)
     first = np.concatenate(([0], np.cumsum(counts)))
     params = np.repeat(np.arange(len(sizes)), counts)
@@ -129,13 +129,13 @@ def chunks_of(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def prologue(programs: Sequence[UfuncProgram]) -> str:
-    """Return the line that says PROGRAMS."""
+    """Return the line that defines the macro PROGRAMS."""
     cases = " ".join(f"case {number}: {{ {body(program)} }} break;" for number, program in enumerate(programs))
     return f"#define PROGRAMS {cases}\n"
 
 
 def body(program: UfuncProgram) -> str:
-    """Return C++ for what a program does to the element ``at``: registers r0, r1 ..., of which r1 is ``g``."""
+    """Return the C++ of a program for the element ``at``, with registers r0, r1, ..., of which r1 is ``g``."""
     slots = program.slots
     lines = [f"float* w = (float*)row[VALUE]; const double* c = (const double*)(row + STATE + {slots});"]
     lines += [f"float* h{slot} = (float*)row[STATE + {slot}];" for slot in range(slots)]

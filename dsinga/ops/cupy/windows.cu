@@ -3,15 +3,15 @@
 #define WINDOWS \
     Index h, Index w, Index c, Index oh, Index ow, Index kh, Index kw, Index sh, Index sw, Index ph, Index pw, Index n
 
-// The place of number i in an image of that height and width: its channel, column, row and image.
+// The indices of number i in images of this height and width: its channel, column, row and image.
 #define PLACE(height, width) \
     const Index channel = i % c, column = i / c % (width), row = i / c / (width) % (height), image = i / c / (width) / (height)
 
-// Windows whose place `at` along one axis may be: those that begin at -pad + window·stride and are `size` long.
+// The windows that contain the place `at` along one axis: they begin at -pad + window·stride and are `size` long.
 #define FIRST_WINDOW(at, size, stride, pad) ((at) + (pad) < (size) ? 0 : ((at) + (pad) - (size)) / (stride) + 1)
 #define LAST_WINDOW(at, stride, pad, count) min(((at) + (pad)) / (stride), (count) - 1)
 
-// The first maximum of each window, row by row, and which place of the window it has; NaN wins.
+// The first maximum of each window, row by row, and its position in the window; NaN counts as the largest.
 KERNEL max_pool(const REAL* x, REAL* y, unsigned short* winner, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(oh, ow);
@@ -31,7 +31,7 @@ KERNEL max_pool(const REAL* x, REAL* y, unsigned short* winner, WINDOWS) {
     }
 }
 
-// Each pixel adds up the gradients of the windows that it won, in their order.
+// Each pixel adds the gradients of the windows whose maximum it is, in their order.
 KERNEL max_pool_grad(const unsigned short* winner, const REAL* dy, REAL* dx, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(h, w);
@@ -81,7 +81,7 @@ KERNEL to_columns(const REAL* x, REAL* columns, WINDOWS) {
     }
 }
 
-// col2im: each pixel adds up what the windows have for it, in their order.
+// col2im: each pixel adds its numbers in the windows, in their order.
 KERNEL from_columns(const REAL* columns, REAL* x, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(h, w);
