@@ -1,4 +1,4 @@
-"""Where a run takes its Dask client from: the user's, a running scheduler's, or an in-process cluster of our own."""
+"""Connecting to a Dask cluster: to a running scheduler, or to an embedded cluster that is started for the run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from distributed import Client, LocalCluster
 
 from dsinga.errors import UserError
 
+# Seconds to wait for a scheduler to answer, or to write its file.
 CONNECT_SECONDS = 10
-# Dask has worker processes give freed memory back at once, so that an iteration of the CIFAR-10 net meets 750 pages
-# anew, at 5 us each. These limits are what glibc comes to if it is left alone; what the environment says goes before.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 64 << 20}
+# Seconds between two looks for a scheduler file.
+FILE_CHECK_SECONDS = 0.05
+# Environment of worker processes, in bytes. Dask's default returns freed memory to the system at once, so that each
+# iteration has to fault its pages in again. These are the limits that glibc arrives at by itself. A variable that is
+# set in the user's environment takes precedence.
+MALLOC_LIMITS = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 64 << 20}
 
-# Without a dashboard nobody wants to see the stacks of workers, a hundred times a second, nor how soon event loops come
-# round, fifty times a second each, scheduler's and nannies' too: a tenth of a core for two processes, and each time a
-# thread that computes has to make room.
-UNWATCHED = {
+# Dask settings for a cluster without a dashboard, which shows these measurements. Sampling the stacks of workers and
+# the delays of all event loops would take a tenth of a core for two processes, and interrupt threads that compute.
+QUIET_SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
@@ -42,65 +45,75 @@ def connect(
     separate_processes: bool = False,
     dashboard: bool = False,
 ) -> Iterator[Client]:
-    """Yield a client of the scheduler at that address or file, or else of a cluster that lives as long as the block.
+    """Connect to a running scheduler, or start an embedded cluster that ends with the block; yield the client.
 
-    The embedded cluster has ``workers`` workers (one a core by default) that share the cores of this machine, as
-    threads of this process unless ``separate_processes``. It has a ``dashboard`` only if that is asked for, whose
-    address is logged: whoever trains by one command would wait half a second for it, and not look.
+    Args:
+        scheduler: the address of a running scheduler.
+        scheduler_file: the file of a running scheduler. Without both, an embedded cluster is started.
+        workers: the number of Dask workers of the embedded cluster, by default one a core. They share the cores.
+        separate_processes: whether these Dask workers are processes; else they are threads of this process.
+        dashboard: whether the embedded cluster has a dashboard, whose address is logged. It takes half a second to
+            start.
 
     Raises UserError where no scheduler answers within 10 seconds.
     """
     if scheduler or scheduler_file:
-        with _existing(scheduler, scheduler_file) as client:
+        with _connect_to(scheduler, scheduler_file) as client:
             yield client
         return
     count = workers or CPU_COUNT
-    settings: dict[str, object] = {f"distributed.nanny.pre-spawn-environ.{name}": at for name, at in MALLOC.items()}
+    settings: dict[str, object] = {
+        f"distributed.nanny.pre-spawn-environ.{name}": limit for name, limit in MALLOC_LIMITS.items()
+    }
     if not dashboard:
-        settings |= UNWATCHED
-    # On a busy machine it tells, with a traceback, that a connection of a cluster which has just been closed is closed.
+        settings |= QUIET_SETTINGS
+    # When the cluster is closed on a busy machine, this logger prints tracebacks about connections that are closed.
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
     with dask.config.set(settings):
         cluster = LocalCluster(
             n_workers=count,
             threads_per_worker=max(1, CPU_COUNT // count),
             processes=separate_processes,
-            dashboard_address=":0",  # any free port: a second run must not complain about the first
-            silence_logs=logging.CRITICAL,  # what a task raises reaches the user as our own message
-            memory_limit=0,  # a round holds its task for a second and more: pausing it would stop the whole group
+            dashboard_address=":0",  # any free port, so that two runs at once do not warn about each other
+            silence_logs=logging.CRITICAL,  # errors of tasks are raised to the user
+            memory_limit=0,  # a paused worker would stop its whole worker group
             scheduler_kwargs={"dashboard": dashboard},
         )
     with cluster, Client(cluster, set_as_default=False) as client:
-        client.loop.asyncio_loop.set_exception_handler(_tell)
+        client.loop.asyncio_loop.set_exception_handler(_report)
         if dashboard:
             _log.info("the dashboard is at %s", client.dashboard_link)
         yield client
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tell what went wrong in Dask's event loop, but not that a wait has ended which nobody waits for any more.
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an error of Dask's event loop, except timeouts of abandoned futures.
 
-    On a busy machine the loop ends before its connections have: what would send on them next leaves such a wait.
+    On a busy machine the loop may end before its connections do; messages to these leave such futures.
     """
     if context["message"] != "Future exception was never retrieved" or str(context.get("exception")) != "Timeout":
         loop.default_exception_handler(context)
 
 
-def _existing(scheduler: str | None, scheduler_file: str | None) -> Client:
+def _connect_to(scheduler: str | None, scheduler_file: str | None) -> Client:
+    """Return a client of a running scheduler."""
     if scheduler_file:
-        _await_file(Path(scheduler_file))
+        _wait_for_file(Path(scheduler_file))
     try:
         return Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"no Dask scheduler answers at {scheduler or scheduler_file}: {error}") from error
+        raise UserError(
+            f"no Dask scheduler answers at {scheduler or scheduler_file}: {error}; check the address, or start one "
+            "with `dask scheduler`"
+        ) from error
 
 
-def _await_file(path: Path) -> None:
-    """Wait for a scheduler that is just starting to write its file; Dask's client would wait for ever."""
+def _wait_for_file(path: Path) -> None:
+    """Wait until a scheduler that is starting has written its file. Dask's client would wait without end."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
             raise UserError(
                 f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
             )
-        time.sleep(0.05)
+        time.sleep(FILE_CHECK_SECONDS)

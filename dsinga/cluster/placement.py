@@ -1,4 +1,4 @@
-"""Who runs what: partitions and servers to Dask workers, cores to kernels."""
+"""Assigns partitions and servers to Dask workers, and the cores of each host to its partitions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from distributed import Client
 from dsinga.errors import RunError, UserError
 from dsinga.job.topology import Topology
 
-# Addresses of Dask workers, one a member, group by group.
+# The address of a Dask worker for each member of each group: [group][member].
 Groups = tuple[tuple[str, ...], ...]
 
 
 class Placement(NamedTuple):
-    """Where everything runs: ``partitions[group][number]`` and ``servers[server group][number]`` are addresses.
+    """The Dask workers on which the partitions and servers of a run live.
 
-    ``threads[group][number]`` are the kernel threads of each partition, ``devices[group][number]`` the GPU that it
-    computes on, None for CPU cores; without any, all compute on cores.
+    Attributes:
+        partitions: the address of the Dask worker of each partition: [group][partition].
+        servers: the address of the Dask worker of each server: [server group][server].
+        threads: the number of kernel threads of each partition: [group][partition].
+        devices: the GPU of each partition, None for CPU cores: [group][partition]; empty where all compute on cores.
     """
 
     partitions: Groups
@@ -34,16 +37,14 @@ class Placement(NamedTuple):
 
     @property
     def addresses(self) -> set[str]:
-        """Every Dask worker that the run cannot do without."""
+        """The addresses of all Dask workers that the run needs."""
         return {address for group in (*self.partitions, *self.servers) for address in group}
 
 
 def available_workers(client: Client) -> dict[str, dict[str, Any]]:
-    """Return address -> information of the Dask workers, in a fixed order.
+    """Return the scheduler's information on each Dask worker, by address, in a fixed order.
 
-    Not by ``client.scheduler_info()``: that answers from a cache, which now and then another thread has just refreshed
-    with totals alone, and every worker seems to be gone. Raises RunError where the scheduler cannot be asked, and
-    UserError for what is no client that waits.
+    Raises RunError where the scheduler does not answer, and UserError unless ``client`` is a synchronous Client.
     """
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
@@ -52,6 +53,7 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     if scheduler is None or client.status == "closed":
         raise RunError("the Dask client is closed")
     try:
+        # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
         workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
     except OSError as error:
         raise RunError(f"the Dask scheduler was lost: {error}") from error
@@ -59,80 +61,81 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
 
 
 def processes(workers: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return in how many processes these Dask workers live."""
+    """Return the number of processes in which these Dask workers live."""
     return len({process(address) for address in workers})
 
 
 def process(address: str) -> str:
-    """Return what tells the process of a Dask worker: its address, or one name for all that share ours."""
+    """Return an identifier of a Dask worker's process: its address, or "inproc" for all workers in this process."""
     return "inproc" if address.startswith("inproc://") else address
 
 
 def place(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Placement:
-    """Deal partitions over the Dask workers' threads, and servers over their processes.
+    """Assign partitions to the threads of Dask workers, and servers to their processes.
 
-    A partition holds a thread of its Dask worker while a round runs, and waits there for the other partitions: two
-    may not share one. The partitions of all groups, one group behind the other, are dealt one a Dask worker, or in
-    blocks of ``nworkers_per_procs`` as far as a Dask worker has threads, before any gets more.
+    A partition occupies a thread of its Dask worker during a round, because it waits there for other partitions. So
+    each gets a thread of its own. Partitions are assigned in order, group by group: one to each Dask worker (or a block
+    of ``nworkers_per_procs`` partitions, as far as it has threads), then the next one to each.
 
-    A server group lives in the processes of its worker groups, server i beside worker i where there are as many. With
-    ``server_worker_separate`` it is in processes without partitions, ``nservers_per_procs`` servers in each; Dask
-    workers that are threads of one process cannot be separate, so there it has no effect.
+    A server group lives in the processes of its worker groups, server i beside worker i where the numbers are equal.
+    With ``server_worker_separate`` it lives in processes without partitions, ``nservers_per_procs`` servers in each.
+    This has no effect where all Dask workers are threads of one process.
 
     Raises UserError where there are too few threads, or processes.
     """
     if not workers:
         raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
     if topology.separate and processes(workers) > 1:
-        rest, servers = _set_apart(topology, workers)
-        partitions = _deal(topology, rest)
+        remaining_workers, servers = _place_servers_apart(topology, workers)
+        partitions = _place_partitions(topology, remaining_workers)
     else:
-        partitions = _deal(topology, workers)
-        servers = tuple(_beside(topology, group, partitions) for group in range(topology.server_groups))
+        partitions = _place_partitions(topology, workers)
+        servers = tuple(_place_servers_beside(topology, group, partitions) for group in range(topology.server_groups))
     return Placement(partitions, servers, _threads(partitions, workers))
 
 
-def _deal(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Groups:
+def _place_partitions(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Groups:
     """Return the Dask worker of each partition."""
     block = topology.workers_per_process
-    slots = [(turn // block, address) for address, worker in workers.items() for turn in range(worker["nthreads"])]
-    slots.sort(key=lambda slot: slot[0])  # stable: a block a worker before any gets a second
-    wanted = topology.groups * topology.workers
-    if wanted > len(slots):
+    threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
+    threads.sort(key=lambda entry: entry[0])  # stable: one block to each Dask worker, then the second block to each
+    needed = topology.groups * topology.workers
+    if needed > len(threads):
         fewer = "" if topology.groups == 1 else "cluster.nworker_groups or "
+        available = f"{len(threads)} worker thread{'' if len(threads) == 1 else 's'}"
         apart = " beside those of the servers" if topology.separate else ""
         raise UserError(
-            f"the job wants {wanted} workers, the Dask cluster has {len(slots)} worker threads{apart}; start more "
-            f"Dask workers, or ask for fewer with --workers or {fewer}cluster.nworkers_per_group"
+            f"the job needs {needed} workers, but the Dask cluster has {available}{apart}; start more Dask workers, or "
+            f"request fewer with --workers or {fewer}cluster.nworkers_per_group"
         )
-    return _grouped([address for _, address in slots[:wanted]], topology.workers)
+    return _grouped([address for _, address in threads[:needed]], topology.workers)
 
 
-def _beside(topology: Topology, server_group: int, partitions: Groups) -> tuple[str, ...]:
+def _place_servers_beside(topology: Topology, server_group: int, partitions: Groups) -> tuple[str, ...]:
     """Return the Dask workers of a server group's servers, all in the processes of its worker groups."""
-    beside = [address for group in topology.worker_groups(server_group) for address in partitions[group]]
-    if len(beside) == topology.servers:
-        return tuple(beside)
-    homes = [home for home in dict.fromkeys(beside) for _ in range(topology.servers_per_process)]
-    first = server_group * topology.servers  # server groups that share processes do not all begin with the first one
-    return tuple(homes[(first + server) % len(homes)] for server in range(topology.servers))
+    addresses = [address for group in topology.worker_groups(server_group) for address in partitions[group]]
+    if len(addresses) == topology.servers:
+        return tuple(addresses)
+    places = [address for address in dict.fromkeys(addresses) for _ in range(topology.servers_per_process)]
+    first = server_group * topology.servers  # spreads server groups that share processes
+    return tuple(places[(first + server) % len(places)] for server in range(topology.servers))
 
 
-def _set_apart(
+def _place_servers_apart(
     topology: Topology, workers: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Mapping[str, Any]], Groups]:
-    """Return the Dask workers that are left for partitions, and those of the servers: the last ones."""
-    share, count = topology.servers_per_process, topology.server_groups * topology.servers
-    needed = -(-count // share)
+    """Return the Dask workers that remain for partitions, and those of the servers: the last ones."""
+    per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
+    needed = -(-count // per_process)
     if needed >= len(workers):
         raise UserError(
-            f"server_worker_separate: the job's {count} servers, {share} a process, need {needed} processes of their "
-            f"own, the Dask cluster has {len(workers)} with those for the workers; start more Dask worker processes, "
-            "or leave server_worker_separate out"
+            f"server_worker_separate: the job's {count} servers, {per_process} a process, need {needed} processes of "
+            f"their own, but the Dask cluster has {len(workers)} processes, and the workers need some, too; start more "
+            "Dask worker processes, or leave server_worker_separate out"
         )
-    rest, homes = list(workers)[:-needed], list(workers)[-needed:]
-    servers = _grouped([homes[server // share] for server in range(count)], topology.servers)
-    return {address: workers[address] for address in rest}, servers
+    remaining, reserved = list(workers)[:-needed], list(workers)[-needed:]
+    servers = _grouped([reserved[server // per_process] for server in range(count)], topology.servers)
+    return {address: workers[address] for address in remaining}, servers
 
 
 def _grouped(addresses: Sequence[str], size: int) -> Groups:
@@ -140,14 +143,15 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
 
 
 def _threads(partitions: Groups, workers: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
-    """Share the cores that the Dask workers of each host were given among the partitions there."""
-    crowd = Counter(host(address) for group in partitions for address in group)
-    cores = Counter[str]()
-    for address, worker in workers.items():
-        cores[host(address)] += worker["nthreads"]
-    return tuple(tuple(max(1, cores[host(at)] // crowd[host(at)]) for at in group) for group in partitions)
+    """Return the kernel threads of each partition: all threads of its host's Dask workers, shared out evenly."""
+    partitions_on = Counter(host(address) for group in partitions for address in group)
+    threads_on = Counter[str]()
+    for address, info in workers.items():
+        threads_on[host(address)] += info["nthreads"]
+    share = {name: max(1, threads_on[name] // count) for name, count in partitions_on.items()}
+    return tuple(tuple(share[host(address)] for address in group) for group in partitions)
 
 
 def host(address: str) -> str:
-    """Return what tells the machine of a Dask worker."""
+    """Return an identifier of a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
     return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address

@@ -74,8 +74,8 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
         overlap=bool(dask.config.get("dsinga.overlap", True)),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
     )
-    others = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": config.algorithm}
-    check_user_code(client, placement.addresses, opened.nets.values(), others)
+    objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": config.algorithm}
+    check_user_code(client, placement.addresses, opened.nets.values(), objects)
     check_stores(client, placement.addresses, opened.readers.values())
     return PreparedRun(job, topology, placement, config, updater)
 

@@ -39,9 +39,9 @@ def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
 
 
 def test_too_few_threads_are_refused() -> None:
-    with pytest.raises(UserError, match="the job wants 3 workers, the Dask cluster has 2 worker threads; start more"):
+    with pytest.raises(UserError, match="the job needs 3 workers, but the Dask cluster has 2 worker threads; start"):
         place(Topology(3, 1), dask_workers(1, 1))
-    with pytest.raises(UserError, match=r"wants 4 workers, .* ask for fewer with --workers or cluster.nworker_groups"):
+    with pytest.raises(UserError, match=r"needs 4 workers, .* request fewer with --workers or cluster.nworker_groups"):
         place(Topology(2, 1, groups=2), dask_workers(1, 1))
 
 
@@ -86,8 +86,8 @@ def test_threads_of_one_process_cannot_be_separate() -> None:
 def test_too_few_processes_for_separate_servers_are_refused() -> None:
     with pytest.raises(
         UserError,
-        match=r"2 servers, 1 a process, need 2 processes of their own, .* has 2 with",
+        match=r"2 servers, 1 a process, need 2 processes of their own, .* has 2 processes",
     ):
         place(Topology(1, 2, separate=True), dask_workers(4, 4))
-    with pytest.raises(UserError, match=r"wants 2 workers, .* has 1 worker threads beside those of the servers"):
+    with pytest.raises(UserError, match=r"needs 2 workers, .* has 1 worker thread beside those of the servers"):
         place(Topology(2, 2, separate=True), dask_workers(1, 1, 1))
