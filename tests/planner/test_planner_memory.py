@@ -37,7 +37,7 @@ def net_of(job: Job, info: RecordInfo) -> NeuralNet:
 def test_an_iteration_needs_the_predicted_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     job, info = NETS[name]
     net, rng = net_of(job, info), np.random.default_rng(0)
-    pool = buffers._Pool()
+    pool = buffers.ResultPool()
     monkeypatch.setattr(buffers, "_pool", pool)
     values = initial_values(net.params, 1)
     data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
