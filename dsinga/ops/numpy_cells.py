@@ -106,21 +106,21 @@ class GRU(Cell):
 
     @staticmethod
     def step_grad(gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array) -> None:
-        (c, z, r, s), (dc, dz, dr, ds), (before,), (d,), (rest, t) = gates, dgates, before, d, scratch
-        np.subtract(1, z, out=rest)
-        np.multiply(d, rest, out=rest)  # d∘(1 - z)
+        (c, z, r, s), (dc, dz, dr, ds), (before,), (d,), (u, t) = gates, dgates, before, d, scratch
+        np.subtract(1, z, out=u)
+        np.multiply(d, u, out=u)  # d∘(1 - z)
         np.subtract(before, c, out=t)
-        t *= rest
+        t *= u
         np.multiply(t, z, out=dz)
         np.multiply(c, c, out=t)
         np.subtract(1, t, out=t)
-        t *= rest
+        t *= u
         dc[...] = t
         t *= r
         ds[...] = t
-        np.subtract(1, r, out=rest)
-        rest *= t
-        np.multiply(rest, s, out=dr)
+        np.subtract(1, r, out=u)
+        u *= t
+        np.multiply(u, s, out=dr)
         d *= z
 
 
@@ -147,26 +147,26 @@ class LSTM(Cell):
     @staticmethod
     def step_grad(gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array) -> None:
         (i, f, g, o), (di, df, dg, do), (_, c), (_, new_c), (dh, dc) = gates, dgates, before, now, d
-        t, rest = scratch
+        t, u = scratch
         np.tanh(new_c, out=t)
-        np.multiply(t, t, out=rest)
-        np.subtract(1, rest, out=rest)
-        rest *= o
-        rest *= dh
-        dc += rest
-        np.subtract(1, o, out=rest)
-        rest *= o
-        rest *= t
-        np.multiply(rest, dh, out=do)
+        np.multiply(t, t, out=u)
+        np.subtract(1, u, out=u)
+        u *= o
+        u *= dh
+        dc += u
+        np.subtract(1, o, out=u)
+        u *= o
+        u *= t
+        np.multiply(u, dh, out=do)
         for gate, partner, gradient in ((i, g, di), (f, c, df)):
-            np.subtract(1, gate, out=rest)
-            rest *= gate
-            rest *= partner
-            np.multiply(rest, dc, out=gradient)
-        np.multiply(g, g, out=rest)
-        np.subtract(1, rest, out=rest)
-        rest *= i
-        np.multiply(rest, dc, out=dg)
+            np.subtract(1, gate, out=u)
+            u *= gate
+            u *= partner
+            np.multiply(u, dc, out=gradient)
+        np.multiply(g, g, out=u)
+        np.subtract(1, u, out=u)
+        u *= i
+        np.multiply(u, dc, out=dg)
         dc *= f
         dh[...] = 0
 

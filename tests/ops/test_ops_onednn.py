@@ -1,4 +1,4 @@
-"""What is oneDNN's own: that the library does the work, and what happens where it is missing."""
+"""The oneDNN backend: its kernels, threads and sums, and a missing library."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ IN, OUT = (64, 3, 32, 32), (64, 32, 32, 32)
 
 
 @pytest.fixture
-def own_thread():
-    """A thread of its own, with no kernels made yet."""
+def new_thread():
+    """A thread that has made no kernels."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda *call: pool.submit(*call).result(60)
 
@@ -53,7 +53,7 @@ def test_the_library_has_the_kernels_of_image_nets(make, arguments):
     assert thread.get_kernel(make, *arguments) is thread.get_kernel(make, *arguments)
 
 
-def test_what_the_library_lacks_is_left_to_numpy():
+def test_numpy_computes_what_the_library_does_not_support():
     x = np.ones((2, 3, 4, 4), np.float32)
     assert isinstance(onednn.lrn(x.astype(np.float64), 4, 1.0, 0.75, 1.0, True)[1], np.ndarray)
     assert isinstance(onednn.lrn(x, 4, 1.0, 0.75, 1.0, True)[1], lrn.Workspace)
@@ -62,69 +62,69 @@ def test_what_the_library_lacks_is_left_to_numpy():
 
 
 @pytest.mark.parametrize("mean", [0.5, 7, 9, 300])
-def test_sums_of_many_numbers_keep_their_digits_however_far_from_0_they_are(mean):
-    """The library's own sums over as many have, about 30, a mean 2e-4 off, and a share of 2e-5 of the variance."""
+def test_sums_of_many_numbers_far_from_0_keep_their_digits(mean):
+    """The library's own sums of as many numbers with a mean of 30 are 2e-4 off, and their variance 2e-5 of itself."""
     x = np.random.default_rng(1).normal(mean, 1, (20, 48, 32, 16)).astype(np.float32).transpose(0, 3, 1, 2)
     dy = x - (mean - 1)
-    found = onednn.channel_moments(x)
+    moments = onednn.channel_moments(x)
     exact = NumpyOps().channel_moments(x.astype(np.float64))
-    np.testing.assert_allclose(found[0], exact[0], rtol=1e-7)
-    np.testing.assert_allclose(found[1], exact[1], rtol=3e-6)
-    found = onednn.batch_norm_sums(x, dy, *exact, 1e-5)
-    for one, other in zip(found, NumpyOps().batch_norm_sums(x, dy, *exact, 1e-5), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+    np.testing.assert_allclose(moments[0], exact[0], rtol=1e-7)
+    np.testing.assert_allclose(moments[1], exact[1], rtol=3e-6)
+    sums, expected_sums = (ops.batch_norm_sums(x, dy, *exact, 1e-5) for ops in (onednn, NumpyOps()))
+    for array, expected in zip(sums, expected_sums, strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-5)
 
 
-def test_sums_are_the_same_however_a_batch_is_cut():
+def test_means_of_parts_of_a_batch_add_up_to_its_mean():
     x = np.random.default_rng(1).normal(3, 1, (10, 8, 8, 16)).astype(np.float32).transpose(0, 3, 1, 2)
     whole, *parts = (onednn.channel_moments(rows)[0] for rows in (x, x[:3], x[3:]))
     np.testing.assert_allclose(0.3 * parts[0] + 0.7 * parts[1], whole, rtol=1e-14)
 
 
 @pytest.mark.parametrize("channels", [3, 16, 300])
-def test_a_rectified_normalisation_is_what_its_parts_make(channels):
+def test_a_rectified_normalisation_equals_its_steps(channels):
     rng = np.random.default_rng(1)
     x, other = rng.normal(0, 1, (2, 6, 5, 7, channels)).astype(np.float32).transpose(0, 1, 4, 2, 3)
     scale, shift = rng.normal(0, 1, (2, channels)).astype(np.float32)
     affine = onednn.channel_affine(x, scale, shift)
     np.testing.assert_array_equal(onednn.rectified_affine(x, scale, shift), onednn.relu(affine))
-    found, wanted = onednn.rectified_affine(x, scale, shift, other), onednn.relu(onednn.add(affine, other))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
-    assert found.strides == wanted.strides
+    y, expected = onednn.rectified_affine(x, scale, shift, other), onednn.relu(onednn.add(affine, other))
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
+    assert y.strides == expected.strides
 
 
-def test_a_thread_keeps_a_bounded_number_of_kernels(own_thread, monkeypatch):
+def test_a_thread_keeps_a_bounded_number_of_kernels(new_thread, monkeypatch):
     monkeypatch.setattr(thread, "KERNELS", 3)
 
     def many() -> tuple[int, list[np.ndarray]]:
         results = [onednn.relu(np.full(size, 2.0, np.float32)) for size in range(1, 10)]
         return len(thread.thread_state.kernels), results
 
-    kept, results = own_thread(many)
-    assert kept == 3
+    count, results = new_thread(many)
+    assert count == 3
     assert all((result == 2).all() for result in results)
 
 
-def test_kernels_are_made_anew_for_another_number_of_cores(own_thread):
+def test_kernels_are_made_anew_for_another_number_of_cores(new_thread):
     def counts() -> list[int]:
-        found = []
+        numbers = []
         for cores in (1, 1, 2):
             onednn.set_threads(cores)
-            found.append(len(thread.thread_state.kernels))
+            numbers.append(len(thread.thread_state.kernels))
             onednn.relu(np.ones(3, np.float32))
-        return found
+        return numbers
 
-    assert own_thread(counts) == [0, 1, 0]
+    assert new_thread(counts) == [0, 1, 0]
 
 
-def test_the_number_of_cores_is_the_calling_threads_own(own_thread):
-    here = library.get_omp_threads()
+def test_each_thread_has_its_own_number_of_cores(new_thread):
+    count = library.get_omp_threads()
     large = np.ones(100_000, np.float32)
-    own_thread(onednn.set_threads, here + 1)
-    own_thread(onednn.relu, large)
-    assert own_thread(library.get_omp_threads) == here + 1
+    new_thread(onednn.set_threads, count + 1)
+    new_thread(onednn.relu, large)
+    assert new_thread(library.get_omp_threads) == count + 1
     onednn.relu(large)
-    assert library.get_omp_threads() == here
+    assert library.get_omp_threads() == count
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -151,7 +151,7 @@ KERNELS_OF_A_SIZE = {
 
 
 @pytest.mark.parametrize("kind", KERNELS_OF_A_SIZE)
-def test_a_small_kernel_runs_in_one_thread_and_a_large_one_in_all(own_thread, kind):
+def test_a_small_kernel_runs_in_one_thread_and_a_large_one_in_all(new_thread, kind):
     run, small, large = KERNELS_OF_A_SIZE[kind]
 
     def threads_and_results(count: int) -> tuple[list[int], list[np.ndarray]]:
@@ -162,15 +162,16 @@ def test_a_small_kernel_runs_in_one_thread_and_a_large_one_in_all(own_thread, ki
             used.append(library.get_omp_threads())
         return used, results
 
-    one, alone = own_thread(threads_and_results, 1)
-    two, shared = own_thread(threads_and_results, 2)
-    assert (one, two) == ([1, 1, 1], [1, 2, 1])
-    each = len(alone) // 3
-    for first, last, other in zip(alone[:each], shared[2 * each :], shared[:each], strict=True):
-        np.testing.assert_array_equal(first, last)
-        np.testing.assert_array_equal(first, other)
-    for result, right in zip(shared, alone, strict=True):
-        np.testing.assert_allclose(result, right, rtol=1e-5, atol=1e-5 * abs(right).max())
+    threads_of_one, results_of_one = new_thread(threads_and_results, 1)
+    threads_of_two, results_of_two = new_thread(threads_and_results, 2)
+    assert (threads_of_one, threads_of_two) == ([1, 1, 1], [1, 2, 1])
+    third = len(results_of_one) // 3
+    small_results = results_of_one[:third], results_of_two[2 * third :], results_of_two[:third]
+    for expected, last, first in zip(*small_results, strict=True):
+        np.testing.assert_array_equal(expected, last)
+        np.testing.assert_array_equal(expected, first)
+    for result, expected in zip(results_of_two, results_of_one, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5 * abs(expected).max())
 
 
 def test_a_missing_library_is_one_clear_sentence(monkeypatch):

@@ -138,22 +138,22 @@ def test_a_row_is_for_these_cases(kernel, implementation, arguments, row):
 
 
 def kernels_of_a_small_net() -> list[str]:
-    """The classes of what computes kernels that the table has rows for."""
+    """The names of the classes that compute kernels for which the table has rows."""
     ops = OnednnOps()
     x, w = np.ones((2, 20, 9, 9), np.float32), np.ones((6, 20, 5, 5), np.float32)
     y = ops.convolution(x, w, None, (1, 1), (2, 2))
     ops.convolution_grad(x, w, y, (1, 1), (2, 2), True, False)
     ops.lrn(x, 3, 1.0, 0.75, 1.0, True)
     ops.inner_product(np.ones((20, 30), np.float32), np.ones((40, 30), np.float32), None)
-    made = (kernel for (make, _), kernel in thread_state.kernels.items() if make is choices._make)
-    return [type(kernel).__name__ for kernel in made]
+    kernels = (kernel for (make, _), kernel in thread_state.kernels.items() if make is choices._make)
+    return [type(kernel).__name__ for kernel in kernels]
 
 
 def test_plain_has_the_first_choice_of_the_library_everywhere(new_thread, monkeypatch):
     monkeypatch.setenv(choices.VARIABLE, "plain")
     assert switched_off() == set(BY_NAME)
-    own = {choice.implementation.partition(".")[2] for choice in TABLE}
-    assert not own & set(new_thread(kernels_of_a_small_net))
+    special = {choice.implementation.partition(".")[2] for choice in TABLE}
+    assert not special & set(new_thread(kernels_of_a_small_net))
     assert not OnednnOps().factor(np.ones((3, 3), np.float32), [2] * 9).rows
 
 

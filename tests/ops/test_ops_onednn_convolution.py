@@ -1,4 +1,4 @@
-"""Convolutions by oneDNN: which implementation finds a gradient, and that each finds the same."""
+"""Gradients of convolutions by oneDNN and by the implementations of its table, compared with numpy's."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ GEOMETRIES = pytest.mark.parametrize(
         (16, (3, 7), (1, 3), (0, 1)),
         (5, (5, 5), (2, 2), (2, 2)),
         (4, (3, 2), (4, 2), (0, 1)),
-        (2, (2, 2), (1, 1), (3, 3)),  # outputs that meet nothing but the border
+        (2, (2, 2), (1, 1), (3, 3)),  # outputs that overlap the border alone
         (2, (9, 11), (1, 1), (0, 0)),
         (1, (13, 13), (1, 1), (6, 6)),
-        (2, (1, 1), (10, 12), (0, 0)),  # and rows that meet no output
+        (2, (1, 1), (10, 12), (0, 0)),  # and rows that overlap no output
     ],
 )
 
 
 @GEOMETRIES
-def test_products_find_the_gradient_of_kernels(records, kernel, stride, pad, monkeypatch):
-    monkeypatch.setattr(kernel_gradient, "DEPTH", 30)  # two to five records together, and some left
+def test_products_compute_the_gradient_of_kernels(records, kernel, stride, pad, monkeypatch):
+    monkeypatch.setattr(kernel_gradient, "DEPTH", 30)  # two to five records together, and a remainder
     x, w, dy = convolved(records, kernel, stride, pad)
-    find = kernel_gradient.KernelGradient(x.shape, w.shape, stride, pad)
+    compute_gradient = kernel_gradient.KernelGradient(x.shape, w.shape, stride, pad)
     expected = NumpyOps().convolution_grad(x, w, dy, stride, pad, False, False)[1]
-    for _ in range(2):  # nothing is left over from a run before
-        found = find(*(np.ascontiguousarray(one.transpose(0, 2, 3, 1)) for one in (x, dy)))
-        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    for _ in range(2):  # nothing is left over from a previous call
+        dw = compute_gradient(*(np.ascontiguousarray(array.transpose(0, 2, 3, 1)) for array in (x, dy)))
+        np.testing.assert_allclose(dw, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def convolved(records, kernel, stride, pad):
@@ -75,15 +75,14 @@ class TestGradientOfImages:
         w = rng.standard_normal((filters, channels, kernel, kernel), np.float32)
         y = NumpyOps().convolution(x, w, None, stride, pad)
         np.testing.assert_allclose(onednn.convolution(x, w, None, stride, pad), y, atol=1e-5 * np.abs(y).max())
-        for dy in (y, -y):  # nothing is left over from a run before
-            found = onednn.convolution_grad(x, w, dy, stride, pad, True, False)
-            for one, other in zip(
-                found[:2], NumpyOps().convolution_grad(x, w, dy, stride, pad, True, False)[:2], strict=True
-            ):
-                np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(other).max())
+        for dy in (y, -y):  # nothing is left over from a previous call
+            gradients = onednn.convolution_grad(x, w, dy, stride, pad, True, False)
+            expected_gradients = NumpyOps().convolution_grad(x, w, dy, stride, pad, True, False)
+            for gradient, expected in zip(gradients[:2], expected_gradients[:2], strict=True):
+                np.testing.assert_allclose(gradient, expected, atol=1e-5 * np.abs(expected).max())
 
     @AVX2_ALONE
-    def test_is_found_by_the_implementation_of_the_table(self, channels, filters, kernel, stride, padded):
+    def test_is_computed_by_the_implementation_of_the_table(self, channels, filters, kernel, stride, padded):
         x, w, pad = (3, channels, 6, 8), (filters, channels, kernel, kernel), (kernel // 2, kernel // 2)
-        find = choose_kernel("convolution_grad_x", convolution.BackwardData, x, w, (stride, stride), pad)
-        assert isinstance(find, convolution.PaddedBackwardData) == padded
+        gradient = choose_kernel("convolution_grad_x", convolution.BackwardData, x, w, (stride, stride), pad)
+        assert isinstance(gradient, convolution.PaddedBackwardData) == padded

@@ -36,8 +36,8 @@ class PackedProduct:
             operations=2 * rows * inputs * outputs,
         )
         self.size = self.multiply.size(WEIGHTS) // np.dtype(np.float32).itemsize
-        given = dense(weights) if transposed else strided(weights, (1, outputs))
-        self.reorder = reorder(given, self.multiply.layout(WEIGHTS))
+        layout = dense(weights) if transposed else strided(weights, (1, outputs))
+        self.reorder = reorder(layout, self.multiply.layout(WEIGHTS))
 
     def pack(self, matrix: Array) -> Array:
         if self.reorder is None:
