@@ -53,15 +53,15 @@ _API = (
     "predict_with_labels",
     "train",
 )
-_HOMES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
+_MODULES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
 
 
 def __getattr__(name: str) -> Any:
-    """Import a face when it is first asked for: a worker that only needs kernels does not pay for the rest."""
+    """Import a public name when it is first used, so that a process imports only what it needs."""
     import importlib
 
     if name in ("extensions", "models"):
         return importlib.import_module(f"dsinga.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
