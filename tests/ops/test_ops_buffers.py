@@ -1,4 +1,4 @@
-"""The pool of result arrays: warm memory again and again, and never memory that somebody still sees."""
+"""The pool of result arrays reuses memory, but never memory to which an array still refers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsinga.ops import buffers
 
-LARGE = (3, 16, 64, 64)  # bytes: well above what is pooled
+LARGE = (3, 16, 64, 64)  # a shape of an array that is pooled
 SIZE = 4 * 3 * 16 * 64 * 64
 
 
@@ -25,7 +25,7 @@ def address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
-def test_memory_comes_back_when_the_last_view_is_gone():
+def test_memory_is_reused_when_the_last_view_is_gone():
     first = buffers.empty(LARGE)
     place, view = address(first), first[1:, :, ::2].T
     del first
@@ -36,12 +36,12 @@ def test_memory_comes_back_when_the_last_view_is_gone():
 
 
 @pytest.mark.parametrize("export", [memoryview, np.from_dlpack, lambda array: array.ravel().data])
-def test_memory_stays_taken_while_exported(export):
+def test_exported_memory_is_not_reused(export):
     array = buffers.empty(LARGE)
-    place, held = address(array), export(array)
+    place, exported = address(array), export(array)
     del array
     assert address(buffers.empty(LARGE)) != place
-    del held
+    del exported
     assert address(buffers.empty(LARGE)) == place
 
 
@@ -61,14 +61,14 @@ def test_layouts_dtypes_and_alignment():
         assert address(array) % buffers.ALIGNMENT == 0
 
 
-def test_small_and_empty_arrays_are_left_to_numpy():
+def test_small_and_empty_arrays_are_not_pooled():
     assert buffers.empty((2, 3)).shape == (2, 3)
     assert buffers.empty((0, 4, 5, 6), channels_last=True).shape == (0, 4, 5, 6)
     assert buffers._pool.buckets == {}
 
 
 @given(st.lists(st.tuples(st.sampled_from([8192, 9000, 16384]), st.integers(0, 7)), min_size=1, max_size=60))
-def test_arrays_that_live_never_overlap(steps):
+def test_live_arrays_never_overlap(steps):
     """Eight slots; each step drops what is in one and asks for another array."""
     slots: list[np.ndarray | None] = [None] * 8
     for stamp, (count, slot) in enumerate(steps):
@@ -76,40 +76,40 @@ def test_arrays_that_live_never_overlap(steps):
         array = buffers.empty((count,))
         array[...] = stamp
         slots[slot] = array
-        for other in slots:
-            assert other is None or (other == other[0]).all()
-        stamps = [int(other[0]) for other in slots if other is not None]
+        live = [array for array in slots if array is not None]
+        assert all((array == array[0]).all() for array in live)
+        stamps = [int(array[0]) for array in live]
         assert len(stamps) == len(set(stamps))
 
 
 def test_one_size_keeps_a_bounded_number_of_arrays(monkeypatch):
     monkeypatch.setattr(buffers, "BUCKET", 8)
-    held = [buffers.empty(LARGE) for _ in range(buffers.BUCKET + 5)]
+    arrays = [buffers.empty(LARGE) for _ in range(buffers.BUCKET + 5)]
     assert [len(bucket) for bucket in buffers._pool.buckets.values()] == [buffers.BUCKET]
-    assert len({address(array) for array in held}) == len(held)
+    assert len({address(array) for array in arrays}) == len(arrays)
 
 
 def test_idle_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(buffers, "IDLE_LIMIT", 2 * SIZE)
-    held = [buffers.empty(LARGE) for _ in range(4)]
-    kept = held[0]
-    del held
+    arrays = [buffers.empty(LARGE) for _ in range(4)]
+    first = arrays[0]
+    del arrays
     assert buffers._pool.idle_bytes() > 2 * SIZE
     buffers.empty((1, *LARGE[1:]))
     assert buffers._pool.idle_bytes() < SIZE
-    place = address(kept)
-    del kept
+    place = address(first)
+    del first
     assert address(buffers.empty(LARGE)) == place
 
 
-def test_what_is_too_large_goes_back_to_the_system(monkeypatch):
+def test_memory_of_too_large_arrays_is_not_pooled(monkeypatch):
     monkeypatch.setattr(buffers, "LARGEST", SIZE - 1)
     array = buffers.empty(LARGE)
     assert address(array) % buffers.ALIGNMENT == 0
     assert buffers._pool.buckets == {}
 
 
-def test_memory_of_one_thread_serves_the_next():
+def test_threads_reuse_memory_of_each_other():
     place = address(buffers.empty(LARGE))
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: address(buffers.empty(LARGE))).result(60) == place
@@ -131,16 +131,16 @@ def test_arrays_of_many_threads_never_overlap():
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4), timeout=60))
     (bucket,) = buffers._pool.buckets.values()
-    assert len(bucket) <= 4 * (3 + 3)  # of each thread three, and those of its last round
+    assert len(bucket) <= 4 * (3 + 3)  # three of each thread, and those of its last round
 
 
-def test_bases_that_are_lent_are_taken_first_while_they_are_free(monkeypatch):
-    """By the thread that they are lent to alone, for arrays of any size that the pool makes."""
+def test_bases_of_a_thread_are_used_first_while_they_are_free(monkeypatch):
+    """By that thread alone, for arrays of any size."""
     monkeypatch.setattr(buffers, "LARGEST", SIZE - 1)
-    room = buffers.base_bytes(SIZE)
-    memory = memoryview(bytearray(2 * room))
-    bases = {room: [np.frombuffer(memory, np.uint8, room, start) for start in (0, room)]}
-    places = {address(base) + -address(base) % buffers.ALIGNMENT for base in bases[room]}
+    size = buffers.base_bytes(SIZE)
+    memory = memoryview(bytearray(2 * size))
+    bases = {size: [np.frombuffer(memory, np.uint8, size, start) for start in (0, size)]}
+    places = {address(base) + -address(base) % buffers.ALIGNMENT for base in bases[size]}
     with buffers.use_bases(bases):
         first, second, third = (buffers.empty(LARGE) for _ in range(3))
         assert {address(first), address(second)} == places

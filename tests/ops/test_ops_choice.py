@@ -1,4 +1,4 @@
-"""Which backend a name, or no name, gives."""
+"""The choice of a backend by name, by environment variable, or by default."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def unloadable(monkeypatch):
     def refuse() -> Ops:
         raise UserError("the kernel backend 'best' needs luck")
 
-    others = dict(BACKENDS)
+    loadable = dict(BACKENDS)
     BACKENDS.clear()
-    BACKENDS.update(best=refuse, **others)
+    BACKENDS.update(best=refuse, **loadable)
     yield
     del BACKENDS["best"]
 
@@ -37,7 +37,7 @@ def test_one_instance_for_all_threads():
     assert get_ops("numpy").name == "numpy"
 
 
-def test_the_environment_wins(monkeypatch):
+def test_the_environment_overrides_the_name(monkeypatch):
     monkeypatch.setenv("DSINGA_OPS", "numpy")
     assert get_ops().name == "numpy"
     assert get_ops("onednn").name == "numpy"
@@ -51,11 +51,11 @@ def test_an_unknown_name_is_answered_with_the_nearest(monkeypatch):
         get_ops()
 
 
-def test_what_cannot_load_is_passed_over_unless_asked_for(unloadable):
+def test_a_backend_that_cannot_load_is_skipped_unless_requested(unloadable):
     assert get_ops().name in BACKENDS
     with pytest.raises(UserError, match="needs luck"):
         get_ops("best")
 
 
-def test_backends_travel_to_other_processes():
+def test_backends_are_pickled():
     assert pickle.loads(pickle.dumps(get_ops())).name == get_ops().name

@@ -1,6 +1,6 @@
-"""What is the cupy backend's own: messages, streams, precision, cuDNN's plans, sources that compile.
+"""The cupy backend: messages, streams, precision, cuDNN's plans, and sources that compile.
 
-All but the last runs on the CPU, over emulated_cupy.py; its kernels run in the kernel contract, among the slow tests.
+All but the last run on tests/support/emulated_cupy.py; the kernels run there in the kernel contract, which is slow.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
 
 class TestMissing:
     @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed here")
-    def test_without_cupy_one_sentence_says_what_to_install_and_what_runs(self):
+    def test_without_cupy_one_sentence_names_what_to_install_and_what_runs(self):
         with pytest.raises(UserError, match=r"needs CuPy 14 .*pip install 'dsinga\[gpu\]'; without it .*on CPUs$"):
             BACKENDS["cupy"]()
 
@@ -81,7 +81,7 @@ class TestMissing:
         with pytest.raises(UserError, match=words):
             ops.library.check_device(runtime)
 
-    def test_without_cudnn_one_sentence_says_what_convolves_and_what_to_install(self, ops, cudnn):
+    def test_without_cudnn_one_sentence_names_what_convolves_and_what_to_install(self, ops, cudnn):
         assert re.fullmatch(
             r"cuDNN 9 or its front end is missing \(.+\): matrix products of cuBLAS compute convolutions, more slowly; "
             r"pip install nvidia-cudnn-frontend nvidia-cudnn-cu13",
@@ -93,13 +93,13 @@ class TestMissing:
         assert "missing (cuDNN 9.8.0 is installed)" in old.lacks()
         assert emulated_cupy.load(FakeCudnn()).lacks() == ""
 
-    def test_a_device_or_precision_that_is_not_there(self, ops):
+    def test_a_missing_device_or_precision(self, ops):
         with pytest.raises(UserError, match="there is no GPU 1: this process sees 1, counted from 0"):
             ops.for_worker(1)
         with pytest.raises(UserError, match="no precision 'fp8'"):
             ops.for_worker(0, "fp8")
 
-    def test_workers_travel_to_other_processes(self, ops):
+    def test_workers_are_pickled(self, ops):
         function, arguments = ops.for_worker(0, "tf32").__reduce__()
         assert function is type(ops)
         assert arguments == (0, "tf32", True)
@@ -125,12 +125,12 @@ class TestStreams:
 
     def test_kernels_wait_for_an_upload_and_the_host_does_not(self, worker):
         streams, host = worker.streams, normal(2, 3)
-        before = host.copy()
+        expected = host.copy()
         upload = worker.upload(host)
         host[...] = 0  # the host goes on
-        given = upload.result()
-        assert upload.result() is given
-        np.testing.assert_array_equal(worker.to_numpy(given), before)
+        copy = upload.result()
+        assert upload.result() is copy
+        np.testing.assert_array_equal(worker.to_numpy(copy), expected)
         (_, _, arrived), *_ = [entry for entry in emulated_cupy.log if entry[1] == "record"]
         assert emulated_cupy.log[:4] == [
             (streams.up, "copy", "up"),
@@ -140,7 +140,7 @@ class TestStreams:
         ]
         assert emulated_cupy.log[4][:2] == (streams.compute, "record")
 
-    def test_a_download_waits_for_the_kernels_before_it_and_the_host_for_the_download(self, worker):
+    def test_a_download_waits_for_earlier_kernels_and_the_host_for_the_download(self, worker):
         streams = worker.streams
         y = worker.relu(worker.asarray(normal(2, 3)))
         del emulated_cupy.log[0]  # the way up
@@ -161,7 +161,7 @@ class TestStreams:
             (None, "wait", done),
         ]
 
-    def test_memory_that_a_copy_still_reads_is_kept(self, worker, monkeypatch):
+    def test_memory_that_a_copy_still_reads_stays_referenced(self, worker, monkeypatch):
         monkeypatch.setattr(emulated_cupy.Event, "done", False)
         worker.download(worker.asarray(normal(2, 3)))
         worker.upload(normal(2, 3)).result()
@@ -170,18 +170,18 @@ class TestStreams:
         worker.download(worker.asarray(normal(1)))
         assert not worker.streams._references
 
-    def test_arrays_where_they_are_wanted_are_not_copied(self, worker):
-        here, there = normal(2), worker.asarray(normal(2))
+    def test_arrays_in_the_right_memory_are_not_copied(self, worker):
+        on_host, on_device = normal(2), worker.asarray(normal(2))
         emulated_cupy.log.clear()
-        assert worker.upload(there).result() is there
-        assert worker.download(here).result() is here
-        assert worker.to_numpy(here) is here
+        assert worker.upload(on_device).result() is on_device
+        assert worker.download(on_host).result() is on_host
+        assert worker.to_numpy(on_host) is on_host
         assert not emulated_cupy.log
 
 
 class TestPrecision:
     @pytest.mark.parametrize(("precision", "compute"), [("float32", 0), ("tf32", 1), ("bf16", 0)])
-    def test_each_product_says_how_it_is_computed(self, ops, precision, compute):
+    def test_each_product_has_the_precision_of_its_worker(self, ops, precision, compute):
         worker, x, w = ops.for_worker(0, precision), normal(4, 6), normal(3, 6)
         emulated_cupy.log.clear()
         y = worker.to_numpy(worker.inner_product(worker.asarray(x), worker.asarray(w), None))
@@ -207,14 +207,15 @@ class TestPlans:
         expected = plain.convolution(x, w, None, step, pad)
         dy = normal(*expected.shape)
         expected = expected, *plain.convolution_grad(x, w, dy, step, pad, True, False)[:2]
-        there = [ops.asarray(one) for one in (x, w, dy)]
-        found = ops.convolution(*there[:2], None, step, pad), *ops.convolution_grad(*there, step, pad, True, False)[:2]
+        arrays = [ops.asarray(array) for array in (x, w, dy)]
+        y = ops.convolution(*arrays[:2], None, step, pad)
+        results = y, *ops.convolution_grad(*arrays, step, pad, True, False)[:2]
         bound = 0.05 if ops.precision == "bf16" else 1e-5
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(ops.to_numpy(one), other, rtol=bound, atol=bound * np.abs(other).max())
-        assert found[0].transpose(0, 2, 3, 1).flags.c_contiguous
-        assert found[2].flags.c_contiguous
-        return found
+        for result, array in zip(results, expected, strict=True):
+            np.testing.assert_allclose(ops.to_numpy(result), array, rtol=bound, atol=bound * np.abs(array).max())
+        assert results[0].transpose(0, 2, 3, 1).flags.c_contiguous
+        assert results[2].flags.c_contiguous
+        return results
 
     @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
     def test_a_plan_is_made_once_for_shapes_and_settings(self, cudnn, precision):
@@ -226,8 +227,8 @@ class TestPlans:
         self.run(worker, stride=(1, 1))
         assert len(cudnn.graphs) == 6
         notes = {"float32": {"DOWN_CONVERT_INPUTS", "TENSOR_CORE"}, "tf32": {"DOWN_CONVERT_INPUTS"}, "bf16": set()}
-        assert all(graph.ruled_out == notes[precision] | {"NONDETERMINISTIC"} for graph in cudnn.graphs)
-        assert {graph.given for graph in cudnn.graphs} == {"BFLOAT16" if precision == "bf16" else "FLOAT"}
+        assert all(graph.excluded == notes[precision] | {"NONDETERMINISTIC"} for graph in cudnn.graphs)
+        assert {graph.dtype for graph in cudnn.graphs} == {"BFLOAT16" if precision == "bf16" else "FLOAT"}
 
     def test_a_plan_runs_on_the_stream_of_its_worker(self, cudnn):
         ops = emulated_cupy.load(cudnn)
@@ -237,19 +238,19 @@ class TestPlans:
         ops.enter()
         assert set(cudnn.streams) == {worker.streams.compute.ptr}
 
-    def test_an_order_that_changes_is_better_than_no_plan(self, cudnn):
-        cudnn.supports = lambda ruled_out: "NONDETERMINISTIC" not in ruled_out
+    def test_a_plan_without_a_fixed_order_is_used_if_there_is_no_other(self, cudnn):
+        cudnn.supports = lambda excluded: "NONDETERMINISTIC" not in excluded
         self.run(emulated_cupy.load(cudnn))
-        assert {"NONDETERMINISTIC" in graph.ruled_out for graph in cudnn.graphs if graph.executed} == {False}
+        assert {"NONDETERMINISTIC" in graph.excluded for graph in cudnn.graphs if graph.executed} == {False}
 
-    def test_without_a_plan_products_compute_it_and_a_warning_says_so(self, cudnn, caplog):
-        cudnn.supports = lambda ruled_out: False
-        with caplog.at_level(logging.WARNING, "dsinga"):  # a Dask cluster of other tests may have silenced the handler
+    def test_without_a_plan_products_compute_it_with_a_warning(self, cudnn, caplog):
+        cudnn.supports = lambda excluded: False
+        with caplog.at_level(logging.WARNING, "dsinga"):  # a Dask cluster of other tests may have disabled the handler
             self.run(emulated_cupy.load(cudnn))
         assert "cuDNN has no plan for ConvolutionProblem(direction='fprop'" in caplog.text
         assert str(Unsupported("no engine")) in caplog.text
 
-    def test_an_empty_batch_asks_no_plan(self, cudnn):
+    def test_an_empty_batch_needs_no_plan(self, cudnn):
         ops = emulated_cupy.load(cudnn)
         y = ops.convolution(ops.asarray(normal(0, 3, 5, 5)), ops.asarray(normal(4, 3, 3, 3)), None, (1, 1), (0, 0))
         assert y.shape == (0, 4, 3, 3)

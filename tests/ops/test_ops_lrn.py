@@ -1,4 +1,4 @@
-"""Local response normalisation by shifted sums, also where the library's primitive would be taken."""
+"""Local response normalisation by shifted sums, also for processors for which the library has a primitive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def place(values: np.ndarray, channels_last: bool) -> np.ndarray:
     return np.ascontiguousarray(values.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) if channels_last else values
 
 
-@pytest.mark.parametrize("block", [1, 40, lrn.BLOCK], ids=["a row", "blocks and a rest", "all"])
+@pytest.mark.parametrize("block", [1, 40, lrn.BLOCK], ids=["a row", "blocks and a remainder", "all"])
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize(
     ("channels", "size", "alpha", "beta", "k"),
@@ -59,7 +59,7 @@ def test_agrees_with_plain_numpy_at_the_size_of_a_net():
     assert_close(lrn.backward(x, workspace, dy, *constants[:3]), plain.lrn_grad(x, norm, dy, *constants), np.float32)
 
 
-def test_what_is_no_number_stays_in_its_windows():
+def test_nan_stays_in_its_windows():
     x = place(normal(1, 2, 8, 3, 2), True)
     x[1, 3, 2, 0] = np.nan
     y, _ = lrn.forward(x, 3, 0.1, 0.75, 1.0)

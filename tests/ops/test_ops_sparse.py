@@ -1,4 +1,4 @@
-"""Gradients of some rows alone: beside the arrays that they stand for."""
+"""Sparse gradients, compared with the dense arrays that they represent."""
 
 import numpy as np
 import pytest
@@ -21,28 +21,28 @@ choices = st.lists(st.sets(st.integers(0, 8)).map(sorted), min_size=1, max_size=
 
 
 @given(choices, st.sets(st.integers(0, 3)))
-def test_a_sum_has_the_bits_of_the_sum_of_whole_arrays(chosen, whole):
+def test_a_sum_has_the_bits_of_the_sum_of_dense_arrays(chosen, dense):
     parts = [some_rows(seed, rows) for seed, rows in enumerate(chosen)]
-    wanted = np.zeros(SHAPE, np.float32)
+    expected = np.zeros(SHAPE, np.float32)
     for part in parts:
-        wanted += part.dense()
-    given = [np.asarray(part) if number in whole else part for number, part in enumerate(parts)]
-    total = add_up(given)
-    assert isinstance(total, SparseRows) == all(isinstance(part, SparseRows) for part in given)
-    np.testing.assert_array_equal(np.asarray(total), wanted)
+        expected += part.dense()
+    gradients = [np.asarray(part) if number in dense else part for number, part in enumerate(parts)]
+    total = add_up(gradients)
+    assert isinstance(total, SparseRows) == all(isinstance(part, SparseRows) for part in gradients)
+    np.testing.assert_array_equal(np.asarray(total), expected)
     if isinstance(total, SparseRows):
         assert total.rows.tolist() == sorted(set().union(*chosen))
         assert fault(total) == ""
 
 
-def test_whole_arrays_may_be_flat():
-    one = some_rows(0, [1, 4])
-    np.testing.assert_array_equal(add_up([one, np.ones(27, np.float32)]), one.dense().reshape(-1) + 1)
+def test_dense_arrays_may_be_flat():
+    rows = some_rows(0, [1, 4])
+    np.testing.assert_array_equal(add_up([rows, np.ones(27, np.float32)]), rows.dense().reshape(-1) + 1)
 
 
 @given(st.sets(st.integers(0, 8)).map(sorted), st.integers(0, 9), st.integers(0, 9))
-def test_a_part_is_that_of_the_whole(chosen, one, other):
-    start, stop = sorted((one, other))
+def test_a_part_is_that_of_the_dense_array(chosen, first, second):
+    start, stop = sorted((first, second))
     part = some_rows(0, chosen).part(start, stop)
     assert fault(part) == ""
     np.testing.assert_array_equal(part.dense(), some_rows(0, chosen).dense()[start:stop])
@@ -60,6 +60,6 @@ def test_a_part_is_that_of_the_whole(chosen, one, other):
         (np.array([2, 1]), (2, 3), "must be strictly ascending"),
     ],
 )
-def test_rows_that_are_wrong_are_found(rows, values, message):
+def test_wrong_rows_are_refused(rows, values, message):
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(fault(SparseRows(rows, np.zeros(values, np.float32), SHAPE)))

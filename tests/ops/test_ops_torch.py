@@ -1,4 +1,4 @@
-"""PyTorch's kernels as a peer, at the sizes of a real net, where PyTorch is installed."""
+"""Kernels compared with PyTorch's at the sizes of a real net, where PyTorch is installed."""
 
 from __future__ import annotations
 

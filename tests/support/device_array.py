@@ -1,8 +1,8 @@
-"""A device of the imagination: arrays that host code cannot touch, and a backend that records what goes up and down.
+"""A stub of a device: arrays that host code cannot access, and a backend that records kernels and copies.
 
-What runs over it touches host memory by no accident: a numpy function on a :class:`DeviceArray`, an array of either
-kind in an expression with the other, or an index from the other side raise TypeError, as CuPy's do. Strict where CuPy
-is lenient: numpy's functions do not dispatch to the device, only its ufuncs do.
+Code that runs on it cannot mix memory of host and device: a numpy function on a :class:`DeviceArray`, an expression
+with arrays of both kinds, or an index of the other kind raise TypeError, as CuPy's do. It is stricter than CuPy: of
+numpy's functions only the ufuncs dispatch to the device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.ops.update import Update
 
 METHODS = ("reshape", "transpose", "astype", "copy", "sum", "min", "max", "repeat", "all", "any", "argmax", "ravel")
-FACTS = ("shape", "dtype", "ndim", "size", "nbytes", "strides")
+ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "strides")
 OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
     "lt", "le", "gt", "ge", "eq", "ne",
@@ -31,56 +31,56 @@ INPLACE = ("iadd", "isub", "imul", "itruediv")
 
 
 class DeviceArray:
-    """An array of a device: a numpy array that only the methods and operators of CuPy's arrays reach."""
+    """An array of a device: a numpy array with the methods and operators of CuPy's arrays, and no others."""
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, held: np.ndarray, syncs: list[str]):
-        assert isinstance(held, np.ndarray), type(held)
-        self._held, self._syncs = held, syncs
+    def __init__(self, array: np.ndarray, syncs: list[str]):
+        assert isinstance(array, np.ndarray), type(array)
+        self._array, self._syncs = array, syncs
 
     def __getattr__(self, name: str) -> Any:
-        if name in FACTS:
-            return getattr(self._held, name)
+        if name in ATTRIBUTES:
+            return getattr(self._array, name)
         if name not in METHODS:
-            raise AttributeError(f"an array of a device has no {name!r}")
-        method = getattr(self._held, name)
+            raise AttributeError(f"arrays of the device have no attribute {name!r}")
+        method = getattr(self._array, name)
         return lambda *arguments, **named: self._wrap(method(*map(_plain, arguments), **named))
 
     def _wrap(self, result: Any) -> DeviceArray:
         return DeviceArray(np.asarray(result), self._syncs)
 
     def __array__(self, *arguments: Any, **named: Any) -> np.ndarray:
-        raise TypeError("an array of a device does not become a numpy array by itself: use ops.to_numpy")
+        raise TypeError("an array of the device is not converted to numpy implicitly: use ops.to_numpy")
 
     def __array_function__(self, function: Callable[..., Any], *rest: Any) -> Any:
-        raise TypeError(f"numpy.{function.__name__} was called on an array of a device: use ops.xp")
+        raise TypeError(f"numpy.{function.__name__} was called on an array of the device: use ops.xp")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **named: Any) -> Any:
         if method != "__call__":
             return NotImplemented
         out = named.pop("out", (None,))[0]
-        result = ufunc(*(unwrap(one) for one in inputs), out=None if out is None else unwrap(out), **named)
+        result = ufunc(*map(unwrap, inputs), out=None if out is None else unwrap(out), **named)
         return self._wrap(result) if out is None else out
 
     def __getitem__(self, index: Any) -> DeviceArray:
-        return self._wrap(self._held[_index(index)])
+        return self._wrap(self._array[_index(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._held[_index(index)] = unwrap(value)
+        self._array[_index(index)] = unwrap(value)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._array)
 
     def __neg__(self) -> DeviceArray:
-        return self._wrap(-self._held)
+        return self._wrap(-self._array)
 
     def __invert__(self) -> DeviceArray:
-        return self._wrap(~self._held)
+        return self._wrap(~self._array)
 
     def _to_host(self, kind: type) -> Any:
         self._syncs.append(kind.__name__)
-        return kind(self._held)
+        return kind(self._array)
 
     def __float__(self) -> float:
         return self._to_host(float)
@@ -92,15 +92,15 @@ class DeviceArray:
         return self._to_host(bool)
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("a loop over an array of a device copies number by number")
+        raise TypeError("a loop over an array of the device copies it number by number")
 
 
 def _binary(name: str, swapped: bool = False) -> Callable[[DeviceArray, Any], DeviceArray]:
     function = getattr(operator, name)
 
     def apply(self: DeviceArray, other: Any) -> DeviceArray:
-        mine, theirs = self._held, unwrap(other)
-        return self._wrap(function(theirs, mine) if swapped else function(mine, theirs))
+        left, right = self._array, unwrap(other)
+        return self._wrap(function(right, left) if swapped else function(left, right))
 
     return apply
 
@@ -109,7 +109,7 @@ def _inplace(name: str) -> Callable[[DeviceArray, Any], DeviceArray]:
     function = getattr(operator, name)
 
     def apply(self: DeviceArray, other: Any) -> DeviceArray:
-        function(self._held, unwrap(other))
+        function(self._array, unwrap(other))
         return self
 
     return apply
@@ -124,19 +124,19 @@ for _name in INPLACE:
 
 
 def _plain(argument: Any) -> Any:
-    """Refuse what a method of a device's arrays does not take: arrays."""
+    """Return an argument of a method of a device's array; raise TypeError for an array."""
     if isinstance(argument, (np.ndarray, DeviceArray)):
-        raise TypeError("an array was given to a method of an array of a device")
+        raise TypeError("an array was passed to a method of an array of the device")
     return argument
 
 
 def unwrap(value: Any) -> Any:
-    """Return what a device would compute with; refuse numpy arrays."""
+    """Return the numpy array of an array of the device, other values unchanged; raise TypeError for numpy arrays."""
     if isinstance(value, DeviceArray):
-        return value._held
+        return value._array
     if isinstance(value, np.ndarray):
-        raise TypeError("a numpy array was mixed with an array of a device: use ops.asarray or ops.upload")
-    if type(value) in (tuple, list):  # a workspace of its own kind is nobody's business
+        raise TypeError("a numpy array was mixed with an array of the device: use ops.asarray or ops.upload")
+    if type(value) in (tuple, list):  # not a workspace, which is a named tuple
         return type(value)(map(unwrap, value))
     return value
 
@@ -146,7 +146,7 @@ def _index(index: Any) -> Any:
 
 
 class DeviceModule:
-    """What cupy is to numpy: its functions, on arrays of a device alone."""
+    """A module like cupy: numpy's functions on arrays of the device alone."""
 
     def __init__(self, syncs: list[str]):
         self._syncs = syncs
@@ -167,25 +167,25 @@ def _wrapped(result: Any, syncs: list[str]) -> Any:
     if isinstance(result, (np.ndarray, np.generic)):
         return DeviceArray(np.asarray(result), syncs)
     if type(result) in (tuple, list):
-        return type(result)(_wrapped(one, syncs) for one in result)
+        return type(result)(_wrapped(array, syncs) for array in result)
     return result
 
 
 class PendingCopy(AsyncCopy):
-    """A copy that is under way until somebody asks for it."""
+    """A copy that is made when its result is first requested."""
 
-    def __init__(self, arrive: Callable[[], Any]):
-        self._arrive, self._result = arrive, None
+    def __init__(self, copy: Callable[[], Any]):
+        self._copy, self._result = copy, None
 
     def result(self) -> Any:
         if self._result is None:
-            self._result = self._arrive()
+            self._result = self._copy()
         return self._result
 
 
 @dataclass
 class Record:
-    """What has been asked of a stub: kernels by name, copies as (thread, dtype, shape), numbers that were waited for.
+    """The calls of a stub: kernels by name, copies as (thread, dtype, shape), numbers for which the caller waited.
 
     ``placed`` and ``fetched`` are the copies of ``asarray`` and ``to_numpy``, for which the caller waits.
     """
@@ -201,9 +201,9 @@ class Record:
     entered: list[str] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Forget all of it."""
-        for noted in vars(self).values():
-            noted.clear()
+        """Empty all lists."""
+        for calls in vars(self).values():
+            calls.clear()
 
 
 def _entry(array: Any) -> tuple[str, str, tuple[int, ...]]:
@@ -213,13 +213,13 @@ def _entry(array: Any) -> tuple[str, str, tuple[int, ...]]:
 TAKES_HOST_ARRAYS = {
     "images", "bernoulli", "dropout_mask", "recurrent", "crf_decode", "batch_norm_sums", "batch_norm_grad",
 }  # fmt: skip
-"""Kernels some of whose arguments may be in host memory: records, random numbers, lengths, where to cut."""
+"""Kernels some of whose arguments may be in host memory: records, random numbers, lengths."""
 
 
 class StubOps(NumpyOps):
-    """The kernels of numpy for arrays of a device that is not there, and a record of what was asked of them.
+    """Numpy's kernels on arrays of a stub of a device, with a record of all calls.
 
-    ``devices`` and ``memory`` (bytes left on each) are what it pretends to have.
+    ``devices`` is the number of devices that it claims to have, ``memory`` the free bytes of each.
     """
 
     name = "stub"
@@ -248,18 +248,18 @@ class StubOps(NumpyOps):
         if not isinstance(array, DeviceArray):
             return array
         self.record.fetched.append(_entry(array))
-        return array._held.copy(order="K")
+        return array._array.copy(order="K")
 
     def upload(self, array: Any) -> AsyncCopy:
         assert isinstance(array, np.ndarray), type(array)
         self.record.uploads.append(_entry(array))
-        there = self._up(array)
-        return PendingCopy(lambda: there)
+        copy = self._up(array)
+        return PendingCopy(lambda: copy)
 
     def download(self, array: Any) -> AsyncCopy:
         assert isinstance(array, DeviceArray), type(array)
         self.record.downloads.append(_entry(array))
-        return PendingCopy(lambda: array._held.copy(order="K"))
+        return PendingCopy(lambda: array._array.copy(order="K"))
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
         self.record.reads.append(len(numbers))
@@ -267,7 +267,7 @@ class StubOps(NumpyOps):
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
         self.record.kernels.append("update")
-        plain = [Update(one.formula, *map(unwrap, one[1:])) for one in updates]
+        plain = [Update(update.formula, *map(unwrap, update[1:])) for update in updates]
         self._inner.update(plain, clip_norm)
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
@@ -280,7 +280,7 @@ class StubOps(NumpyOps):
         return self.devices
 
     def describe(self) -> str:
-        return "a device of the imagination"
+        return "a stub of a device"
 
     def lacks(self) -> str:
         return self.missing
@@ -293,17 +293,18 @@ class StubOps(NumpyOps):
 
 
 class _Kernel:
-    """A kernel of numpy that takes and gives arrays of a device."""
+    """A kernel of numpy with arguments and results on the device."""
 
     def __init__(self, name: str, inner: NumpyOps, record: Record):
         self._name, self._inner, self._record = name, inner, record
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         self._record.kernels.append(self._name)
-        take = self._host_too if self._name in TAKES_HOST_ARRAYS else unwrap
-        result = getattr(self._inner, self._name)(*map(take, arguments), **{k: take(v) for k, v in named.items()})
+        convert = self._host_too if self._name in TAKES_HOST_ARRAYS else unwrap
+        named = {key: convert(value) for key, value in named.items()}
+        result = getattr(self._inner, self._name)(*map(convert, arguments), **named)
         wrapped = _wrapped(result, self._record.syncs)
-        if self._name in ("softmax_loss", "hits"):  # whose numbers stay on the device
+        if self._name in ("softmax_loss", "hits"):  # their numbers stay on the device
             return self._numbers(wrapped)
         return wrapped
 

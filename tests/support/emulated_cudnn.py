@@ -1,4 +1,4 @@
-"""A cuDNN on the CPU: graphs of one convolution, computed by numpy at the addresses and strides they are given."""
+"""An emulated cuDNN on the CPU: graphs of one convolution, computed by numpy on memory at given addresses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tensor:
         self.stride = stride
 
     def at(self, address: int) -> np.ndarray:
-        """Return a view of the memory there."""
+        """Return a view of the memory at an address."""
         dtype = {"FLOAT": np.float32, "BFLOAT16": np.uint16}[self.data_type]
         size = 1 + sum((n - 1) * step for n, step in zip(self.dim, self.stride, strict=True))
         pointer = ctypes.cast(address, ctypes.POINTER(np.ctypeslib.as_ctypes_type(dtype)))
@@ -47,7 +47,7 @@ class Tensor:
 
 
 class Graph:
-    """One convolution; the stages of building must come in the order of cuDNN's documentation."""
+    """A graph of one convolution, whose stages must be built in the order of cuDNN's documentation."""
 
     STAGES = ("validate", "build_operation_graph", "create_execution_plans", "check_support", "build_plans")
 
@@ -55,7 +55,7 @@ class Graph:
         self, cudnn: FakeCudnn, io_data_type: str, intermediate_data_type: str, compute_data_type: str, handle: Any
     ):
         assert (intermediate_data_type, compute_data_type, handle) == ("FLOAT", "FLOAT", "handle")
-        self._cudnn, self.given, self.ruled_out, self.executed = cudnn, io_data_type, set(), False
+        self._cudnn, self.dtype, self.excluded, self.executed = cudnn, io_data_type, set(), False
         self._stages: list[str] = []
         cudnn.graphs.append(self)
 
@@ -64,14 +64,14 @@ class Graph:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("conv_"):
-            return lambda **given: self._convolve(name, **given)
+            return lambda **arguments: self._convolve(name, **arguments)
         assert name in self.STAGES, name
         return lambda *_: self._pass(name)
 
     def _pass(self, stage: str) -> None:
         assert stage == self.STAGES[len(self._stages)]
         self._stages.append(stage)
-        if stage == "check_support" and not self._cudnn.supports(self.ruled_out):
+        if stage == "check_support" and not self._cudnn.supports(self.excluded):
             raise Unsupported("no engine")
 
     def _convolve(self, operation: str, padding: list, stride: list, dilation: list, **tensors: Tensor) -> Tensor:
@@ -81,14 +81,14 @@ class Graph:
         return self._result
 
     def deselect_numeric_notes(self, notes: list[str]) -> None:
-        assert self._stages[-1] == "create_execution_plans", "cuDNN forgets notes that come earlier"
-        self.ruled_out = set(notes)
+        assert self._stages[-1] == "create_execution_plans", "cuDNN ignores notes that come earlier"
+        self.excluded = set(notes)
 
     def get_workspace_size(self) -> int:
         return 8
 
     def execute(self, pointers: dict[Tensor, int], workspace: int, handle: Any) -> None:
-        """Compute from and to these addresses."""
+        """Compute on the memory at these addresses."""
         assert self._stages == list(self.STAGES)
         assert self._result.output
         assert workspace
@@ -100,12 +100,12 @@ class Graph:
         if self.operation == "conv_fprop":
             result = plain.convolution(arrays["image"], arrays["weight"], None, *self._geometry)
         elif self.operation == "conv_dgrad":
-            nothing = np.zeros(shape, np.float32)
-            result, *_ = plain.convolution_grad(nothing, arrays["filter"], arrays["loss"], *self._geometry, True, False)
+            image = np.zeros(shape, np.float32)  # whose shape alone is used
+            result, *_ = plain.convolution_grad(image, arrays["filter"], arrays["loss"], *self._geometry, True, False)
         else:
-            nothing = np.zeros(shape, np.float32)
+            weight = np.zeros(shape, np.float32)  # whose shape alone is used
             _, result, _ = plain.convolution_grad(
-                arrays["image"], nothing, arrays["loss"], *self._geometry, False, False
+                arrays["image"], weight, arrays["loss"], *self._geometry, False, False
             )
         out = self._result.at(pointers[self._result])
         out[...] = result if out.dtype == np.float32 else (result.view(np.uint32) >> 16).astype(np.uint16)
@@ -123,7 +123,7 @@ class Names(dict):
 
 
 class FakeCudnn:
-    """The module; ``graphs`` are all that were made, ``streams`` those that its handle was set to."""
+    """The module, with all ``graphs`` that were made and the ``streams`` that were set."""
 
     data_type = numerical_note = heur_mode = build_plan_policy = Names()
     cudnnGraphNotSupportedError = Unsupported
@@ -131,7 +131,7 @@ class FakeCudnn:
     def __init__(self) -> None:
         self.graphs: list[Graph] = []
         self.streams: list[int] = []
-        self.supports: Callable[[set[str]], bool] = lambda ruled_out: True
+        self.supports: Callable[[set[str]], bool] = lambda excluded: True
 
     def backend_version(self) -> int:
         return 90800
@@ -145,5 +145,5 @@ class FakeCudnn:
     def set_stream(self, handle: str, stream: int) -> None:
         self.streams.append(stream)
 
-    def pygraph(self, **given: Any) -> Graph:
-        return Graph(self, **given)
+    def pygraph(self, **arguments: Any) -> Graph:
+        return Graph(self, **arguments)

@@ -1,8 +1,8 @@
-"""A device on the CPU: what the cupy backend uses of CuPy and cuBLAS, by numpy and by its kernels compiled as C++.
+"""An emulated device on the CPU: the parts of CuPy and cuBLAS that the cupy backend uses, by numpy and C++.
 
-The backend runs as it is; its arrays are numpy's, of a class of their own. Kernels are what ``dsinga/ops/cupy/*.cu``
-says, each thread a fiber (emulation/cuda.h), and each argument is held to its type. Streams run at once what they are
-given, and write down in which order they were given it (:data:`log`).
+The backend runs unchanged on arrays of a subclass of numpy's. The kernels of ``dsinga/ops/cupy/*.cu`` are compiled as
+C++, each thread is a fiber (emulation/cuda.h), and the type of each argument is checked. Streams execute immediately
+and record the order of their operations in :data:`log`.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ HEADER = Path(__file__).parent / "emulation" / "cuda.h"
 WAITS = re.compile(r"__syncthreads|block_sum|block_max|sum_columns")
 
 log: list[tuple[Any, ...]] = []
-"""What streams were given to do: (stream, "kernel" | "copy" | "record" | "wait", name or event)."""
+"""The operations of streams: (stream, "kernel" | "copy" | "record" | "wait", name or event)."""
 
 
 class DeviceArray(np.ndarray):
-    """An array on the device: its address is ``data.ptr``, a copy on the host ``get()``.
+    """An array of the device: ``data.ptr`` is its address, ``get()`` returns a copy on the host.
 
-    As CuPy's, it does not compute with arrays of the host, and what it gives is never a number of Python's.
+    Like CuPy's arrays, it does not compute with arrays of the host, and its results are never Python numbers.
     """
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
-        given = (*inputs, *(out or ()))
-        if any(isinstance(one, np.ndarray) and one.ndim and not isinstance(one, DeviceArray) for one in given):
-            raise TypeError(f"{ufunc} is given arrays of the host and of the device")
-        plain = [one.view(np.ndarray) if isinstance(one, DeviceArray) else one for one in inputs]
+        arrays = (*inputs, *(out or ()))
+        if any(isinstance(array, np.ndarray) and array.ndim and not isinstance(array, DeviceArray) for array in arrays):
+            raise TypeError(f"{ufunc} was called with arrays of the host and of the device")
+        plain = [value.view(np.ndarray) if isinstance(value, DeviceArray) else value for value in inputs]
         note(f"cupy.{ufunc.__name__}")
         if out:
-            options["out"] = tuple(one.view(np.ndarray) for one in out)
+            options["out"] = tuple(array.view(np.ndarray) for array in out)
         result = getattr(ufunc, method)(*plain, **options)
         return out[0] if out else _device(np.asarray(result))
 
     def __getitem__(self, index: Any) -> Any:
-        for one in index if isinstance(index, tuple) else (index,):
-            if isinstance(one, np.ndarray) and not isinstance(one, DeviceArray):
-                raise TypeError("an index of the host for an array of the device")
-        found = _device(np.asarray(super().__getitem__(index)))
-        if any(isinstance(one, np.ndarray) for one in (index if isinstance(index, tuple) else (index,))):
+        indices = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(part, np.ndarray) and not isinstance(part, DeviceArray) for part in indices):
+            raise TypeError("an array of the host cannot be the index of an array of the device")
+        result = _device(np.asarray(super().__getitem__(index)))
+        if any(isinstance(part, np.ndarray) for part in indices):
             note("cupy.take")
-        return found
+        return result
 
     def __setitem__(self, index: Any, value: Any) -> None:
         note("cupy.copyto")
@@ -103,7 +103,7 @@ class Event:
 
 
 class Stream:
-    """A stream that writes down what it is given."""
+    """A stream that records its operations in the log."""
 
     def __init__(self, null: bool = False, non_blocking: bool = False):
         self.null, self.non_blocking, self.ptr = null, non_blocking, 0 if null else id(self)
@@ -153,12 +153,12 @@ _thread = threading.local()
 
 
 def current() -> Stream:
-    """The stream of the calling thread."""
+    """Return the stream of the calling thread."""
     return getattr(_thread, "stream", Stream.null)  # type: ignore[attr-defined]
 
 
 def note(kernel: str) -> None:
-    """Write down that a kernel of CuPy's own was launched."""
+    """Record the launch of one of CuPy's own kernels."""
     log.append((current(), "kernel", kernel))
 
 
@@ -188,7 +188,7 @@ class Kernel:
     """One kernel of a source."""
 
     def __init__(self, code: str, options: tuple[str, ...], name: str):
-        body = re.search(rf"^KERNEL {name}\(.*?^}}", code, re.M | re.S)  # a macro of several kernels waits for nothing
+        body = re.search(rf"^KERNEL {name}\(.*?^}}", code, re.M | re.S)  # kernels defined by a macro do not wait
         self._name, self._waits = name, bool(body and WAITS.search(body[0]))
         self._launch = getattr(compiled(code, options), f"launch_{name}")
 
@@ -206,23 +206,22 @@ class Kernel:
                 cells.append(ctypes.c_longlong(argument))
                 kinds.append((b"i", 8))
             else:
-                assert type(argument) is float, f"{self._name} is given {argument!r}"
+                assert type(argument) is float, f"{self._name} has the argument {argument!r}"
                 cells.append(ctypes.c_double(argument))
                 kinds.append((b"d", 8))
         addresses = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
-        given = (Kind * len(kinds))(*kinds)
-        wrong = self._launch(addresses, given, len(cells), grid[0], (*grid, 1)[1], block[0], self._waits)
-        assert not wrong, (
-            f"{self._name}: " + ("its arguments are not these", "its threads wait for each other")[wrong - 1]
-        )
+        types = (ArgumentKind * len(kinds))(*kinds)
+        fault = self._launch(addresses, types, len(cells), grid[0], (*grid, 1)[1], block[0], self._waits)
+        faults = "its arguments have other types", "its threads wait for each other"
+        assert not fault, f"{self._name}: {faults[fault - 1]}"
 
 
-class Kind(ctypes.Structure):
+class ArgumentKind(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_char), ("size", ctypes.c_int))
 
 
 class RawModule:
-    """A source that is compiled when a kernel of it is asked for."""
+    """A source that is compiled when one of its kernels is requested."""
 
     def __init__(self, code: str, options: tuple[str, ...] = ()):
         self._code, self._options = code, options
@@ -239,13 +238,13 @@ def gemm(
     handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, atype: int, lda: int, b: int,
     btype: int, ldb: int, beta: int, c: int, ctype: int, ldc: int, compute: int, algorithm: int,
 ) -> None:  # fmt: skip
-    """C = alpha·op(A) op(B) + beta·C on column-major matrices at these addresses."""
+    """Compute C = alpha·op(A) op(B) + beta·C on column-major matrices at these addresses."""
     log.append((current(), "kernel", f"gemm {compute}"))
     assert lda >= max(1, k if transa else m)
     assert ldb >= max(1, n if transb else k)
     assert ldc >= max(1, m)
     real = np.float64 if ctype == 1 else np.float32
-    one, zero = (
+    alpha_value, beta_value = (
         np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(np.ctypeslib.as_ctypes_type(real))), (1,))[0]
         for at in (alpha, beta)
     )
@@ -253,7 +252,7 @@ def gemm(
     right = matrix(b, btype, ldb, n if transb else k, k if transb else n)
     product = (left.T if transa else left) @ (right.T if transb else right)
     out = matrix(c, ctype, ldc, m, n)
-    out[...] = one * product + (zero * out if zero else 0)
+    out[...] = alpha_value * product + (beta_value * out if beta_value else 0)
 
 
 def matrix(address: int, kind: int, step: int, rows: int, columns: int) -> np.ndarray:
@@ -262,8 +261,8 @@ def matrix(address: int, kind: int, step: int, rows: int, columns: int) -> np.nd
     size = (columns - 1) * step + rows
     flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(np.ctypeslib.as_ctypes_type(dtype))), (size,))
     item = flat.itemsize
-    found = np.lib.stride_tricks.as_strided(flat, (rows, columns), (item, step * item))
-    return (found.astype(np.uint32) << 16).view(np.float32) if kind == 14 else found
+    array = np.lib.stride_tricks.as_strided(flat, (rows, columns), (item, step * item))
+    return (array.astype(np.uint32) << 16).view(np.float32) if kind == 14 else array
 
 
 def _device(array: Any) -> Any:
@@ -271,7 +270,7 @@ def _device(array: Any) -> Any:
 
 
 def make_cupy() -> ModuleType:
-    """Return a module that stands for CuPy."""
+    """Return a module in place of CuPy."""
     cupy = ModuleType("cupy")
     constants = {
         name: number
@@ -308,26 +307,26 @@ def make_cupy() -> ModuleType:
 
 
 VIEWS = {"empty", "empty_like", "broadcast_to", "moveaxis", "split", "reshape", "transpose"}
-"""Functions that launch nothing."""
+"""Functions that launch no kernel."""
 
 
 def _call(function: Any, *arguments: Any, **options: Any) -> Any:
     result = function(*arguments, **options)
     if function is np.asarray and arguments and not isinstance(arguments[0], DeviceArray):
-        result = np.array(result, order="C")  # to the device is a copy, in rows
+        result = np.array(result, order="C")  # a copy to the device is C-contiguous
         log.append((current(), "copy", "up"))
     elif isinstance(function, np.ufunc) or function.__name__ in VIEWS:
-        pass  # a ufunc has been written down
+        pass  # ufuncs are recorded by DeviceArray
     elif not (function in (np.asarray, np.ascontiguousarray) and np.may_share_memory(result, arguments[0])):
         note(f"cupy.{function.__name__}")
-    return [_device(one) for one in result] if isinstance(result, list) else _device(result)
+    return [_device(array) for array in result] if isinstance(result, list) else _device(result)
 
 
 @functools.cache
 def load(cudnn: Any = None) -> Any:
-    """Return the cupy backend over this device; skip the test where there is no compiler."""
+    """Return the cupy backend on the emulated device; skip the test if there is no compiler."""
     if shutil.which("g++") is None:
-        pytest.skip("the kernels of the cupy backend run on a CPU where g++ compiles them")
+        pytest.skip("g++ is not installed; it compiles the kernels of the cupy backend for the CPU")
     hidden = {
         name: sys.modules.pop(name)
         for name in list(sys.modules)
@@ -338,9 +337,9 @@ def load(cudnn: Any = None) -> Any:
         from dsinga.ops.cupy import library
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
-        library.cudnn()  # which is remembered
+        library.cudnn()  # its result is cached
         ops = CupyOps()
-        ops.library = library  # for tests of what it says
+        ops.library = library  # for tests of its messages
         return ops
     finally:
         for name in list(sys.modules):
