@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.embedded import connect
     from dsinga.cluster.grain import Grain
     from dsinga.cluster.grain_by_name import find_grain
-    from dsinga.cluster.inference import evaluate, predict, processor_here
+    from dsinga.cluster.inference import evaluate, predict
     from dsinga.cluster.placement import available_workers
     from dsinga.cluster.prepare import PreparedRun, prepare_run
     from dsinga.cluster.training_loop import Observer
@@ -32,7 +32,6 @@ __all__ = [
     "find_grain",
     "predict",
     "prepare_run",
-    "processor_here",
     "train",
 ]
 
@@ -50,7 +49,6 @@ _MODULES = {
     "find_grain": "dsinga.cluster.grain_by_name",
     "predict": "dsinga.cluster.inference",
     "prepare_run": "dsinga.cluster.prepare",
-    "processor_here": "dsinga.cluster.inference",
     "train": "dsinga.cluster.driver",
 }
 

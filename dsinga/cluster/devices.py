@@ -1,4 +1,4 @@
-"""Which GPU each partition computes on, or each Dask worker. Decided, and refused, before a run begins."""
+"""Chooses a GPU or CPU cores for each partition or Dask worker, before a run begins."""
 
 from __future__ import annotations
 
@@ -18,76 +18,94 @@ from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpu
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
 
-Devices = tuple[tuple[int | None, ...], ...]  # [group][number]: a GPU that the process sees, None for CPU cores
-HERE = ""  # the address of who is no Dask worker
+# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
+Devices = tuple[tuple[int | None, ...], ...]
+# Stands for the address of a Dask worker where this process computes without Dask.
+THIS_PROCESS = ""
 
 
 class GpuRequest(NamedTuple):
-    """Who is to compute on a GPU, in words, at which Dask worker, and on which GPU, None for any one."""
+    """A member of a group that is to compute on a GPU.
+
+    Attributes:
+        group: the number of the group.
+        number: the member's number in the group.
+        address: the address of its Dask worker.
+        device: the GPU that the job names; None for any.
+        description: the member in words, for messages.
+    """
 
     group: int
     number: int
     address: str
     device: int | None
-    words: str
+    description: str
 
 
-def name_partition(group: int, number: int, address: str) -> str:
-    """Say which partition it is."""
+def describe_partition(group: int, number: int, address: str) -> str:
+    """Return a description of a partition for messages."""
     return f"partition {number} of group {group} (the Dask worker {address})"
 
 
-def name_worker(group: int, number: int, address: str) -> str:
-    """Say which Dask worker it is, or this process."""
-    return "this process" if address == HERE else f"the Dask worker {address}"
+def describe_worker(group: int, number: int, address: str) -> str:
+    """Return a description of a Dask worker, or of this process, for messages."""
+    return "this process" if address == THIS_PROCESS else f"the Dask worker {address}"
 
 
 def choose_devices(
     job: Job,
     client: Client | None,
-    crews: Groups,
-    needs: Callable[[int], int],
-    words: Callable[[int, int, str], str] = name_partition,
+    groups: Groups,
+    bytes_needed: Callable[[int], int],
+    describe: Callable[[int, int, str], str] = describe_partition,
 ) -> Devices:
-    """Return on which GPU each of ``crews[group][number]``, addresses of Dask workers, is to compute; None for cores.
+    """Return the GPU of each member of ``groups``, None for those that compute on CPU cores.
 
-    The k-th of a host gets the k-th of the job's ``gpu`` lines; those beyond compute on CPU cores. Where the processes
-    of a host see different GPUs (CUDA_VISIBLE_DEVICES, as dask-cuda sets it), each takes the first it sees. The setting
-    ``dsinga.device`` of Dask goes before: "gpu" gives everyone a GPU, turn by turn, "cpu" nobody.
+    On each host, member k gets the GPU of the job's k-th ``gpu`` line; members beyond the last line compute on CPU
+    cores. Where the processes of a host see different GPUs (dask-cuda sets CUDA_VISIBLE_DEVICES so), each member gets
+    the first one that its process sees. Dask's setting ``dsinga.device`` takes precedence: with "gpu" all members get
+    GPUs, in rotation; with "cpu" none does.
 
-    ``needs`` tells how many bytes the one of that number in its group takes on a device. Where a GPU cannot be had, or
-    has not as much memory, one sentence says so, and that CPU cores compute instead: as a warning, or, under "gpu", by
-    UserError. Without a client it is asked for this process, at the address HERE.
+    If a member cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores, and a warning says
+    why. With "gpu" this is a UserError.
+
+    Args:
+        job: the job.
+        client: the client of the cluster; None to look for GPUs in this process only.
+        groups: the addresses of Dask workers, [group][number]; or THIS_PROCESS without a client.
+        bytes_needed: returns the bytes that the member of a number, in any group, takes on a device.
+        describe: returns a description of the member (group, number, address) for messages.
     """
     setting = dask.config.get("dsinga.device", "auto")
     if setting not in ("auto", "cpu", "gpu"):
         raise UserError(f"the setting dsinga.device is {setting!r}; give auto, cpu or gpu")
-    chosen: list[list[int | None]] = [[None] * len(crew) for crew in crews]
-    wants = [] if setting == "cpu" else list(_wants(crews, None if setting == "gpu" else job.gpu, words))
-    if wants:
-        addresses = sorted({want.address for want in wants})
-        found = client.run(find_gpus, workers=addresses) if client else {HERE: find_gpus()}
-        given = dict(_give(wants, found))
-        asked = _asked(given)
-        rooms = client.run(free_memory, asked, workers=addresses) if client else {HERE: free_memory(asked)}
-        for want, trouble in _troubles(given, found, rooms, needs):
+    devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
+    requests = [] if setting == "cpu" else list(_requests(groups, None if setting == "gpu" else job.gpu, describe))
+    if requests:
+        addresses = sorted({request.address for request in requests})
+        gpus = client.run(find_gpus, workers=addresses) if client else {THIS_PROCESS: find_gpus()}
+        assigned = dict(_assign(requests, gpus))
+        numbers = _devices_by_address(assigned)
+        free = client.run(free_memory, numbers, workers=addresses) if client else {THIS_PROCESS: free_memory(numbers)}
+        for request, trouble in _troubles(assigned, gpus, free, bytes_needed):
             if not trouble:
-                chosen[want.group][want.number] = given[want]
-                _tell(job, want, given[want], found[want.address])
+                devices[request.group][request.number] = assigned[request]
+                _log_device(job, request, assigned[request], gpus[request.address])
             elif setting == "gpu":
                 raise UserError(
-                    f"{want.words} cannot compute on a GPU: {trouble}; without --device gpu CPU cores compute"
+                    f"{request.description} cannot compute on a GPU: {trouble}; leave out --device gpu to compute on "
+                    "CPU cores"
                 )
             else:
                 _log.warning(
-                    "%s computes on CPU cores, not on a GPU as the job's gpu lines want: %s", want.words, trouble
+                    "%s computes on CPU cores, not on the GPU of the job's gpu line: %s", request.description, trouble
                 )
-    return tuple(map(tuple, chosen))
+    return tuple(map(tuple, devices))
 
 
 def check_precision(job: Job, devices: Devices) -> None:
-    """Raise JobError for a ``precision`` in which CPU cores would have to train."""
-    if job.precision is not Precision.kFloat32 and any(device is None for crew in devices for device in crew):
+    """Raise JobError if the job has a ``precision`` of GPUs and some partition computes on CPU cores."""
+    if job.precision is not Precision.kFloat32 and any(device is None for group in devices for device in group):
         raise job.error(
             f"precision {job.precision.name} is for GPUs, and the job has workers on CPU cores, which compute in "
             "float32; leave precision out, or give every worker a GPU",
@@ -98,78 +116,86 @@ def check_precision(job: Job, devices: Devices) -> None:
 def choose_processors(
     job: Job, client: Client | None, addresses: Sequence[str], bytes_needed: Callable[[], int]
 ) -> list[Processor]:
-    """Return what each of these Dask workers computes forward passes with: one core, or a GPU in the job's precision.
+    """Return the processor of each Dask worker for forward passes: one core, or a GPU in the job's precision.
 
-    Cores compute in float32, which is at least as exact.
+    Cores compute in float32, which is at least as exact as the precisions of GPUs.
     """
-    (devices,) = choose_devices(job, client, (tuple(addresses),), lambda _: bytes_needed(), name_worker)
+    (devices,) = choose_devices(job, client, (tuple(addresses),), lambda _: bytes_needed(), describe_worker)
     precision = PRECISIONS[job.precision]
     return [Processor(1) if device is None else Processor(1, device, precision) for device in devices]
 
 
-def _tell(job: Job, want: GpuRequest, device: int, found: ProcessGpus) -> None:
-    _log.info("%s computes on GPU %d: %s", want.words, device, found.words)
-    if found.lacks and any(layer.convolution_conf for layer in job.neuralnet.layer):
-        _warn_once(found.lacks)
+def _log_device(job: Job, request: GpuRequest, device: int, gpus: ProcessGpus) -> None:
+    _log.info("%s computes on GPU %d: %s", request.description, device, gpus.words)
+    if gpus.lacks and any(layer.convolution_conf for layer in job.neuralnet.layer):
+        _warn_once(gpus.lacks)
 
 
-def _wants(crews: Groups, gpus: Sequence[int] | None, words: Callable[[int, int, str], str]) -> Iterator[GpuRequest]:
-    """Yield those who are to have a GPU, with the one that the job says; ``gpus`` None for all of them."""
-    turns: dict[str, int] = {}
-    for group, crew in enumerate(crews):
-        for number, address in enumerate(crew):
-            turn = turns.get(host(address), 0)
-            turns[host(address)] = turn + 1
-            if gpus is None:
-                yield GpuRequest(group, number, address, None, words(group, number, address))
-            elif turn < len(gpus):
-                yield GpuRequest(group, number, address, gpus[turn], words(group, number, address))
+def _requests(
+    groups: Groups, gpu_lines: Sequence[int] | None, describe: Callable[[int, int, str], str]
+) -> Iterator[GpuRequest]:
+    """Yield a request for each member that is to have a GPU: by the job's ``gpu`` lines, or all members for None."""
+    members_on: dict[str, int] = {}  # how many members of each host came before
+    for group, addresses in enumerate(groups):
+        for number, address in enumerate(addresses):
+            member = members_on.get(host(address), 0)
+            members_on[host(address)] = member + 1
+            if gpu_lines is None:
+                yield GpuRequest(group, number, address, None, describe(group, number, address))
+            elif member < len(gpu_lines):
+                yield GpuRequest(group, number, address, gpu_lines[member], describe(group, number, address))
 
 
-def _give(wants: Sequence[GpuRequest], found: Mapping[str, ProcessGpus]) -> Iterator[tuple[GpuRequest, int]]:
-    """Yield the GPU of each, by the number that its own process knows it by."""
-    turns: dict[str, int] = {}
-    for want in wants:
-        home = host(want.address)
-        if len({found[other.address].visible for other in wants if host(other.address) == home}) > 1:
-            yield want, 0
-        elif want.device is not None:
-            yield want, want.device
+def _assign(requests: Sequence[GpuRequest], gpus: Mapping[str, ProcessGpus]) -> Iterator[tuple[GpuRequest, int]]:
+    """Yield the GPU of each request, by the number that the requesting process knows it by."""
+    visible_on: dict[str, set[str]] = {}
+    for request in requests:
+        visible_on.setdefault(host(request.address), set()).add(gpus[request.address].visible)
+    requests_on: dict[str, int] = {}  # how many requests of each host came before
+    for request in requests:
+        name = host(request.address)
+        if len(visible_on[name]) > 1:
+            yield request, 0
+        elif request.device is not None:
+            yield request, request.device
         else:
-            turn = turns.get(home, 0)
-            turns[home] = turn + 1
-            yield want, turn % max(1, found[want.address].gpus)
+            number = requests_on.get(name, 0)
+            requests_on[name] = number + 1
+            yield request, number % max(1, gpus[request.address].gpus)
 
 
-def _asked(given: Mapping[GpuRequest, int]) -> dict[str, list[int]]:
-    asked: dict[str, list[int]] = {}
-    for want, device in given.items():
-        asked.setdefault(want.address, []).append(device)
-    return asked
+def _devices_by_address(assigned: Mapping[GpuRequest, int]) -> dict[str, list[int]]:
+    devices: dict[str, list[int]] = {}
+    for request, device in assigned.items():
+        devices.setdefault(request.address, []).append(device)
+    return devices
 
 
 def _troubles(
-    given: Mapping[GpuRequest, int],
-    found: Mapping[str, ProcessGpus],
-    rooms: Mapping[str, Mapping[int, int]],
-    needs: Callable[[int], int],
+    assigned: Mapping[GpuRequest, int],
+    gpus: Mapping[str, ProcessGpus],
+    free: Mapping[str, Mapping[int, int]],
+    bytes_needed: Callable[[int], int],
 ) -> Iterator[tuple[GpuRequest, str]]:
-    """Yield why each cannot compute on its GPU, the empty string if it can. Some may share one."""
-    taken: dict[tuple[str, str, int], int] = {}
-    for want, device in given.items():
-        facts = found[want.address]
-        if facts.trouble or not 0 <= device < facts.gpus:
-            yield want, facts.trouble or f"there is no GPU {device}, its process sees {facts.gpus}, counted from 0"
+    """Yield each request with the reason why its GPU cannot be used, or "". Several members may share a GPU."""
+    reserved: dict[tuple[str, str, int], int] = {}  # bytes of the requests before, by GPU
+    for request, device in assigned.items():
+        process = gpus[request.address]
+        if process.trouble or not 0 <= device < process.gpus:
+            yield (
+                request,
+                process.trouble or f"there is no GPU {device}: its process sees {process.gpus}, counted from 0",
+            )
             continue
-        card = host(want.address), facts.visible, device
-        before, needed, free = taken.get(card, 0), needs(want.number), rooms[want.address][device]
-        if before + needed > free:
+        gpu = host(request.address), process.visible, device
+        before, needed, available = reserved.get(gpu, 0), bytes_needed(request.number), free[request.address][device]
+        if before + needed > available:
             shared = f" beside {_size(before)} of other partitions" if before else ""
-            room = f"the net needs about {_size(needed)} on GPU {device}{shared}, which has {_size(free)} free"
-            yield want, f"{room}; take a smaller batchsize, or more workers"
+            memory = f"the net needs about {_size(needed)}{shared} on GPU {device}, where {_size(available)} are free"
+            yield request, f"{memory}; use a smaller batchsize or more workers"
             continue
-        taken[card] = before + needed
-        yield want, ""
+        reserved[gpu] = before + needed
+        yield request, ""
 
 
 def _size(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Evaluating and predicting with given params: forward passes over a whole store, spread over the cluster."""
+"""Evaluation and prediction: forward passes over all records of a store, spread over the Dask workers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from distributed import Client, get_worker
+from distributed import Client, Future, get_worker
 
 from dsinga.cluster.cluster_run import new_run
-from dsinga.cluster.devices import HERE, choose_processors
-from dsinga.cluster.outputs import OUTPUTS, write_output
+from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.placement import available_workers
 from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.cluster.supervision import gather
+from dsinga.data import write_csv, write_store
 from dsinga.errors import UserError
-from dsinga.job import Job, Phase, check
+from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Array, Ops
@@ -28,8 +28,9 @@ from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.param_slices import Arrays
 from dsinga.worker.processor import Processor
 
-# Batches that are computed or waiting to be taken, for each Dask worker: enough to keep it busy, little enough to hold.
-AHEAD = 3
+# Batches for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
+BATCHES_AHEAD = 3
+OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 
 
 def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequence[str] = ()) -> dict[str, float]:
@@ -37,23 +38,34 @@ def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequ
 
     The job's output layers of that phase write their files.
     """
-    net, reader = _prepare(job, params, phase, roots)
-    parts = [metrics for _, metrics in _batches(job, client, net, reader, params, ())]
+    net, reader = _open(job, params, phase, roots)
+    batch_metrics = [metrics for _, metrics in _batches(job, client, net, reader, params, ())]
     for conf in (node.layer.conf for node in net.nodes):
-        if conf.type in OUTPUTS:  # a pass for each: a job has one, if any, and seldom a loss beside it
+        if conf.type in OUTPUT_LAYERS:  # one more pass for each: a job seldom has one, and then no loss
             batches = _batches(job, client, net, reader, params, (conf.name,))
-            write_output(conf, (features[conf.name].data for features, _ in batches))
-    return {name: total / count for name, (total, count) in add_metrics(parts).items() if count}
+            _write_output(conf, (features[conf.name].data for features, _ in batches))
+    return {name: total / count for name, (total, count) in add_metrics(batch_metrics).items() if count}
+
+
+def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
+    """Write the features of an output layer, batches (rows, ...), to its path: kCSVOutput as text, else as a store."""
+    conf = layer.store_conf
+    assert conf is not None, "checked when the layer was created"
+    assert conf.path, "checked when the layer was created"
+    if layer.type is LayerType.kCSVOutput:
+        write_csv(conf.path, batches, conf.separator)
+    else:
+        write_store(conf.path, ((batch, None) for batch in batches), overwrite=True)
 
 
 def predict(
     job: Job, client: Client, params: Arrays, layer: str, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
 ) -> Iterator[Records]:
-    """Yield the feature of ``layer`` for batch after batch, in the order of the store: arrays of shape (rows, ...).
+    """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
 
-    Beside it are the labels (rows,) that come with it, or None.
+    Labels are (rows,). Raises UserError for an unknown layer, and for what is wrong with the job, stores or params.
     """
-    net, reader = _prepare(job, params, phase, roots)
+    net, reader = _open(job, params, phase, roots)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
         raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, names)}")
@@ -61,7 +73,8 @@ def predict(
         yield features[layer]
 
 
-def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tuple[NeuralNet, BatchReader]:
+def _open(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tuple[NeuralNet, BatchReader]:
+    """Return the net and the batch reader of a phase, when job and params have been checked."""
     check(job, [phase])
     reader = open_batch_reader(job, phase, 1, roots)
     net = create_net(job.neuralnet, phase, reader.infos)
@@ -69,17 +82,18 @@ def _prepare(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tu
     return net, reader
 
 
-def processor_here(job: Job, net: NeuralNet) -> Processor:
-    """Return what this process computes forward passes with, without Dask: a GPU if the job, or the user, wants one."""
-    (chosen,) = choose_processors(job, None, (HERE,), lambda: _bytes_needed(net, 1))
-    return chosen
+def local_processor(job: Job, net: NeuralNet) -> Processor:
+    """Return the processor for forward passes in this process: a GPU if the job or the configuration asks for one."""
+    (processor,) = choose_processors(job, None, (THIS_PROCESS,), lambda: _bytes_needed(net, 1))
+    return processor
 
 
 @dataclass(eq=False)
 class ForwardPass:
-    """What the tasks of a pass have in common, and, in each process, kernels and params of each thread that runs some.
+    """The arguments that all tasks of an evaluation or prediction share; sent to each Dask worker once.
 
-    ``processors`` are those of the Dask workers, by address; one that comes later computes on a core.
+    In the process of a Dask worker it also keeps the kernels of each thread, and the params on their device.
+    ``processors`` has the processors of the Dask workers, by address; a worker that joins later computes on one core.
     """
 
     net: NeuralNet
@@ -87,28 +101,28 @@ class ForwardPass:
     params: Mapping[str, np.ndarray]
     seed: int
     processors: Mapping[str, Processor]
-    _own: dict[tuple[str, int], tuple[Ops, dict[str, Array]]] = field(default_factory=dict)
+    _by_thread: dict[tuple[str, int], tuple[Ops, dict[str, Array]]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_own": {}}
+        return {**vars(self), "_by_thread": {}}
 
-    def own(self) -> tuple[Ops, Mapping[str, Array]]:
-        """Return the kernels of the calling thread, and the params where they compute."""
+    def thread_kernels(self) -> tuple[Ops, Mapping[str, Array]]:
+        """Return the kernels of the calling thread, and the params as arrays of these kernels."""
         address = get_worker().address
-        place = address, threading.get_ident()
-        if place not in self._own:
+        thread = address, threading.get_ident()
+        if thread not in self._by_thread:
             ops = self.processors.get(address, Processor(1)).ops()
             ops.enter()
-            self._own[place] = ops, {name: ops.asarray(value) for name, value in self.params.items()}
-        ops, values = self._own[place]
+            self._by_thread[thread] = ops, {name: ops.asarray(value) for name, value in self.params.items()}
+        ops, values = self._by_thread[thread]
         ops.enter()
-        ops.set_threads(1)  # as many of these tasks run at once as there are threads
+        ops.set_threads(1)  # each thread of the Dask worker runs such a task at the same time
         return ops, values
 
 
 def _bytes_needed(net: NeuralNet, threads: int) -> int:
-    """Return what so many threads take on a device for params and features, were none of these let go of."""
-    from dsinga.planner.memory import FLOAT_BYTES, feature_sizes  # the planner is for those who want a GPU
+    """Return the bytes on a device that params and features of so many threads take, as if none were released."""
+    from dsinga.planner.memory import FLOAT_BYTES, feature_sizes  # only a job with a GPU needs the planner
 
     features = sum(size for stage in net.stages for size in feature_sizes(stage))
     return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)
@@ -117,40 +131,40 @@ def _bytes_needed(net: NeuralNet, threads: int) -> int:
 def _batches(
     job: Job, client: Client, net: NeuralNet, reader: BatchReader, params: Arrays, keep: Sequence[str]
 ) -> Iterator[tuple[dict[str, Records], Metrics]]:
-    """Yield (kept features, metrics) of each batch in order, never more than a few ahead."""
+    """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few ahead."""
     workers = available_workers(client)
     if not workers:
         raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
     check_user_code(client, workers, [net])
     check_stores(client, workers, [reader])
     run = new_run()
-    most = max(worker["nthreads"] for worker in workers.values())
-    chosen = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, most))
-    needed = {name: params[name] for name in net.params}
-    work = ForwardPass(net, reader, needed, job.seed, dict(zip(workers, chosen, strict=True)))
-    shared = client.scatter(work, broadcast=True, hash=False)
-    flights: collections.deque[Any] = collections.deque()
+    threads = max(info["nthreads"] for info in workers.values())
+    processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))
+    net_params = {name: params[name] for name in net.params}
+    forward_pass = ForwardPass(net, reader, net_params, job.seed, dict(zip(workers, processors, strict=True)))
+    shared = client.scatter(forward_pass, broadcast=True, hash=False)
+    in_flight: collections.deque[Future] = collections.deque()
     starts = iter(range(0, len(reader), reader.batchsize))
     while True:
         for start in starts:
-            flights.append(
+            in_flight.append(
                 client.submit(
                     _forward_range, shared, start, start + reader.batchsize, tuple(keep),
                     pure=False, key=f"forward-rows-{start}-{run}",
                 )
             )  # fmt: skip
-            if len(flights) >= AHEAD * len(workers):
+            if len(in_flight) >= BATCHES_AHEAD * len(workers):
                 break
-        if not flights:
+        if not in_flight:
             return
-        yield gather(client, [flights.popleft()], ())[0]
+        yield gather(client, [in_flight.popleft()], ())[0]
 
 
 def _forward_range(
     shared: ForwardPass, start: int, stop: int, keep: Sequence[str]
 ) -> tuple[dict[str, Records], Metrics]:
     """Task: one forward pass over the records ``start`` to ``stop`` - 1."""
-    ops, values = shared.own()
+    ops, values = shared.thread_kernels()
     records = shared.reader.read_range(start, stop)
     rows = min(stop, len(shared.reader)) - start
     ctx = Context(ops, shared.net.phase, Rows(0, rows, rows), shared.seed)
@@ -159,6 +173,6 @@ def _forward_range(
 
 
 def _records(feature: np.ndarray, labels: Any) -> Records:
-    """Return a feature with its labels where there is one for each row."""
-    one_each = labels is not None and np.shape(labels) == feature.shape[:1]
-    return Records(np.ascontiguousarray(feature), np.asarray(labels) if one_each else None)
+    """Return a feature with its labels, or without where there is not one label for each row."""
+    has_labels = labels is not None and np.shape(labels) == feature.shape[:1]
+    return Records(np.ascontiguousarray(feature), np.asarray(labels) if has_labels else None)

@@ -39,9 +39,9 @@ def _gpu_ops(job: Job, net: NeuralNet) -> Ops | None:
 
     if not job.gpu and dask.config.get("dsinga.device", "auto") in ("auto", "cpu"):
         return None
-    from dsinga.cluster.inference import processor_here  # imports distributed, which a CPU does not need
+    from dsinga.cluster.inference import local_processor  # imports distributed, which a CPU does not need
 
-    return processor_here(job, net).ops()
+    return local_processor(job, net).ops()
 
 
 def _vocabulary(job: Job, roots: Sequence[str]) -> tuple[str, ...]:

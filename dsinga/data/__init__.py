@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from dsinga.data.auto_import import open_store
+from dsinga.data.csv_writer import write_csv
 from dsinga.data.mean_file import read_mean
 from dsinga.data.paths import resolve
 from dsinga.data.prefetch import Prefetch
@@ -32,6 +33,7 @@ __all__ = [
     "read_mean",
     "resolve",
     "stack",
+    "write_csv",
     "write_store",
 ]
 

@@ -145,12 +145,12 @@ def refused(job: Job, client: Client, caplog: pytest.LogCaptureFixture, gpu: lis
     """Return the warning for the job's ``gpu`` lines; ``--device gpu`` must be refused in the same case."""
     with dask.config.set({"dsinga.device": "gpu"}), pytest.raises(UserError) as error:
         train(job, client, 1, gpu=gpu)
-    assert "without --device gpu CPU cores compute" in str(error.value)
+    assert "leave out --device gpu to compute on CPU cores" in str(error.value)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "dsinga"):
         train(job, client, 1, gpu=gpu)
     (message,) = [record.getMessage() for record in caplog.records if "GPU" in record.getMessage()]
-    assert "computes on CPU cores, not on a GPU as the job's gpu lines want" in message
+    assert "computes on CPU cores, not on the GPU of the job's gpu line" in message
     return message
 
 
@@ -171,7 +171,7 @@ def test_a_gpu_number_beyond_those_of_the_process(
 ):
     with caplog.at_level(logging.WARNING, "dsinga"):
         train(with_topology(job, 1), threads, 1, gpu=[7])
-    assert "there is no GPU 7, its process sees 2, counted from 0" in caplog.text
+    assert "there is no GPU 7: its process sees 2, counted from 0" in caplog.text
 
 
 def test_a_net_larger_than_the_memory_of_its_gpu(
@@ -180,7 +180,7 @@ def test_a_net_larger_than_the_memory_of_its_gpu(
     stub.memory = 2**20
     message = refused(with_topology(job, 1), threads, caplog, [0])
     assert re.search(
-        r"the net needs about 1\.\d MiB on GPU 0, which has 1\.0 MiB free; take a smaller batchsize", message
+        r"the net needs about 1\.\d MiB on GPU 0, where 1\.0 MiB are free; use a smaller batchsize", message
     )
 
 
@@ -213,7 +213,7 @@ def test_evaluate_and_predict_use_the_requested_device(
     assert re.match(r"the Dask worker inproc\S+ cannot compute on a GPU: the net needs about \S+ MiB", str(error.value))
     with caplog.at_level(logging.WARNING, "dsinga"):
         assert api.evaluate(job.replace(gpu=[0]), params, client=threads) == expected
-    assert "computes on CPU cores, not on a GPU as the job's gpu lines want: the net needs" in caplog.text
+    assert "computes on CPU cores, not on the GPU of the job's gpu line: the net needs" in caplog.text
 
 
 def test_params_are_uploaded_once_for_all_batches_of_a_worker(job: Job, threads: Client, stub: StubOps):
@@ -243,7 +243,7 @@ def test_generate_uses_the_requested_device(stub: StubOps, tmp_path: Path, caplo
         api.generate(job, params, "a", 5)
     with caplog.at_level(logging.WARNING, "dsinga"):
         assert api.generate(job.replace(gpu=[0]), params, "a", 5) == expected
-    assert "this process computes on CPU cores, not on a GPU as the job's gpu lines want: the net needs" in caplog.text
+    assert "this process computes on CPU cores, not on the GPU of the job's gpu line: the net needs" in caplog.text
 
 
 def test_a_missing_cudnn_is_warned_of_once(job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture):
