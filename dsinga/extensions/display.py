@@ -24,8 +24,8 @@ class Display(Extension):
 
     def run(self, loop: LoopView) -> None:
         """Add a row, and begin anew."""
-        loop.record("train", loop.means("train", self._sums))
-        self._sums = {}
+        sums, self._sums = self._sums, {}  # before another extension sees the row, and may fail
+        loop.record("train", loop.means("train", sums))
 
     def state_dict(self) -> State:
         """Return the sums since the last row."""
