@@ -1,4 +1,4 @@
-"""``partition: auto``: the cost model says how the layers are cut, for the cluster that is there."""
+"""``partition: auto``: chooses how each layer is cut by the cost model, for the workers of the running cluster."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _log = logging.getLogger(__name__)
 def automatic_cuts(
     conf: NetConf, net: NeuralNet, updater: Updater, client: Client, placement: Placement, slicing: SlicingMethod
 ) -> dict[str, int]:
-    """Return the dimension that each layer is to be cut on, by name, as the cost model would have it.
+    """Return the dimension on which to cut each layer, by name: the cuts that the cost model finds fastest.
 
-    Layers that say their own partition_dim or location are left out. Layers are timed on the first worker, unless its
-    machine knows them. Raises UserError where the job's own classes do not reach the workers, RunError where a worker
-    is lost meanwhile.
+    Layers with a partition_dim or a location of their own are left out. The first worker times the layers whose times
+    its machine has not stored. Raises UserError where a Dask worker cannot load the user's code, RunError where one is
+    lost meanwhile.
     """
     workers = placement.partitions[0]
     check_user_code(client, workers, [net], {"the updater": updater})
-    fixed = explicitly_cut_layers(conf)
+    excluded = explicitly_cut_layers(conf)
     processes = process_map_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
     links = measure_links(client, workers)
     folder = dask.config.get("dsinga.cache", None)
-    arguments = (net, processes, updater, links, fixed, placement, folder)
-    chosen = client.submit(_choose, *arguments, workers=[workers[0]], pure=False)
-    ((requested_cuts, words),) = gather(client, [chosen], workers)
-    _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), words)
-    return requested_cuts
+    arguments = (net, processes, updater, links, excluded, placement, folder)
+    search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
+    ((cuts, description),) = gather(client, [search], workers)
+    _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
+    return cuts
 
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
@@ -71,18 +71,18 @@ def machine_of(
     return measure_machine(net, updater, ops, placement.threads[0][0], len(on_host), len(in_process), store)
 
 
-def _choose(
+def _search(
     net: NeuralNet,
     processes: ProcessMap,
     updater: Updater,
     links: Links,
-    fixed: Collection[str],
+    excluded: Collection[str],
     placement: Placement,
     folder: str | None,
 ) -> tuple[dict[str, int], str]:
-    """Task: return the dimensions by layer, and the cuts in words."""
+    """Task: return the dimension on which to cut each layer, by name, and a description of the cuts."""
     store = RateStore(rates_file(folder))
     cost_model = CostModel(net, partial(machine_of, net, updater, get_ops(), placement, store), links, processes.first)
-    cuts = Search(net, cost_model.price, fixed).cuts(len(processes.workers))
+    cuts = Search(net, cost_model.price, excluded).cuts(len(processes.workers))
     store.save()
-    return {name: cut.dim for name, cut in cuts.items() if name not in fixed}, describe_cuts(net, cuts)
+    return {name: cut.dim for name, cut in cuts.items() if name not in excluded}, describe_cuts(net, cuts)

@@ -1,4 +1,4 @@
-"""The time of an iteration on a cluster: computing, exchanging with the servers, waiting for data."""
+"""Measures the time of an iteration on a cluster: computing, exchange with the servers, waiting for data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, Phase
 from dsinga.net import input_layers
 from dsinga.planner.profile import profile
 
-WARM_UP = 10  # iterations that are not counted: kernels are compiled, and rounds grow to their length
+# Iterations before the measured ones, in which kernels are compiled and rounds grow to their length.
+WARM_UP_STEPS = 10
 
 
 def measure(
@@ -30,15 +31,15 @@ def measure(
     roots: Sequence[str] = (),
     profiled: bool = False,
 ) -> dict[str, Any]:
-    """Train for a warm-up and ``steps`` more iterations; return medians in milliseconds, and more.
+    """Train for a warm-up and ``steps`` more iterations; return the median times of an iteration and other figures.
 
     Args:
-        job: the job, which is trained without tests and checkpoints.
+        job: the job; it is trained without tests and checkpoints.
         client: the Dask client of the cluster.
         steps: the number of measured iterations.
         synthetic: train on random records of the shapes in the job, so that no data is needed.
         roots: folders where relative paths of the job are looked up.
-        profiled: measure each layer afterwards, with one worker in this process and as many steps.
+        profiled: measure each layer afterwards, with one worker in this process and the same number of steps.
 
     Returns a dict with ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
     computing and the longest wait for data among the partitions; ``exchange_ms``, the rest of the iteration;
@@ -47,11 +48,11 @@ def measure(
 
     Raises UserError for bad input.
     """
-    job = _without_tests(job, WARM_UP + steps)
+    job = _without_tests(job, WARM_UP_STEPS + steps)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         if synthetic:
             job = with_synthetic_records(job, Path(folder))
-        outcome = train(job, client, _Silent(), roots=roots)
+        outcome = train(job, client, _SilentObserver(), roots=roots)
         figures = {"profile": profile(job, steps, roots)} if profiled else {}
     iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
@@ -67,7 +68,7 @@ def measure(
     }
 
 
-class _Silent:
+class _SilentObserver:
     """An observer that ignores everything."""
 
     def begin(self, step: int) -> None: ...
@@ -78,23 +79,24 @@ class _Silent:
 
 
 def _peak_rss_mb() -> float:
+    """Return the largest memory that this process has had so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _without_tests(job: Job, steps: int) -> Job:
-    """Return the job for ``steps`` iterations without tests, checkpoints and params from checkpoints."""
+    """Return the job with ``steps`` iterations, and without tests, checkpoints and params from checkpoints."""
     never = dict.fromkeys(("test_freq", "validate_freq", "checkpoint_freq"), 0)
     return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])
 
 
 def with_synthetic_records(job: Job, folder: Path) -> Job:
-    """Return the job with random records of the shapes that it gives, which are written to stores in ``folder``."""
-    codes = [conf.vocab_size for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
+    """Write random records of the shapes that a job gives to stores in ``folder``; return the job with these stores."""
+    sizes = [conf.vocab_size for layer in job.net.layer for conf in (layer.onehot_conf, layer.embedding_conf) if conf]
     synthetic = {
         layer.name: (
-            _synthetic_text(layer, folder, min(codes, default=2))
+            _with_synthetic_text(layer, folder, min(sizes, default=2))
             if layer.type is LayerType.kCharRNN
-            else _synthetic(layer, folder)
+            else _with_synthetic_images(layer, folder)
         )
         for layer in input_layers(job.net, Phase.kTrain)
     }
@@ -105,7 +107,8 @@ def with_synthetic_records(job: Job, folder: Path) -> Job:
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
-def _synthetic(layer: LayerConf, folder: Path) -> LayerConf:
+def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
+    """Return the layer with a store of random bytes of its shape, labelled 0 or 1, enough for four steps."""
     conf = layer.store_conf
     if conf is None or not conf.shape:
         raise layer.error(f"layer {layer.name!r}: --synthetic needs the shape of the records in store_conf")
@@ -118,7 +121,7 @@ def _synthetic(layer: LayerConf, folder: Path) -> LayerConf:
     return layer.replace(store_conf=conf)
 
 
-def _synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
+def _with_synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
     """Return the layer with a random text of ``codes`` different characters, long enough for four steps."""
     conf = layer.char_rnn_conf or CharRNNConf()
     count = conf.batchsize * (4 * conf.unroll_len + 1)

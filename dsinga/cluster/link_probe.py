@@ -1,4 +1,4 @@
-"""What a message between two workers of a running cluster takes, on the way that exchange and bridges would go."""
+"""Measures messages and barriers between Dask workers of a running cluster, by the transports that a run would use."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.meter import Meter
 
 SMALL, LARGE = 1 << 16, 1 << 24  # bytes
-CALLS = {0: 40, SMALL: 20, LARGE: 5}
+CALLS = {0: 40, SMALL: 20, LARGE: 5}  # the number of timed calls, by the bytes that each carries
+CONNECT_CHECK_SECONDS = 0.01  # between two attempts to connect to a task that may not have started
 
 
 class EchoService:
-    """A service that accepts arrays and drops them."""
+    """A service that accepts arrays and drops them, to time calls."""
 
     def handle(self, method: str, fields: Sequence[Any], items: Items) -> None:
-        """Accept arrays."""
+        """Accept arrays and return nothing."""
 
     def close(self, message: str) -> None:
         """Do nothing."""
 
 
 class EchoActor(ActorEndpoint):
-    """Actor: accepts arrays as a server does, from its own host through shared memory."""
+    """An Actor that offers :class:`EchoService` as a server offers its shard: to its own host through shared memory."""
 
     def __init__(self, name: str):
         service = EchoService()
@@ -55,47 +56,47 @@ class EchoActor(ActorEndpoint):
 
 
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
-    """Return the ways between the Dask workers at ``addresses``, the first two processes standing for all.
+    """Measure the links between Dask workers; those between the first two processes stand for all.
 
-    Figures are rounded to a quarter of a power of two: what is chosen by them must not change with the noise of the
-    next measurement. Raises RunError where a worker is lost meanwhile.
+    Figures are rounded to a quarter of a power of two, so that the noise of measurements seldom changes a partitioning
+    that is chosen by them. Raises RunError where a Dask worker is lost meanwhile.
     """
-    homes = list({process(address): address for address in reversed(addresses)}.values())[::-1]
-    here = client.submit(measure_barrier, workers=[homes[0]], pure=False)
-    (inside,) = gather(client, [here], homes[:1])
-    if len(homes) < 2:
+    process_addresses = list({process(address): address for address in reversed(addresses)}.values())[::-1]
+    first = process_addresses[0]
+    (inside,) = gather(client, [client.submit(measure_barrier, workers=[first], pure=False)], [first])
+    if len(process_addresses) < 2:
         return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
-    one, other = homes[:2]
+    second = process_addresses[1]
     name = uuid.uuid4().hex
-    echo = client.submit(EchoActor, name, workers=[other], actor=True, pure=False)  # it lives as long as this future
-    timed = client.submit(_time_calls, echo, name, workers=[one], pure=False)
-    seconds, mapped = gather(client, [timed], homes[:2])[0]
-    found = link_of(seconds)
-    if host(one) != host(other):
-        wire = found._replace(latency=max(found.latency - ENDS.latency, 0.0))
+    echo = client.submit(EchoActor, name, workers=[second], actor=True, pure=False)  # lives as long as this future
+    calls = client.submit(_time_calls, echo, name, workers=[first], pure=False)
+    seconds, shared_memory = gather(client, [calls], [first, second])[0]
+    link = link_of(seconds)
+    if host(first) != host(second):
+        wire = link._replace(latency=max(link.latency - ENDS.latency, 0.0))
         return Links(INSIDE, ENDS, wire, False, inside, inside)
-    late = _measure_barrier_between(client, one, other, found) if mapped else inside
-    return Links(INSIDE, found, LOOPBACK, mapped, inside, late)
+    between = _measure_barrier_between(client, first, second, link) if shared_memory else inside
+    return Links(INSIDE, link, LOOPBACK, shared_memory, inside, between)
 
 
-def _measure_barrier_between(client: Client, one: str, other: str, link: Link) -> BarrierCost:
+def _measure_barrier_between(client: Client, first: str, second: str, link: Link) -> BarrierCost:
     """Return the cost of a barrier of two Dask workers, without its two messages."""
     names = uuid.uuid4().hex, uuid.uuid4().hex
-    both = [
-        client.submit(_time_barriers_with, names[0], names[1], workers=[one], pure=False),
-        client.submit(_time_barriers_with, names[1], names[0], workers=[other], pure=False),
+    timings = [
+        client.submit(_time_barriers, names[0], names[1], workers=[first], pure=False),
+        client.submit(_time_barriers, names[1], names[0], workers=[second], pure=False),
     ]
-    return rounded_cost(gather(client, both, [one, other]), 2 * link.latency)
+    return rounded_cost(gather(client, timings, [first, second]), 2 * link.latency)
 
 
 def link_of(seconds: dict[int, float]) -> Link:
-    """Return the link that takes so many seconds for calls, there and back, with so many bytes."""
+    """Return the link on which calls take these ``seconds``, by the bytes that they carry, reply included."""
     rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 
 
 def _time_calls(actor: Any, name: str) -> tuple[dict[int, float], bool]:
-    """Task: return the median seconds of a call by the bytes that it carries, and whether shared memory carries it."""
+    """Task: return the median seconds of a call, by the bytes that it carries, and whether it uses shared memory."""
     transport = connect(name, actor)
     medians = {}
     for size, calls in CALLS.items():
@@ -111,16 +112,16 @@ def _time_calls(actor: Any, name: str) -> tuple[dict[int, float], bool]:
     return medians, isinstance(transport, SharedMemoryTransport)
 
 
-def _time_barriers_with(name: str, other: str) -> list[tuple[float, float]]:
-    """Task: return the times of computing and of barriers with the process that serves under ``other``."""
+def _time_barriers(name: str, peer_name: str) -> list[tuple[float, float]]:
+    """Task: return the seconds of computing and of barriers with the process that serves under ``peer_name``."""
     peers = GroupPeers(TIMEOUT_SECONDS, Meter())
     endpoint = Endpoint(name, peers.mailbox)
     try:
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while (transport := connect_to_host(other)) is None:
+        while (transport := connect_to_host(peer_name)) is None:
             if time.monotonic() > deadline:
-                raise RunError(f"waited {TIMEOUT_SECONDS:g} s for another process of this host")
-            time.sleep(0.01)  # until Dask starts the other process's task
+                raise RunError(f"waited {TIMEOUT_SECONDS:g} s for the other Dask worker to take part in a measurement")
+            time.sleep(CONNECT_CHECK_SECONDS)
         return time_peer_barriers(peers, transport)
     finally:
         endpoint.close("the measurement has ended")

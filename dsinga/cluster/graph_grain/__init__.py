@@ -1,8 +1,9 @@
 """Graph grain: each iteration as a Dask task graph, with a task for each segment of a worker's iteration.
 
-The dashboard then shows which layers run where, and which arrays go from worker to worker. A task costs milliseconds,
-so rounds are the default; the numbers are the same. The graph is made in the driver's process, its tasks run in the
-processes of Dask workers. Other rooms get it from :func:`dsinga.cluster.grain_by_name.find_grain` and do not name it.
+The dashboard then shows which layers run where, and which arrays go from worker to worker. Each task costs
+milliseconds, so rounds are the default; both compute the same numbers. The graph is created in the driver's process,
+its tasks run in the processes of Dask workers. Other code gets this grain from
+:func:`dsinga.cluster.grain_by_name.find_grain` and does not import it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from dsinga.cluster.graph_grain.graph import send_iterations
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net.segments import segments
 
-# Iterations that are sent as one graph.
-MOST_STEPS = 16
+# The largest number of iterations in one graph.
+MAX_STEPS = 16
 
 
 def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
@@ -28,10 +29,11 @@ def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Futu
 
 
 def _check(job: Job) -> None:
+    """Raise JobError for a job that graph grain cannot run."""
     if job.skip_bad_batches:
-        raise job.error("graph grain cannot skip batches; train by rounds", "skip_bad_batches")
+        raise job.error("graph grain cannot skip batches; train with grain round", "skip_bad_batches")
     if job.train_one_batch.alg is not AlgType.kBP:
-        raise job.train_one_batch.error("graph grain is for kBP; train by rounds, which run any algorithm", "alg")
+        raise job.train_one_batch.error("graph grain runs kBP only; train other algorithms with grain round", "alg")
 
 
-GRAPHS = Grain(_send_round, _check, MOST_STEPS)
+GRAPHS = Grain(_send_round, _check, MAX_STEPS)

@@ -1,4 +1,4 @@
-"""Iterations as one Dask task graph: a task for each segment of a worker's iteration, futures as bridges."""
+"""Builds the Dask task graph of several iterations: a task for each segment of a worker's iteration."""
 
 from __future__ import annotations
 
@@ -22,60 +22,61 @@ def send_iterations(
     tokens: Sequence[Future | None],
     suffix: str,
 ) -> list[Future]:
-    """Send iterations of a worker group as one graph; return the futures of their reports, one a worker.
+    """Send iterations of a worker group to Dask as one graph; return the futures of the reports, one a worker.
 
     Args:
         client: the client of the cluster.
-        keys: the partitions of the group.
-        plans: the segments of each partition.
-        steps: the iterations, each of which runs after the one before.
-        tokens: tasks that the first segments must come after.
-        suffix: the end of the tasks' names, which no other run has.
+        keys: the keys of the group's partitions.
+        plans: the segments of an iteration of each partition.
+        steps: the numbers of the iterations, which run one after the other.
+        tokens: the task of each partition after which its first segment runs, or None.
+        suffix: the end of the tasks' names, unique to the run and the group.
     """
     graph: dict[str, Task] = {}
-    homes: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
 
     def add(partition: int, name: str, task: Callable[..., Any], *arguments: Any) -> Any:
         graph[name] = Task(name, task, keys[partition], *map(parse_input, arguments))
-        homes[name] = [keys[partition].address]
+        addresses[name] = [keys[partition].address]
         return graph[name].ref()
 
     def add_segment(partition: int, name: str, *arguments: Any) -> Any:
         return add(partition, name, run_segment, *arguments)
 
-    after: list[Any] = [*tokens]
-    ends: list[list[Any]] = []
+    previous: list[Any] = [*tokens]
+    iteration_ends: list[list[Any]] = []
     for step in steps:
-        after = _add_iteration(add_segment, plans, step, after, suffix)
-        ends.append(after)
-    what = f"report_round-steps-{steps.start}-{steps.stop}"
+        previous = _add_iteration(add_segment, plans, step, previous, suffix)
+        iteration_ends.append(previous)
+    prefix = f"report_round-steps-{steps.start}-{steps.stop}"
     reports = [
-        add(p, f"{what}-partition-{p}{suffix}", report_round, list(halts), steps.stop).key
-        for p, halts in enumerate(zip(*ends, strict=True))
+        add(p, f"{prefix}-partition-{p}{suffix}", report_round, list(halts), steps.stop).key
+        for p, halts in enumerate(zip(*iteration_ends, strict=True))
     ]
-    # One message for all reports: the scheduler unpacks and orders each message as a graph of its own.
-    layer = MaterializedLayer(graph, annotations={"workers": homes.__getitem__})
+    # One message for all reports, because the scheduler unpacks and orders each message as a separate graph.
+    layer = MaterializedLayer(graph, annotations={"workers": addresses.__getitem__})
     futures: list[Future] = client.get(HighLevelGraph({"": layer}, {"": set()}), reports, sync=False)
     return futures
 
 
 def _add_iteration(
-    add: Callable[..., Any], plans: Sequence[Sequence[Segment]], step: int, after: Sequence[Any], suffix: str
+    add: Callable[..., Any], plans: Sequence[Sequence[Segment]], step: int, previous: Sequence[Any], suffix: str
 ) -> list[Any]:
-    """Add one iteration to a graph; return the last segments.
+    """Add one iteration to a graph; return the task of each partition's last segment.
 
-    A segment comes after the one before it and after those whose arrays it receives. It gets everything that these have
-    sent, to other workers too: more bytes where there are more than two workers, but no task for each array.
+    A segment runs after the partition's segment before (at first after ``previous``) and after the segments whose
+    arrays it receives. It gets all arrays that these sent, also those for other partitions: with more than two
+    partitions these are more bytes than needed, but no array needs a task of its own.
     """
-    ends = list(after)
-    senders: dict[str, Any] = {}
-    left = [list(plan) for plan in plans]
-    while any(left):
-        ready = [p for p, plan in enumerate(left) if plan and all(key in senders for key in plan[0].receives)]
+    last = list(previous)
+    senders: dict[str, Any] = {}  # the task that sends each array, by the array's key
+    pending = [list(plan) for plan in plans]
+    while any(pending):
+        ready = [p for p, plan in enumerate(pending) if plan and all(key in senders for key in plan[0].receives)]
         assert ready, "the segments wait for each other"
         for p in ready:
-            number, segment = len(plans[p]) - len(left[p]), left[p].pop(0)
+            number, segment = len(plans[p]) - len(pending[p]), pending[p].pop(0)
             bridges = {sender.key: sender for sender in map(senders.pop, segment.receives)}
-            ends[p] = add(p, f"{segment.name} @{p}{suffix}-{step}", step, number, list(bridges.values()), ends[p])
-            senders.update(dict.fromkeys(segment.sends, ends[p]))
-    return ends
+            last[p] = add(p, f"{segment.name} @{p}{suffix}-{step}", step, number, list(bridges.values()), last[p])
+            senders.update(dict.fromkeys(segment.sends, last[p]))
+    return last

@@ -69,7 +69,7 @@ class Stepper:
         running, self._running = self._running, None
         outcome = running.result()
         if not last:
-            raise RunError("the iteration ended before its last segment; train by rounds")
+            raise RunError("the iteration ended before its last segment; train with grain round")
         return Halt(self._sends, outcome)
 
     def send(self, location: int, key: str, array: Any) -> None:
@@ -84,7 +84,7 @@ class Stepper:
         if key not in self._received and not self._sends_left:
             self._halt()
         if key not in self._received:
-            raise RunError(f"a segment needs {key!r}, which it does not receive; train by rounds")
+            raise RunError(f"a segment needs {key!r}, which it does not receive; train with grain round")
         return self._received.pop(key)
 
     def close(self, message: str) -> None:

@@ -15,22 +15,22 @@ from dsinga.transport.message import flatten, restore
 from dsinga.worker.config import PartitionKey, RoundReport
 from dsinga.worker.group_worker import GroupWorker
 
-# The stepper and the segments of an iteration of each worker in this process that has run a segment.
+# The stepper of each worker in this process that has run a segment, and the segments of its iterations.
 _STEPPERS: weakref.WeakKeyDictionary[GroupWorker, tuple[Stepper, tuple[Segment, ...]]] = weakref.WeakKeyDictionary()
 
 
 def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
     """Task: run segment ``number`` of a worker's iteration ``step``; return the arrays that it sends.
 
-    It receives arrays from the segments that ended with ``halts``, and runs after the task ``token``. Arrays travel
-    with their memory layout (:mod:`dsinga.transport.message`), which Dask alone would not keep.
+    The segment receives arrays of the segments that ended with ``halts``. It runs after the task ``token``. Arrays are
+    sent with a description of their memory layout (:mod:`dsinga.transport.message`), which Dask would not preserve.
     """
     worker = find_worker(key)
     stepper, plan = _stepper(worker)
     if number == 0:
         stepper.begin(functools.partial(worker.iterate, step))
     sent = {name: array for halt in halts for name, array in halt.sends.items()}
-    received = {name: _unpacked(*sent[name]) for name in plan[number].receives}
+    received = {name: _restore(*sent[name]) for name in plan[number].receives}
     halt = stepper.advance(received, len(plan[number].sends), last=number == len(plan) - 1)
     return halt._replace(sends={name: flatten([array]) for name, array in halt.sends.items()})
 
@@ -41,12 +41,14 @@ def report_round(key: PartitionKey, halts: Sequence[Halt], stop: int) -> RoundRe
     return RoundReport([metrics for metrics, _ in outcomes], [timing for _, timing in outcomes], stop)
 
 
-def _unpacked(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
+def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
+    """Return the array that :func:`dsinga.transport.message.flatten` described."""
     (array,) = restore(layouts, iter(buffers))
     return array
 
 
 def _stepper(worker: GroupWorker) -> tuple[Stepper, tuple[Segment, ...]]:
+    """Return the stepper of a worker and the segments of its iterations, created with the first segment."""
     if worker not in _STEPPERS:
         stepper = Stepper(worker.thread)
         worker.on_abort.append(stepper.close)
