@@ -1,6 +1,6 @@
 """Running jobs on a Dask cluster: placement, servers and workers as Actors, rounds, supervision, the training loop.
 
-Modules with Actors and tasks (server_actor, partition_actor, tasks, server_links, link_probe, graph_grain.tasks) run in
+Modules with Actors and tasks (server_actor, worker_actor, tasks, server_links, link_probe, graph_grain.tasks) run in
 the processes of Dask workers, all others in the driver's, where the Dask client is.
 """
 

@@ -13,13 +13,13 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from dsinga.cluster import tasks
-from dsinga.cluster.partition_actor import PartitionActor, end_run
 from dsinga.cluster.placement import Placement, available_workers
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import TaskChains, gather
+from dsinga.cluster.worker_actor import WorkerActor, end_run
 from dsinga.errors import RunError
 from dsinga.job import Phase
-from dsinga.worker.config import PartitionKey, WorkerConfig
+from dsinga.worker.config import WorkerConfig, WorkerKey
 from dsinga.worker.param_slices import Arrays, replica_values, whole_values
 from dsinga.worker.processor import Processor
 
@@ -35,7 +35,7 @@ def new_run() -> str:
 
 
 # Submits a task graph: (client, keys of the partitions, tasks that it must come after, end of the tasks' names).
-Submit = Callable[[Client, Sequence[PartitionKey], Sequence[Future | None], str], list[Future]]
+Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None], str], list[Future]]
 
 
 class ClusterRun:
@@ -72,7 +72,7 @@ class ClusterRun:
             self._servers.call(group, "leave", group)
         self._actors = [
             self._submit(
-                PartitionActor, group, p, "worker", self.config, self._servers.actors(group),
+                WorkerActor, group, p, "worker", self.config, self._servers.actors(group),
                 Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
                 actor=True,
             )
@@ -202,9 +202,9 @@ class ClusterRun:
         self._moments = step, count + 1 if step == last else 0
         return f"at-{step}" + (f"-{self._moments[1]}" if self._moments[1] else "")
 
-    def _key(self, group: int, partition: int) -> PartitionKey:
+    def _key(self, group: int, partition: int) -> WorkerKey:
         address = self._placement.partitions[group][partition]
-        return PartitionKey(self.config.run, self.config.generation, group, partition, address)
+        return WorkerKey(self.config.run, self.config.generation, group, partition, address)
 
     def _submit(
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False

@@ -5,36 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga.cluster.partition_actor import find_worker
+from dsinga.cluster.worker_actor import find_worker
 from dsinga.job import Phase
 from dsinga.training import Metrics
 from dsinga.transport.endpoints import connect
-from dsinga.worker.config import PartitionKey, RoundReport
+from dsinga.worker.config import RoundReport, WorkerKey
 from dsinga.worker.replicated_params import ReplicaState
 
 
-def connect_peers(key: PartitionKey, actors: Mapping[PartitionKey, Any]) -> None:
+def connect_peers(key: WorkerKey, actors: Mapping[WorkerKey, Any]) -> None:
     """Task: connect a worker to all workers of its group, given with their Actors in the order of their partitions."""
     find_worker(key).peers.connect([connect(peer.name, actor) for peer, actor in actors.items()])
 
 
-def set_replica(key: PartitionKey, state: ReplicaState) -> None:
+def set_replica(key: WorkerKey, state: ReplicaState) -> None:
     """Task: set the first values and the updater's state of the params that a worker updates itself."""
     find_worker(key).set_replica(state)
 
 
-def replica_state(key: PartitionKey, token: Any) -> ReplicaState:
+def replica_state(key: WorkerKey, token: Any) -> ReplicaState:
     """Task: return the replicated params for which this worker is the first user. It runs after the task ``token``."""
     return find_worker(key).replica_state()
 
 
-def train_round(key: PartitionKey, start: int, stop: int, token: Any) -> RoundReport:
+def train_round(key: WorkerKey, start: int, stop: int, token: Any) -> RoundReport:
     """Task: train the iterations ``start`` to ``stop`` - 1. It runs after the task ``token``."""
     worker = find_worker(key)
     return worker.thread.run(worker.train, start, stop)
 
 
-def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
+def evaluate(key: WorkerKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
     """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
 
     It runs after the task ``token``.
@@ -43,11 +43,11 @@ def evaluate(key: PartitionKey, phase: Phase, batches: int, version: int, token:
     return worker.thread.run(worker.evaluate, phase, batches, version)
 
 
-def refresh(key: PartitionKey, token: Any) -> None:
+def refresh(key: WorkerKey, token: Any) -> None:
     """Task: wait for a worker's values, then forget them, so that it pulls them anew. It runs after ``token``."""
     find_worker(key).exchange.refresh()
 
 
-def set_rate_factors(key: PartitionKey, factors: Mapping[int, float], token: Any) -> None:
+def set_rate_factors(key: WorkerKey, factors: Mapping[int, float], token: Any) -> None:
     """Task: multiply the learning rate of a worker's own updates by factors. It runs after the task ``token``."""
     find_worker(key).set_rate_factors(factors)

@@ -1,7 +1,7 @@
 """The net of one phase: its layers and params; building, partitioning, describing and drawing it."""
 
 from dsinga.net.build import create_net, filter_layers, input_layers
-from dsinga.net.cut import LayerCut, cut_rows
+from dsinga.net.cut import LayerCut, cut_evenly
 from dsinga.net.dataflow import Edge, Stage
 from dsinga.net.describe import LayerRow, PartRow, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.drawing import net_to_svg as to_svg
@@ -26,8 +26,8 @@ __all__ = [
     "bridge_traffic",
     "choose_cuts",
     "create_net",
+    "cut_evenly",
     "cut_reasons",
-    "cut_rows",
     "describe",
     "describe_parts",
     "filter_layers",

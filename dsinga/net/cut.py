@@ -22,7 +22,7 @@ class LayerCut(NamedTuple):
     reason: str = ""
 
 
-def cut_rows(total: int, parts: int) -> list[Rows]:
+def cut_evenly(total: int, parts: int) -> list[Rows]:
     """Cut ``total`` rows into ``parts`` neighbouring ranges: the first ``total % parts`` are one row longer.
 
     The rule of ``numpy.array_split``: sizes differ by one at most, and parts beyond the rows are empty.

@@ -13,7 +13,7 @@ from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
 from dsinga.layers.innerproduct import InnerProduct
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_rows
+from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge, build_stages
 from dsinga.net.execution_order import communication_order
 from dsinga.net.label_redistribution import LabelRedistribution
@@ -74,7 +74,7 @@ class _Partitioner:
         self, net: NeuralNet, parts: int, rows: Sequence[Rows] | None, cuts: Mapping[str, LayerCut], gather: bool
     ):
         def worker_rows(total: int) -> Sequence[Rows]:
-            return rows if rows and rows[-1].total == total else cut_rows(total, parts)
+            return rows if rows and rows[-1].total == total else cut_evenly(total, parts)
 
         self.net, self.parts, self.cuts, self.gather = net, parts, cuts, gather
         self.graph = GraphBuilder(worker_rows, parts)

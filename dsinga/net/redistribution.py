@@ -16,7 +16,7 @@ from dsinga.layers.base import Layer, Shape
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.context import Rows
-from dsinga.net.cut import ROWS, WHOLE_LAYER, cut_rows
+from dsinga.net.cut import ROWS, WHOLE_LAYER, cut_evenly
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.net.node import Node
 from dsinga.net.partitioned import Place
@@ -74,7 +74,7 @@ class GraphBuilder:
 
     def bounds(self, shape: Shape, dim: int) -> list[int]:
         """Return where the parts of a feature that is cut along ``dim`` begin, and where the last one ends."""
-        ranges = self.rows(shape[0]) if dim == ROWS else cut_rows(shape[1], self.parts)
+        ranges = self.rows(shape[0]) if dim == ROWS else cut_evenly(shape[1], self.parts)
         return [0, *(range_.stop for range_ in ranges)]
 
     def part_shape(self, shape: Shape, dim: int, part: int) -> Shape:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dsinga.layers.base import Connection, Layer
 from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
-from dsinga.net import NeuralNet, cut_rows
+from dsinga.net import NeuralNet, cut_evenly
 from dsinga.net.cut import FEATURES, ROWS, LayerCut
 from dsinga.planner.layer_cost import FLOAT_BYTES
 from dsinga.planner.layer_timing import LayerTime, LayerWork
@@ -109,7 +109,7 @@ class _LayerParts:
 
     def _range(self, total: int, worker: int) -> Rows:
         if total not in self._ranges:
-            self._ranges[total] = cut_rows(total, self.workers)
+            self._ranges[total] = cut_evenly(total, self.workers)
         return self._ranges[total][worker]
 
 

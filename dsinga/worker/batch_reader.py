@@ -9,7 +9,7 @@ from typing import Any
 from dsinga.data import RecordStore, Sampler, Windows, open_store, open_text, read_mean
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import RecordInfo, Records, Rows
-from dsinga.net import NeuralNet, cut_rows, input_layers
+from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
 
 
@@ -162,7 +162,7 @@ def _cut(layer: LayerConf, batchsize: int, workers: int) -> tuple[Rows, ...]:
                 f"use at most {batchsize} workers or a larger batchsize",
                 "batchsize",
             )
-        return tuple(cut_rows(batchsize, workers))
+        return tuple(cut_evenly(batchsize, workers))
     if len(sizes) != workers:
         raise where.error(
             f"layer {layer.name!r} gives {len(sizes)} batch sizes for {workers} workers; give one, or one a worker",

@@ -12,7 +12,7 @@ from dsinga.server.service import NO_GRADIENT
 from dsinga.transport.interface import Reply, wait_for
 from dsinga.worker.exchange_options import ExchangeOptions, encode
 from dsinga.worker.meter import Meter
-from dsinga.worker.param_homes import ParamHome, ReplicatedParam
+from dsinga.worker.param_homes import ParamHome, ReplicatedHome
 from dsinga.worker.server_client import ServerClient
 
 
@@ -53,7 +53,7 @@ class BucketExchange:
     ):
         self.server, self.slices = bucket
         self._homes = {slice_.id: homes[slice_.param] for slice_ in self.slices}
-        self._replicated = isinstance(homes[self.slices[0].param], ReplicatedParam)
+        self._replicated = isinstance(homes[self.slices[0].param], ReplicatedHome)
         self._client, self._codec = client, codec
         self._at_once = options.pull is PullTime.kAtOnce
         self._meter, self._wait = meter, wait

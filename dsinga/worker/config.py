@@ -80,7 +80,7 @@ class ServerKey(NamedTuple):
         return f"{self.run}-{self.generation}-{self.group}-{self.server}"
 
 
-class PartitionKey(NamedTuple):
+class WorkerKey(NamedTuple):
     """Which worker: the run, its generation, its worker group, its partition, the address of its Dask worker."""
 
     run: str

@@ -13,7 +13,7 @@ from dsinga.worker.bucket_exchange import BucketExchange, Wait
 from dsinga.worker.exchange_options import ExchangeOptions
 from dsinga.worker.gradients import check_gradient
 from dsinga.worker.meter import Meter
-from dsinga.worker.param_homes import CachedRows, ParamHome, ReplicatedParam, ServedParam, Shape
+from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape
 from dsinga.worker.replicated_params import ReplicatedParams
 from dsinga.worker.server_client import ServerClient
 
@@ -122,7 +122,7 @@ class Exchange(Mapping[str, Array]):
         self._pushed.add(name)
         home = self._homes[name]
         if not home.slices:
-            assert isinstance(home, ReplicatedParam), name
+            assert isinstance(home, ReplicatedHome), name
             home.update(self._step, gradient)
         for slice_, part in home.split(gradient) if home.slices else ():
             bucket = self._bucket_of[slice_.id]
@@ -199,10 +199,10 @@ def param_homes(
     for name, shape in shapes.items():
         own, share = slices_of[name], (lasting or {}).get(name)
         if replicas is not None and name in replicas:
-            homes.append(ReplicatedParam(name, shape, own, replicas, share))
+            homes.append(ReplicatedHome(name, shape, own, replicas, share))
         # A server in this process hands out the only slice of a param as it lies there: nothing is sent.
         elif any(slice_.width for slice_ in own) and (len(own) > 1 or clients[own[0].server].crosses_process):
-            homes.append(CachedRows(name, shape, own, share))
+            homes.append(CachedRowsHome(name, shape, own, share))
         else:
-            homes.append(ServedParam(name, shape, own, share))
+            homes.append(ServedHome(name, shape, own, share))
     return homes

@@ -23,7 +23,7 @@ from dsinga.training import Metrics, check_algorithm_metrics, forward
 from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
 from dsinga.transport.endpoints import connect
 from dsinga.transport.interface import Transport
-from dsinga.worker.config import PartitionKey, RoundReport, ServerKey, Timing, WorkerConfig
+from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import Exchange, param_homes
 from dsinga.worker.mailbox import GroupPeers
@@ -41,7 +41,7 @@ class GroupWorker:
     """
 
     def __init__(
-        self, key: PartitionKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
+        self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
     ):
         self._key = key
         self._config = config

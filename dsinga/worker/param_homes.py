@@ -81,7 +81,7 @@ class ParamHome(ABC):
         self.cached = None
 
 
-class ServedParam(ParamHome):
+class ServedHome(ParamHome):
     """A param whose values come from the servers in each step."""
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
@@ -114,7 +114,7 @@ class ServedParam(ParamHome):
         self._slices.clear()
 
 
-class CachedRows(ParamHome):
+class CachedRowsHome(ParamHome):
     """A worker's cache of a sparse param, an embedding table, refreshed by the rows that servers have changed."""
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
@@ -144,7 +144,7 @@ class CachedRows(ParamHome):
         self._versions.clear()
 
 
-class ReplicatedParam(ParamHome):
+class ReplicatedHome(ParamHome):
     """A param of which the worker keeps a copy that it updates itself, by the summed gradients that servers send.
 
     Where no server has a slice of it, the worker's own gradient is that of the whole batch.

@@ -17,7 +17,7 @@ import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.layers import Context, Rows
-from dsinga.net import cut_rows
+from dsinga.net import cut_evenly
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import Ops
 
@@ -54,7 +54,7 @@ def run_in_threads(
     """
     size = len(net.locals)
     total = net.whole.nodes[0].layer.shape[0]
-    rows = rows or cut_rows(total, size)
+    rows = rows or cut_evenly(total, size)
     group = _ThreadGroup(size)
 
     def work(worker: int) -> T:

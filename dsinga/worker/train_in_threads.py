@@ -12,7 +12,7 @@ from dsinga.server import Shard
 from dsinga.server.service import ShardService
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values
 from dsinga.transport.endpoints import Endpoint, close_endpoints, connect
-from dsinga.worker.config import PartitionKey, RoundReport, ServerKey, WorkerConfig
+from dsinga.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey
 from dsinga.worker.configure import configure, open_job
 from dsinga.worker.group_worker import GroupWorker
 from dsinga.worker.nets import cut_nets
@@ -76,7 +76,7 @@ def _create_servers(config: WorkerConfig, values: Arrays) -> list[Shard]:
 
 def _create_workers(config: WorkerConfig, values: Arrays) -> list[GroupWorker]:
     servers = {_server_key(config, server): None for server in range(config.topology.servers)}
-    keys = [PartitionKey(config.run, 0, 0, partition, "threads") for partition in range(config.topology.workers)]
+    keys = [WorkerKey(config.run, 0, 0, partition, "threads") for partition in range(config.topology.workers)]
     workers = [GroupWorker(key, config, servers, Processor(1), 0) for key in keys]
     for key, worker in zip(keys, workers, strict=True):
         Endpoint(key.name, worker.peers.mailbox, to_host=False)

@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster
 
 from dsinga import UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import embedded, partition_actor, training_loop
+from dsinga.cluster import embedded, training_loop, worker_actor
 from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp
@@ -58,7 +58,7 @@ def wait_until_cleaned_up() -> None:
     deadline = time.monotonic() + 10
     while True:
         threads = [thread for thread in threading.enumerate() if thread.name.startswith("dsinga")]
-        left = [*partition_actor.WORKERS, *endpoint_names(), *threads]
+        left = [*worker_actor.WORKERS, *endpoint_names(), *threads]
         if not left:
             return
         assert time.monotonic() < deadline, left

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.job import NetConf, Phase
-from dsinga.net import create_net, cut_rows
+from dsinga.net import create_net, cut_evenly
 from tests.support.net_cases import FLAT, build, dense, layer, names, sources
 
 DATA = layer("data", "kCSVInput")
@@ -154,7 +154,7 @@ def test_backward_runs_between_losses_and_trainable_layers_only(net):
 
 @given(st.integers(0, 200), st.integers(1, 20))
 def test_cut_rows_is_the_rule_of_array_split(total, parts):
-    cut = cut_rows(total, parts)
+    cut = cut_evenly(total, parts)
     assert [list(range(rows.start, rows.stop)) for rows in cut] == [
         list(part) for part in np.array_split(np.arange(total), parts)
     ]

@@ -11,7 +11,7 @@ import pytest
 
 from dsinga.job import Phase, loads
 from dsinga.layers import Context, RecordInfo, Records
-from dsinga.net import NeuralNet, create_net, cut_rows
+from dsinga.net import NeuralNet, create_net, cut_evenly
 from dsinga.ops.numpy_ops import NumpyOps
 from dsinga.training import bp, initial_values
 
@@ -43,7 +43,7 @@ def trained(net: NeuralNet, parts: int) -> dict[str, np.ndarray]:
     for step in range(STEPS):
         images, labels = rng.uniform(-128, 128, (BATCH, 3, 9, 9)), rng.integers(0, 6, BATCH)
         gradients: dict[str, list[np.ndarray]] = {name: [] for name in values}
-        for rows in cut_rows(BATCH, parts):
+        for rows in cut_evenly(BATCH, parts):
             records = Records(images[rows.start : rows.stop], labels[rows.start : rows.stop])
             ctx = Context(NumpyOps(), Phase.kTrain, rows, seed=0, step=step)
             bp(net, values, {"data": records}, ctx, lambda name, share, into=gradients: into[name].append(share))

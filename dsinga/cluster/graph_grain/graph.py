@@ -11,12 +11,12 @@ from distributed import Client, Future
 
 from dsinga.cluster.graph_grain.tasks import report_round, run_segment
 from dsinga.net.segments import Segment
-from dsinga.worker.config import PartitionKey
+from dsinga.worker.config import WorkerKey
 
 
 def send_iterations(
     client: Client,
-    keys: Sequence[PartitionKey],
+    keys: Sequence[WorkerKey],
     plans: Sequence[Sequence[Segment]],
     steps: range,
     tokens: Sequence[Future | None],

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.cluster.graph_grain.stepper import Halt, Stepper
-from dsinga.cluster.partition_actor import find_worker
+from dsinga.cluster.worker_actor import find_worker
 from dsinga.job import Phase
 from dsinga.net.segments import Segment, segments
 from dsinga.transport.message import flatten, restore
-from dsinga.worker.config import PartitionKey, RoundReport
+from dsinga.worker.config import RoundReport, WorkerKey
 from dsinga.worker.group_worker import GroupWorker
 
 # The stepper of each worker in this process that has run a segment, and the segments of its iterations.
 _STEPPERS: weakref.WeakKeyDictionary[GroupWorker, tuple[Stepper, tuple[Segment, ...]]] = weakref.WeakKeyDictionary()
 
 
-def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
+def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
     """Task: run segment ``number`` of a worker's iteration ``step``; return the arrays that it sends.
 
     The segment receives arrays of the segments that ended with ``halts``. It runs after the task ``token``. Arrays are
@@ -35,7 +35,7 @@ def run_segment(key: PartitionKey, step: int, number: int, halts: Sequence[Halt]
     return halt._replace(sends={name: flatten([array]) for name, array in halt.sends.items()})
 
 
-def report_round(key: PartitionKey, halts: Sequence[Halt], stop: int) -> RoundReport:
+def report_round(key: WorkerKey, halts: Sequence[Halt], stop: int) -> RoundReport:
     """Task: return a worker's report on the iterations whose last segments ended with ``halts``."""
     outcomes = [halt.outcome for halt in halts]
     return RoundReport([metrics for metrics, _ in outcomes], [timing for _, timing in outcomes], stop)

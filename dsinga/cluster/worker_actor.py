@@ -13,16 +13,16 @@ from dsinga.cluster.placement import process
 from dsinga.errors import RunError, UserError
 from dsinga.transport.actor import ActorEndpoint
 from dsinga.transport.endpoints import Endpoint, close_endpoints
-from dsinga.worker.config import PartitionKey, ServerKey, WorkerConfig
+from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
 from dsinga.worker.group_worker import GroupWorker
 from dsinga.worker.processor import Processor
 
 # The workers that live in this process.
-WORKERS: dict[PartitionKey, GroupWorker] = {}
+WORKERS: dict[WorkerKey, GroupWorker] = {}
 _creating = threading.Lock()
 
 
-class PartitionActor(ActorEndpoint):
+class WorkerActor(ActorEndpoint):
     """Keeps the worker of one partition in the process of its Dask worker, and serves its mailbox to other hosts.
 
     Dask releases an Actor when the client is gone, even if its process was killed, so that nothing stays of such a run.
@@ -30,7 +30,7 @@ class PartitionActor(ActorEndpoint):
     """
 
     def __init__(
-        self, key: PartitionKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
+        self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
     ):
         check_address(key.address)
         with _creating:
@@ -42,7 +42,7 @@ class PartitionActor(ActorEndpoint):
         weakref.finalize(self, end_generation, key.run, key.generation, "the driver of the run is gone")
 
 
-def find_worker(key: PartitionKey) -> GroupWorker:
+def find_worker(key: WorkerKey) -> GroupWorker:
     """Return a worker that lives in this process. Raises RunError where it does not."""
     check_address(key.address)
     try:
@@ -61,7 +61,7 @@ def end_generation(run: str, generation: int, message: str) -> None:
     _end(f"{run}-{generation}-", lambda key: key[:2] == (run, generation), message)
 
 
-def _end(prefix: str, chosen: Callable[[PartitionKey], bool], message: str | None) -> None:
+def _end(prefix: str, chosen: Callable[[WorkerKey], bool], message: str | None) -> None:
     keys = [key for key in list(WORKERS) if chosen(key)]
     workers = [worker for key in keys if (worker := WORKERS.pop(key, None))]
     for worker in workers:
@@ -71,7 +71,7 @@ def _end(prefix: str, chosen: Callable[[PartitionKey], bool], message: str | Non
         worker.close()
 
 
-def _check_free_thread(key: PartitionKey) -> None:
+def _check_free_thread(key: WorkerKey) -> None:
     """Refuse to share a thread with another run: each could hold the thread that the other one waits for."""
     present = [other for other in list(WORKERS) if other.address == key.address]
     threads = get_worker().state.nthreads
