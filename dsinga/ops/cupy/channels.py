@@ -1,4 +1,4 @@
-"""ChannelSums over the rows of a matrix and over the pixels of an image, channel by channel, in float64."""
+"""Sums over the rows of a matrix, or the pixels of an image, for each channel, in float64."""
 
 from __future__ import annotations
 

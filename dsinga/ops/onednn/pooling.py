@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 
 
 class PoolingForward:
-    """The library's pooling; that of maxima keeps the place of each in a workspace where it trains."""
+    """The library's pooling; max pooling in training stores the position of each maximum in a workspace."""
 
     def __init__(self, algorithm: int, x: Shape, window: Pair, stride: Pair, pad: Pair, train: bool):
         self.output_shape = (*x[:2], *output_sizes(x, window, stride, pad))
@@ -80,7 +80,7 @@ def _geometry(window: Pair, stride: Pair, pad: Pair) -> tuple[Any, ...]:
 
 
 class OnednnPooling(NumpyPooling):
-    """Pooling by the library, whose workspace is 1-d; numpy's, which has the shape of the output, is told by that."""
+    """Pooling by the library. Its workspace is 1-d; a workspace of numpy's has the shape of the output."""
 
     def max_pool(self, x: Array, kernel: Pair, stride: Pair, pad: Pair, train: bool) -> tuple[Array, Any]:
         pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None
