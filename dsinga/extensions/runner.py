@@ -21,7 +21,7 @@ class ExtensionRunner:
     """
 
     def __init__(self, extensions: Iterable[Extension], loop: LoopView):
-        self._extensions = _by_unique_name(extensions)
+        self._set_extensions(_by_unique_name(extensions))
         self._loop = loop
         self._recorded: dict[str, float] = {}  # metrics of the present step
         self._last_run: dict[str, int] = {}  # the step of the last run, by name
@@ -42,41 +42,39 @@ class ExtensionRunner:
 
     def next_pause(self, step: int) -> int | None:
         """Return the first step after ``step`` at which training must pause, None if no extension names one."""
-        steps = (extension.trigger.next_step(step) for extension in self._extensions.values() if extension.pauses)
+        steps = (extension.trigger.next_step(step) for extension in self._pausing.values())
         return min((at for at in steps if at is not None), default=None)
 
     def wants_pause(self) -> bool:
         """Whether training must pause as soon as it can, because of the time."""
         moment = self._moment(at_end=False)
-        return any(
-            extension.pauses and extension.trigger.by_clock and extension.trigger.due(moment)
-            for extension in self._extensions.values()
-        )
+        triggers = (extension.trigger for extension in self._pausing.values())
+        return any(trigger.by_clock and trigger.due(moment) for trigger in triggers)
 
     def observe(self, sums: Metrics) -> None:
         """Show a training step to all extensions, and run those that are due and need no pause."""
         self._recorded.clear()
-        for extension in list(self._extensions.values()):
+        for extension in self._observing:
             self._call(extension, extension.observe, self._loop, sums)
-        self._run_due(lambda extension: not extension.pauses, self._loop.step == self._loop.train_steps)
+        self._run_due(self._looking, self._loop.step == self._loop.train_steps)
 
     def pause(self, at_end: bool = False) -> None:
         """Run the extensions that are due at the present step and have not run at it.
 
         Those that need no pause have run already, unless this is the end.
         """
-        self._run_due(lambda extension: extension.pauses or at_end, at_end)
+        self._run_due(self._extensions if at_end else self._pausing, at_end)
 
     def show_row(self, row: Mapping[str, Any]) -> None:
         """Show a row of the history to all extensions."""
         metrics = {name: value for name, value in row.items() if name not in ("step", "phase", "time")}
         self._recorded |= {f"{row['phase']}/{name}": value for name, value in metrics.items()}
-        for extension in list(self._extensions.values()):
+        for extension in self._extensions.values():
             self._call(extension, extension.see_row, self._loop, row)
 
     def forget_runs(self) -> None:
         """Let extensions that pause run again at the present step, because the params have changed since."""
-        self._last_run = {name: at for name, at in self._last_run.items() if not self._extensions[name].pauses}
+        self._last_run = {name: at for name, at in self._last_run.items() if name in self._looking}
 
     def finish(self) -> None:
         """Let the extensions do what is to be done last."""
@@ -85,7 +83,7 @@ class ExtensionRunner:
 
     def drop(self, failed: Extension) -> None:
         """Leave an extension out from now on."""
-        self._extensions = {name: one for name, one in self._extensions.items() if one is not failed}
+        self._set_extensions({name: one for name, one in self._extensions.items() if one is not failed})
         self.failing = None
 
     def states(self) -> dict[str, dict[str, State]]:
@@ -95,9 +93,16 @@ class ExtensionRunner:
             for name, extension in self._extensions.items()
         }
 
-    def _run_due(self, chosen: Callable[[Extension], bool], at_end: bool) -> None:
-        for name, extension in list(self._extensions.items()):
-            if chosen(extension) and self._last_run.get(name) != self._loop.step:
+    def _set_extensions(self, extensions: dict[str, Extension]) -> None:
+        """Take the extensions, and note which have something to do after each step, of which there are many."""
+        self._extensions = extensions
+        self._pausing = {name: extension for name, extension in extensions.items() if extension.pauses}
+        self._looking = {name: extension for name, extension in extensions.items() if not extension.pauses}
+        self._observing = [one for one in extensions.values() if type(one).observe is not Extension.observe]
+
+    def _run_due(self, extensions: Mapping[str, Extension], at_end: bool) -> None:
+        for name, extension in extensions.items():
+            if self._last_run.get(name) != self._loop.step:
                 self._call(extension, self._run_if_due, name, extension, at_end)
 
     def _run_if_due(self, name: str, extension: Extension, at_end: bool) -> None:
