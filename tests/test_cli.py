@@ -169,6 +169,54 @@ def test_resume_continues_and_a_new_run_keeps_the_old_checkpoints(dsinga: Dsinga
     assert (folder / "work/checkpoint.old/step30").is_dir()
 
 
+RULES = """disp_freq: 10
+extension { type: kEarlyStopping monitor: "test/loss" patience: 1 min_delta: 100 }
+extension { type: kKeepBest monitor: "test/loss" }
+"""
+
+
+def test_a_job_stops_early_and_says_so(dsinga: Dsinga, folder: Path) -> None:
+    (folder / "job.conf").write_text(JOB.replace("disp_freq: 10\n", RULES))
+    trained = dsinga("train", "job.conf")
+    assert trained.returncode == 0, trained.stderr
+    assert "training stopped after 10 of 20 steps: test/loss has not improved on its best" in trained.stdout
+    assert "; the params are those after 10 steps, with the best test/loss" in trained.stdout
+    assert "\ntraining stopped after 10 of 20 steps: " in trained.stderr
+    tested = dsinga("test", "job.conf", "--checkpoint", "work/best.safetensors")
+    assert tested.returncode == 0, tested.stderr
+    resumed = dsinga("train", "job.conf", "--resume")
+    assert "training stopped after 10 of 20 steps" in resumed.stdout
+    assert [path.name for path in (folder / "work/checkpoint").iterdir()] == ["step10"]
+
+
+BREAKING_FILE = """import dsinga
+
+
+@dsinga.register("extension", "Breaking")
+class Breaking(dsinga.extensions.Extension):
+    def __init__(self, conf):
+        self.word = conf.extensions["Breaking"]["word"]
+
+    trigger = dsinga.extensions.AtEnd()
+
+    def run(self, loop):
+        raise ZeroDivisionError(self.word)
+"""
+
+
+def test_a_users_extension_that_raises_shows_its_traceback(folder: Path) -> None:
+    (folder / "own.py").write_text(BREAKING_FILE)
+    rule = 'extension { user_type: "Breaking" freq: 7 [Breaking] { word: "a fault of its own" } }\ndisp_freq: 10'
+    (folder / "job.conf").write_text(JOB.replace("disp_freq: 10", rule))
+    command = [sys.executable, "-m", "dsinga", "train", "job.conf", "--import", "own.py"]
+    failed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert failed.returncode == 1
+    assert 'own.py", line 12, in run' in failed.stderr
+    said = "ZeroDivisionError: a fault of its own\nextension Breaking failed at step 7; 7 steps were done; go on from "
+    assert said in failed.stderr
+    assert (folder / "work/checkpoint/step7").is_dir()
+
+
 def test_show_prints_and_draws(dsinga: Dsinga, folder: Path) -> None:
     shown = dsinga("show", "job.conf")
     assert shown.returncode == 0, shown.stderr
@@ -236,6 +284,21 @@ BAD_JOBS = {
     "too few classes": ("num_output: 3", "num_output: 2", r"job.conf:15: .*'loss': label 2 is none of its 2 classes"),
     "missing store": ("train.zarr", "trian.zarr", r"trian.zarr was not found"),
     "syntax": ("updater {", "updater ((", r"job.conf:6:"),
+    "unknown extension": (
+        "disp_freq: 10",
+        "extension { type: kEarlyStoping }",
+        r"job.conf:5: ExtensionConf.type: .*'kEarlyStoping'; did you mean 'kEarlyStopping'",
+    ),
+    "unknown metric": (
+        "disp_freq: 10",
+        'extension { type: kKeepBest monitor: "test/acuracy" }',
+        r"job.conf:5: extension kKeepBest: there is no metric 'test/acuracy' to monitor; did you mean 'test/accuracy'",
+    ),
+    "a phase that never runs": (
+        "disp_freq: 10",
+        'extension { type: kEarlyStopping monitor: "val/loss" }',
+        r"job.conf:5: extension kEarlyStopping: .*would never be known: .*give it validate_freq and validate_steps",
+    ),
     "too many rows": ('workspace: "work"', "nworkers_per_group: 21", r"job.conf:9: .*batch of 20.*21 workers"),
 }
 

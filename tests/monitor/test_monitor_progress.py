@@ -41,9 +41,11 @@ def test_a_log_gets_one_line_a_row_of_the_history():
         progress.update(NOW)
         progress.event(TRAIN)
         progress.event(TEST)
+        progress.remark("training stopped")
     assert out.getvalue().splitlines() == [
         "step 100/400  train  loss 0.26  accuracy 0.93  3,200 samples/s",
         "step 100/400  test  loss 0.3  accuracy 0.92",
+        "training stopped",
     ]
 
 
@@ -56,9 +58,11 @@ def test_a_terminal_gets_a_bar_and_tests_above_it(monkeypatch):
         progress.update(NOW)
         progress.event(TRAIN)
         progress.event(TEST)
+        progress.remark("training [was] stopped")
     output = out.getvalue()
     assert "step 100/400  test  loss 0.3  accuracy 0.92\n" in output.replace("\r", "")
-    assert "train" not in output
+    assert "train " not in output
+    assert "training [was] stopped\n" in output.replace("\r", "")
     assert "100/400 loss 0.25  accuracy 0.9375  3,200 samples/s" in output[output.rindex("net [v1]") :]
 
 
@@ -134,8 +138,8 @@ with show_progress(400, "net") as progress:
 
 
 RESUMED = f"""
-with show_progress(400, "net", earlier=[{TEST}]):
-    pass
+with show_progress(400, "net", earlier=[{TEST}]) as progress:
+    progress.remark("training stopped")
 """
 
 
@@ -148,6 +152,7 @@ def test_a_notebook_gets_the_picture():
     assert "train 0.93" in output.data["text/html"]
     assert "test 0.92" in output.data["text/html"]
     (output,) = cells[1].outputs
-    assert output.data["text/plain"] == "net: step 100/400"
+    assert output.data["text/plain"] == "net: step 100/400\ntraining stopped"
+    assert "\ntraining stopped</div>" in output.data["text/html"]
     assert "test 0.92" in output.data["text/html"]
-    assert "train" not in output.data["text/html"]
+    assert "train " not in output.data["text/html"]
