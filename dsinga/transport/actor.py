@@ -1,4 +1,4 @@
-"""Calls between hosts, by methods of Dask Actors: each is one message there and one back, with one array each."""
+"""Calls between hosts by methods of Dask Actors: one message for a call and one for its reply, with one array each."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ TAIL = struct.Struct("<Q")  # the length of the description at the end of an ans
 
 
 class ActorTransport:
-    """The caller's end: calls a service behind an :class:`ActorEndpoint`; see :class:`Transport`.
+    """The caller's end of a :class:`Transport`: calls a service behind an :class:`ActorEndpoint`.
 
-    To be created in a Dask task, where the Actor finds its Dask worker; to be used by any thread.
+    Must be created in a Dask task, where the Actor finds its Dask worker; may be used by any thread.
     """
 
     crosses_process = True
@@ -32,22 +32,22 @@ class ActorTransport:
         self._call = actor.call
 
     def call(self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False) -> ActorReply:
-        """Send a call; what goes wrong on the way is raised by the reply."""
+        """Send a call; the reply raises errors of sending it."""
         layouts, payload = join(items)
         return ActorReply(self._call(pack([method, fields, layouts]), payload))
 
     def close(self) -> None:
-        """Do nothing: Dask keeps its connections itself."""
+        """Do nothing: Dask manages the connections."""
 
 
 class ActorReply:
-    """The reply to a call; see :class:`dsinga.transport.interface.Reply`. ``future`` is Dask's ActorFuture."""
+    """The :class:`dsinga.transport.interface.Reply` to a call of an Actor; ``future`` is Dask's ActorFuture."""
 
     def __init__(self, future: Any):
         self._future = future
 
     def done(self) -> bool:
-        """Whether the answer has come, or an error in its place."""
+        """Whether the reply, or an error in its place, has arrived."""
         return bool(self._future.done())
 
     def result(self, timeout: float | None = None) -> Items:
@@ -61,8 +61,7 @@ class ActorReply:
 class ActorEndpoint:
     """The service's end: a base class of Dask Actors that serve ``service`` to other hosts.
 
-    A wait for a result is a coroutine, so that it holds no thread of the Dask worker; it ends after ``timeout``
-    seconds.
+    Waits for results are coroutines, which occupy no thread of the Dask worker. They end after ``timeout`` seconds.
     """
 
     def __init__(self, service: Service, timeout: float):
@@ -82,7 +81,7 @@ class ActorEndpoint:
                 answer = answer.result(0)
         except RunError:
             raise
-        except (OSError, RuntimeError) as error:  # callers take these two for the loss of this Actor
+        except (OSError, RuntimeError) as error:  # callers would treat these as the loss of this Actor
             raise RunError(f"{method} failed: {error!r}") from error
         layouts, payload = join(answer or ())
         description = pack(layouts)
@@ -90,7 +89,7 @@ class ActorEndpoint:
         return np.concatenate([payload, tail])
 
     async def _finish(self, pending: Pending) -> None:
-        """Wait until a result is there. Raises RunError after ``timeout`` seconds."""
+        """Wait until a result is complete. Raises RunError after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
@@ -105,14 +104,14 @@ class ActorEndpoint:
             raise RunError(f"waited {self._timeout:g} s at {self.describe_pending()}") from None
 
     def describe_pending(self) -> str:
-        """Name the service, and what calls to it wait for."""
+        """Return the name of the service, and what its calls wait for, for errors."""
         return "a service"
 
 
 def join(items: Items) -> tuple[list[Any], np.ndarray]:
     """Return the descriptions of arrays, and their bytes as one array, uint8; a single array is not copied.
 
-    Dask serialises each array of a message by itself, which takes longer than to copy small arrays into one.
+    Dask serialises each array of a message separately, which takes longer than copying small arrays into one.
     """
     layouts, arrays = flatten(items)
     if not arrays:

@@ -1,4 +1,4 @@
-"""Messages through a Unix socket: plain values and arrays, large arrays in memory that both processes map."""
+"""Messages through a Unix socket: plain values and small arrays; large arrays are passed in shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.transport.shared_buffer import BufferPool, SharedBuffer
 
 # Bytes up to which an array is sent through the socket; larger ones are copied into shared memory.
 INLINE_BYTES = 1 << 12
-# Bytes of a packet in the socket; the body of a message that is longer lies in shared memory, too.
+# Bytes up to which the body of a message is sent through the socket; a longer one is in shared memory, too.
 PACKET_BYTES = 1 << 14
 # The head of a packet: its kind, the number and size of a shared buffer, and where the body lies in that buffer
 # (offset and length; length 0: the body is the rest of the packet).
@@ -33,11 +33,11 @@ class ChannelMessage(NamedTuple):
 
 
 class Channel:
-    """One end of a connection. Several threads may send; one at a time receives.
+    """One end of a connection between two processes. Several threads may send; one at a time may receive.
 
-    Large arrays travel in shared buffers of the sender. When the receiver refers to none of a message's arrays any
-    more, it returns the buffer, and the sender uses it for another message. An end may also publish a buffer: arrays
-    in it are then sent as offsets, without a copy, and the receiver maps it read-only.
+    Large arrays are sent in shared buffers of the sender. When the receiver has released all arrays of a message, it
+    returns the buffer, and the sender uses it for another message. Each end may also publish a buffer, which the other
+    end maps read-only: arrays in it can be sent as offsets, without a copy.
     """
 
     def __init__(self, connection: socket.socket):
@@ -52,7 +52,7 @@ class Channel:
         return self._socket.fileno()
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Let the other end map ``buffer``; arrays in it are sent as offsets from now on. One for each end."""
+        """Share a buffer with the other end, so that arrays in it can be sent as offsets. Each end may publish one."""
         self._published = buffer
         socket.send_fds(self._socket, [HEAD.pack(PUBLISH, 0, buffer.size, 0, 0)], [buffer.fd])
 
@@ -62,7 +62,7 @@ class Channel:
         With ``lend``, arrays in the published buffer are sent as offsets; otherwise they are copied like others.
         """
         layouts, arrays = flatten(items)
-        places: list[Any] = []  # bytes: the array itself; [offset]: in the published buffer; offset: in the parcel
+        places: list[Any] = []  # of each array: its bytes, [offset] in the published buffer, or offset in the parcel
         large: list[np.ndarray] = []
         end = 0
         for array in arrays:
@@ -92,7 +92,7 @@ class Channel:
             packet = HEAD.pack(MESSAGE, number, parcel.size, 0, 0) + body
         if parcel.fd >= 0:
             socket.send_fds(self._socket, [packet], [parcel.fd])
-            parcel.close()  # the other end has the descriptor from now on
+            parcel.close()  # only the other end needs the descriptor
         else:
             self._socket.send(packet)
 
@@ -149,12 +149,12 @@ class Channel:
         return None if self._peer_buffer is None else self._peer_buffer.array
 
     def close(self) -> None:
-        """Close the socket. Not while another thread receives."""
+        """Close the socket. Must not be called while another thread receives."""
         self._close()
 
 
 def _give_back(channel: weakref.ref[Channel], number: int) -> None:
-    """Return a shared buffer to its sender; where the socket is full, the sender makes another one."""
+    """Return a shared buffer to its sender; if the socket is full, skip it, and the sender creates another buffer."""
     receiver = channel()
     if receiver is not None and receiver.fileno() >= 0:
         with contextlib.suppress(OSError):

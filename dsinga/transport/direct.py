@@ -1,4 +1,4 @@
-"""Calls within one process: the service gets the caller's arrays themselves, without a copy."""
+"""Calls within one process, without copies: the service receives the caller's arrays."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dsinga.transport.interface import Items, Ready, Reply, Service
 
 
 class DirectTransport:
-    """The caller's end of a connection to a service of this process; see :class:`Transport`.
+    """The caller's end of a :class:`Transport` to a service of this process.
 
     Args:
-        find: returns the service, or None when it has been closed. It is asked at each call, so that a transport does
-            not keep a service alive.
+        find: returns the service, or None when it has been closed. It is called for each call, so that the transport
+            does not keep the service alive.
         name: the service's name, for errors.
     """
 

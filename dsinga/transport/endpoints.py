@@ -1,4 +1,4 @@
-"""The services of this process by name, and how to reach a service wherever it is."""
+"""Registers the services of this process by name, and connects to services of any process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Endpoint:
     """A service that this process offers under a name, until it is closed.
 
     Args:
-        name: the name, which no other service of any process of the host has.
+        name: a name that is unique on the host.
         service: the service.
-        published: memory of arrays that clients of this host get without a copy.
+        published: shared memory; clients on this host receive arrays in it without a copy.
         to_host: whether other processes of this host may connect, where the system has shared memory.
     """
 

@@ -1,4 +1,4 @@
-"""The interfaces of a call: the transport at the caller's end, the service at the other, the reply in between."""
+"""The interfaces of a call: the transport at the caller's end, the service at the other end, and the reply."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ Items = Sequence[Array | SparseRows]
 
 
 class Reply(Protocol):
-    """The answer to a call, which may still be on its way; used by the thread that made the call."""
+    """The reply to a call, which may not have arrived yet; used by the thread that made the call."""
 
     def done(self) -> bool:
-        """Whether the answer has come, or an error in its place."""
+        """Whether the reply, or an error in its place, has arrived."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the arrays of the answer. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        """Return the arrays of the reply. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
 
 
 class Pending(Protocol):
-    """A result that a service does not have yet."""
+    """A result that a service will have later."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the arrays, or raise what went wrong; TimeoutError after ``timeout`` seconds."""
+        """Return the arrays. Raises the error of the method, and TimeoutError after ``timeout`` seconds."""
 
     def done(self) -> bool:
-        """Whether the result, or an error in its place, is there."""
+        """Whether the result, or an error in its place, is known."""
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Call ``callback`` with an argument as soon as it is done."""
+        """Call ``callback`` with one argument as soon as the result is known."""
 
 
 class Service(Protocol):
     """An object whose methods can be called through transports, by several threads at once."""
 
     def handle(self, method: str, fields: Sequence[Any], items: Items) -> Items | Pending | None:
-        """Run a method; return the arrays of the answer, if any, or something that they can be waited for by.
+        """Run a method; return the arrays of the reply (None for no arrays), or a pending result.
 
         ``fields`` are plain values (None, numbers, strings, lists of them), ``items`` arrays that belong to the service
         from now on. Raises RunError where the method fails.
@@ -58,10 +58,10 @@ class Transport(Protocol):
     crosses_process: bool
 
     def call(self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False) -> Reply:
-        """Call a method of the service with plain values and arrays, which nobody may change any more.
+        """Call a method of the service with plain values and arrays, which must not be changed afterwards.
 
-        With ``lend``, arrays that lie in memory which both ends see are not copied: the caller keeps them unchanged
-        until the service has used them, which may be after the reply.
+        With ``lend``, arrays in a buffer that both ends share are not copied: the caller must keep them unchanged until
+        the service has used them, which may be after the reply.
         """
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Transport(Protocol):
 
 
 class Ready:
-    """A reply that is there at once."""
+    """A reply that is complete from the start."""
 
     def __init__(self, items: Items = ()):
         self._items = items
@@ -84,7 +84,7 @@ class Ready:
 
 
 def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str | None] = lambda: None) -> Any:
-    """Return the outcome of ``reply``; ``what`` says in errors what was waited for.
+    """Wait for ``reply`` and return its result; errors say that ``what`` was waited for.
 
     Raises RunError after ``timeout`` seconds, where the process at the other end is lost, and soon after ``aborted``
     returns a reason. ``aborted`` may raise the error itself.

@@ -1,4 +1,4 @@
-"""How arrays are described and restored: dtype, shape and memory layout beside the bytes. Nothing is pickled."""
+"""Describes arrays by plain values (dtype, shape, memory layout) beside their bytes, and restores them, unpickled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError)}
 def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:
     """Return plain descriptions of arrays, and the C-contiguous arrays that carry their bytes.
 
-    A channels-last image is carried as the C-contiguous view of it, and restored as channels-last, without a copy.
+    The bytes of a channels-last image are those of a C-contiguous view of it, so that it is restored as channels-last
+    without a copy.
     """
     layouts: list[Any] = []
     buffers: list[np.ndarray] = []
@@ -71,7 +72,7 @@ def aligned(size: int) -> int:
 
 
 def pack(value: Any) -> bytes:
-    """Return plain values as bytes."""
+    """Serialise plain values."""
     packed: bytes = msgpack.packb(value)
     return packed
 

@@ -1,4 +1,4 @@
-"""Memory that processes of one host share, by mapping the same anonymous file.
+"""Shared memory of processes on one host, which map the same anonymous file.
 
 A buffer has no name that could outlive its run: its file descriptor is sent through a socket
 (:mod:`dsinga.transport.channel`), and the system takes the memory back when the last process that maps it ends. The
@@ -35,14 +35,14 @@ class SharedBuffer:
         self.array = self.view()
 
     def view(self, start: int = 0, size: int | None = None) -> np.ndarray:
-        """Return another array of ``size`` bytes from ``start``, which is no view of ``array``.
+        """Return a new array of ``size`` bytes from ``start``, which is not a view of ``array``.
 
-        Its own views refer to it and not to ``array``, so that its lifetime is that of its views.
+        Views of the new array refer to it and not to ``array``, so that a finalizer of it runs when they are gone.
         """
         return np.frombuffer(self._map, np.uint8, self.size - start if size is None else size, start)
 
     def offset_of(self, array: np.ndarray) -> int | None:
-        """Return where in the buffer a C-contiguous array begins, in bytes; None if it lies elsewhere."""
+        """Return the offset in bytes of a C-contiguous array in this buffer; None if it is not in this buffer."""
         at = address(array) - address(self.array)
         return at if 0 <= at <= self.size - array.nbytes and array.flags.c_contiguous else None
 
@@ -66,15 +66,15 @@ def create_shared_buffer(size: int) -> SharedBuffer:
 
 def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
     """Return the offset of each block of memory, by id, in a buffer that holds them all, and the buffer's size."""
-    found, at = {}, 0
+    starts, at = {}, 0
     for id in sorted(sizes):
-        found[id] = at
+        starts[id] = at
         at += aligned(sizes[id])
-    return found, at
+    return starts, at
 
 
 class SharedArrays:
-    """Arrays of ``sizes`` float32 numbers each, by id, which lie in one shared buffer.
+    """Float32 arrays of the given ``sizes``, by id, in one shared buffer.
 
     Raises OSError where there is no memory for them, AttributeError outside Linux.
     """
@@ -88,7 +88,7 @@ class SharedArrays:
         self._filled: set[int] = set()
 
     def fill(self, values: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Copy first values into the buffer, and return them as they lie there; a repeated call changes nothing."""
+        """Copy first values into the arrays, and return the arrays; an array that has values keeps them."""
         for id in values.keys() - self._filled:
             self._arrays[id][:] = values[id]
             self._filled.add(id)
@@ -96,31 +96,31 @@ class SharedArrays:
 
 
 class BufferPool:
-    """Numbered shared buffers that one end of a connection uses again: a new one costs a fault for every page.
+    """Numbered shared buffers of one end of a connection, which are reused: a new one costs a fault for each page.
 
     Thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._segments: list[SharedBuffer] = []
+        self._buffers: list[SharedBuffer] = []
         self._free: list[int] = []
 
     def take(self, size: int) -> tuple[int, SharedBuffer]:
-        """Return the smallest free buffer of at least ``size`` bytes, or a new one, behind its number."""
+        """Return the number of a free buffer of at least ``size`` bytes, or of a new one, and the buffer."""
         with self._lock:
-            fitting = [number for number in self._free if self._segments[number].size >= size]
+            fitting = [number for number in self._free if self._buffers[number].size >= size]
             if fitting:
-                number = min(fitting, key=lambda number: self._segments[number].size)
+                number = min(fitting, key=lambda number: self._buffers[number].size)
                 self._free.remove(number)
             else:
-                number = len(self._segments)
-                self._segments.append(create_shared_buffer(1 << (size - 1).bit_length()))
-            return number, self._segments[number]
+                number = len(self._buffers)
+                self._buffers.append(create_shared_buffer(1 << (size - 1).bit_length()))
+            return number, self._buffers[number]
 
     def give_back(self, number: int) -> None:
-        """Mark a buffer as free: no process refers to its contents any more."""
+        """Mark a buffer as free, because no process uses its contents any more."""
         with self._lock:
-            if number >= len(self._segments) or number in self._free:
+            if number >= len(self._buffers) or number in self._free:
                 raise ValueError(f"shared buffer {number} was not taken")
             self._free.append(number)

@@ -1,8 +1,8 @@
-"""Calls between processes of one host, in a tenth of the time of a call of a Dask Actor.
+"""Calls between processes of one host through shared memory, ten times as fast as calls of a Dask Actor.
 
-A server listens at a Unix socket whose address is made of the service's name. Such a socket cannot be reached from
-another host or network namespace, and connections of other users are refused (SO_PEERCRED). A connection is the proof
-that both processes can share memory. The address ends with the socket, so that nothing is left to clean up.
+A server listens at an abstract Unix socket, named after the service. It cannot be reached from another host or network
+namespace, and connections of other users are refused (SO_PEERCRED). If a client can connect, both processes can share
+memory. The address disappears with the socket, so that nothing has to be cleaned up.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ACCEPTED = "accepted"
 
 
 class SharedMemoryTransport:
-    """The client's end: calls a service in another process of this host; see :class:`Transport`.
+    """The caller's end of a :class:`Transport` to a service in another process of this host.
 
-    Used by one thread at a time; replies are read from the socket by whichever call or wait comes next.
+    Used by one thread at a time; each call and each wait reads the replies that have arrived in the socket.
     """
 
     crosses_process = True
@@ -45,19 +45,19 @@ class SharedMemoryTransport:
         self._lost: OSError | None = None
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Let the service map ``buffer``: arrays in it can be lent. If that fails, so does the next call."""
+        """Share ``buffer`` with the service, so that arrays in it can be lent. If this fails, the next call fails."""
         self._try(self._channel.publish, buffer)
 
     def call(self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False) -> SharedMemoryReply:
-        """Send a call; what goes wrong on the way is raised by the reply."""
-        self.read()  # or both ends might wait for room in the other's socket
+        """Send a call; the reply raises errors of sending it."""
+        self.read()  # else both ends might wait until the other reads its full socket
         self._calls += 1
         reply = self._waiting[self._calls] = SharedMemoryReply(self)
         self._try(self._channel.send, [self._calls, method, fields], items, lend)
         return reply
 
     def read(self, timeout: float | None = 0.0) -> None:
-        """Read the replies that have come, waiting up to ``timeout`` seconds (None: for ever) for the first."""
+        """Read the replies that have arrived; wait up to ``timeout`` seconds (None: no limit) for the first."""
         wait = timeout
         while self._lost is None and self._poll.poll(None if wait is None else 1e3 * wait):
             try:
@@ -92,7 +92,7 @@ class SharedMemoryTransport:
 
 
 class SharedMemoryReply:
-    """The reply to a call; see :class:`dsinga.transport.interface.Reply`."""
+    """The :class:`dsinga.transport.interface.Reply` to a call of a :class:`SharedMemoryTransport`."""
 
     def __init__(self, transport: SharedMemoryTransport):
         self._transport: SharedMemoryTransport | None = transport
@@ -100,11 +100,11 @@ class SharedMemoryReply:
         self._error: Exception | None = None
 
     def resolve(self, items: Items, error: Exception | None) -> None:
-        """Store the outcome."""
+        """Set the result or the error of the call."""
         self._items, self._error, self._transport = items, error, None
 
     def done(self) -> bool:
-        """Whether the answer has come, or an error in its place."""
+        """Whether the reply, or an error in its place, has arrived."""
         if self._transport is not None:
             self._transport.read()
         return self._transport is None
@@ -123,10 +123,10 @@ class SharedMemoryReply:
 
 
 class SharedMemoryServer:
-    """The service's end: serves other processes of this host under ``name``, in a thread of its own, until closed.
+    """The service's end: serves other processes of this host under ``name``, in its own thread, until it is closed.
 
-    Each client maps ``published``, if given, read-only: arrays in it are answered without a copy. Raises OSError where
-    the name is taken or the system lacks such sockets, AttributeError outside Linux.
+    If ``published`` is given, each client maps it read-only, and receives arrays in it without a copy. Raises OSError
+    where the name is taken or the system lacks such sockets, AttributeError outside Linux.
     """
 
     def __init__(self, name: str, service: Service, published: SharedBuffer | None = None):
@@ -186,7 +186,7 @@ class SharedMemoryServer:
         return None
 
     def _read(self, channel: Channel) -> bool:
-        """Serve a client's next message; return False where there will be no more."""
+        """Handle a client's next message; return False if the client is gone."""
         try:
             message = channel.receive()
         except OSError:
@@ -209,7 +209,7 @@ class SharedMemoryServer:
 
 
 def connect_to_host(name: str) -> SharedMemoryTransport | None:
-    """Return a transport to the service that another process of this host serves under ``name``; None if none does."""
+    """Connect to the service that another process of this host serves under ``name``; return None if there is none."""
     if not hasattr(os, "memfd_create"):
         return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -238,7 +238,7 @@ def _answer_when_done(channel: Channel, number: int, answer: Pending) -> None:
 
 
 def _answer(channel: Channel, number: int, items: Items = (), error: BaseException | None = None) -> None:
-    """Send a reply; where the client is gone there is nobody to tell."""
+    """Send a reply, unless the client is gone."""
     with contextlib.suppress(OSError):
         channel.send([number, None if error is None else describe_error(error)], items, lend=True)
 
