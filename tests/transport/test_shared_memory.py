@@ -60,7 +60,7 @@ def test_memory_is_used_again_when_nothing_refers_to_its_contents(server: Shared
         (answer,) = transport.call("double", (), [np.full(5000, number)]).result(WAIT)
         assert (answer == 2 * number).all()
     assert (kept == 2).all()
-    assert len(transport._channel._pool._segments) <= 3
+    assert len(transport._channel._pool._buffers) <= 3
     assert len(transport._channel._received) <= 4
 
 
