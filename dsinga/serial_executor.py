@@ -51,9 +51,9 @@ class SerialExecutor:
         return self.submit(call, *arguments, **keywords).result()
 
     def close(self, message: str) -> None:
-        """Accept no more calls, which fail with RunError(``message``); those scheduled before still run.
+        """Close the executor: later calls fail with RunError(``message``), calls already scheduled still run.
 
-        Returns at once: the thread ends after the last call.
+        Returns at once; the thread ends after the last scheduled call.
         """
         with self._lock:
             if self._closed is None:

@@ -197,9 +197,9 @@ class TrainingLoop:
         self._checkpoint_seconds = time.perf_counter() - started
 
     def _end_by_failure(self, error: Exception) -> None:
-        """Where an extension has raised ``error``, write a checkpoint and say where it was; else do nothing.
+        """If an extension raised ``error``, write a checkpoint and add the step and its path to the error.
 
-        Raises UserError instead of a UserError.
+        A UserError is raised again, with step and checkpoint in its message; other errors get a note.
         """
         failed = self._extensions.failing
         if failed is None or error is self.view.cluster_error:
@@ -216,7 +216,7 @@ class TrainingLoop:
         error.add_note(where)
 
     def _save_what_is_done(self) -> None:
-        """Read the rounds in flight and write a checkpoint, so that a run can go on from here."""
+        """Read the rounds in flight and write a checkpoint, so that a run can resume from this step."""
         if self._workspace is None or not self._in_training:
             return
         self.view.stop("an extension failed", resumable=True)
@@ -227,12 +227,12 @@ class TrainingLoop:
 
 
 def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
-    """Return from which step on the learning rate is multiplied by how much, from the state of a loop."""
+    """Return the factors of the learning rate, by the step from which each applies, from the state of a loop."""
     return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
 
 
 def describe_way_on(workspace: Path | None, step: int) -> str:
-    """Return how to go on with a run that has ended after ``step`` steps."""
+    """Return a text that says how to resume a run that has ended after ``step`` steps."""
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None:
         return f"{step} steps were done and no checkpoint was written (set checkpoint_freq to have some)"

@@ -28,7 +28,7 @@ class EarlyStopping(Extension):
         self.trigger = OnMetric(monitor, self._plateau.best)
 
     def start(self, loop: LoopView) -> None:
-        """End a run at once that is resumed where it was stopped, unless patience has grown."""
+        """End a resumed run at once if its count of values without improvement has already reached patience."""
         self._stop_on_plateau(loop)
 
     def run(self, loop: LoopView) -> None:

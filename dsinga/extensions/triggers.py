@@ -30,15 +30,15 @@ class Moment(NamedTuple):
 class Trigger(ABC):
     """Says when an extension runs. ``a | b`` is a trigger that fires when either of two does.
 
-    One that knows its steps names them in advance, so that rounds end there; with ``by_clock`` set it goes by the time,
-    and is asked at the end of each round.
+    A trigger that knows its steps returns them from :meth:`next_step`, so that rounds end there. One with ``by_clock``
+    set depends on the time, and is asked at the end of each round.
     """
 
     by_clock: bool = False
 
     @abstractmethod
     def due(self, moment: Moment) -> bool:
-        """Return whether the extension is to run now. The answer changes nothing: it may be asked for twice."""
+        """Return whether the extension is to run now. This may be called more than once for one moment."""
 
     def next_step(self, step: int) -> int | None:
         """Return the first step after ``step`` at which training must pause to ask whether it is due, None for none."""

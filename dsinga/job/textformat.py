@@ -62,7 +62,7 @@ class Block(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One field as written: its name (an extension's with its brackets), its value, the line of its name.
+    """One field as written: its name (with the brackets if it is an extension), its value, the line of its name.
 
     The value is a ``str`` (quoted in the text), a :class:`BareWord`, an ``int``, a ``float``, a :class:`Block`, or a
     ``list`` of these.

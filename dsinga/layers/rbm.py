@@ -48,9 +48,9 @@ class RBMSide(Layer):
         return params[1] if self.bias else None
 
     def sample(self, mean: Array, ctx: Context, suffix: str = "") -> Array:
-        """Draw units of this side from their means (B, n): 0 or 1, or for gaussian units the mean plus noise.
+        """Sample this layer's units from their means (B, n): 0 or 1, or for gaussian units the mean plus noise.
 
-        The random numbers are keyed by the layer's name and ``suffix``, which tells several draws of a step apart.
+        The random numbers are keyed by the layer's name and ``suffix``, which distinguishes several samples of a step.
         """
         units = mean.shape[1]
         if self.gaussian:

@@ -60,7 +60,10 @@ def partition(
 
 
 class _CutParam(NamedTuple):
-    """A param of a part of a layer; ``axis`` and ``columns`` say which elements of the uncut param, None for all."""
+    """A param of a part of a layer.
+
+    ``axis`` and ``columns`` say which elements of the uncut param it holds; None: all of them.
+    """
 
     param: Param
     axis: int | None = None

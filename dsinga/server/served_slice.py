@@ -37,8 +37,8 @@ class SliceSpec(NamedTuple):
 class ServedSlice:
     """A slice of a param on its server: the value, float32 (size,), the updater's state, and accumulated gradients.
 
-    ``lock`` is held while the value changes, and while it is copied for a reader for which the next change does not
-    wait. A thread may take this lock while it holds the shard's lock, but not the other way round.
+    ``lock`` is held while the value changes, and while it is copied for a reader that updates do not wait for. A thread
+    may take this lock while it holds the shard's lock, but not the other way round.
     """
 
     def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int):

@@ -38,8 +38,7 @@ class Shard:
     spec names. Each slice has a version for each group, the number of the group's next step for it, so that gradients
     may arrive layer by layer and in any grouping. Gradients are added in the order of the partitions, not of arrival,
     so that a run gives the same bits every time. With ``staleness``, no group gets values for a step that is more than
-    so many steps ahead of the slowest group's. A shard lives for one generation of a run; after a loss new ones are
-    created.
+    so many steps ahead of the slowest group's. A shard serves one generation of a run and refuses pushes of others.
 
     ``executor`` is the class of the executor that runs updates (:mod:`dsinga.server.update_executors`). Sums that must
     be complete before the update, as for ``clip_norm``, are computed by the last partition to push.

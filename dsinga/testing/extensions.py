@@ -31,7 +31,7 @@ class ExtensionContract:
     """
 
     def create(self) -> Extension:
-        """Return a new extension; the subclass defines it."""
+        """Return a new extension. Subclasses implement this."""
         pytest.skip("the test class creates no extension")
 
     def metrics_of(self, phase: str, step: int) -> Mapping[str, float]:

@@ -51,7 +51,7 @@ class UpdaterContract:
     def formula(
         self, conf: UpdaterConf, step: int, lr: float, w: np.ndarray, g: np.ndarray, slots: Arrays
     ) -> tuple[np.ndarray, Arrays]:
-        """Return the param and the slots, float64 arrays, after the update of ``step``; the subclass defines it."""
+        """Return the param and the slots, float64 arrays, after the update of ``step``. Subclasses implement this."""
         pytest.skip("the test class defines no formula")
 
     @classmethod

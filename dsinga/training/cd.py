@@ -60,8 +60,8 @@ class ContrastiveDivergence:
     ) -> Metrics:
         """Train on the records of one batch or of a part of it, with the arguments of :func:`dsinga.training.bp`.
 
-        Params of other layers are not pushed. Raises UserError where the two sides of a machine are on different
-        workers.
+        Only params of the machines' own layers are pushed. Raises UserError where the two sides of a machine are on
+        different workers.
         """
         metrics = []
         hidden: dict[str, TapeEntry] = {}

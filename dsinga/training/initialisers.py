@@ -117,13 +117,13 @@ def uniform_sqrt_fan_in(shape: Shape, conf: ParamGenConf, rng: np.random.Generat
 
 @register("initialiser", "kUniformSqrtFanInOut")
 def uniform_sqrt_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high) / √(rows + columns), with the factor and the name in SINGA's source."""
+    """Draw from value·U[low, high) / √(rows + columns). Factor and name are those of SINGA's source."""
     return uniform(shape, conf, rng, sum(rows_columns(shape, conf)) ** -0.5)
 
 
 @register("initialiser", "kUniformFanInOut")
 def uniform_fan_in_out(shape: Shape, conf: ParamGenConf, rng: np.random.Generator) -> np.ndarray:
-    """Draw from value·U[low, high)·√(6 / (rows + columns)), with the factor and the name on SINGA's Param page."""
+    """Draw from value·U[low, high)·√(6 / (rows + columns)). Factor and name are those of SINGA's Param page."""
     return uniform(shape, conf, rng, (6.0 / sum(rows_columns(shape, conf))) ** 0.5)
 
 

@@ -24,19 +24,19 @@ class WorkerConfig:
 
     Attributes:
         run: the name of the run.
-        generation: how often the run has been placed anew.
+        generation: always 0 today: a run that loses a worker or a server ends, and is not placed again.
         seed: the key of all random numbers.
         topology: the numbers of worker groups, workers, server groups and servers.
         nets: the net of each phase, cut for the workers of a group.
         parts: the param parts of all phases, by name; their ``users`` take part in every exchange of them.
         readers: the batch reader of each phase.
-        algorithm: what computes gradients from a batch.
-        updater: what applies gradients to params.
-        slices: the slices of parts that servers have, the same in each group.
+        algorithm: computes gradients from a batch.
+        updater: applies gradients to params.
+        slices: the slices of parts that servers keep, the same in each server group.
         replicated: the names of the parts that each of their users keeps a copy of and updates itself.
         options: when and how values and gradients are exchanged.
         skip_bad_batches: whether a batch whose loss is not finite is left out.
-        precision: in what GPUs compute products.
+        precision: the number format of matrix products on GPUs: "float32", "tf32" or "bf16".
     """
 
     run: str

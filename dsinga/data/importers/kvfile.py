@@ -45,7 +45,8 @@ def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
                 offset += len(header) + size
                 if len(header) < _size.size or offset > total:
                     kind = "truncated" if number else "not a kvfile, or truncated"
-                    raise UserError(f"{where}: its {part} ends beyond the file's {total} bytes; the file is {kind}")
+                    end = f"the end of the file ({total} bytes)"
+                    raise UserError(f"{where}: its {part} would end after {end}; the file is {kind}")
                 pair.append(file.read(size))
             data, label = decode_record(pair[1], where, encoded)
             yield Record(data, label, where, offset)
