@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.data import RecordStore, write_store
@@ -18,7 +18,8 @@ from dsinga.errors import UserError
 ONES = np.ones((4, 2), np.float32)
 
 
-@given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=12), width=st.integers(1, 3))
+@settings(max_examples=25)  # of up to 24 MiB each
+@given(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=6), width=st.integers(1, 3))
 def test_batches_of_any_sizes_give_the_same_store(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], width: int
 ) -> None:
