@@ -29,8 +29,9 @@ class ExtensionRunner:
 
     def start(self, states: Mapping[str, Mapping[str, State]]) -> None:
         """Give each extension its state of :meth:`states`, an empty one if there is none, and start it."""
-        for name in states.keys() - self._extensions.keys():
-            _log.warning("the checkpoint has a state of the extension %s, which this run lacks", name)
+        for name, state in states.items():
+            if name not in self._extensions and state["extension"]:
+                _log.warning("the checkpoint has a state of the extension %s, which this run lacks", name)
         recorded = {extension.phase: extension.trigger for extension in self._extensions.values() if extension.phase}
         for name, extension in self._extensions.items():
             state = states.get(name, {})
