@@ -128,7 +128,7 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
 
 
 def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Windows, RecordInfo]:
-    """Open the text of a kCharRNN layer. Several worker groups take turns, so that none reads on where it stopped."""
+    """Open the text of a kCharRNN layer. With several worker groups, batches of a group do not continue each other."""
     groups = job.cluster.nworker_groups if job.cluster else 1
     conf = layer.char_rnn_conf
     if conf is None or not conf.path:

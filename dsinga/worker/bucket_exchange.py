@@ -1,4 +1,4 @@
-"""The exchange of one bucket with its server: gradients collected and sent, values or summed gradients received."""
+"""The exchange of one bucket of slices with its server: gradients are sent, values or summed gradients received."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Wait:
         self.aborted: str | None = None
 
     def __call__(self, reply: Reply, what: str) -> Any:
-        """Return the outcome of a reply; ``what`` says in errors what was waited for. See :func:`wait_for`."""
+        """Wait for a reply and return its result; errors say that ``what`` was waited for. See :func:`wait_for`."""
         return wait_for(reply, self._timeout, what, lambda: self.aborted)
 
 
 class BucketExchange:
-    """Slices of one server that travel together, in one worker. Used by one thread at a time.
+    """A worker's exchange of a bucket: slices of one server that are sent together. Used by one thread at a time.
 
     Args:
         bucket: the slices.
-        homes: the params that they are slices of, by name: all replicated, or none.
+        homes: the params of these slices, by name; either all of them are replicated or none.
         client: the client of the server.
-        options: when values are asked for.
+        options: when values are requested.
         codec: compresses gradients, but not those of lasting params; None to send them as they are.
         meter: counts bytes.
         wait: waits for replies.
@@ -59,7 +59,7 @@ class BucketExchange:
         self._meter, self._wait = meter, wait
         self._gradients: dict[int, Array] = {}
         self._reply: Reply | None = None
-        self._skipped = False  # whether the next reply is of a step that changes nothing
+        self._skipped = False  # whether the next reply is for a step that changes nothing
         self.outdated = not self._replicated  # whether values of the present step have not arrived
 
     @property
@@ -73,8 +73,8 @@ class BucketExchange:
         return len(self._gradients) == len(self.slices)
 
     def send(self, step: int, skip: bool = False) -> None:
-        """Send the gradients of ``step``, or that the step is skipped, and ask for the new values."""
-        if self.outdated:  # no lookup has asked for the values: else sums would be lost, or steps out of order
+        """Send the gradients of ``step``, or a note that it is skipped, and request the new values."""
+        if self.outdated:  # no lookup has received the last values; summed gradients among them must be applied
             self.receive(step)
         for slice_ in self.slices:
             self._homes[slice_.id].pushed(slice_)
@@ -95,7 +95,7 @@ class BucketExchange:
         return self._gradients | encode(self._codec, trained, self._client.crosses_process)
 
     def ask(self, step: int) -> None:
-        """Ask for the values of ``step``, unless they are on their way."""
+        """Request the values of ``step``, unless that has been done."""
         if self._reply is None:
             ids = [slice_.id for slice_ in self.slices]
             self._reply = self._client.pull(ids, step, self._versions())

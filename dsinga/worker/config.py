@@ -33,7 +33,7 @@ class WorkerConfig:
         algorithm: computes gradients from a batch.
         updater: applies gradients to params.
         slices: the slices of parts that servers keep, the same in each server group.
-        replicated: the names of the parts that each of their users keeps a copy of and updates itself.
+        replicated: the names of the parts of which each user keeps a copy that it updates itself.
         options: when and how values and gradients are exchanged.
         skip_bad_batches: whether a batch whose loss is not finite is left out.
         precision: the number format of matrix products on GPUs: "float32", "tf32" or "bf16".
@@ -67,7 +67,7 @@ class WorkerConfig:
 
 
 class ServerKey(NamedTuple):
-    """Which server: the run, its generation, its server group, its number in the group."""
+    """Identifies a server: by run, generation, server group and number in the group."""
 
     run: str
     generation: int
@@ -81,7 +81,7 @@ class ServerKey(NamedTuple):
 
 
 class WorkerKey(NamedTuple):
-    """Which worker: the run, its generation, its worker group, its partition, the address of its Dask worker."""
+    """Identifies a worker: by run, generation, worker group, partition and address of its Dask worker."""
 
     run: str
     generation: int
@@ -99,7 +99,7 @@ class WorkerKey(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """What one iteration of a worker took: seconds, and bytes sent and received.
+    """The seconds that one iteration of a worker took, and the bytes that it sent and received.
 
     Attributes:
         total: seconds of the whole iteration.
@@ -117,7 +117,7 @@ class Timing(NamedTuple):
 
 
 class RoundReport(NamedTuple):
-    """A worker's report of a round; later tasks depend on it, so it is small.
+    """A worker's report of a round. It is small, because later tasks depend on it.
 
     Attributes:
         metrics: the metrics of each step; empty for a step that was skipped.

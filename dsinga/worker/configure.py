@@ -1,4 +1,4 @@
-"""From a checked job and a topology to the configuration of its workers: stores opened, nets built, params sliced."""
+"""Configures the workers of a run: opens the stores of a checked job, builds its nets, slices its params."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dsinga.worker.exchange_options import ExchangeOptions
 from dsinga.worker.nets import check_same_params, check_same_vocabularies
 from dsinga.worker.processor import PRECISIONS
 
-# Returns, for the parts of params that servers keep, the server that is to keep a part whole, by the part's name.
+# Takes the parts of params that servers keep; returns the server for each part that should stay whole, by its name.
 FindHomes = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
 
 
@@ -67,8 +67,8 @@ def configure(
         nets: the nets, cut for the workers of a group.
         updater: the job's updater.
         run: the name of the run, which no other run has.
-        served: whether servers keep params; else the only worker keeps all of them.
-        find_homes: chooses servers for parts that stay whole; by default for none.
+        served: whether servers keep params; otherwise the only worker keeps all of them.
+        find_homes: chooses servers for parts that should stay whole; by default for none.
         overlap: whether gradients are sent during the backward pass.
         timeout: seconds that a wait may last.
     """
@@ -110,8 +110,8 @@ def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart]) -> dict[str, int]
 def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:
     """Return the param parts of all phases, by name, the training net's first.
 
-    Their users are all workers that have them in the net of any phase: a worker that only tests with a part takes part
-    in its exchange too, or its value would change while the worker reads it.
+    The users of a part are all workers that have it in the net of any phase. A worker that only tests with a part takes
+    part in its exchange, too; otherwise the part would change while that worker reads it.
     """
     users: dict[str, set[int]] = {}
     for net in nets.values():

@@ -52,7 +52,7 @@ class DeviceParams(Mapping[str, Array]):
         return len(self._exchange)
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of a param on the device, for kernels that are called from now on."""
+        """Return the value of a param on the device, for kernels that are called afterwards."""
         if name in self._local:
             return self._exchange[name]
         self._fetch(name)
@@ -68,7 +68,7 @@ class DeviceParams(Mapping[str, Array]):
                 self._fetch(name)
 
     def push(self, name: str, gradient: Array) -> None:
-        """Push a gradient once it is downloaded; :meth:`finish` raises what is wrong with it."""
+        """Push a gradient once it is downloaded; :meth:`finish` raises errors of that."""
         if name in self._local:
             self._exchange.push(name, gradient)
             return
@@ -113,9 +113,8 @@ class DeviceParams(Mapping[str, Array]):
 
     def _upload(self, name: str) -> Array | AsyncCopy:
         value = self._exchange[name]
-        return (
-            self._ops.upload(value) if type(value) is np.ndarray else value
-        )  # a replicated param is on the device already
+        # A replicated param is on the device already.
+        return self._ops.upload(value) if type(value) is np.ndarray else value
 
     def _push(self, name: str, download: AsyncCopy | SparseRows) -> None:
         self._exchange.push(name, download if isinstance(download, SparseRows) else download.result())
@@ -141,6 +140,6 @@ class DeviceParams(Mapping[str, Array]):
     def _wait(self, future: Future[T]) -> T:
         started = time.perf_counter()
         try:
-            return future.result()  # the exchange's own waits end in time
+            return future.result()  # ends in time, because all waits of the exchange have a limit
         finally:
             self._meter.waited += time.perf_counter() - started

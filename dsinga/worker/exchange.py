@@ -22,7 +22,7 @@ class Exchange(Mapping[str, Array]):
     """Values and gradients of one worker, exchanged with the servers bucket by bucket. Used by one thread at a time.
 
     Looking up a param waits until its value is of the present step. Pushing the last gradient of a bucket sends the
-    bucket and asks for its new values at once, so that the answer travels while the layers below still compute.
+    bucket and requests its new values at once, so that these arrive while the layers below still compute.
 
     Args:
         homes: where each param lives, in the order in which the forward pass needs them.
@@ -67,7 +67,7 @@ class Exchange(Mapping[str, Array]):
         return len(self._homes)
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present step, asking the servers for every value that is not on its way already."""
+        """Make ``step`` the present step, and request all values that have not been requested yet."""
         started = time.perf_counter()
         self._step = step
         if self._options.pull is PullTime.kAtOnce or not self._options.overlap:
@@ -85,7 +85,7 @@ class Exchange(Mapping[str, Array]):
                 bucket.receive(self._step)
 
     def refresh(self) -> None:
-        """Forget all values of the present step, which other groups have changed since, and ask for them again."""
+        """Forget all values of the present step, because other groups have changed them, and request them again."""
         self.wait_all()
         for home in self._homes.values():
             home.forget()
@@ -93,14 +93,14 @@ class Exchange(Mapping[str, Array]):
             bucket.outdated = True
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of a param at the present step, waiting for it if need be. Not to be changed.
+        """Return the value of a param at the present step, waiting for it if necessary. It must not be changed.
 
         Raises UserError where a user's algorithm looks a param up after it has pushed its gradient.
         """
         home = self._homes[name]
         if home.cached is not None:
             return home.cached
-        if name in self._pushed:  # the next step's value is on its way, this step's is gone
+        if name in self._pushed:  # this step's value has been dropped
             raise UserError(f"param {name!r} was looked up after its gradient was pushed; keep its value until then")
         started = time.perf_counter()
         for slice_ in home.slices:
@@ -112,7 +112,7 @@ class Exchange(Mapping[str, Array]):
         return value
 
     def push(self, name: str, gradient: Array) -> None:
-        """Give the gradient of a param away; it is sent when its bucket is complete.
+        """Take over the gradient of a param; it is sent when its bucket is complete.
 
         Raises UserError, for a user's algorithm, unless it is float32 of the param's shape and the first one of this
         step.
@@ -131,11 +131,11 @@ class Exchange(Mapping[str, Array]):
         self._meter.waited += time.perf_counter() - started
 
     def finish(self) -> None:
-        """End the present step; params that got no gradient are pushed :meth:`ParamHome.default_gradient`."""
+        """End the present step; push :meth:`ParamHome.default_gradient` for params that got no gradient."""
         for name, home in self._homes.items():
             if name not in self._pushed:
                 if home.is_lasting:
-                    self[name]  # the default is a share of the value, which may not have arrived
+                    self[name]  # waits for the value, because the default is a share of it
                 self.push(name, home.default_gradient())
         for bucket in self._buckets:
             if bucket.has_gradients:
@@ -146,9 +146,9 @@ class Exchange(Mapping[str, Array]):
         self._step += 1
 
     def skip(self) -> None:
-        """End the present step, in which nothing has been pushed, without a change of any param.
+        """End the present step without a change of any param; nothing may have been pushed.
 
-        All workers of the group do so. To the servers it is a step like others.
+        All workers of the group must do so. Servers count the step like others.
         """
         assert not self._pushed, self._pushed
         for bucket in self._buckets:
@@ -183,7 +183,7 @@ def param_homes(
     lasting: Mapping[str, float] | None = None,
     replicas: ReplicatedParams | None = None,
 ) -> list[ParamHome]:
-    """Return where each param of a worker lives.
+    """Return the home of each param of a worker: servers, a cache of rows, or the worker itself.
 
     Args:
         shapes: the shape of each param by name, in the order in which the forward pass needs them.
@@ -197,12 +197,14 @@ def param_homes(
         slices_of[slice_.param].append(slice_)
     homes: list[ParamHome] = []
     for name, shape in shapes.items():
-        own, share = slices_of[name], (lasting or {}).get(name)
+        param_slices, share = slices_of[name], (lasting or {}).get(name)
         if replicas is not None and name in replicas:
-            homes.append(ReplicatedHome(name, shape, own, replicas, share))
-        # A server in this process hands out the only slice of a param as it lies there: nothing is sent.
-        elif any(slice_.width for slice_ in own) and (len(own) > 1 or clients[own[0].server].crosses_process):
-            homes.append(CachedRowsHome(name, shape, own, share))
+            homes.append(ReplicatedHome(name, shape, param_slices, replicas, share))
+        # A single slice on a server of this process needs no cache: the reply is the server's array itself.
+        elif any(slice_.width for slice_ in param_slices) and (
+            len(param_slices) > 1 or clients[param_slices[0].server].crosses_process
+        ):
+            homes.append(CachedRowsHome(name, shape, param_slices, share))
         else:
-            homes.append(ServedHome(name, shape, own, share))
+            homes.append(ServedHome(name, shape, param_slices, share))
     return homes

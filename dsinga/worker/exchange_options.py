@@ -13,13 +13,13 @@ from dsinga.server import Codec, create_codec
 class ExchangeOptions(NamedTuple):
     """When and how a worker exchanges values and gradients. Only ``compression`` changes the numbers of a run.
 
-    What compression has left out so far is no part of a checkpoint: a run that is resumed begins without it, so with
-    compression its bits differ from those of an unbroken run.
+    Checkpoints do not contain the residuals of compression, the parts of gradients that have not been sent yet. So with
+    compression the bits of a resumed run differ from those of an unbroken run.
 
     Attributes:
-        pull: when values are asked for: with the push, or by the lookup that needs them.
-        overlap: whether gradients are sent during the backward pass; else after it, and all values are waited for
-            before the forward pass.
+        pull: when values are requested: with the push, or by the lookup that needs them.
+        overlap: whether gradients are sent during the backward pass. Otherwise they are sent after it, and the forward
+            pass starts when all values have arrived.
         compression: how gradients are compressed.
         topk_share: the share of the numbers of a gradient that kTopK sends.
         timeout: seconds that a wait may last.
@@ -41,9 +41,9 @@ class ExchangeOptions(NamedTuple):
 def encode(
     codec: Codec, gradients: Mapping[int, Array | SparseRows], crosses_process: bool
 ) -> dict[int, Array | SparseRows]:
-    """Return compressed gradients by slice id; those that are rows as they are.
+    """Compress gradients, by slice id; sparse rows are not compressed.
 
-    Within a process the compressed gradients are decoded again, to the numbers that a server in another process gets.
+    For a server of this process they are decoded again, so that it gets the same numbers as one in another process.
     """
     encoded: dict[int, Array | SparseRows] = {}
     for id, gradient in gradients.items():

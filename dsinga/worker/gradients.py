@@ -23,16 +23,16 @@ def check_gradient(
         raise UserError(f"param {name!r} was pushed twice in step {step}; push the sum, once")
     shape, dtype = getattr(gradient, "shape", None), getattr(gradient, "dtype", None)
     if shape != shapes[name] or dtype != np.float32:
-        given = f"{dtype} of shape {shape}" if dtype else f"a {type(gradient).__name__}"
-        wanted = f"float32 of shape {shapes[name]}"
-        raise UserError(f"the gradient that was pushed for param {name!r} must be {wanted}, not {given}")
-    if isinstance(gradient, SparseRows) and (wrong := fault(gradient)):
-        raise UserError(f"the gradient that was pushed for param {name!r}: {wrong}")
+        actual = f"{dtype} of shape {shape}" if dtype else f"a {type(gradient).__name__}"
+        expected = f"float32 of shape {shapes[name]}"
+        raise UserError(f"the gradient that was pushed for param {name!r} must be {expected}, not {actual}")
+    if isinstance(gradient, SparseRows) and (message := fault(gradient)):
+        raise UserError(f"the gradient that was pushed for param {name!r}: {message}")
 
 
-def part_of(gradient: Array | SparseRows, piece: Slice) -> Array | SparseRows:
+def part_of(gradient: Array | SparseRows, slice_: Slice) -> Array | SparseRows:
     """Return a slice's part of a gradient: flat, or sparse rows where the slice has a width."""
     if not isinstance(gradient, SparseRows):
-        return gradient[piece.start : piece.stop]
-    part = gradient.part(piece.start // piece.width, piece.stop // piece.width)
-    return SparseRows(part.rows, part.values.reshape(-1, piece.width), (part.shape[0], piece.width))
+        return gradient[slice_.start : slice_.stop]
+    part = gradient.part(slice_.start // slice_.width, slice_.stop // slice_.width)
+    return SparseRows(part.rows, part.values.reshape(-1, slice_.width), (part.shape[0], slice_.width))

@@ -113,10 +113,10 @@ class GroupWorker:
         return RoundReport(metrics, timings, stop, skipped)
 
     def iterate(self, step: int, peers: Peers) -> tuple[Metrics | None, Timing]:
-        """Run iteration ``step``; return its metrics (None if its batch was left out) and its timing."""
+        """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing."""
         started = time.perf_counter()
         if step != self._step:
-            raise RunError(f"{self._key} stands at step {self._step} and was asked to go on from {step}")
+            raise RunError(f"{self._key} is at step {self._step} and cannot run step {step}")
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
         if self._prefetch is None:
@@ -146,8 +146,8 @@ class GroupWorker:
     def _train_or_skip(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Run the algorithm; push its gradients if the metrics of all workers are finite, else return None.
 
-        All workers of the group decide alike, by the number of those whose metrics are not finite. Raises Diverged
-        where a param is not finite, so that every batch would fail.
+        All workers of the group take the same decision, by the number of workers whose metrics are not finite. Raises
+        Diverged where a param is not finite, because then every batch would fail.
         """
         gradients: list[tuple[str, Array]] = []
         net, ctx = self.net(Phase.kTrain), replace(ctx, skips=True)
@@ -201,7 +201,7 @@ class GroupWorker:
         return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.partition])
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate of the updates that this worker does itself, as :class:`Updater` says."""
+        """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
         self._config.updater.set_rate_factors(factors)
 
     def net(self, phase: Phase) -> NeuralNet:
@@ -212,7 +212,7 @@ class GroupWorker:
         return self._config.readers[phase].parts[self._key.partition]
 
     def _reader(self, phase: Phase) -> Callable[[int], dict[str, Records]]:
-        """Return a function that reads the records of a step. It does not refer to this worker, whose end stops it."""
+        """Return a function that reads the records of a step. It holds no reference to this worker."""
         inputs = [node for node in self.net(phase).nodes if node.layer.is_input]
         rows = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
         if not rows:
@@ -244,7 +244,7 @@ class GroupWorker:
         self.thread.close(message)
 
     def close(self) -> None:
-        """Stop reading ahead and, on a GPU, copying params."""
+        """Stop the threads that read batches ahead and, on a GPU, copy params."""
         if self._prefetch is not None:
             self._prefetch.close()
         if isinstance(self.exchange, DeviceParams):
@@ -254,7 +254,7 @@ class GroupWorker:
 def _send_ahead(
     read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
 ) -> dict[str, Records]:
-    """Return the records of a step, on their way to the device."""
+    """Read the records of a step, start copying them to the device, and return them."""
     return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}
 
 
@@ -263,5 +263,5 @@ def _no_records(step: int) -> dict[str, Records]:
 
 
 def group_seed(seed: int, group: int) -> int:
-    """Return the key of a worker group's random numbers: the job's for group 0, far from it for other groups."""
+    """Return the key of a worker group's random numbers: the job's seed for group 0, distant ones for other groups."""
     return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

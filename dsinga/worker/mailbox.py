@@ -1,9 +1,9 @@
 """Arrays that the workers of a group send each other, through bridge layers, during an iteration.
 
-Sending never blocks, and arrays are received in any order. The workers of a group go through the same iterations, so an
-array carries the number of its iteration, and no worker gets far ahead: an array for an iteration that its receiver has
-not come near to is kept, but acknowledged later, and at the end of an iteration a worker waits until the arrays that it
-sent in the iteration before have been acknowledged.
+Sending never blocks, and arrays may be received in any order. All workers of a group run the same iterations, and each
+array carries the number of its iteration. So that no worker gets far ahead of the others, an array that arrives more
+than AHEAD iterations early is kept but acknowledged later; and at the end of an iteration a worker waits until the
+arrays that it sent in the previous iteration are acknowledged.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dsinga.ops import Array
 from dsinga.transport.interface import POLL_SECONDS, Reply, Transport
 from dsinga.worker.meter import Meter
 
-# Iterations that an array may be ahead of its receiver and still be acknowledged at once.
+# An array that is up to so many iterations ahead of its receiver is acknowledged at once.
 AHEAD = 1
 
 
 class Mailbox:
-    """The arrays that have come for one worker and have not been taken yet. Thread-safe.
+    """The arrays that have arrived for one worker and have not been taken yet. Thread-safe.
 
     A service: its only method is ``put`` (iteration, key), with one array.
     """
@@ -37,15 +37,15 @@ class Mailbox:
         self._error: RunError | None = None
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Any]) -> Future[None] | None:
-        """Put an array into the mailbox; see :class:`dsinga.transport.interface.Service`."""
+        """Store an array that another worker sends by a transport."""
         iteration, key = fields
         return self.put(iteration, key, items[0])
 
     def put(self, iteration: int, key: str, array: Array) -> Future[None] | None:
-        """Take an array that was sent under ``key`` in an iteration; drop it if it comes a second time.
+        """Store an array that was sent under ``key`` in an iteration; drop it if there is one already.
 
-        Returns a future that resolves when the receiver comes near to that iteration; None where it already has.
-        Raises the error that :meth:`fail` was given after that.
+        Returns None, or for an early array a future that resolves when the receiver is at most AHEAD iterations behind.
+        Raises the error of :meth:`fail` once that has been called.
         """
         with self._changed:
             self.check()
@@ -60,7 +60,7 @@ class Mailbox:
             return acknowledged
 
     def begin(self, iteration: int) -> None:
-        """Go on to an iteration; drop the arrays of iterations before that were not taken."""
+        """Start an iteration; drop the arrays of earlier iterations that were not taken."""
         with self._changed:
             self._iteration = iteration
             self._arrived = {place: array for place, array in self._arrived.items() if place[0] >= iteration}
@@ -79,7 +79,7 @@ class Mailbox:
             return self._arrived.pop(place)
 
     def check(self) -> None:
-        """Raise the error that :meth:`fail` was given, if any."""
+        """Raise the error of :meth:`fail`, if that has been called."""
         if self._error is not None:
             raise self._error
 
@@ -118,13 +118,13 @@ class GroupPeers:
         self._transports = transports
 
     def begin(self, name: str) -> None:
-        """Begin the next iteration, which errors call ``name``."""
+        """Start the next iteration, which is called ``name`` in errors."""
         self._iteration += 1
         self._name = name
         self.mailbox.begin(self._iteration)
 
     def send(self, location: int, key: str, array: Array) -> None:
-        """Send ``array``, which nobody may change any more, to the worker of partition ``location``."""
+        """Send an array, which must not be changed afterwards, to the worker of partition ``location``."""
         started = time.perf_counter()
         transport = self._transports[location]
         self._meter.count(transport.crosses_process, array.nbytes)
@@ -136,8 +136,8 @@ class GroupPeers:
     def receive(self, key: str) -> Array:
         """Return the array that was sent here under ``key`` in this iteration.
 
-        Raises RunError, saying what was waited for, after the timeout, and soon after the run has ended or a worker
-        that this one has sent something to is lost.
+        Raises RunError that names ``key`` after the timeout, and RunError soon after the run has ended or a worker to
+        which this one has sent an array is lost.
         """
         started = time.perf_counter()
         while True:
@@ -152,7 +152,7 @@ class GroupPeers:
         return array
 
     def finish(self) -> None:
-        """End the iteration: wait until the arrays that were sent in the one before have been acknowledged."""
+        """End the iteration: wait until the arrays that were sent in the previous iteration are acknowledged."""
         if not self._sent:
             return
         started = time.perf_counter()
@@ -164,16 +164,16 @@ class GroupPeers:
                     self.mailbox.check()
                     if time.perf_counter() - started > self._timeout:
                         raise RunError(
-                            f"waited {self._timeout:g} s for partition {location} to come near to {self._name}: "
-                            f"it has not taken {key!r}"
+                            f"waited {self._timeout:g} s in {self._name}: partition {location} is behind and has "
+                            f"not taken {key!r}"
                         ) from None
                 except Exception:
-                    break  # raised by name below
+                    break  # _check_sent raises it with the name of the partition
         self._check_sent()
         self._meter.waited += time.perf_counter() - started
 
     def _check_sent(self) -> None:
-        """Raise RunError if something that was sent has not arrived; forget what has."""
+        """Raise RunError if an array could not be delivered; forget those that were acknowledged."""
         waiting = []
         for sent in self._sent:
             _, location, key, reply = sent

@@ -1,4 +1,4 @@
-"""Building the nets of a job, whole or cut for the workers of a group."""
+"""Builds the nets of a job, whole or cut for the workers of a group."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class ParamHome(ABC):
-    """One param of a worker: its value at the present step, and what becomes of gradients and of arriving slices.
+    """One param of a worker: keeps its value, splits its gradients into slices, and stores slices that arrive.
 
     Used by one thread at a time. Values are read-only.
 
@@ -25,8 +25,9 @@ class ParamHome(ABC):
         name: the name of the param, or of the part of it that the worker's partition has.
         shape: its shape.
         slices: the slices of it that servers have, in order.
-        lasting_share: None for trainable params. The state of a layer that is kept between steps is replaced in each
-            step by the sum of what the workers push; a worker that has nothing to push repeats this share of it.
+        lasting_share: None for trainable params. A lasting param (state of a layer that is kept between steps) is
+            replaced in each step by the sum of what the workers push; a worker without a new value pushes this share of
+            the old one.
     """
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
@@ -59,21 +60,21 @@ class ParamHome(ABC):
             yield slice_, part_of(flat, slice_)
 
     def default_gradient(self) -> Array | SparseRows:
-        """Return what a worker pushes that has computed no gradient: zeros or no rows, so that only decay applies."""
+        """Return the gradient of a worker that has computed none: zeros, no rows, or its share of a lasting param."""
         if self.lasting_share is not None:
             return self.value() * np.float32(self.lasting_share)
         return no_rows(self.shape) if self.takes_rows else np.zeros(self.shape, np.float32)
 
     def pushed(self, slice_: Slice) -> None:
-        """Forget the value of a slice whose gradient has been sent: the next one is on its way."""
+        """Forget the value of a slice whose gradient has been sent, because it will be replaced."""
         self.cached = None
 
     @abstractmethod
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
-        """Take what a server has sent for a slice at ``step``."""
+        """Store the array that a server has sent for a slice at ``step``."""
 
     def versions(self) -> dict[int, int]:
-        """Return the versions of the slices, by id, that can be brought up to date by changed rows."""
+        """Return the version of each slice, by id, for which the server may send changed rows only."""
         return {}
 
     def forget(self) -> None:
@@ -93,8 +94,8 @@ class ServedHome(ParamHome):
         parts = [self._slices[slice_.id] for slice_ in self.slices]
         if len(parts) == 1:
             return parts[0]
-        # Joined in memory that is used again, because new pages cost more than the copy. Nothing computes with the
-        # values of a step any more when those of the next one are looked up.
+        # The memory of the joined value is reused, because new pages cost more than the copy. When values of a step are
+        # looked up, all computing with those of the step before has ended.
         if self._joined is None:
             self._joined = np.empty(sum(part.size for part in parts), np.float32)
         return _read_only(np.concatenate(parts, out=self._joined))
@@ -105,7 +106,7 @@ class ServedHome(ParamHome):
         self._slices.pop(slice_.id, None)
 
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
-        """Take the value of a slice."""
+        """Store the value of a slice."""
         self._slices[slice_.id] = array
 
     def forget(self) -> None:
@@ -145,9 +146,9 @@ class CachedRowsHome(ParamHome):
 
 
 class ReplicatedHome(ParamHome):
-    """A param of which the worker keeps a copy that it updates itself, by the summed gradients that servers send.
+    """A param that each worker keeps and updates itself, by the summed gradients that servers send.
 
-    Where no server has a slice of it, the worker's own gradient is that of the whole batch.
+    Without slices on servers, it is updated by the worker's own gradient, which is that of the whole batch.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class ReplicatedHome(ParamHome):
         self._replicas.update(step - 1, self.name, slice_.start, array)
 
     def update(self, step: int, gradient: Array | SparseRows) -> None:
-        """Update a param that no server has a slice of, by its gradient."""
+        """Update a param without slices on servers by its gradient."""
         self.cached = None
         self._replicas.push(step, self.name, gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1))
 

@@ -16,7 +16,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
-    """Return how each slice is updated, and which partitions of a worker group push its gradients.
+    """Return for each slice how it is updated and which partitions of a worker group push its gradients.
 
     For replicated params a server only adds up the gradients.
     """
@@ -37,8 +37,8 @@ def sliced_values(
 ) -> tuple[dict[int, np.ndarray], dict[int, Arrays] | None]:
     """Cut whole params, and the updater's state by param and slot if given, into slices.
 
-    Returns flat values by slice id, and the state by slice id and slot. They may be views of one array: each server
-    gets slices of its own.
+    Returns flat values by slice id, and the state by slice id and slot. Slices may be views of the same array, but do
+    not overlap.
     """
     parts = split_params(config.parts, values)
     slices = {slice_.id: _slice(parts[slice_.param], slice_) for slice_ in config.slices}
@@ -89,7 +89,7 @@ def whole_values(
 
 
 def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> Arrays:
-    """Return the whole arrays of slices and parts; where a param has both, the parts count."""
+    """Return the whole arrays of slices and parts; parts take precedence over slices of the same param."""
     parts: Arrays = {}
     for slice_ in config.slices:
         if slice_.id in slices:

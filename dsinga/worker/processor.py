@@ -1,4 +1,4 @@
-"""The CPU cores or the GPU that a worker computes with, and the GPUs that a process has."""
+"""The processor of a worker, which is CPU cores or a GPU, and the GPUs of a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU_BACKEND = "cupy"
 
 
 class Processor(NamedTuple):
-    """What one worker computes with: ``threads`` CPU cores or, unless it is None, the GPU ``device`` of its process.
+    """The processor of one worker: the GPU ``device`` of its process or, if that is None, ``threads`` CPU cores.
 
     Where DSINGA_OPS names the backend of GPUs, a worker without a device computes on the first GPU.
     """
@@ -35,11 +35,11 @@ class ProcessGpus(NamedTuple):
     """The GPUs of a process.
 
     Attributes:
-        gpus: how many there are.
-        visible: CUDA_VISIBLE_DEVICES, which of the host's GPUs they are.
-        words: the backend that computes there, in words.
-        lacks: what the backend is missing, in words.
-        trouble: why there are none.
+        gpus: their number.
+        visible: CUDA_VISIBLE_DEVICES: which of the host's GPUs they are.
+        words: a description of the backend that computes there.
+        lacks: a description of what the backend is missing, or "".
+        trouble: the reason why there are none, or "".
     """
 
     gpus: int
@@ -55,18 +55,18 @@ def find_gpus() -> ProcessGpus:
     try:
         ops = get_ops(GPU_BACKEND)
         if not ops.device_count():
-            return ProcessGpus(0, visible, trouble=f"DSINGA_OPS asks for {ops.describe()} there")
+            return ProcessGpus(0, visible, trouble=f"DSINGA_OPS selects {ops.describe()} there")
         return ProcessGpus(ops.device_count(), visible, ops.describe(), ops.lacks())
     except UserError as error:
         return ProcessGpus(0, visible, trouble=str(error))
 
 
-def free_memory(asked: Mapping[str, Sequence[int]], dask_worker: object = None) -> dict[int, int]:
-    """Return the free bytes of the GPUs that ``asked`` lists for this Dask worker, by the GPU's number."""
-    rooms: dict[int, int] = {}
-    for device in set(asked[getattr(dask_worker, "address", "")]):
+def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None) -> dict[int, int]:
+    """Return the free bytes of those GPUs that ``devices`` lists for this Dask worker's address, by number."""
+    free: dict[int, int] = {}
+    for device in set(devices[getattr(dask_worker, "address", "")]):
         try:
-            rooms[device] = get_ops(GPU_BACKEND).for_worker(device).free_memory() or 0
+            free[device] = get_ops(GPU_BACKEND).for_worker(device).free_memory() or 0
         except UserError:
-            continue  # reported by find_gpus(), or a GPU that does not exist
-    return rooms
+            continue  # there is no such GPU, or find_gpus() reports the reason
+    return free

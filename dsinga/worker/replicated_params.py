@@ -1,4 +1,4 @@
-"""Replicated params: a worker keeps a copy of them and updates it itself, as a server would."""
+"""Replicated params: each worker keeps a copy and updates it itself, in place of a server."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class ReplicatedParams(Mapping[str, Array]):
         return param.read() if type(param.value) is np.ndarray else param.value
 
     def put(self, state: ReplicaState) -> None:
-        """Copy the first values, and the updater's state where a run is resumed (None: it begins anew).
+        """Copy the first values, and the updater's state where a run is resumed (None: it starts from zero).
 
-        Raises UserError if the state is not that of this updater.
+        Raises UserError if the state is of another updater.
         """
         for name, param in self._params.items():
             value = np.array(state.values[name], np.float32).reshape(-1)
@@ -72,7 +72,7 @@ class ReplicatedParams(Mapping[str, Array]):
     def push(self, step: int, name: str, gradient: Array) -> None:
         """Apply the gradient of a whole param, at the latest in :meth:`finish`; it must not change until then.
 
-        In host memory it is applied at once, while it lies in the caches; on a device, one launch applies all of them.
+        In host memory it is applied at once, while it is in the caches; on a device, one launch applies all gradients.
         """
         param = self._params[name]
         if type(param.value) is np.ndarray:

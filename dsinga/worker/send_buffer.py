@@ -1,8 +1,8 @@
-"""Memory for the gradients of a worker, which servers in other processes of its host map and read.
+"""Shared memory for the gradients of a worker, which servers in other processes of its host map and read.
 
-While a worker computes, the pool of result arrays (:mod:`dsinga.ops.buffers`) takes memory from here for each such
-gradient. So the matrix product that computes a gradient writes it here, and only its place is sent. Where a feature of
-the same size has taken that memory before, the gradient lies elsewhere and is copied.
+While a worker computes, the pool of result arrays (:mod:`dsinga.ops.buffers`) takes memory for its gradients from here.
+So the matrix product that computes a gradient writes it into shared memory, and only its offset is sent. If a feature
+of the same size has taken the memory before, the gradient is elsewhere and is copied.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SendBuffer:
             self.bases.setdefault(sizes[number], []).append(self.buffer.view(start, sizes[number]))
 
     def holds(self, array: Array | SparseRows) -> bool:
-        """Whether an array lies in this memory."""
+        """Whether an array is in this memory."""
         return isinstance(array, np.ndarray) and self.buffer.offset_of(array) is not None
 
 
@@ -43,9 +43,9 @@ def open_send_buffer(
 ) -> SendBuffer | None:
     """Allocate shared memory for gradients, for the servers that are reached through shared memory.
 
-    ``transports`` are those to the servers, in order. There is memory for the whole gradient of each param of which
-    such a server has a slice. None where there is no such param: gradients that are rows, or smaller than the arrays
-    of the pool, are always copied.
+    ``transports`` lead to the servers, in order. The buffer has memory for the whole gradient of each param of which
+    such a server has a slice. Returns None if there is no such param: sparse rows, and gradients smaller than the
+    arrays of the pool, are always copied.
     """
     shared = {server for server, transport in enumerate(transports) if isinstance(transport, SharedMemoryTransport)}
     params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)

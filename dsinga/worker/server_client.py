@@ -12,7 +12,7 @@ from dsinga.worker.send_buffer import SendBuffer
 
 
 class WorkerId(NamedTuple):
-    """Which worker: the generation of the run, its worker group, its partition, and how many the group has."""
+    """Identifies a worker: by the run's generation, worker group and partition; ``partitions`` workers in all."""
 
     generation: int
     group: int
@@ -39,28 +39,28 @@ class ServerClient:
         self._send_buffer = send_buffer
 
     def pull(self, ids: Sequence[int], version: int, since: Mapping[int, int]) -> ValuesReply:
-        """Ask for the values of slices at ``version``.
+        """Request the values of slices at ``version``.
 
-        ``since`` maps slice ids to versions of values that the caller has. For these the reply may contain the changed
-        rows only.
+        ``since`` maps slice ids to the versions of values that the caller has. For these the reply may contain only the
+        changed rows.
         """
         reply = self.transport.call("pull", [ids, version, self._worker.group, list(since.items())])
         return ValuesReply(reply, ids, self._lent)
 
     def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False) -> None:
-        """Send gradients by slice id, which the server may overwrite; with ``skip``, leave the slices as they are.
+        """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes.
 
-        If it fails, so does the next pull.
+        If the push fails, the next pull raises its error.
         """
         self._send("push", step, gradients, skip)
 
     def push_pull(self, step: int, gradients: Mapping[int, Array], since: Mapping[int, int], skip: bool) -> ValuesReply:
-        """Do :meth:`push`, and ask for the values that result, as :meth:`pull` does."""
+        """Do :meth:`push`, and request the resulting values, as :meth:`pull` does."""
         reply = self._send("push_pull", step, gradients, skip, list(since.items()))
         return ValuesReply(reply, list(gradients), self._lent)
 
     def collective(self, kind: str, key: str, array: Array) -> Reply:
-        """Give this worker's array to a collective of its group: "all_reduce" or "all_gather"."""
+        """Contribute an array to a collective of the group, "all_reduce" or "all_gather"; the reply has its result."""
         worker = self._worker
         return self.transport.call(
             "collective", [kind, key, worker.group, worker.partition, list(range(worker.partitions))], [array]
@@ -78,13 +78,13 @@ class ServerClient:
 
 
 class ValuesReply:
-    """The reply to a pull: values by slice id. Lent gradients of these slices are released when it has come."""
+    """The reply to a pull: values by slice id. When it has arrived, lent gradients of these slices are released."""
 
     def __init__(self, reply: Reply, ids: Sequence[int], lent: dict[int, Array]):
         self._reply, self._ids, self._lent = reply, ids, lent
 
     def done(self) -> bool:
-        """Whether the values, or an error in their place, have come."""
+        """Whether the values, or an error in their place, have arrived."""
         return self._reply.done()
 
     def result(self, timeout: float | None = None) -> dict[int, Array]:

@@ -1,7 +1,7 @@
 """One iteration of a partitioned net in threads of this process, a thread for each worker, without servers.
 
-What partitioning means, as plainly as can be: collectives and messages are dictionaries behind one lock. A deadlock is
-an error at once, which says what each worker waits for.
+A simple reference implementation of partitioned computing: collectives and messages are dictionaries behind one lock. A
+deadlock raises an error at once, which says what each worker waits for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 60.0  # of one wait for another worker
 
 
 class Deadlock(RunError):
-    """Every worker waits for something that no worker will send."""
+    """All workers wait for arrays that no worker will send."""
 
 
 def run_in_threads(
@@ -44,7 +44,7 @@ def run_in_threads(
     Args:
         net: the net; ``net.locals[worker]`` is the partition of a worker.
         ops: the kernels.
-        compute: what each worker does with its context, :func:`dsinga.training.bp` for instance.
+        compute: the computation of each worker with its context, for instance :func:`dsinga.training.bp`.
         seed: the key of random numbers.
         step: the number of the iteration.
         rows: the rows of each worker; by default the batch is cut evenly.
@@ -114,7 +114,7 @@ class _ThreadGroup:
         del self.waits[worker]
 
     def deadlocked(self) -> bool:
-        """Whether all workers that still run wait for something that is not there."""
+        """Whether all workers that still run wait for something that has not arrived."""
         return all(worker in self.waits and not self.waits[worker][1]() for worker in self.running)
 
     def finish(self, worker: int, succeeded: bool) -> None:
@@ -143,7 +143,7 @@ class _ThreadPeers:
         self._group, self._worker = group, worker
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send ``array`` to the worker ``location``. Raises RunError where that cannot be meant."""
+        """Send an array to the worker ``location``. Raises RunError for an array to itself, or for a second one."""
         group = self._group
         with group.changed:
             if location == self._worker or (location, key) in group.sent:

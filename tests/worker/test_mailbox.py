@@ -226,7 +226,7 @@ def test_a_sender_stops_waiting_for_a_reader_after_the_timeout() -> None:
         first.send(1, "a", ARRAY)
         first.finish()
         first.begin(f"step {step + 1}")
-    with pytest.raises(RunError, match=r"waited 0.6 s for partition 1 to come near to step 3: it has not taken 'a'"):
+    with pytest.raises(RunError, match=r"waited 0.6 s in step 3: partition 1 is behind and has not taken 'a'"):
         first.finish()
 
 
