@@ -35,6 +35,13 @@ def test_files_that_a_page_names_exist(page):
     assert not missing
 
 
+def test_files_in_the_picture_of_processes_exist():
+    picture = (ROOT / "docs" / "images" / "processes.svg").read_text(encoding="utf-8")
+    names = re.findall(r"\b[\w/]+\.py\b|\b[a-z]+/(?=[ <])", picture)
+    assert len(names) > 10
+    assert not [name for name in names if not is_there(name, PACKAGE)]
+
+
 def test_files_in_the_table_of_rooms_exist():
     files = table()
     assert len(files) > 100
