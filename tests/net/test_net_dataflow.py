@@ -153,7 +153,7 @@ def test_backward_runs_between_losses_and_trainable_layers_only(net):
 
 
 @given(st.integers(0, 200), st.integers(1, 20))
-def test_cut_rows_is_the_rule_of_array_split(total, parts):
+def test_cutting_evenly_is_the_rule_of_array_split(total, parts):
     cut = cut_evenly(total, parts)
     assert [list(range(rows.start, rows.stop)) for rows in cut] == [
         list(part) for part in np.array_split(np.arange(total), parts)
