@@ -91,12 +91,14 @@ def test_page(page, tmp_path, shell, monkeypatch):
         assert not drawn.exists() or drawn.read_text() == kept.read_text(), f"out of date: cp {drawn} {kept}"
 
 
-def test_the_job_in_the_readme_is_a_job():
-    import dsinga.job
+def test_the_job_in_the_readme_learns(monkeypatch):
+    import dsinga
 
+    monkeypatch.chdir(ROOT / "datasets" / "digits")
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (job,) = [block.text for block in blocks(text) if block.text.startswith('name: "')]
-    dsinga.job.check(dsinga.job.loads(job, "README.md"))
+    result = dsinga.train(dsinga.loads(job, "README.md"), progress=False)
+    assert result.history[-1, "accuracy"] > 0.9
 
 
 def test_the_python_in_the_readme_runs(monkeypatch):
