@@ -7,12 +7,12 @@ the processes of Dask workers, all others in the driver's, where the Dask client
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsinga.cluster.dask_workers import available_workers
     from dsinga.cluster.driver import Outcome, train
     from dsinga.cluster.embedded import connect
     from dsinga.cluster.grain import Grain
     from dsinga.cluster.grain_by_name import find_grain
     from dsinga.cluster.inference import evaluate, predict
-    from dsinga.cluster.placement import available_workers
     from dsinga.cluster.prepare import PreparedRun, prepare_run
     from dsinga.cluster.training_loop import Observer
     from dsinga.worker.nets import build_net, build_partitioned_net
@@ -41,7 +41,7 @@ _MODULES = {
     "Observer": "dsinga.cluster.training_loop",
     "Outcome": "dsinga.cluster.driver",
     "PreparedRun": "dsinga.cluster.prepare",
-    "available_workers": "dsinga.cluster.placement",
+    "available_workers": "dsinga.cluster.dask_workers",
     "build_net": "dsinga.worker.nets",
     "build_partitioned_net": "dsinga.worker.nets",
     "connect": "dsinga.cluster.embedded",

@@ -9,8 +9,9 @@ from functools import partial
 import dask.config
 from distributed import Client
 
+from dsinga.cluster.dask_workers import host, process
 from dsinga.cluster.link_probe import measure_links
-from dsinga.cluster.placement import Placement, host, process
+from dsinga.cluster.placement import Placement
 from dsinga.cluster.preflight import check_user_code
 from dsinga.cluster.supervision import gather
 from dsinga.job import NetConf, SlicingMethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,8 @@ from distributed import Client, Future
 from distributed.client import ClosedClientError
 
 from dsinga.cluster import tasks
-from dsinga.cluster.placement import Placement, available_workers
+from dsinga.cluster.dask_workers import available_workers
+from dsinga.cluster.placement import Placement
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import TaskChains, gather
 from dsinga.cluster.worker_actor import WorkerActor, end_run
@@ -27,11 +27,6 @@ from dsinga.worker.processor import Processor
 PRIORITY = 10
 # Seconds to tell Dask workers that a run has ended.
 END_SECONDS = 3
-
-
-def new_run() -> str:
-    """Return a name for a run that no other run has."""
-    return uuid.uuid4().hex[:8]
 
 
 # Submits a task graph: (client, keys of the partitions, tasks that it must come after, end of the tasks' names).

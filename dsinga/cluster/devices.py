@@ -10,7 +10,8 @@ from typing import NamedTuple
 import dask.config
 from distributed import Client
 
-from dsinga.cluster.placement import Groups, host
+from dsinga.cluster.dask_workers import host
+from dsinga.cluster.placement import Devices, Groups
 from dsinga.errors import UserError
 from dsinga.job import Job, Precision
 from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpus, free_memory
@@ -18,8 +19,6 @@ from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpu
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
 
-# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
-Devices = tuple[tuple[int | None, ...], ...]
 # Stands for the address of a Dask worker where this process computes without Dask.
 THIS_PROCESS = ""
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, get_worker
 
-from dsinga.cluster.cluster_run import new_run
+from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
-from dsinga.cluster.placement import available_workers
 from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.cluster.supervision import gather
 from dsinga.data import write_csv, write_store
@@ -25,6 +24,7 @@ from dsinga.ops import Array, Ops
 from dsinga.registry import nearest
 from dsinga.training import Metrics, add_metrics, check_params, forward
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
+from dsinga.worker.config import new_run_name
 from dsinga.worker.param_slices import Arrays
 from dsinga.worker.processor import Processor
 
@@ -137,7 +137,7 @@ def _batches(
         raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
     check_user_code(client, workers, [net])
     check_stores(client, workers, [reader])
-    run = new_run()
+    run = new_run_name()
     threads = max(info["nthreads"] for info in workers.values())
     processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))
     net_params = {name: params[name] for name in net.params}

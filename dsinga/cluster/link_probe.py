@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from dsinga.cluster.placement import host, process
+from dsinga.cluster.dask_workers import host, process
 from dsinga.cluster.supervision import gather
 from dsinga.errors import RunError
 from dsinga.planner.barrier import BarrierCost

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlparse
 
-from distributed import Client
-
-from dsinga.errors import RunError, UserError
+from dsinga.cluster.dask_workers import host, processes
+from dsinga.errors import UserError
 from dsinga.job.topology import Topology
 
 # The address of a Dask worker for each member of each group: [group][member].
 Groups = tuple[tuple[str, ...], ...]
+# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
+Devices = tuple[tuple[int | None, ...], ...]
 
 
 class Placement(NamedTuple):
@@ -29,7 +29,7 @@ class Placement(NamedTuple):
     partitions: Groups
     servers: Groups
     threads: tuple[tuple[int, ...], ...]
-    devices: tuple[tuple[int | None, ...], ...] = ()
+    devices: Devices = ()
 
     def device(self, group: int, number: int) -> int | None:
         """Return the GPU that a partition computes on, None for CPU cores."""
@@ -39,35 +39,6 @@ class Placement(NamedTuple):
     def addresses(self) -> set[str]:
         """The addresses of all Dask workers that the run needs."""
         return {address for group in (*self.partitions, *self.servers) for address in group}
-
-
-def available_workers(client: Client) -> dict[str, dict[str, Any]]:
-    """Return the scheduler's information on each Dask worker, by address, in a fixed order.
-
-    Raises RunError where the scheduler does not answer, and UserError unless ``client`` is a synchronous Client.
-    """
-    if not isinstance(client, Client) or client.asynchronous:
-        kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
-        raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
-    scheduler = client.scheduler
-    if scheduler is None or client.status == "closed":
-        raise RunError("the Dask client is closed")
-    try:
-        # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
-        workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
-    except OSError as error:
-        raise RunError(f"the Dask scheduler was lost: {error}") from error
-    return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
-
-
-def processes(workers: Mapping[str, Mapping[str, Any]]) -> int:
-    """Return the number of processes in which these Dask workers live."""
-    return len({process(address) for address in workers})
-
-
-def process(address: str) -> str:
-    """Return an identifier of a Dask worker's process: its address, or "inproc" for all workers in this process."""
-    return "inproc" if address.startswith("inproc://") else address
 
 
 def place(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Placement:
@@ -150,8 +121,3 @@ def _threads(partitions: Groups, workers: Mapping[str, Mapping[str, Any]]) -> tu
         threads_on[host(address)] += info["nthreads"]
     share = {name: max(1, threads_on[name] // count) for name, count in partitions_on.items()}
     return tuple(tuple(share[host(address)] for address in group) for group in partitions)
-
-
-def host(address: str) -> str:
-    """Return an identifier of a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
-    return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address

@@ -9,9 +9,9 @@ import dask.config
 import dask.utils
 from distributed import Client
 
-from dsinga.cluster.cluster_run import new_run
-from dsinga.cluster.devices import Devices, check_precision, choose_devices
-from dsinga.cluster.placement import Placement, available_workers, place, process, processes
+from dsinga.cluster.dask_workers import available_workers, process, processes
+from dsinga.cluster.devices import check_precision, choose_devices
+from dsinga.cluster.placement import Devices, Placement, place
 from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
 from dsinga.job.topology import Topology
@@ -19,7 +19,7 @@ from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.training import Updater, create_updater
-from dsinga.worker.config import WorkerConfig
+from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import configure, open_job
 from dsinga.worker.nets import cut_nets
 
@@ -68,7 +68,7 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
         opened,
         nets,
         updater,
-        run=new_run(),
+        run=new_run_name(),
         served=not on_device,
         find_homes=lambda parts: find_homes(parts, placement),
         overlap=bool(dask.config.get("dsinga.overlap", True)),

@@ -8,7 +8,8 @@ from typing import Any
 
 from distributed import Client, Future
 
-from dsinga.cluster.placement import Placement, process
+from dsinga.cluster.dask_workers import process
+from dsinga.cluster.placement import Placement
 from dsinga.cluster.server_actor import ServerActor
 from dsinga.cluster.server_links import connect_server
 from dsinga.cluster.supervision import check_workers, gather

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from distributed import Client, Future, wait
 
-from dsinga.cluster.placement import available_workers
+from dsinga.cluster.dask_workers import available_workers
 from dsinga.errors import Diverged, RunError, UserError
 
 # Seconds between two checks, during a wait, of whether all Dask workers of the run are still there.
@@ -29,11 +29,11 @@ TaskChain = Generator[Sequence[Future], Any, Any]
 
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
     """Raise RunError if the scheduler no longer knows one of these Dask workers; the error names the lost ones."""
-    known = available_workers(client)
-    lost = [address for address in sorted(addresses) if address not in known]
+    workers = available_workers(client)
+    lost = [address for address in sorted(addresses) if address not in workers]
     if lost:
-        workers = f"Dask worker {lost[0]} was" if len(lost) == 1 else f"Dask workers {', '.join(lost)} were"
-        raise RunError(f"the {workers} lost")
+        names = f"Dask worker {lost[0]} was" if len(lost) == 1 else f"Dask workers {', '.join(lost)} were"
+        raise RunError(f"the {names} lost")
 
 
 def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str]) -> list[Any]:

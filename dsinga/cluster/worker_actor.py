@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import get_worker
 
-from dsinga.cluster.placement import process
+from dsinga.cluster.dask_workers import process
 from dsinga.errors import RunError, UserError
 from dsinga.transport.actor import ActorEndpoint
 from dsinga.transport.endpoints import Endpoint, close_endpoints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,11 @@ from dsinga.server import Slice
 from dsinga.training import Algorithm, Metrics, Updater
 from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.exchange_options import ExchangeOptions
+
+
+def new_run_name() -> str:
+    """Return a name for a run that no other run has."""
+    return uuid.uuid4().hex[:8]
 
 
 @dataclass(frozen=True)

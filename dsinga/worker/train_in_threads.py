@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from dsinga.server import Shard
 from dsinga.server.service import ShardService
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values
 from dsinga.transport.endpoints import Endpoint, close_endpoints, connect
-from dsinga.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey
+from dsinga.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey, new_run_name
 from dsinga.worker.configure import configure, open_job
 from dsinga.worker.group_worker import GroupWorker
 from dsinga.worker.nets import cut_nets
@@ -42,7 +41,7 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
     opened = open_job(job, topology, roots)
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather)
     config = configure(
-        job, topology, opened, nets, create_updater(job.updater), run=uuid.uuid4().hex, timeout=TIMEOUT_SECONDS
+        job, topology, opened, nets, create_updater(job.updater), run=new_run_name(), timeout=TIMEOUT_SECONDS
     )
     values = initial_values(opened.nets[Phase.kTrain].params, job.seed)
     workers: list[GroupWorker] = []

@@ -25,8 +25,9 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.automatic import machine_of, process_map_of
 from dsinga.cluster.benchmark import measure
+from dsinga.cluster.dask_workers import available_workers, processes
 from dsinga.cluster.link_probe import measure_links
-from dsinga.cluster.placement import Placement, available_workers, place, processes
+from dsinga.cluster.placement import Placement, place
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
 from dsinga.job.topology import topology
 from dsinga.layers import RecordInfo

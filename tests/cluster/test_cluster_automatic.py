@@ -11,8 +11,8 @@ import pytest
 from distributed import Client
 
 from dsinga.api import train, with_workers
+from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.link_probe import CALLS, LARGE, SMALL, link_of, measure_links
-from dsinga.cluster.placement import available_workers
 from dsinga.cluster.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
 from dsinga.planner.barrier import BarrierCost

@@ -1,0 +1,45 @@
+"""The Dask workers of a cluster, and the process and the host of each by its address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlparse
+
+from distributed import Client
+
+from dsinga.errors import RunError, UserError
+
+
+def available_workers(client: Client) -> dict[str, dict[str, Any]]:
+    """Return the scheduler's information on each Dask worker, by address, in a fixed order.
+
+    Raises RunError where the scheduler does not answer, and UserError unless ``client`` is a synchronous Client.
+    """
+    if not isinstance(client, Client) or client.asynchronous:
+        kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
+        raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
+    scheduler = client.scheduler
+    if scheduler is None or client.status == "closed":
+        raise RunError("the Dask client is closed")
+    try:
+        # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
+        workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
+    except OSError as error:
+        raise RunError(f"the Dask scheduler was lost: {error}") from error
+    return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
+
+
+def processes(workers: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return the number of processes in which these Dask workers live."""
+    return len({process(address) for address in workers})
+
+
+def process(address: str) -> str:
+    """Return an identifier of a Dask worker's process: its address, or "inproc" for all workers in this process."""
+    return "inproc" if address.startswith("inproc://") else address
+
+
+def host(address: str) -> str:
+    """Return an identifier of a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
+    return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address
