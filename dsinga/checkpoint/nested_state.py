@@ -41,6 +41,8 @@ def _separate(value: Any, path: str, arrays: Arrays) -> Any:
             path += "'"
         arrays[path] = value
         return {ARRAY: path}
+    if isinstance(value, np.generic):
+        return value.item()
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:

@@ -76,6 +76,7 @@ class TrainingLoop:
         """
         self.view.step = begin
         self.view.rate_factors = read_rate_factors(state)
+        self.view.metrics = {**state.get("metrics", {})}
         try:
             self._extensions.start(state.get("extensions", {}))
             if not begin:  # a resumed run has paused here before
@@ -191,7 +192,7 @@ class TrainingLoop:
         params, slots = self.view.snapshot(state=True)
         meta = {"job": to_text(self._job), "seed": self._job.seed, "topology": self._prepared.topology.describe()}
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
-        loop = {"extensions": self._extensions.states(), "rate_factors": factors}
+        loop = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": self.view.metrics}
         with self.view.running_on_cluster():
             write_checkpoint(self._workspace / "checkpoint", self.view.step, params, slots, meta, loop)
         self._checkpoint_seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""A run on the cluster, as the extensions of its training loop see it."""
+"""The view of a run on a cluster that the extensions of its training loop have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 class TrainingView(LoopView):
-    """Where a run stands, and what its extensions may ask of it.
+    """A view of a run on a cluster, for its extensions.
 
     The training loop sets ``step`` and ``seconds_to_stop``, carries out ``stopped``, ``resumable`` and
     ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row`` is called with each row.
@@ -66,7 +66,7 @@ class TrainingView(LoopView):
         return time.perf_counter() - self._asked
 
     @property
-    def rate_factor(self) -> float:  # type: ignore[override]  # nobody sets it
+    def rate_factor(self) -> float:
         return next((self.rate_factors[s] for s in sorted(self.rate_factors, reverse=True) if s <= self.step), 1.0)
 
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
@@ -89,9 +89,9 @@ class TrainingView(LoopView):
         """Return params, and the updater's ``state``, as they stand; raise Diverged where a param is not finite."""
         with self.running_on_cluster():
             params, slots = self._run.snapshot(self.step, state)
-            lost = first_not_finite(params)
-            if lost is not None:
-                raise Diverged(f"param {lost!r} is not finite after {self.step} steps; {REMEDY}")
+            name = first_not_finite(params)
+            if name is not None:
+                raise Diverged(f"param {name!r} is not finite after {self.step} steps; {REMEDY}")
         return params, slots
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
@@ -100,9 +100,10 @@ class TrainingView(LoopView):
 
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
         elapsed = round(time.perf_counter() - self._started, 3)
-        self.metrics.update({f"{phase}/{name}": value for name, value in metrics.items()})
-        self._show_row({"step": self.step, "phase": phase, "time": elapsed, **metrics})
-        if not self._diverged and not all(map(math.isfinite, metrics.values())):
+        means = {name: float(value) for name, value in metrics.items()}
+        self.metrics.update({f"{phase}/{name}": mean for name, mean in means.items()})
+        self._show_row({"step": self.step, "phase": phase, "time": elapsed, **means})
+        if not self._diverged and not all(map(math.isfinite, means.values())):
             self._diverged = True
             _log.warning("the loss is no longer finite at step %d: %s", self.step, REMEDY)
 

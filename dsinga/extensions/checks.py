@@ -1,4 +1,4 @@
-"""What can be said of the extensions of a run before training starts."""
+"""Checks of the extensions of a run, before training starts."""
 
 from __future__ import annotations
 

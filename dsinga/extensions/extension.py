@@ -17,11 +17,11 @@ State = Mapping[str, Any]
 
 
 class Extension(ABC):
-    """Something that a training loop does at the moments that its ``trigger`` names.
+    """An action of the training loop, which runs when its ``trigger`` says so.
 
-    A subclass sets ``trigger`` in its constructor and does its work in :meth:`run`. One that keeps something from step
-    to step gives it in :meth:`state_dict` and takes it in :meth:`load_state`, so that a resumed run does what an
-    unbroken one would have done.
+    A subclass sets ``trigger`` in its constructor and does its work in :meth:`run`. A subclass that remembers anything
+    between its runs returns it from :meth:`state_dict` and takes it back in :meth:`load_state`, so that a resumed run
+    does what an unbroken one would have done.
 
     A user's own is registered as ``@dsinga.register("extension", "Name")``; a job names it by
     ``extension { user_type: "Name" }``, and the class is called with that message, an ExtensionConf.
@@ -41,7 +41,7 @@ class Extension(ABC):
 
     @property
     def name(self) -> str:
-        """What errors and checkpoints call it: the job's name for its type, or that of its class."""
+        """The name in errors and checkpoints: the type that the job gives, else the name of the class."""
         if self.conf is not None:
             return self.conf.user_type or self.conf.type.name
         return type(self).__name__

@@ -1,4 +1,4 @@
-"""What an extension sees of the run that it belongs to."""
+"""The view of a run that extensions have."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from dsinga.training import Metrics
 
 
 class LoopView(ABC):
-    """The run, as an extension sees it: where training stands, and what may be asked of it.
+    """A view of a run, for extensions: where training stands, and what they may ask of it.
 
-    With several worker groups, everything is said of group 0. ``evaluate``, ``params`` and ``set_rate_factor`` are for
+    With several worker groups it is a view of group 0. ``evaluate``, ``params`` and ``set_rate_factor`` are for
     extensions that pause training; for others they raise UserError.
 
     Attributes:
         step: how many steps are done.
         train_steps: the step at which training is complete.
         metrics: the latest value of each metric, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
-        rate_factor: by what the learning rate of the schedule is multiplied at present.
         workspace: the folder for files of the run, None if it has none.
         stopped: why training ends before ``train_steps``, "" while it does not.
         seconds_to_stop: estimate of the time that it takes to end in order after one more round, from what rounds,
@@ -31,7 +30,6 @@ class LoopView(ABC):
     step: int
     train_steps: int
     metrics: Mapping[str, float]
-    rate_factor: float
     workspace: Path | None
     stopped: str
     seconds_to_stop: float
@@ -40,6 +38,11 @@ class LoopView(ABC):
     @abstractmethod
     def seconds(self) -> float:
         """Seconds since training was asked for."""
+
+    @property
+    @abstractmethod
+    def rate_factor(self) -> float:
+        """The number by which the learning rate of the schedule is multiplied at this step."""
 
     @abstractmethod
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:

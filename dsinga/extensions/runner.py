@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -25,6 +26,7 @@ class ExtensionRunner:
         self._loop = loop
         self._recorded: dict[str, float] = {}  # metrics of the present step
         self._last_run: dict[str, int] = {}  # the step of the last run, by name
+        self._dropped: dict[str, Extension] = {}
         self.failing: Extension | None = None
 
     def start(self, states: Mapping[str, Mapping[str, State]]) -> None:
@@ -83,23 +85,28 @@ class ExtensionRunner:
             self._call(extension, extension.finish, self._loop)
 
     def drop(self, failed: Extension) -> None:
-        """Leave an extension out from now on."""
-        self._set_extensions({name: one for name, one in self._extensions.items() if one is not failed})
+        """Run an extension no more, because it has raised an exception; its state is still saved."""
+        names = [name for name, extension in self._extensions.items() if extension is failed]
+        self._dropped |= dict.fromkeys(names, failed)
+        self._set_extensions({name: self._extensions[name] for name in self._extensions if name not in names})
         self.failing = None
 
     def states(self) -> dict[str, dict[str, State]]:
         """Return the states of all extensions and their triggers, by the name of the extension, for a checkpoint."""
-        return {
-            name: {"extension": extension.state_dict(), "trigger": extension.trigger.state_dict()}
-            for name, extension in self._extensions.items()
-        }
+        states = {name: _state_of(extension) for name, extension in self._extensions.items()}
+        for name, extension in self._dropped.items():
+            with contextlib.suppress(Exception):  # its fault may be in the state itself
+                states[name] = _state_of(extension)
+        return states
 
     def _set_extensions(self, extensions: dict[str, Extension]) -> None:
         """Take the extensions, and note which have something to do after each step, of which there are many."""
         self._extensions = extensions
         self._pausing = {name: extension for name, extension in extensions.items() if extension.pauses}
         self._looking = {name: extension for name, extension in extensions.items() if not extension.pauses}
-        self._observing = [one for one in extensions.values() if type(one).observe is not Extension.observe]
+        self._observing = [
+            extension for extension in extensions.values() if type(extension).observe is not Extension.observe
+        ]
 
     def _run_due(self, extensions: Mapping[str, Extension], at_end: bool) -> None:
         for name, extension in extensions.items():
@@ -120,6 +127,10 @@ class ExtensionRunner:
         outer, self.failing = self.failing, extension
         method(*arguments)
         self.failing = outer
+
+
+def _state_of(extension: Extension) -> dict[str, State]:
+    return {"extension": extension.state_dict(), "trigger": extension.trigger.state_dict()}
 
 
 def _by_unique_name(extensions: Iterable[Extension]) -> dict[str, Extension]:

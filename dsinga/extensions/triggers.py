@@ -70,7 +70,7 @@ class Trigger(ABC):
 
 
 class EverySteps(Trigger):
-    """Every ``freq`` steps, first when ``after`` steps are done (by default ``freq``); 0 is before training.
+    """Fires every ``freq`` steps, first when ``after`` steps are done (by default ``freq``); 0 is before training.
 
     That is SINGA's rule ``now``: step >= after and (step - after) % freq == 0.
     """
@@ -81,15 +81,12 @@ class EverySteps(Trigger):
         self.freq, self.after = freq, freq if after is None else after
 
     def due(self, moment: Moment) -> bool:
-        """Apply SINGA's rule."""
         return moment.step >= self.after and (moment.step - self.after) % self.freq == 0
 
     def next_step(self, step: int) -> int | None:
-        """Return the next step by the rule."""
         return self.after if step < self.after else step + self.freq - (step - self.after) % self.freq
 
     def never_due(self, train_steps: int) -> str:
-        """Return why, where the first step comes after the last one of the run."""
         if self.after <= train_steps:
             return ""
         field = "after" if self.after != self.freq else "freq"
@@ -100,15 +97,14 @@ class EverySteps(Trigger):
 
 
 class AtEnd(Trigger):
-    """Once, when training is complete: after ``train_steps``, or when an extension has ended it."""
+    """Fires once, when training is complete: after ``train_steps``, or when an extension has stopped it."""
 
     def due(self, moment: Moment) -> bool:
-        """Return whether training is complete."""
         return moment.at_end
 
 
 class EverySeconds(Trigger):
-    """At the end of the first round after every ``seconds``. Which step that is differs from run to run."""
+    """Fires after every ``seconds``, at the end of a round; at which step differs from run to run."""
 
     by_clock = True
 
@@ -119,20 +115,17 @@ class EverySeconds(Trigger):
         self._last = 0.0
 
     def due(self, moment: Moment) -> bool:
-        """Return whether so much time has passed since the last run."""
         return moment.seconds - self._last >= self.seconds
 
     def note_run(self, moment: Moment) -> None:
-        """Count from now on."""
         self._last = moment.seconds
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Count from the beginning of this run."""
         self._last = 0.0
 
 
 class OnMetric(Trigger):
-    """Whenever the metric ``monitor``, such as "val/loss", has been recorded.
+    """Fires whenever the metric ``monitor``, such as "val/loss", has been recorded.
 
     ``best`` is the best value that the extension compares it with, if it does: it is only checked here.
     """
@@ -158,20 +151,17 @@ class OnMetric(Trigger):
         return False
 
     def next_step(self, step: int) -> int | None:
-        """Return when metrics of the phase are recorded next."""
         return self._recorded.next_step(step) if self._recorded else None
 
     def bind(self, recorded: Mapping[str, Trigger]) -> None:
-        """Learn when metrics of the phase are recorded."""
         self._recorded = recorded[self.phase]
 
     def metrics(self) -> list[OnMetric]:
-        """Return this trigger."""
         return [self]
 
 
 class WhenBest(OnMetric):
-    """Whenever the metric ``monitor`` is better than ever before in the run.
+    """Fires whenever the metric ``monitor`` is better than ever before in the run.
 
     ``mode`` and ``min_delta`` are those of :class:`BestValue`.
     """
@@ -181,63 +171,51 @@ class WhenBest(OnMetric):
         self.best: BestValue = BestValue(monitor, mode, min_delta)
 
     def due(self, moment: Moment) -> bool:
-        """Return whether the metric was recorded at this step and is the best."""
         return super().due(moment) and self.best.is_improved_by(moment.metrics[self.monitor])
 
     def note_run(self, moment: Moment) -> None:
-        """Keep the value as the best one."""
         if self.monitor in moment.metrics:
             self.best.update(moment.metrics[self.monitor])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the best value."""
         return {"best": self.best.value}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take the best value."""
         self.best.value = state.get("best")
 
 
 class Either(Trigger):
-    """When any of several triggers fires."""
+    """Fires when any of several triggers does."""
 
     def __init__(self, *triggers: Trigger):
         self._triggers = triggers
         self.by_clock = any(trigger.by_clock for trigger in triggers)
 
     def due(self, moment: Moment) -> bool:
-        """Return whether one of them is due."""
         return any(trigger.due(moment) for trigger in self._triggers)
 
     def next_step(self, step: int) -> int | None:
-        """Return the earliest of their next steps."""
         return min((at for trigger in self._triggers if (at := trigger.next_step(step)) is not None), default=None)
 
     def never_due(self, train_steps: int) -> str:
-        """Return why, where none of them can fire."""
         reasons = [trigger.never_due(train_steps) for trigger in self._triggers]
         return "; ".join(reasons) if all(reasons) else ""
 
     def bind(self, recorded: Mapping[str, Trigger]) -> None:
-        """Bind each of them."""
         for trigger in self._triggers:
             trigger.bind(recorded)
 
     def metrics(self) -> list[OnMetric]:
-        """Return the parts of all of them."""
         return [part for trigger in self._triggers for part in trigger.metrics()]
 
     def note_run(self, moment: Moment) -> None:
-        """Tell each of them that is due."""
         for trigger in self._triggers:
             if trigger.due(moment):
                 trigger.note_run(moment)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return their states, by number."""
         return {str(number): trigger.state_dict() for number, trigger in enumerate(self._triggers)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Give each of them its state."""
         for number, trigger in enumerate(self._triggers):
             trigger.load_state(state.get(str(number), {}))

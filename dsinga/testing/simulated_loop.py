@@ -66,8 +66,8 @@ class SimulatedLoop(LoopView):
 
     def run(self, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
         """Run from the first step, or from a checkpoint of another run; return this object."""
-        begin = checkpoint or {"step": 0, "rows": [], "rate_factors": {}, "extensions": {}}
-        self.step, self.rows = begin["step"], list(begin["rows"])
+        begin = checkpoint or {"step": 0, "rows": [], "rate_factors": {}, "extensions": {}, "metrics": {}}
+        self.step, self.rows, self.metrics = begin["step"], [*begin["rows"]], {**begin["metrics"]}
         self.rate_factors = {int(step): factor for step, factor in begin["rate_factors"].items()}
         self._extensions.start(begin["extensions"])
         if not self.step:
@@ -98,8 +98,8 @@ class SimulatedLoop(LoopView):
     def _write_checkpoint(self, always: bool = False) -> None:
         if always or self.checkpoint_wanted or self.step % self._checkpoint_freq == 0:
             factors = {str(step): factor for step, factor in self.rate_factors.items()}
-            state = {"step": self.step, "rate_factors": factors, "extensions": self._extensions.states()}
-            data, arrays = separate_arrays(copy.deepcopy(state))
+            state = {"step": self.step, "rate_factors": factors, "metrics": self.metrics}
+            data, arrays = separate_arrays(copy.deepcopy({**state, "extensions": self._extensions.states()}))
             self.checkpoints[self.step] = insert_arrays(json.loads(json.dumps(data)), arrays) | {"rows": [*self.rows]}
         self.checkpoint_wanted = False
 
@@ -109,7 +109,7 @@ class SimulatedLoop(LoopView):
         return float(self.step)
 
     @property
-    def rate_factor(self) -> float:  # type: ignore[override]  # nobody sets it
+    def rate_factor(self) -> float:
         """The factor that holds at this step."""
         return next((self.rate_factors[s] for s in sorted(self.rate_factors, reverse=True) if s <= self.step), 1.0)
 

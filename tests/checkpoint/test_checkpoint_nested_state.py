@@ -46,6 +46,10 @@ def test_paths_of_arrays_may_collide() -> None:
     assert_equal(insert_arrays(*separate_arrays(state)), state)
 
 
+def test_numbers_of_numpy_are_plain_values() -> None:
+    assert separate_arrays({"a": np.float32(0.5), "b": np.int64(3)}) == ({"a": 0.5, "b": 3}, {})
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [

@@ -87,6 +87,26 @@ class TestFailures:
         assert_same(resumed.params, unbroken.params)
         assert rows(resumed) == rows(unbroken)
 
+    def test_its_state_is_saved(self, job: Job, threads: Client, tmp_path: Path) -> None:
+        class Counting(Breaking):
+            count = 0
+
+            def run(self, loop) -> None:
+                self.count += 1
+                super().run(loop)
+
+            def state_dict(self):
+                return {"count": np.int64(self.count)}
+
+            def load_state(self, state) -> None:
+                self.count = state.get("count", 0)
+
+        with pytest.raises(Broken):
+            train(validating(job), threads, workspace=tmp_path, extensions=[Counting("run", 6)], progress=False)
+        resumed = Counting("run", -1)
+        train(validating(job), threads, workspace=tmp_path, extensions=[resumed], resume=True, progress=False)
+        assert resumed.count == 40
+
     def test_a_users_error_names_the_extension_in_its_message(self, job: Job, threads: Client, tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             train(
