@@ -178,5 +178,5 @@ class TestSkipping:
 
     def test_graph_grain_is_refused(self, job: Job, threads: Client) -> None:
         job = with_topology(job, 2).replace(skip_bad_batches=True)
-        with pytest.raises(UserError, match="graph grain cannot skip batches; train by rounds"):
+        with pytest.raises(UserError, match="graph grain cannot skip batches; train with grain round"):
             cluster.train(job, threads, None, roots=roots(job, None), grain=find_grain("graph"))
