@@ -21,7 +21,7 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
         raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
     scheduler = client.scheduler
     if scheduler is None or client.status == "closed":
-        raise RunError("the Dask client is closed")
+        raise RunError("the Dask client is closed; create a new one")
     try:
         # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
         workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
@@ -30,7 +30,7 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 
 
-def processes(workers: Mapping[str, Mapping[str, Any]]) -> int:
+def count_processes(workers: Mapping[str, Mapping[str, Any]]) -> int:
     """Return the number of processes in which these Dask workers live."""
     return len({process(address) for address in workers})
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.cluster.dask_workers import host, processes
+from dsinga.cluster.dask_workers import count_processes, host
 from dsinga.errors import UserError
 from dsinga.job.topology import Topology
 
@@ -56,7 +56,7 @@ def place(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Place
     """
     if not workers:
         raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
-    if topology.separate and processes(workers) > 1:
+    if topology.separate and count_processes(workers) > 1:
         remaining_workers, servers = _place_servers_apart(topology, workers)
         partitions = _place_partitions(topology, remaining_workers)
     else:

@@ -9,7 +9,7 @@ import dask.config
 import dask.utils
 from distributed import Client
 
-from dsinga.cluster.dask_workers import available_workers, process, processes
+from dsinga.cluster.dask_workers import available_workers, count_processes, process
 from dsinga.cluster.devices import check_precision, choose_devices
 from dsinga.cluster.placement import Devices, Placement, place
 from dsinga.cluster.preflight import check_stores, check_user_code
@@ -47,7 +47,7 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
     """
     check(job)
     workers = available_workers(client)
-    topology = create_topology(job, len(workers), processes(workers))
+    topology = create_topology(job, len(workers), count_processes(workers))
     placement = place(topology, workers)
     opened = open_job(job, topology, roots)
     conf = job.cluster or ClusterConf()

@@ -88,7 +88,7 @@ class DeviceParams(Mapping[str, Array]):
         self._end(self._exchange.skip)
 
     def refresh(self) -> None:
-        """Forget all values of the present step and ask for them again."""
+        """Forget all values of the present step and request them again."""
         self._end(self._exchange.refresh)
 
     def wait_all(self) -> None:

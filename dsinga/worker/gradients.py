@@ -16,7 +16,7 @@ from dsinga.server import Slice
 def check_gradient(
     name: str, gradient: Array | SparseRows, shapes: Mapping[str, tuple[int, ...]], pushed: Collection[str], step: int
 ) -> None:
-    """Raise UserError unless a gradient is float32 of its param's shape, in order, and the first one of this step."""
+    """Raise UserError unless a gradient is valid: float32, of its param's shape, and the first one of this step."""
     if name not in shapes:
         raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, shapes)}")
     if name in pushed:

@@ -143,7 +143,7 @@ class _ThreadPeers:
         self._group, self._worker = group, worker
 
     def send(self, location: int, key: str, array: Any) -> None:
-        """Send an array to the worker ``location``. Raises RunError for an array to itself, or for a second one."""
+        """Send an array to the worker ``location``. Raises RunError for itself, or for a key sent before."""
         group = self._group
         with group.changed:
             if location == self._worker or (location, key) in group.sent:

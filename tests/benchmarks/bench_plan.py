@@ -25,7 +25,7 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.automatic import machine_of, process_map_of
 from dsinga.cluster.benchmark import measure
-from dsinga.cluster.dask_workers import available_workers, processes
+from dsinga.cluster.dask_workers import available_workers, count_processes
 from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.placement import Placement, place
 from dsinga.job import Job, Phase, SlicingMethod, load, loads
@@ -129,7 +129,7 @@ def predict_on_cluster(
 ) -> tuple[float, dict[str, LayerCut]]:
     """Return the milliseconds predicted by freshly measured rates, and the cuts: ``cuts``, or those of the strategy."""
     addresses = available_workers(client)
-    job_topology = topology(job, len(addresses), processes(addresses))
+    job_topology = topology(job, len(addresses), count_processes(addresses))
     placement = place(job_topology, addresses)
     links = measure_links(client, placement.partitions[0])
     arguments = (build(job), create_updater(job.updater), placement, job_topology.slicing, links, strategy, cuts)
