@@ -172,7 +172,7 @@ class TrainingLoop:
     def _pause(self, last: bool = False) -> None:
         """Run the extensions that are due while group 0 stands still, then write the checkpoint that one has asked for.
 
-        Where one has stopped training, the checkpoint waits for the pause after which none follows.
+        If an extension has stopped training, the checkpoint is written at the last pause.
         """
         view, started = self.view, time.perf_counter()
         view.paused = True

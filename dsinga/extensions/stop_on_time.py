@@ -11,18 +11,9 @@ from dsinga.extensions.triggers import AtEnd
 from dsinga.registry import register
 from dsinga.training import Metrics
 
-UNITS = {
-    "s": 1,
-    "sec": 1,
-    "second": 1,
-    "m": 60,
-    "min": 60,
-    "minute": 60,
-    "h": 3600,
-    "hour": 3600,
-    "d": 86400,
-    "day": 86400,
-}
+LETTERS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+WORDS = {"sec": 1, "second": 1, "min": 60, "minute": 60, "hour": 3600, "day": 86400}
+UNITS = LETTERS | WORDS | {f"{word}s": seconds for word, seconds in WORDS.items()}
 PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 # Time that is left unused beyond what rounds and checkpoints took so far: a share of all the time, and a maximum.
 MARGIN_SHARE, MARGIN_SECONDS = 0.05, 30.0
@@ -70,7 +61,6 @@ def _sum_parts(text: str) -> float:
     except ValueError:
         pass
     parts = PART.findall(text.lower())
-    units = [unit if unit in UNITS else unit.removesuffix("s") for _, unit in parts]
-    if PART.sub("", text.lower()) or not all(unit in UNITS for unit in units):
+    if PART.sub("", text.lower()) or not all(unit in UNITS for _, unit in parts):
         return 0.0
-    return sum(float(number) * UNITS[unit] for (number, _), unit in zip(parts, units, strict=True))
+    return sum(float(number) * UNITS[unit] for number, unit in parts)

@@ -13,7 +13,7 @@ from dsinga.ops.types import Array
 
 
 class NumpyNormalisation(Ops):
-    """Normalisation across channels, of each channel, and of rows."""
+    """Local response, batch and layer normalisation."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         rows = to_rows(x)

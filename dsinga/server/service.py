@@ -18,7 +18,7 @@ NO_GRADIENT = np.empty(0, np.float32)  # the gradient of each slice in a skipped
 
 
 class PendingAnswer:
-    """A future of the arrays of an answer: ``finish`` of the result of a shard's ``future``."""
+    """The arrays of an answer that comes later: ``finish`` makes them from the result of the shard's ``future``."""
 
     def __init__(self, shard: Shard, future: Future[Any], finish: Callable[[Any], Any]):
         self._shard, self._future, self._finish = shard, future, finish

@@ -74,7 +74,7 @@ def _join_copies(reports: Reports) -> Reports:
 
 
 def _total(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    """Return the sum of two means as (sum, count) with the count of ``first``, so that parts of a batch add up."""
+    """Add the mean of ``second`` to that of ``first``; return it as (sum, count) with the count of ``first``."""
     return first[0] + (second[0] * first[1] / second[1] if second[1] else 0.0), first[1]
 
 

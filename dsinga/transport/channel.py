@@ -99,7 +99,7 @@ class Channel:
     def receive(self) -> ChannelMessage | None:
         """Return the next message, waiting for it; None for a packet that needs no action.
 
-        Raises OSError where the other end is gone, or sends anything else than messages.
+        Raises OSError where the other end is gone, or sends something that is not a message.
         """
         packet, fds, _, _ = socket.recv_fds(self._socket, 2 * PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         if not packet:

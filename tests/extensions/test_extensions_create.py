@@ -164,7 +164,7 @@ def test_times_are_read(time, seconds: float) -> None:
     assert StopOnTime(time)._seconds == seconds
 
 
-@pytest.mark.parametrize("time", ["", "h", "2 weeks", "-1", "1h x", 0, float("nan")])
+@pytest.mark.parametrize("time", ["", "h", "2 weeks", "-1", "1h x", "500 ms", "2hs", 0, float("nan")])
 def test_what_is_no_time_is_refused(time) -> None:
     with pytest.raises(UserError, match="is no time to stop after"):
         StopOnTime(time)
