@@ -52,7 +52,8 @@ class ActorReply:
 
     def result(self, timeout: float | None = None) -> Items:
         """Return the arrays. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
-        answer = self._future.result(timeout)
+        # A wait of 0 seconds for Dask's future times out even where it is done.
+        answer = self._future.result(None if self._future.done() else timeout)
         (length,) = TAIL.unpack(answer[-TAIL.size :])
         layouts = unpack(answer[-TAIL.size - length : -TAIL.size].tobytes())
         return split(layouts, answer)

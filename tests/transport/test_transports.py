@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Iterator
@@ -126,6 +127,15 @@ class TestTransport:
             wait_for(reply, 0.1, "an echo")
         with pytest.raises(RunError, match="the run has ended"):
             wait_for(reply, 100, "an echo", lambda: "the run has ended")
+
+    def test_a_reply_that_is_done_is_read_without_waiting(self, transport: Transport) -> None:
+        reply = transport.call("double", (), [np.ones(2)])
+        deadline = time.monotonic() + WAIT
+        while not reply.done():
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.001)
+        (answer,) = reply.result(0)
+        np.testing.assert_array_equal(answer, [2, 2])
 
     def test_a_later_answer_comes(self, transport: Transport, service: EchoService) -> None:
         reply = transport.call("later")
