@@ -15,6 +15,8 @@ from dsinga.server.messages import Push
 from dsinga.server.shard import Shard
 
 NO_GRADIENT = np.empty(0, np.float32)  # the gradient of each slice in a skipped step
+# The methods that may be called: each is the method of ShardService with an underscore before its name.
+METHODS = frozenset({"pull", "push", "push_pull", "collective", "receive"})
 
 
 class PendingAnswer:
@@ -55,20 +57,13 @@ class ShardService:
     def __init__(self, shard: Shard, sizes: Mapping[int, int], codec: Codec | None = None):
         self.shard = shard
         self._sizes, self._codec = sizes, codec
-        self._methods: dict[str, Callable[..., Any]] = {
-            "pull": self._pull,
-            "push": self._push,
-            "push_pull": self._push_pull,
-            "collective": self._collective,
-            "receive": self._receive,
-        }
         self.on_close: list[Callable[[str], None]] = []  # called with the reason
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Array | SparseRows]) -> Any:
         """Call a method of the shard. Raises RunError for an unknown method, and what the shard raises."""
-        if method not in self._methods:
+        if method not in METHODS:
             raise RunError(f"a server has no method {method!r}")
-        return self._methods[method](items, *fields)
+        return getattr(self, f"_{method}")(items, *fields)
 
     def close(self, message: str) -> None:
         """Close the shard."""
@@ -87,11 +82,13 @@ class ShardService:
         return PendingAnswer(self.shard, self.shard.pull(ids, version, group), finish)
 
     def _push(self, items: Sequence[Array | SparseRows], push: Sequence[Any], ids: Sequence[int]) -> None:
-        identity = Push(*push)
-        if identity.skip:
-            self.shard.push(identity, dict.fromkeys(ids, NO_GRADIENT))
+        self._add(Push(*push), items, ids)
+
+    def _add(self, push: Push, items: Sequence[Array | SparseRows], ids: Sequence[int]) -> None:
+        if push.skip:
+            self.shard.push(push, dict.fromkeys(ids, NO_GRADIENT))
         else:
-            self.shard.push(identity, {id: self._decoded(id, item) for id, item in zip(ids, items, strict=True)})
+            self.shard.push(push, {id: self._decoded(id, item) for id, item in zip(ids, items, strict=True)})
 
     def _decoded(self, id: int, gradient: Any) -> Any:
         if self._codec is None or gradient.dtype != np.uint8:
@@ -101,8 +98,8 @@ class ShardService:
     def _push_pull(
         self, items: Sequence[Any], push: Sequence[Any], ids: Sequence[int], since: Sequence[tuple[int, int]] = ()
     ) -> PendingAnswer:
-        self._push(items, push, ids)
         identity = Push(*push)
+        self._add(identity, items, ids)
         return self._pull((), ids, identity.step + 1, identity.group, since)
 
     def _collective(

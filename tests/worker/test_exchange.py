@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -484,6 +485,18 @@ def test_a_released_server_actor_is_not_found() -> None:
     gc.collect()
     assert find_service(key.name) is None
     assert waiting.done()
+
+
+def test_a_service_goes_with_its_last_reference() -> None:
+    """And its shard with it: the values of an ended run do not wait for the garbage collector."""
+    service = ShardService(Shard([], create_updater(plain_sgd())), {})
+    gone = weakref.ref(service.shard)
+    gc.disable()
+    try:
+        del service
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_method_that_a_server_lacks_is_refused() -> None:
