@@ -12,7 +12,7 @@ import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.transport.interface import Items, Pending, Service
-from dsinga.transport.message import aligned, flatten, pack, restore, sizes, unpack
+from dsinga.transport.message import aligned, aligned_size, copy_into, flatten, pack, restore, sizes, unpack
 
 # Bytes of arrays up to which a call is handled on the event loop of the Dask worker; larger ones would delay its
 # heartbeats, and are handled in a thread.
@@ -119,11 +119,8 @@ def join(items: Items) -> tuple[list[Any], np.ndarray]:
         return layouts, np.empty(0, np.uint8)
     if len(arrays) == 1:
         return layouts, arrays[0].view(np.uint8)
-    payload = np.empty(sum(aligned(array.nbytes) for array in arrays), np.uint8)
-    at = 0
-    for array in arrays:
-        payload[at : at + array.nbytes] = array.view(np.uint8)
-        at += aligned(array.nbytes)
+    payload = np.empty(aligned_size(arrays), np.uint8)
+    copy_into(payload, arrays)
     return layouts, payload
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.transport.interface import Items
-from dsinga.transport.message import aligned, flatten, pack, restore, sizes, unpack
+from dsinga.transport.message import aligned, aligned_size, copy_into, flatten, pack, restore, sizes, unpack
 from dsinga.transport.shared_buffer import BufferPool, SharedBuffer
 
 # Bytes up to which an array is sent through the socket; larger ones are copied into shared memory.
@@ -73,23 +73,18 @@ class Channel:
                 places.append(array.tobytes())
             else:
                 places.append(end)
-                large.append(array.view(np.uint8))
+                large.append(array)
                 end += aligned(array.nbytes)
-        body = pack([values, layouts, places])
+        body, body_length = pack([values, layouts, places]), 0
         if len(body) > PACKET_BYTES:
             large.append(np.frombuffer(body, np.uint8))
+            body, body_length = b"", len(body)
         if not large:
             self._socket.send(HEAD.pack(MESSAGE, 0, 0, 0, 0) + body)
             return
-        number, parcel = self._pool.take(end + len(body))
-        at = 0
-        for array in large:
-            parcel.array[at : at + array.nbytes] = array
-            at += aligned(array.nbytes)
-        if len(body) > PACKET_BYTES:
-            packet = HEAD.pack(MESSAGE, number, parcel.size, end, len(body))
-        else:
-            packet = HEAD.pack(MESSAGE, number, parcel.size, 0, 0) + body
+        number, parcel = self._pool.take(aligned_size(large))
+        copy_into(parcel.array, large)
+        packet = HEAD.pack(MESSAGE, number, parcel.size, end if body_length else 0, body_length) + body
         if parcel.fd >= 0:
             socket.send_fds(self._socket, [packet], [parcel.fd])
             parcel.close()  # only the other end needs the descriptor

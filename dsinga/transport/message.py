@@ -71,6 +71,19 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+def aligned_size(arrays: Sequence[np.ndarray]) -> int:
+    """Return the bytes of memory that :func:`copy_into` needs."""
+    return sum(aligned(array.nbytes) for array in arrays)
+
+
+def copy_into(memory: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
+    """Copy 1-d arrays into ``memory``, uint8, one behind the other, each at the begin of a cache line."""
+    at = 0
+    for array in arrays:
+        memory[at : at + array.nbytes] = array.view(np.uint8)
+        at += aligned(array.nbytes)
+
+
 def pack(value: Any) -> bytes:
     """Serialise plain values."""
     packed: bytes = msgpack.packb(value)

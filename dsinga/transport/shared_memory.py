@@ -189,11 +189,11 @@ class SharedMemoryServer:
         """Handle a client's next message; return False if the client is gone."""
         try:
             message = channel.receive()
-        except OSError:
+            if message is None:
+                return True
+            number, method, fields = message.values
+        except (OSError, TypeError, ValueError):  # the client is gone, or what it sent is no call
             return False
-        if message is None:
-            return True
-        number, method, fields = message.values
         try:
             answer = self._service.handle(method, fields, message.items)
         except RunError as error:

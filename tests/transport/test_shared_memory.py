@@ -167,6 +167,8 @@ EXPLOIT = pickle.dumps(Path("/"), protocol=5)
         HEAD.pack(MESSAGE, 0, 0, 0, 0) + pack([[1, "echo", []], [["<f4", [10], [0]]], [b"1"]]),
         HEAD.pack(MESSAGE, 0, 1 << 40, 0, 0) + pack([[1, "echo", []], [["<f4", [10], [0]]], [0]]),
         HEAD.pack(1, 99, 0, 0, 0),
+        HEAD.pack(MESSAGE, 0, 0, 0, 0) + pack([5, [], []]),
+        HEAD.pack(MESSAGE, 0, 0, 0, 0) + pack([[1, "echo"], [], []]),
     ],
 )
 def test_a_packet_that_is_no_message_ends_its_connection_only(
