@@ -20,6 +20,7 @@ from dsinga.extensions.checks import ASKED_BY, PHASES
 from dsinga.job import Phase
 from dsinga.training import Metrics, add_metrics, name_metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
+from dsinga.training.updater import factor_at
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class TrainingView(LoopView):
 
     @property
     def rate_factor(self) -> float:
-        return next((self.rate_factors[s] for s in sorted(self.rate_factors, reverse=True) if s <= self.step), 1.0)
+        return factor_at(sorted(self.rate_factors.items()), self.step)
 
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
         self._check_paused("evaluate")

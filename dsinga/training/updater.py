@@ -48,6 +48,11 @@ def create_updater(conf: UpdaterConf) -> Updater:
     return updater
 
 
+def factor_at(factors: Sequence[tuple[int, float]], step: int) -> float:
+    """Return the factor that holds at ``step``, of (from which step on, factor) in rising order; 1 before the first."""
+    return next((factor for start, factor in reversed(factors) if start <= step), 1.0)
+
+
 class Updater(ABC):
     """Changes params by gradients, element by element; has no state itself, so that threads can share it.
 
@@ -73,7 +78,7 @@ class Updater(ABC):
     def rate_at(self, step: int) -> float:
         """Return the learning rate at ``step``: the schedule's, times the factor that holds then."""
         rate = float(self.rate(step))  # a numpy float64 of a user's schedule would make blocks float64
-        return next((rate * factor for start, factor in reversed(self._rate_factors) if start <= step), rate)
+        return rate * factor_at(self._rate_factors, step)
 
     def create_state(self, size: int) -> dict[str, np.ndarray]:
         """Return the initial state for ``size`` elements: float32 zeros, by slot."""
