@@ -19,7 +19,7 @@ from dsinga.data import write_csv, write_store
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Context, Records, Rows
-from dsinga.net import NeuralNet, create_net
+from dsinga.net import NeuralNet, create_net, without_labels
 from dsinga.ops import Array, Ops
 from dsinga.registry import nearest
 from dsinga.training import Metrics, add_metrics, check_params, forward
@@ -63,9 +63,10 @@ def predict(
 ) -> Iterator[Records]:
     """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
 
-    Labels are (rows,). Raises UserError for an unknown layer, and for what is wrong with the job, stores or params.
+    Labels are (rows,). Where records have no labels, layers that need some are left out of the net.
+    Raises UserError for an unknown layer, and for what is wrong with the job, stores or params.
     """
-    net, reader = _open(job, params, phase, roots)
+    net, reader = _open(job, params, phase, roots, layer)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
         raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, names)}")
@@ -73,11 +74,17 @@ def predict(
         yield features[layer]
 
 
-def _open(job: Job, params: Arrays, phase: Phase, roots: Sequence[str]) -> tuple[NeuralNet, BatchReader]:
-    """Return the net and the batch reader of a phase, when job and params have been checked."""
+def _open(
+    job: Job, params: Arrays, phase: Phase, roots: Sequence[str], layer: str | None = None
+) -> tuple[NeuralNet, BatchReader]:
+    """Return the net and the batch reader of a phase, when job and params have been checked.
+
+    With a ``layer``, the net may lack layers that this layer does not need.
+    """
     check(job, [phase])
     reader = open_batch_reader(job, phase, 1, roots)
-    net = create_net(job.neuralnet, phase, reader.infos)
+    conf = without_labels(job.neuralnet, phase, reader.infos, layer) if layer else job.neuralnet
+    net = create_net(conf, phase, reader.infos)
     check_params(net, params)
     return net, reader
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga.data.auto_import import open_store
 from dsinga.data.csv_writer import write_csv
 from dsinga.data.mean_file import read_mean
+from dsinga.data.open_records import open_records
 from dsinga.data.paths import resolve
 from dsinga.data.prefetch import Prefetch
 from dsinga.data.sampler import Sampler
@@ -28,6 +29,7 @@ __all__ = [
     "Windows",
     "describe",
     "import_records",
+    "open_records",
     "open_store",
     "open_text",
     "read_mean",

@@ -91,6 +91,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
             raise error_in(layer, message, f"low: {message.low} is above high: {message.high}", "low")
         elif isinstance(message, LayerConf):
             check_layer(message)
+            check_path(message, phases)
         elif isinstance(message, ExtensionConf):
             check_extension(message)
     check_cluster(job)
@@ -168,8 +169,6 @@ def check_layer(layer: LayerConf) -> None:
     if layer.include and layer.exclude:
         raise error_in(layer, layer, "has both include and exclude; leave exclude out", "exclude")
     store = layer.store_conf
-    if store is not None and not store.path:
-        raise error_in(layer, store, 'store_conf needs a path: "..."')
     if store is not None and not store.batchsize and layer.type in (LayerType.kRecordInput, LayerType.kCSVInput):
         raise error_in(layer, store, "store_conf needs a batchsize, as in batchsize: 64")
     if store is not None and store.std_value == 0:
@@ -180,6 +179,15 @@ def check_layer(layer: LayerConf) -> None:
         count = len(getattr(layer, field))
         if count not in (0, len(layer.srclayers)):
             raise error_in(layer, layer, f"{field} has {count} values for {len(layer.srclayers)} srclayers", field)
+
+
+def check_path(layer: LayerConf, phases: Sequence[Phase]) -> None:
+    """Raise JobError for a store_conf without a path or an array, in a layer that belongs to one of ``phases``."""
+    store = layer.store_conf
+    if store is None or store.path or store.records is not None:
+        return
+    if any(layer.in_phase(phase) for phase in phases):
+        raise error_in(layer, store, 'store_conf needs a path: "...", or in Python data=, the arrays of the phase')
 
 
 def check_fixed_steps(conf: FixedStepConf) -> None:

@@ -11,6 +11,7 @@ from dsinga.net.param import Param
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import ParamPart, PartitionedNet, join_params, split_params
 from dsinga.net.strategy import choose_cuts
+from dsinga.net.unlabelled import without_labels
 
 __all__ = [
     "Edge",
@@ -36,4 +37,5 @@ __all__ = [
     "partition",
     "split_params",
     "to_svg",
+    "without_labels",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsinga.data import RecordStore, Sampler, Windows, open_store, open_text, read_mean
-from dsinga.job import Job, LayerConf, LayerType, Phase
+from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, cut_evenly, input_layers
 from dsinga.net.layer_classes import layer_class
@@ -96,7 +96,9 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
 
 
 def _with_store(layer: LayerConf) -> LayerConf:
-    """Return the layer with the store_conf that its class derives from its configuration."""
+    """Return the layer with the store_conf that its class derives from its configuration, or that has its records."""
+    if layer.store_conf is not None and layer.store_conf.records is not None:
+        return layer
     conf = layer_class(layer).reads(layer)
     return layer if conf is layer.store_conf else layer.replace(store_conf=conf)
 
@@ -109,11 +111,21 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
             raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
         store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
         return store, _info(store, legacy.batchsize)
-    if not conf.path:
-        raise conf.error(f"layer {layer.name!r}: store_conf needs a path")
     if not conf.batchsize:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
-    store = open_store(
+    store = _open_records(layer, conf, roots)
+    mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
+    std = read_mean(conf.std_file, roots) if conf.std_file else None
+    return store, _info(store, sum(conf.batchsize), mean, std)
+
+
+def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordStore:
+    """Return the array that is bound to the layer, or open the store of its path."""
+    if conf.records is not None:
+        return conf.records
+    if not conf.path:
+        raise conf.error(f"layer {layer.name!r}: store_conf needs a path, or in Python data=, the arrays of the phase")
+    return open_store(
         conf.path,
         backend=conf.backend,
         roots=roots,
@@ -122,9 +134,6 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
         shape=conf.shape,
         encoded=conf.encoded,
     )
-    mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
-    std = read_mean(conf.std_file, roots) if conf.std_file else None
-    return store, _info(store, sum(conf.batchsize), mean, std)
 
 
 def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Windows, RecordInfo]:

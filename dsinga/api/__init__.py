@@ -1,0 +1,24 @@
+"""The Python API: train, evaluate, predict and plan, on a given Dask cluster or in this process."""
+
+from dsinga.api.inference import evaluate, generate, predict, predict_batches, predict_with_labels
+from dsinga.api.jobs import roots, wanted_workers, with_workers
+from dsinga.api.planning import build_net, partition_net, plan
+from dsinga.api.training import Result, train
+from dsinga.worker.bind_records import PHASES
+
+__all__ = [
+    "PHASES",
+    "Result",
+    "build_net",
+    "evaluate",
+    "generate",
+    "partition_net",
+    "plan",
+    "predict",
+    "predict_batches",
+    "predict_with_labels",
+    "roots",
+    "train",
+    "wanted_workers",
+    "with_workers",
+]

@@ -1,0 +1,83 @@
+"""Looking at a job without running it: its net, whole or partitioned, and what each partitioning costs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from dsinga import cluster
+from dsinga.api.jobs import open_job, roots, with_workers
+from dsinga.job import Job, Phase
+from dsinga.net import NeuralNet, PartitionedNet
+from dsinga.worker.bind_records import find_phase
+
+if TYPE_CHECKING:
+    from dsinga.planner.plan import Plan
+
+
+def build_net(
+    job: Job | str | os.PathLike[str], phase: str = "train", *, data: Any = None, data_root: str | None = None
+) -> NeuralNet:
+    """Return the net of a phase, without training: its layers, shapes and params.
+
+    ``data`` are arrays that the phase's input layer reads in place of its store; see :func:`dsinga.train`. Raises
+    UserError for bad input.
+    """
+    each = find_phase(phase)
+    job = open_job(job, data, each, data_root)
+    return cluster.build_net(job, each, roots(job, data_root))
+
+
+def partition_net(
+    job: Job | str | os.PathLike[str],
+    workers: int,
+    phase: str = "train",
+    *,
+    data: Any = None,
+    data_root: str | None = None,
+) -> PartitionedNet:
+    """Return the net of a phase, cut for ``workers`` workers of a group, without training.
+
+    In a notebook it is drawn with a colour for each worker. ``partition: auto`` is ignored, because its choice depends
+    on the cluster; see :func:`plan`. ``data`` are arrays in place of stores, as in :func:`dsinga.train`. Raises
+    UserError for bad input.
+    """
+    each = find_phase(phase)
+    job = with_workers(open_job(job, data, each, data_root), workers)
+    return cluster.build_partitioned_net(job, each, workers, roots(job, data_root))
+
+
+def plan(
+    job: Job | str | os.PathLike[str],
+    *,
+    data: Any = None,
+    workers: int | None = None,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    data_root: str | None = None,
+) -> Plan:
+    """Predict the time of an iteration for each way to partition the net of a job.
+
+    Layers are timed on this machine once and cached (dask config ``dsinga.cache``).
+
+    Args:
+        job: a Job, or the path of a job file. Its stores may be missing if it gives the shapes of their records.
+        data: arrays that the input layer of phase "train" reads in place of its store; see :func:`dsinga.train`.
+        workers: the number of workers of the worker group, which need not exist; by default the job's, else one for
+            each core of this machine.
+        bandwidth: that of the network between machines, such as "1Gbit" or "100MB/s".
+        latency: that of the network between machines, such as "0.1ms". With a bandwidth or a latency, workers are on
+            machines like this one; without, on this machine as far as it has cores.
+        data_root: where relative paths of the job are looked up last.
+
+    Raises UserError for bad input.
+    """
+    import dask.config
+    from dask.system import CPU_COUNT
+
+    from dsinga.planner.network import parse_network
+    from dsinga.planner.pricing import make_plan
+
+    job = open_job(job, data, Phase.kTrain, data_root)
+    network, cache = parse_network(bandwidth, latency), dask.config.get("dsinga.cache", None)
+    return make_plan(job, CPU_COUNT, workers=workers, network=network, roots=roots(job, data_root), cache=cache)

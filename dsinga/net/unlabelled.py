@@ -1,0 +1,30 @@
+"""The part of a net that needs no labels, for records that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dsinga.job import NetConf, Phase
+from dsinga.layers.context import RecordInfo
+from dsinga.net.build import filter_layers
+from dsinga.net.layer_classes import layer_class
+
+
+def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
+    """Return the net without the layers that take labels from records without labels, and those that follow them.
+
+    ``records`` describes the records of each input layer of ``phase``. The net is returned as it is where it needs no
+    such labels, and where ``layer`` would be left out.
+    """
+    removed: set[str] = set()
+    layers = filter_layers(conf, phase)
+    for each in layers:
+        source = layer_class(each).label_source
+        labelled = each.srclayers[source] if source is not None and source < len(each.srclayers) else ""
+        if labelled in records and not records[labelled].has_labels:
+            removed.add(each.name)
+    while followers := {each.name for each in layers if removed.intersection(each.srclayers)} - removed:
+        removed |= followers
+    if not removed or layer in removed:
+        return conf
+    return conf.replace(layer=[each for each in layers if each.name not in removed])
