@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.jobs import open_job, roots, wanted_workers, with_workers
+from dsinga.checkpoint import read_params
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
 from dsinga.monitor import History, RunMonitor
@@ -73,6 +74,7 @@ def train(
     progress: bool = True,
     grain: str = "round",
     extensions: Sequence[ExtensionLike] = (),
+    params: Arrays | str | os.PathLike[str] | None = None,
 ) -> Result:
     """Train a job and return the result.
 
@@ -93,6 +95,8 @@ def train(
             slower, with the same results.
         extensions: what the training loop does besides training, after the extensions that the job names: objects of
             ``dsinga.extensions``, and functions that are called as ``function(step, metrics)`` for each row of metrics.
+        params: arrays by name, or the path of a checkpoint, to start from in place of initial values; params that the
+            net does not have are left out.
 
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
@@ -116,6 +120,7 @@ def train(
             resume=resume,
             grain=cluster.find_grain(grain),
             extensions=extensions,
+            params=read_params(params) if isinstance(params, (str, os.PathLike)) else params,
         )
         for sentence in (outcome.stopped, *outcome.remarks):
             if sentence:

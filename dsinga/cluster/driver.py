@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from distributed import Client
 
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
@@ -49,12 +50,13 @@ def train(
     resume: bool = False,
     grain: Grain = ROUNDS,
     extensions: Sequence[ExtensionLike] = (),
+    params: Mapping[str, np.ndarray] | None = None,
 ) -> Outcome:
     """Train ``job`` on the cluster of ``client`` from its first step, or from the last checkpoint if ``resume``.
 
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
     and the params are not the same bits as those of a run that was never cut. ``extensions`` run besides those that the
-    job names.
+    job names. ``params`` replace initial values, by name; params that the net does not have are left out.
 
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
     a loss is no longer finite, and what an extension raises.
@@ -65,7 +67,7 @@ def train(
     all_extensions = create_extensions(job, extensions)
     nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
     check_extensions(all_extensions, job, nets)
-    begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots)
+    begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots, params or {})
     observer.begin(begin.step)
     run = ClusterRun(client, prepared.config, prepared.placement)
     loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started)
@@ -91,12 +93,19 @@ def train(
     return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, loop.view.remarks)
 
 
-def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str]) -> Checkpoint:
+def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str], params: Mapping[str, np.ndarray]) -> Checkpoint:
     values = initial_values(prepared.net.params, job.seed)
     if job.checkpoint_path:
         shapes = {name: array.shape for name, array in values.items()}
         states = [name for name, param in prepared.net.params.items() if param.spec.by_rows]  # of another run's batches
         values.update(port(shapes, job.checkpoint_path, roots, without=states))
+    for name in values.keys() & params.keys():
+        if params[name].shape != values[name].shape:
+            raise UserError(
+                f"the param {name!r} to start from has the shape {params[name].shape}, that of the net "
+                f"{values[name].shape}; leave it out, or change the layer"
+            )
+        values[name] = np.ascontiguousarray(params[name], np.float32)
     return Checkpoint(0, values, {}, {})
 
 

@@ -22,6 +22,18 @@ def to_text(job: Job) -> str:
     return "".join(f"{line}\n" for line in lines(message_fields(job)))
 
 
+def _job_text(job: Job) -> str:
+    """Return the text of a job for ``print``, or its repr where the format cannot express a value."""
+    try:
+        return to_text(job).rstrip("\n")
+    except JobError:
+        return repr(job)
+
+
+# Set here because the schema must not import this file.
+Job.__str__ = _job_text  # type: ignore[assignment, method-assign]
+
+
 def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the fields as in the text: extensions have names in brackets."""
     for name, value in set_fields(message).items():

@@ -22,6 +22,7 @@ class History(Sequence[Row]):
     ``history[:, "loss"]``          a list of the losses of all rows that have one
     ``history[:, ("step", "loss")]``  a list of pairs, for all rows that have both
     ``history.phase("test")``       the rows of one phase, a History
+    ``history.history["val_loss"]``  a list of the losses of all validations, by the names of Keras
     ==============================  ==============================================================
 
     In a notebook it is displayed as curves. ``remarks`` are sentences about the run, such as why it stopped early.
@@ -38,6 +39,17 @@ class History(Sequence[Row]):
     def phase(self, name: str) -> History:
         """Return the rows of the phase ``name``, a History."""
         return History(row for row in self._rows if row.get("phase") == name)
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """The values of each metric in the order of the rows, by the names of Keras, such as "loss" and "val_loss"."""
+        values: dict[str, list[Any]] = {}
+        for row in self._rows:
+            prefix = "" if row.get("phase") == "train" else f"{row.get('phase')}_"
+            for name, value in row.items():
+                if name not in ("step", "phase", "time"):
+                    values.setdefault(prefix + name, []).append(value)
+        return values
 
     @property
     def columns(self) -> tuple[str, ...]:

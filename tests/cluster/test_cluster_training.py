@@ -156,3 +156,14 @@ def test_lasting_state_that_an_algorithm_does_not_push_stays(job: Job, threads: 
         for name in lasting:
             expected = 0.0 if "mean" in name else 1.0
             np.testing.assert_allclose(params[name], expected, atol=1e-6)
+
+
+def test_training_starts_from_given_params(job: Job, threads: Client) -> None:
+    job = with_topology(job.replace(train_steps=5), 1)
+    first = train(job, threads, progress=False).params
+    frozen = job.replace(updater=job.updater.replace(learning_rate={"base_lr": 0.0, "type": "kFixed"}))
+    again = train(frozen, threads, params={**first, "unknown": first["w1"]}, progress=False).params
+    trained = {name for name in first if name not in ("norm_mean", "norm_variance")}
+    assert_same({name: again[name] for name in trained}, {name: first[name] for name in trained})
+    with pytest.raises(UserError, match=r"the param 'w1' to start from has the shape \(3,\), that of the net \(8, 9\)"):
+        train(job, threads, params={"w1": first["w2"][0, :3]}, progress=False)

@@ -107,3 +107,14 @@ def test_the_text_is_what_a_person_would_write():
 def test_an_extension_that_the_format_cannot_express_is_refused(value):
     with pytest.raises(JobError, match="cannot hold"):
         to_text(Job(extensions={"mine": value}))
+
+
+def test_print_shows_the_job_file():
+    job = Job(name="small", net={"layer": [{"name": "act", "type": "kReLU"}]})
+    assert str(job) == to_text(job).rstrip("\n") == 'name: "small"\nneuralnet { layer { name: "act" type: kReLU } }'
+    assert repr(job).startswith("Job(name='small', neuralnet=")
+
+
+def test_print_shows_a_job_that_the_format_cannot_express():
+    job = Job(extensions={"mine": {"value": None}})
+    assert str(job) == repr(job)
