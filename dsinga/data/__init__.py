@@ -8,6 +8,7 @@ from dsinga.data.mean_file import read_mean
 from dsinga.data.open_records import open_records
 from dsinga.data.paths import resolve
 from dsinga.data.prefetch import Prefetch
+from dsinga.data.record_source import Column, RecordSource
 from dsinga.data.sampler import Sampler
 from dsinga.data.store import RecordStore
 from dsinga.data.store_info import describe
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 __all__ = [
     "KINDS",
     "Batch",
+    "Column",
     "Prefetch",
     "Record",
+    "RecordSource",
     "RecordStore",
     "Sampler",
     "StoreContents",

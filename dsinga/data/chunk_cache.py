@@ -6,12 +6,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from dsinga.errors import RunError
 
-LIMIT_BYTES = 128 << 20  # twice the chunks that one sampler mixes, at their largest
+LIMIT_BYTES = 128 << 20  # twice the chunks that one sampler mixes, at their largest in a record store
+MIXED_BLOCKS = 10  # the 8 blocks that a sampler mixes, the next one, and one of the labels
 TIMEOUT_SECONDS = 300.0
 
 
@@ -19,10 +22,22 @@ class ChunkCache:
     """A least-recently-used cache of at most ``limit`` bytes; a chunk is decoded once, even for concurrent readers."""
 
     def __init__(self, limit: int = LIMIT_BYTES):
-        self.limit = limit
+        self._limit = limit
+        self._reserved: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._bytes = 0
         self._entries: OrderedDict[Hashable, Future[np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
+
+    @property
+    def limit(self) -> int:
+        """Bytes that the cache may keep: more than the default while a source with large blocks is in use."""
+        return max([self._limit, *self._reserved.values()])
+
+    def reserve(self, source: Any, block_bytes: int) -> None:
+        """Make room for the blocks of ``block_bytes`` that are mixed in training, as long as ``source`` exists."""
+        if MIXED_BLOCKS * block_bytes > self._limit:
+            with self._lock:
+                self._reserved[source] = MIXED_BLOCKS * block_bytes
 
     def get(self, key: Hashable, load: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the chunk ``key``, read-only; call ``load`` if it is not cached and no other thread is loading it.
@@ -61,8 +76,9 @@ class ChunkCache:
 
     def _evict(self) -> None:
         """Drop the least recently used chunks until the rest fit; a reader that uses one keeps it alive."""
+        limit = self.limit
         for key in list(self._entries):
-            if self._bytes <= self.limit:
+            if self._bytes <= limit:
                 return
             if self._entries[key].done():
                 self._bytes -= self._entries.pop(key).result().nbytes

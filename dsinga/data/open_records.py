@@ -1,4 +1,4 @@
-"""Opening whatever has records: a path or URL, or a source of records."""
+"""Opening records from whatever a person has: a path, a URL, a source of records."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.data.auto_import import open_store
+from dsinga.data.record_source import RecordSource
 from dsinga.errors import UserError
 
 
-def open_records(source: Any, roots: Sequence[str] = ()) -> Any:
-    """Return the source of records for ``source``: a path or URL of a store, or a source of records as it is."""
+def open_records(source: Any, roots: Sequence[str] = ()) -> RecordSource:
+    """Return the source of records for ``source``: a path or URL of a store, or a source of records as it is.
+
+    A relative path is looked up in the working directory, then under ``roots``. Raises UserError if ``source`` is of
+    another type, or cannot be read.
+    """
+    if isinstance(source, RecordSource):
+        return source
     if isinstance(source, (str, os.PathLike)):
         return open_store(source, roots=roots)
-    if hasattr(source, "read") and hasattr(source, "block"):
-        return source
-    raise UserError(f"records cannot be read from a {type(source).__name__}")
+    raise UserError(f"records cannot be read from a {type(source).__name__}; give the path or URL of a store")

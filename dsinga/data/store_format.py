@@ -17,6 +17,7 @@ VERSION = 1
 LABEL_ROWS = 65536
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
+SMALL_BYTES = 128 << 20  # a source of at most so many bytes has the blocks of a record store, whatever its chunks
 MIN_CHUNK_ROWS = 32
 DTYPES = ("uint8", "int32", "float32")
 
@@ -30,3 +31,25 @@ def chunk_rows(record_bytes: int) -> int:
     record_bytes = max(record_bytes, 1)
     min_rows = min(MIN_CHUNK_ROWS, max(MAX_CHUNK_BYTES // record_bytes, 1))
     return min(max(CHUNK_BYTES // record_bytes, min_rows), LABEL_ROWS)
+
+
+def shared_block_rows(length: int, record_bytes: int, chunk: int) -> int:
+    """Return the rows of as many chunks as have a MiB together, at least one and at most all."""
+    return chunk * max(1, min(CHUNK_BYTES // max(chunk * record_bytes, 1), -(-length // chunk)))
+
+
+def block_rows(length: int, record_bytes: int, chunk: int | None = None) -> int:
+    """Return the rows that are read and shuffled together, for any source that is not a record store.
+
+    They are those of the record store that has the same records, so that training gives the same bits, except where
+    the source's chunks are larger and all records exceed 128 MiB: then a block is a chunk, which is decoded as a whole.
+
+    Args:
+        length: number of records.
+        record_bytes: bytes of one record, in the dtype of a record store.
+        chunk: rows of one chunk of the source; None if rows can be read alone, as from an array in memory.
+    """
+    block = shared_block_rows(length, record_bytes, chunk_rows(record_bytes))
+    if chunk is None or chunk <= block or length * record_bytes <= SMALL_BYTES:
+        return block
+    return chunk

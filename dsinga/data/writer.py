@@ -15,6 +15,7 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
+from dsinga.data.conversion import as_records
 from dsinga.data.filesystem import absolute, exists, is_url, remove, zarr_store
 from dsinga.data.store import is_store
 from dsinga.data.store_format import VERSION, chunk_rows
@@ -145,24 +146,16 @@ def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mappin
 
 def _as_stored(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Return data and labels in the dtypes of a store; raise UserError if they do not fit these."""
-    data = np.asarray(data)
-    if data.dtype.kind not in "buif":
-        raise UserError(f"records must be numbers, not {data.dtype}")
-    dtype = np.uint8 if data.dtype in (np.uint8, np.bool_) else np.int32 if data.dtype == np.int32 else np.float32
-    try:
-        with np.errstate(over="raise"):
-            data = data.astype(dtype, copy=False)
-    except FloatingPointError:
-        raise UserError("records have values beyond the range of float32; scale them") from None
+    data = as_records(np.asarray(data))
     if labels is None:
         return data, None
     labels = np.asarray(labels)
-    limits = np.iinfo(np.int32)
     if labels.dtype.kind not in "bui" or labels.shape[:1] != data.shape[:1] or labels.ndim > 2:
         raise UserError(
             "labels must be one integer per record, or for sequences a row of integers per record, not "
             f"{labels.dtype} {labels.shape} for {len(data)} records"
         )
+    limits = np.iinfo(np.int32)
     for label in (labels.min(), labels.max()) if labels.size else ():
         if not limits.min <= label <= limits.max:
             raise UserError(f"label {label} does not fit into 32 bits")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsinga.data import RecordStore, Sampler, Windows, open_store, open_text, read_mean
+from dsinga.data import RecordSource, Sampler, Windows, open_store, open_text, read_mean
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, cut_evenly, input_layers
@@ -28,7 +28,7 @@ class BatchReader:
         groups: the number of worker groups, each of which reads batches of its own.
     """
 
-    stores: Mapping[str, RecordStore | Windows]
+    stores: Mapping[str, RecordSource | Windows]
     infos: Mapping[str, RecordInfo]
     sampler: Sampler
     parts: tuple[Rows, ...]
@@ -73,11 +73,15 @@ def open_batch_reader(job: Job, phase: Phase, workers: int, roots: Sequence[str]
     layers = [_with_store(layer) for layer in input_layers(job.neuralnet, phase)]
     if not layers:
         raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
-    stores: dict[str, RecordStore | Windows] = {}
+    stores: dict[str, RecordSource | Windows] = {}
     infos: dict[str, RecordInfo] = {}
     for layer in layers:
+        store: RecordSource | Windows
         text = layer.type is LayerType.kCharRNN
-        stores[layer.name], infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
+        store, infos[layer.name] = _open_text(layer, roots, job) if text else _open(layer, roots)
+        if job.skip_bad_batches and isinstance(store, RecordSource):
+            store = store.allowing_nonfinite()
+        stores[layer.name] = store
     first = layers[0]
     for layer in layers[1:]:
         _check_equal(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
@@ -103,14 +107,14 @@ def _with_store(layer: LayerConf) -> LayerConf:
     return layer if conf is layer.store_conf else layer.replace(store_conf=conf)
 
 
-def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordInfo]:
+def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordInfo]:
     conf = layer.store_conf
     if conf is None:
         legacy = layer.lmdbdata_conf or layer.sharddata_conf
         if legacy is None:
             raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
-        store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
-        return store, _info(store, legacy.batchsize)
+        legacy_store = open_store(legacy.path, backend="lmdb" if layer.lmdbdata_conf else None, roots=roots)
+        return legacy_store, _info(legacy_store, legacy.batchsize)
     if not conf.batchsize:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
     store = _open_records(layer, conf, roots)
@@ -119,7 +123,7 @@ def _open(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordStore, RecordIn
     return store, _info(store, sum(conf.batchsize), mean, std)
 
 
-def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordStore:
+def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordSource:
     """Return the array that is bound to the layer, or open the store of its path."""
     if conf.records is not None:
         return conf.records
@@ -147,7 +151,7 @@ def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Window
     return text, info
 
 
-def _info(store: RecordStore, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
+def _info(store: RecordSource, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
     facts = (store.has_labels, store.label_range(), mean, std, store.label_shape)
     return RecordInfo(store.shape, batchsize, *facts, codes=len(store.vocabulary))
 

@@ -65,7 +65,7 @@ def ours(location: str, batch: int, shuffle: bool, augment: bool, decoded: bool 
     if decoded:
         store.read(range(len(store)))  # now the cache has all of them
     else:
-        store._cache_key = f"{time.perf_counter()}"  # a new key each time, so that the cache has none of its chunks
+        store._data.key = f"{time.perf_counter()}"  # a new key each time, so that the cache has none of its chunks
     sampler, rng = Sampler(len(store), batch, 0, store.block, shuffle), np.random.default_rng(0)
 
     def read(step: int) -> Any:

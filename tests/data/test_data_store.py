@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.data import RecordStore, describe, write_store
-from dsinga.data import store as store_module
+from dsinga.data import record_source as source_module
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.store_format import LABEL_ROWS, chunk_rows
 from dsinga.errors import UserError
@@ -293,7 +293,7 @@ class TestReading:
             return load(store, column, index)
 
         monkeypatch.setattr(RecordStore, "_load", recording_load)
-        monkeypatch.setattr(store_module, "_cache", ChunkCache())
+        monkeypatch.setattr(source_module, "_cache", ChunkCache())
         return indices
 
     @pytest.fixture

@@ -1,0 +1,70 @@
+"""The dtypes of records and labels: which numbers become which, the same for stores and for all other sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.errors import UserError
+
+_REMEDIES = {
+    "c": "give the real and the imaginary part as two numbers",
+    "S": "give codes of the strings",
+    "U": "give codes of the strings",
+    "T": "give codes of the strings",
+    "M": "give a number, such as days since a date",
+    "m": "give a number of seconds or days",
+    "V": "give one array for each field",
+}
+
+
+def record_dtype(dtype: Any) -> np.dtype:
+    """Return the dtype in which records of ``dtype`` are read: uint8 for uint8 and bool, int32 for int32, else float32.
+
+    Raises UserError if ``dtype`` is not one of numbers.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "buif":
+        raise UserError(f"records must be numbers, not {_named(dtype)}")
+    if dtype in (np.uint8, np.bool_):
+        return np.dtype(np.uint8)
+    return np.dtype(np.int32 if (dtype.kind, dtype.itemsize) == ("i", 4) else np.float32)
+
+
+def label_dtype(dtype: Any) -> np.dtype:
+    """Return the dtype in which labels of ``dtype`` are read: int64 for integers and bool, float32 for floats.
+
+    Raises UserError if ``dtype`` is not one of numbers.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "buif":
+        raise UserError(f"labels must be integers or floats, not {_named(dtype)}")
+    return np.dtype(np.float32 if dtype.kind == "f" else np.int64)
+
+
+def as_records(array: np.ndarray) -> np.ndarray:
+    """Return records in their dtype by :func:`record_dtype`; raise UserError for a value that float32 cannot have."""
+    return _cast(array, record_dtype(array.dtype), "records")
+
+
+def as_labels(array: np.ndarray) -> np.ndarray:
+    """Return labels as int64 or float32; raise UserError for a value that these dtypes cannot have."""
+    dtype = label_dtype(array.dtype)
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise UserError(f"label {array.max()} does not fit into 64 bits")
+    return _cast(array, dtype, "labels")
+
+
+def _cast(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(dtype, copy=False)
+    except FloatingPointError:
+        raise UserError(f"{what} have values beyond the range of float32; scale them") from None
+
+
+def _named(dtype: np.dtype) -> str:
+    """Return the name of a dtype that is none of numbers, and what to do."""
+    name = "records of fields" if dtype.fields else "strings" if dtype.kind in "SUT" else dtype.name
+    return f"{name}; {_REMEDIES.get(dtype.kind, 'give an array with a dtype of numbers')}"

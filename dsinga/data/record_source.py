@@ -1,0 +1,231 @@
+"""The interface of everything that gives records by row number, and the reading of rows from blocks."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.store_format import LABEL_ROWS
+from dsinga.errors import UserError
+
+_cache = ChunkCache()
+
+
+class Column(ABC):
+    """The data, or the labels, of all records of a source: an array (length, *shape) that is loaded in blocks of rows.
+
+    Args:
+        name: the name by which messages call the array.
+        length: number of rows.
+        shape: shape of one row.
+        dtype: dtype in which rows are returned: uint8, int32 or float32 for data, int64 or float32 for labels.
+        block: rows that are loaded and, for data, shuffled together; see
+            :func:`dsinga.data.store_format.block_rows`.
+        key: identifies the contents in the cache of this process; columns with an equal key have equal blocks.
+            None makes a new one.
+    """
+
+    def __init__(
+        self, name: str, length: int, shape: tuple[int, ...], dtype: Any, block: int, key: Hashable | None = None
+    ):
+        self.name, self.length, self.shape, self.dtype, self.block = name, length, shape, np.dtype(dtype), block
+        self.key = uuid.uuid4().hex if key is None else key
+
+    @abstractmethod
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows ``start`` to ``stop`` (stop - start, *shape), in a dtype that casts safely to ``dtype``.
+
+        The array is kept in the cache and made read-only. Called from several threads. Raises UserError if the rows
+        cannot be read.
+        """
+
+    def place(self, index: Sequence[int]) -> str:
+        """Return where in a row a number is, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar row."""
+        if len(index) < 2:
+            return "".join(f"column {position}" for position in index)
+        return f"index ({', '.join(map(str, index))})"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory, in the dtype in which it is returned."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the largest block in memory."""
+        return min(self.block, self.length) * self.row_bytes
+
+
+class RecordSource:
+    """Records with optional labels, read by row number.
+
+    Threads may share it. Its pickle has what another process needs to read the records itself.
+
+    Attributes:
+        location: absolute path, URL, or a description such as "numpy array".
+        shape: shape of one record.
+        dtype: dtype of one record: uint8, int32 or float32.
+        block: rows that are read and shuffled together.
+        label_shape: shape of one record's label: (), (T,) for sequences with a label for each step, or (K,) for
+            several targets.
+        label_dtype: int64, float32, or None without labels.
+        classes: names of the labels, if known.
+        vocabulary: words or characters that codes stand for, if known.
+        digest: hash of the contents; empty if it is not known.
+        allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
+
+    Args:
+        location: as the attribute.
+        data: the records.
+        labels: the labels, of as many rows.
+        classes: as the attribute.
+        vocabulary: as the attribute.
+        digest: as the attribute.
+
+    Raises:
+        UserError: there are no records, or not as many labels.
+    """
+
+    allows_nonfinite = False
+
+    def __init__(
+        self,
+        location: str,
+        data: Column,
+        labels: Column | None = None,
+        *,
+        classes: Sequence[str] = (),
+        vocabulary: Sequence[str] = (),
+        digest: str = "",
+    ):
+        if labels is not None and labels.length != data.length:
+            raise UserError(
+                f"{location} has {data.length} records in {data.name!r}, but {labels.length} labels in "
+                f"{labels.name!r}; give one label, or one row of labels, for each record"
+            )
+        if not data.length:
+            raise UserError(f"{location} has no records: {data.name!r} is empty")
+        self.location = location
+        self.shape, self.dtype, self.block = data.shape, data.dtype, data.block
+        self.label_shape = labels.shape if labels is not None else ()
+        self.label_dtype = labels.dtype if labels is not None else None
+        self.classes, self.vocabulary, self.digest = tuple(classes), tuple(vocabulary), digest
+        self._data, self._labels = data, labels
+        _cache.reserve(self, data.block_bytes)
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of one record in memory, without its label."""
+        return self._data.row_bytes
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether every record has a label."""
+        return self._labels is not None
+
+    def __len__(self) -> int:
+        return self._data.length
+
+    def __repr__(self) -> str:
+        labels = "with labels" if self.has_labels else "no labels"
+        kind = type(self).__name__
+        return f"<{kind} {self.location}: {len(self)} records {self.dtype} {self.shape}, {labels}>"
+
+    def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the records of ``rows`` and their labels, in the order of ``rows``.
+
+        Only the blocks that contain these rows are read; recently read blocks stay in memory.
+
+        Args:
+            rows: row numbers (n,), integers in [0, len(source)), in any order, with or without repetition.
+
+        Returns:
+            Data (n, *shape) in ``dtype``, and labels (n, *label_shape) in ``label_dtype``, or None without labels. Both
+            are new arrays, which the caller may change.
+
+        Raises:
+            IndexError: a row number is out of range.
+            UserError: a block cannot be read, or has NaN or infinity.
+        """
+        return self._gather(self._data, rows), self.read_labels(rows)
+
+    def read_labels(self, rows: Any) -> np.ndarray | None:
+        """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
+        return None if self._labels is None else self._gather(self._labels, rows)
+
+    def label_range(self) -> tuple[int, int] | None:
+        """Return the smallest and the largest integer label, or None for float labels or none; reads all labels.
+
+        The -1 that pads sequences does not count.
+        """
+        if self._labels is None or self._labels.dtype.kind == "f":
+            return None
+        low = high = None
+        for start in range(0, len(self), LABEL_ROWS):
+            labels = self._gather(self._labels, np.arange(start, min(start + LABEL_ROWS, len(self))))
+            labels = labels[labels != -1] if self.label_shape else labels
+            if labels.size:
+                least, most = int(labels.min()), int(labels.max())
+                low, high = (least, most) if low is None or high is None else (min(low, least), max(high, most))
+        return (-1, -1) if low is None or high is None else (low, high)
+
+    def allowing_nonfinite(self) -> RecordSource:
+        """Return a copy that returns NaN and infinity, for jobs that leave out the batches that have them."""
+        source = object.__new__(type(self))  # not copy.copy, which may open the source again, as a pickle does
+        source.__dict__.update(self.__dict__, allows_nonfinite=True)
+        _cache.reserve(source, self._data.block_bytes)
+        return source
+
+    def _gather(self, column: Column, rows: Any) -> np.ndarray:
+        rows = np.asarray(rows, np.int64)
+        shape = (len(rows), *column.shape)
+        if not rows.size:
+            return np.empty(shape, column.dtype)
+        least, most = int(rows.min()), int(rows.max())
+        if not 0 <= least <= most < len(self):
+            raise IndexError(f"rows {least} to {most} are not all in the {len(self)} records of {self.location}")
+        index = least // column.block
+        if index == most // column.block:  # always so for a small source
+            block = self._read_block(column, index)
+            return block.take(rows - index * column.block, axis=0).astype(column.dtype, copy=False)
+        out = np.empty(shape, column.dtype)
+        order = np.argsort(rows, kind="stable")  # makes the rows of each block adjacent
+        blocks, within = np.divmod(rows[order], column.block)
+        ends = [*(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(rows)]
+        for start, end in pairwise([0, *ends]):
+            out[order[start:end]] = self._read_block(column, int(blocks[start]))[within[start:end]]
+        return out
+
+    def _read_block(self, column: Column, index: int) -> np.ndarray:
+        key = (column.key, index, self.allows_nonfinite)
+        return _cache.get(key, lambda: self._load(column, index))
+
+    def _load(self, column: Column, index: int) -> np.ndarray:
+        start = index * column.block
+        rows = column.load(start, min(start + column.block, column.length))
+        if rows.dtype.kind == "f" and not self.allows_nonfinite:
+            self._check_finite(column, rows, start)
+        return rows
+
+    def _check_finite(self, column: Column, rows: np.ndarray, start: int) -> None:
+        """Raise UserError for the first number of ``rows``, which begin at row ``start``, that is NaN or infinite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(rows.sum()):  # a NaN or infinity makes the sum one, too; no array in between
+                return
+        finite = np.isfinite(rows)
+        if finite.all():  # the sum was too large
+            return
+        row, *index = (int(position) for position in np.unravel_index(int(np.argmin(finite)), rows.shape))
+        value = "NaN" if np.isnan(rows[(row, *index)]) else "infinity"
+        place = "".join(f", {text}" for text in [column.place(index)] if text)
+        raise UserError(
+            f"{self.location}: {column.name!r} has {value} in record {start + row}{place}; leave such records out, or "
+            "put a number in its place"
+        )

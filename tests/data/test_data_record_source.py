@@ -1,0 +1,116 @@
+"""Rows are gathered from the blocks of columns, and numbers that are not finite are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.data import Column, RecordSource, open_records
+from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
+from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
+from dsinga.errors import UserError
+
+
+class ArrayColumn(Column):
+    """A column that is an array in memory."""
+
+    def __init__(self, array: np.ndarray, block: int, dtype: Any = None, name: str = "data"):
+        super().__init__(name, len(array), array.shape[1:], dtype or array.dtype, block)
+        self.array = array
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        assert stop - start <= self.block
+        return self.array[start:stop].copy()
+
+
+@given(length=st.integers(1, 50), block=st.integers(1, 60), seed=st.integers(0, 1 << 20))
+def test_rows_come_in_any_order_from_blocks_of_any_size(length: int, block: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data, labels = rng.random((length, 2, 3), np.float32), rng.integers(-9, 9, length).astype(np.int32)
+    source = RecordSource("x", ArrayColumn(data, block), ArrayColumn(labels, 7, np.int64, "labels"))
+    rows = rng.integers(0, length, rng.integers(0, 2 * length))
+    records, read = source.read(rows)
+    np.testing.assert_array_equal(records, data[rows])
+    np.testing.assert_array_equal(read, labels[rows])
+    assert (records.dtype, read.dtype) == (np.float32, np.int64)
+    assert source.label_range() == (labels.min(), labels.max())
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "place"),
+    [((), (), ""), ((4,), (2,), ", column 2"), ((2, 3, 4), (1, 0, 3), r", index \(1, 0, 3\)")],
+)
+@pytest.mark.parametrize(("value", "text"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
+def test_a_number_that_is_not_finite_is_named(
+    shape: tuple[int, ...], index: tuple[int, ...], place: str, value: float, text: str
+) -> None:
+    data = np.zeros((20, *shape), np.float32)
+    data[(13, *index)] = value
+    source = RecordSource("here", ArrayColumn(data, 8), ArrayColumn(np.zeros(20, np.int32), 8))
+    source.read([0, 7, 19])
+    with pytest.raises(UserError, match=f"^here: 'data' has {text} in record 13{place}; leave"):
+        source.read([8])
+    labels = RecordSource("here", ArrayColumn(np.zeros(20, np.uint8), 8), ArrayColumn(data, 8, name="y"))
+    with pytest.raises(UserError, match=f"^here: 'y' has {text} in record 13{place}; leave"):
+        labels.read_labels([8])
+
+
+def test_a_job_that_leaves_bad_batches_out_gets_them() -> None:
+    data = np.array([[0], [np.nan], [np.inf]], np.float32)
+    source = RecordSource("here", ArrayColumn(data, 2))
+    for _ in range(2):  # what is in the cache for one is not taken for the other
+        np.testing.assert_array_equal(source.allowing_nonfinite().read([2, 1])[0], data[[2, 1]])
+        with pytest.raises(UserError, match="has NaN in record 1"):
+            source.read([1])
+
+
+def test_large_finite_numbers_are_read() -> None:
+    data = np.full((9, 3), np.finfo(np.float32).max, np.float32)
+    np.testing.assert_array_equal(RecordSource("x", ArrayColumn(data, 4)).read(range(9))[0], data)
+
+
+def test_float_labels_have_no_range_of_classes() -> None:
+    labels = ArrayColumn(np.linspace(0, 1, 6, dtype=np.float32).reshape(3, 2), 4, name="y")
+    source = RecordSource("x", ArrayColumn(np.zeros((3, 1), np.uint8), 4), labels)
+    assert (source.label_shape, source.label_dtype, source.label_range()) == ((2,), np.float32, None)
+    assert source.read([1])[1].dtype == np.float32
+
+
+def test_lengths_that_differ_and_no_records_are_refused() -> None:
+    data, labels = np.zeros((3, 2), np.uint8), np.zeros(4, np.int32)
+    with pytest.raises(UserError, match="x has 3 records in 'data', but 4 labels in 'y'; give one label"):
+        RecordSource("x", ArrayColumn(data, 8), ArrayColumn(labels, 8, name="y"))
+    with pytest.raises(UserError, match="x has no records: 'data' is empty"):
+        RecordSource("x", ArrayColumn(data[:0], 8))
+
+
+@given(length=st.integers(1, 1 << 24), record_bytes=st.integers(1, 1 << 24), chunk=st.integers(1, 1 << 24))
+def test_blocks_are_those_of_a_record_store_unless_chunks_are_larger(
+    length: int, record_bytes: int, chunk: int
+) -> None:
+    stored = shared_block_rows(length, record_bytes, chunk_rows(record_bytes))
+    assert block_rows(length, record_bytes) == stored
+    large = chunk > stored and length * record_bytes > SMALL_BYTES
+    assert block_rows(length, record_bytes, chunk) == (chunk if large else stored)
+
+
+def test_the_cache_holds_the_large_blocks_of_a_source_in_use() -> None:
+    cache, source = ChunkCache(100), open
+    cache.reserve(source, 5)
+    assert cache.limit == 100
+    user = ArrayColumn(np.zeros(1), 1)
+    cache.reserve(user, 50)
+    assert cache.limit == MIXED_BLOCKS * 50
+    del user
+    assert cache.limit == 100
+
+
+def test_open_records_takes_sources_and_names_what_it_cannot_read() -> None:
+    source = RecordSource("x", ArrayColumn(np.zeros((3, 2), np.uint8), 8))
+    assert open_records(source) is source
+    with pytest.raises(UserError, match="records cannot be read from a object; give the path"):
+        open_records(object())
