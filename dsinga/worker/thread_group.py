@@ -6,11 +6,12 @@ deadlock raises an error at once, which says what each worker waits for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,6 +39,7 @@ def run_in_threads(
     seed: int = 0,
     step: int = 0,
     rows: Sequence[Rows] | None = None,
+    pool: Executor | None = None,
 ) -> list[T]:
     """Run ``compute(worker, ctx)`` for each worker of a partitioned net, all at once; return the results in order.
 
@@ -48,6 +50,7 @@ def run_in_threads(
         seed: the key of random numbers.
         step: the number of the iteration.
         rows: the rows of each worker; by default the batch is cut evenly.
+        pool: at least as many idle threads as workers; by default they are started for this call.
 
     Raises Deadlock where all workers wait for each other, RunError where two of them disagree on what is sent, and the
     error of the first worker that fails.
@@ -76,8 +79,8 @@ def run_in_threads(
         group.finish(worker, succeeded=True)
         return result
 
-    with ThreadPoolExecutor(size) as pool:
-        futures = [pool.submit(work, worker) for worker in range(size)]
+    with contextlib.nullcontext(pool) if pool else ThreadPoolExecutor(size) as threads:
+        futures = [threads.submit(work, worker) for worker in range(size)]
         wait(futures)
     failures = [error for future in futures if (error := future.exception())]
     for error in sorted(failures, key=lambda error: isinstance(error, Deadlock)):

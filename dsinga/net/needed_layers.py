@@ -1,0 +1,75 @@
+"""The layers of a net that the features of some layers need, for records without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, LayerType, NetConf, Phase
+from dsinga.net.build import filter_layers
+from dsinga.net.layer_classes import layer_class
+from dsinga.registry import nearest
+
+# Losses whose feature does not depend on the labels, and the layer that computes this feature.
+PROBABILITIES = {
+    LayerType.kSoftmaxLoss: LayerType.kSoftmax,
+    LayerType.kCudnnSoftmaxLoss: LayerType.kSoftmax,
+    LayerType.kSigmoidCrossEntropyLoss: LayerType.kSigmoid,
+}
+
+
+def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> NetConf:
+    """Return the net of the layers ``names`` and of those that they need, for records without labels.
+
+    By default these are all layers of the phase that need no labels. A softmax loss, or a sigmoid cross-entropy loss,
+    that is named is replaced by the layer that computes its probabilities. Raises UserError for an unknown name and
+    for a layer that needs labels.
+    """
+    layers = {layer.name: layer for layer in filter_layers(conf, phase)}
+    labelled = _labelled(layers)
+    for name in names:
+        if name not in layers:
+            raise UserError(f"the net has no layer {name!r} in phase {phase.name}{nearest(name, layers)}")
+        if layers[name].type in PROBABILITIES:
+            layers[name] = _probabilities(layers[name])
+            labelled.discard(name)
+        elif name in labelled:
+            raise UserError(f"layer {name!r} needs labels; give them, or name a layer below it")
+    needed = [name for name in names or layers if name not in labelled]
+    kept = set()
+    while needed:
+        name = needed.pop()
+        if name in layers and name not in kept:
+            kept.add(name)
+            needed += layers[name].srclayers
+    confs = [layer for name, layer in layers.items() if name in kept]
+    return conf.replace(layer=_own_missing_params(confs))
+
+
+def _labelled(layers: dict[str, LayerConf]) -> set[str]:
+    """Return the names of the layers that take labels, and of all layers above them."""
+    labelled = {name for name, layer in layers.items() if layer_class(layer).label_source is not None}
+    while above := {name for name, layer in layers.items() if name not in labelled and labelled & set(layer.srclayers)}:
+        labelled |= above
+    return labelled
+
+
+def _probabilities(layer: LayerConf) -> LayerConf:
+    return LayerConf(name=layer.name, type=PROBABILITIES[layer.type], srclayers=layer.srclayers[:1])
+
+
+def _own_missing_params(layers: list[LayerConf]) -> list[LayerConf]:
+    """Return the layers; a param that is shared from a layer that was dropped belongs to the layer itself."""
+    names = {param.name for layer in layers for param in layer.param if not param.share_from}
+
+    def own(layer: LayerConf) -> LayerConf:
+        if all(not param.share_from or param.share_from in names for param in layer.param):
+            return layer
+        params = [
+            param if not param.share_from or param.share_from in names
+            else param.replace(name=param.share_from, share_from=None)
+            for param in layer.param
+        ]  # fmt: skip
+        return layer.replace(param=params)
+
+    return [own(layer) for layer in layers]
