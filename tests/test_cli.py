@@ -297,7 +297,7 @@ BAD_JOBS = {
     "a phase that never runs": (
         "disp_freq: 10",
         'extension { type: kEarlyStopping monitor: "val/loss" }',
-        r"job.conf:5: extension kEarlyStopping: .*would never be known: .*give it validate_freq and validate_steps",
+        r"job.conf:5: extension kEarlyStopping: .*would never be known: .*give it validate_freq",
     ),
     "too many rows": ('workspace: "work"', "nworkers_per_group: 21", r"job.conf:9: .*batch of 20.*21 workers"),
 }

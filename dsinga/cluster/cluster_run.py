@@ -109,7 +109,7 @@ class ClusterRun:
         return futures
 
     def evaluate(self, phase: Phase, batches: int, step: int) -> list[Future]:
-        """Let group 0 evaluate the first ``batches`` batches of ``phase``, with its params after ``step`` steps."""
+        """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps."""
         return self.send(tasks.evaluate, 0, f"{phase.name}-{self._moment(step)}", phase, batches, step)
 
     def synchronise(self) -> None:

@@ -20,7 +20,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.training import Updater, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
-from dsinga.worker.configure import configure, open_job
+from dsinga.worker.configure import configure, evaluation_passes, open_job
 from dsinga.worker.nets import cut_nets
 
 
@@ -68,6 +68,7 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
         opened,
         nets,
         updater,
+        passes=evaluation_passes(opened, nets, requested_cuts),
         run=new_run_name(),
         served=not on_device,
         find_homes=lambda parts: find_homes(parts, placement),

@@ -37,7 +37,7 @@ def train_round(key: WorkerKey, start: int, stop: int, token: Any) -> RoundRepor
 def evaluate(key: WorkerKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
     """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
 
-    It runs after the task ``token``.
+    With 0 ``batches`` it is all records, each once. It runs after the task ``token``.
     """
     worker = find_worker(key)
     return worker.thread.run(worker.evaluate, phase, batches, version)

@@ -15,7 +15,7 @@ from dsinga.training import declared_metrics
 
 PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest}
 # The fields by which a job asks for a phase.
-ASKED_BY = {"val": "validate_freq and validate_steps", "test": "test_freq and test_steps"}
+ASKED_BY = {"val": "validate_freq", "test": "test_freq"}
 
 
 def check_extensions(extensions: Sequence[Extension], job: Job, nets: Mapping[Phase, NeuralNet]) -> None:

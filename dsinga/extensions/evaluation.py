@@ -13,7 +13,7 @@ class Evaluation(Extension):
     Args:
         trigger: when.
         phase: "val" or "test".
-        batches: how many batches it is; by default as the job says.
+        batches: how many batches it is; by default as the job says, or all records if it does not say.
     """
 
     def __init__(self, trigger: Trigger, phase: str, batches: int | None = None):

@@ -48,8 +48,8 @@ class LoopView(ABC):
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
         """Return the means of the metrics over the first ``batches`` batches of ``phase``, "val" or "test".
 
-        By default there are as many batches as the job says: ``validate_steps`` or ``test_steps``. Raises UserError for
-        a phase that the job does not run.
+        By default there are as many batches as the job says, ``validate_steps`` or ``test_steps``, or all records, each
+        once, if it does not say. Raises UserError for a phase that the job does not run.
         """
 
     @abstractmethod

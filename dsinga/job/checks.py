@@ -70,8 +70,8 @@ TYPED = (AlgConf, UpdaterConf, LRGenConf, ParamGenConf, ParamConf, LayerConf, Ex
 
 
 def training_phases(job: Job) -> list[Phase]:
-    """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency and steps."""
-    runs = {Phase.kVal: job.validate_freq and job.validate_steps, Phase.kTest: job.test_freq and job.test_steps}
+    """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency."""
+    runs = {Phase.kVal: job.validate_freq, Phase.kTest: job.test_freq}
     return [Phase.kTrain, *(phase for phase, enabled in runs.items() if enabled)]
 
 

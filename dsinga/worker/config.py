@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import Slice
 from dsinga.training import Algorithm, Metrics, Updater
+from dsinga.worker.all_records import EvaluationPass
 from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.exchange_options import ExchangeOptions
 
@@ -36,6 +37,7 @@ class WorkerConfig:
         nets: the net of each phase, cut for the workers of a group.
         parts: the param parts of all phases, by name; their ``users`` take part in every exchange of them.
         readers: the batch reader of each phase.
+        passes: the passes over all records, for the phases that are evaluated over all of them.
         algorithm: computes gradients from a batch.
         updater: applies gradients to params.
         slices: the slices of parts that servers keep, the same in each server group.
@@ -59,6 +61,7 @@ class WorkerConfig:
     options: ExchangeOptions
     skip_bad_batches: bool = False
     precision: str = "float32"
+    passes: Mapping[Phase, Sequence[EvaluationPass]] = field(default_factory=dict)
 
     @cached_property
     def params(self) -> Mapping[str, Param]:

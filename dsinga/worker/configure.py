@@ -12,10 +12,11 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import slice_for_servers
 from dsinga.training import Updater, algorithm
+from dsinga.worker.all_records import EvaluationPass, count_batches, readers_of_all_records, tests_all_records
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.exchange_options import ExchangeOptions
-from dsinga.worker.nets import check_same_params, check_same_vocabularies
+from dsinga.worker.nets import check_same_params, check_same_vocabularies, cut_like
 from dsinga.worker.processor import PRECISIONS
 
 # Takes the parts of params that servers keep; returns the server for each part that should stay whole, by its name.
@@ -23,10 +24,15 @@ FindHomes = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
 
 
 class OpenedJob(NamedTuple):
-    """The batch reader and the whole net of each phase of a job."""
+    """The batch reader and the whole net of each phase of a job.
+
+    ``complete`` has, for the phases that are evaluated over all records, their readers (the first of them is also in
+    ``readers``) and the whole net for the batches of each.
+    """
 
     readers: Mapping[Phase, BatchReader]
     nets: Mapping[Phase, NeuralNet]
+    complete: Mapping[Phase, Sequence[tuple[BatchReader, NeuralNet]]] = {}
 
 
 def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJob:
@@ -36,13 +42,39 @@ def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJ
         phase: open_batch_reader(job, phase, topology.workers, roots, groups.get(phase, 1))
         for phase in training_phases(job)
     }
+    complete = {
+        phase: [(each, create_net(job.neuralnet, phase, each.infos)) for each in readers_of_all_records(reader)]
+        for phase, reader in readers.items()
+        if tests_all_records(job, phase)
+    }
+    readers |= {phase: pairs[0][0] for phase, pairs in complete.items()}
     nets = {phase: create_net(job.neuralnet, phase, reader.infos) for phase, reader in readers.items()}
+    nets |= {phase: pairs[0][1] for phase, pairs in complete.items()}
     check_same_params(nets)
     check_same_vocabularies(readers)
     alg = job.train_one_batch.alg
     if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
         raise job.neuralnet.error(f"the net has no loss layer in phase kTrain: {alg.name} has no gradient to follow")
-    return OpenedJob(readers, nets)
+    return OpenedJob(readers, nets, complete)
+
+
+def evaluation_passes(
+    opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], requested_cuts: Mapping[str, int] | None = None
+) -> dict[Phase, tuple[EvaluationPass, ...]]:
+    """Return the passes over all records of each phase that is evaluated over all of them; ``nets`` are cut."""
+    return {
+        phase: tuple(
+            EvaluationPass(
+                nets[phase]
+                if net is opened.nets[phase]
+                else cut_like(nets[Phase.kTrain], net, reader.parts, requested_cuts),
+                reader,
+                count,
+            )
+            for (reader, net), count in zip(pairs, count_batches([reader for reader, _ in pairs]), strict=True)
+        )
+        for phase, pairs in opened.complete.items()
+    }
 
 
 def configure(
@@ -52,6 +84,7 @@ def configure(
     nets: Mapping[Phase, PartitionedNet],
     updater: Updater,
     *,
+    passes: Mapping[Phase, Sequence[EvaluationPass]] | None = None,
     run: str,
     served: bool = True,
     find_homes: FindHomes = lambda parts: {},
@@ -66,6 +99,7 @@ def configure(
         opened: the job's readers and whole nets.
         nets: the nets, cut for the workers of a group.
         updater: the job's updater.
+        passes: the passes over all records of the phases that are evaluated over all of them.
         run: the name of the run, which no other run has.
         served: whether servers keep params; otherwise the only worker keeps all of them.
         find_homes: chooses servers for parts that should stay whole; by default for none.
@@ -91,6 +125,7 @@ def configure(
         nets=nets,
         parts=parts,
         readers=opened.readers,
+        passes=passes or {},
         algorithm=algorithm(job.train_one_batch),
         updater=updater,
         slices=slices,

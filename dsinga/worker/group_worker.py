@@ -23,6 +23,8 @@ from dsinga.training import Metrics, check_algorithm_metrics, forward
 from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
 from dsinga.transport.endpoints import connect
 from dsinga.transport.interface import Transport
+from dsinga.worker.all_records import EvaluationPass
+from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import Exchange, param_homes
@@ -120,13 +122,15 @@ class GroupWorker:
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
         if self._prefetch is None:
-            self._prefetch = Prefetch(self._reader(Phase.kTrain), step)
+            self._prefetch = Prefetch(
+                self._read_function(self.net(Phase.kTrain), self._config.readers[Phase.kTrain]), step
+            )
         records = next(self._prefetch)
         data = time.perf_counter() - started
         self._meter.start()
         self.peers.begin(f"step {step}")
         self.exchange.begin(step)
-        ctx = self._context(Phase.kTrain, step, f"step {step}", peers)
+        ctx = self._context(Phase.kTrain, self._rows(Phase.kTrain), step, f"step {step}", peers)
         with buffers.use_bases(self._lent):
             train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
             metrics = train(records, ctx)
@@ -170,19 +174,22 @@ class GroupWorker:
         return metrics
 
     def evaluate(self, phase: Phase, batches: int, version: int) -> list[Metrics]:
-        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``."""
+        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records."""
         self._ops.set_threads(self._processor.threads)
         self._ops.enter()
         self.exchange.begin(version)
-        metrics = []
-        with Prefetch(self._reader(phase), 0, batches) as prefetch:
-            for batch, records in enumerate(prefetch):
-                iteration = f"batch {batch} of {phase.name} at step {version}"
-                self.peers.begin(iteration)
-                ctx = self._context(phase, batch, iteration, self.peers)
-                _, batch_metrics = forward(self.net(phase), self.exchange, records, ctx)
-                self.peers.finish()
-                metrics.append(batch_metrics)
+        first = EvaluationPass(self._config.nets[phase], self._config.readers[phase], batches)
+        metrics: list[Metrics] = []
+        for net, reader, count in [first] if batches else self._config.passes[phase]:
+            local, rows = net.locals[self._key.partition], reader.parts[self._key.partition]
+            with Prefetch(self._read_function(local, reader), 0, count) as prefetch:
+                for records in prefetch:
+                    batch = len(metrics)
+                    iteration = f"batch {batch} of {phase.name} at step {version}"
+                    self.peers.begin(iteration)
+                    ctx = self._context(phase, rows, batch, iteration, self.peers)
+                    metrics.append(forward(local, self.exchange, records, ctx)[1])
+                    self.peers.finish()
         return metrics
 
     def set_replica(self, state: ReplicaState) -> None:
@@ -211,21 +218,21 @@ class GroupWorker:
     def _rows(self, phase: Phase) -> Rows:
         return self._config.readers[phase].parts[self._key.partition]
 
-    def _reader(self, phase: Phase) -> Callable[[int], dict[str, Records]]:
-        """Return a function that reads the records of a step. It holds no reference to this worker."""
-        inputs = [node for node in self.net(phase).nodes if node.layer.is_input]
-        rows = {node.layer.name: node.rows or self._rows(phase) for node in inputs}
+    def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
+        """Return a function that reads this worker's records of a step. It holds no reference to this worker."""
+        inputs = [node for node in net.nodes if node.layer.is_input]
+        rows = {node.layer.name: node.rows or reader.parts[self._key.partition] for node in inputs}
         if not rows:
             return _no_records
-        read = functools.partial(self._config.readers[phase].read, rows=rows, group=self._key.group)
+        read = functools.partial(reader.read, rows=rows, group=self._key.group)
         if not self._on_device:
             return read
         return functools.partial(_send_ahead, read, {node.layer.name: node.layer for node in inputs}, self._ops)
 
-    def _context(self, phase: Phase, step: int, iteration: str, peers: Peers) -> Context:
+    def _context(self, phase: Phase, rows: Rows, step: int, iteration: str, peers: Peers) -> Context:
         """Return the context of an iteration; ``iteration`` is a name that no other iteration of the run has."""
         seed = group_seed(self._config.seed, self._key.group)
-        ctx = Context(self._ops, phase, self._rows(phase), seed, step)
+        ctx = Context(self._ops, phase, rows, seed, step)
         if self._config.topology.workers == 1:
             return ctx
         return replace(

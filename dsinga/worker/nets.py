@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.layers import Rows
 from dsinga.net import NeuralNet, choose_cuts, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
@@ -42,16 +43,20 @@ def cut_nets(
     ``requested_cuts`` maps layers to dimensions, in place of those of the job. Raises JobError, naming layer and
     field, where a layer cannot be cut as the job wants it.
     """
-    rows = {phase: readers[phase].parts for phase in nets}
+    net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
+    train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)
+    return {
+        phase: train if phase is Phase.kTrain else cut_like(train, net, readers[phase].parts, requested_cuts)
+        for phase, net in nets.items()
+    }
 
-    def cut(phase: Phase, axes: Mapping[str, int | None] | None = None, gather: bool = False) -> PartitionedNet:
-        parts = len(rows[phase])
-        cuts = choose_cuts(nets[phase], parts, requested_cuts, axes)
-        return partition(nets[phase], parts, rows[phase], cuts, axes, gather)
 
-    train = cut(Phase.kTrain, gather=gather)
+def cut_like(
+    train: PartitionedNet, net: NeuralNet, rows: Sequence[Rows], requested_cuts: Mapping[str, int] | None = None
+) -> PartitionedNet:
+    """Return a net of another phase with these ``rows`` for each worker, and with the training net's param parts."""
     axes = {part.param: part.axis for part in train.parts.values()}
-    return {phase: train if phase is Phase.kTrain else cut(phase, axes) for phase in nets}
+    return partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts, axes), axes)
 
 
 def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:

@@ -61,9 +61,9 @@ def test_a_phase_that_never_runs() -> None:
     said = complaint('extension { type: kEarlyStopping monitor: "val/loss" }')
     assert said == (
         "job.conf:3: extension kEarlyStopping: monitor: 'val/loss' would never be known: the job has no phase kVal; "
-        "give it validate_freq and validate_steps, and input layers in that phase"
+        "give it validate_freq, and input layers in that phase"
     )
-    assert "give it test_freq and test_steps" in complaint("", [EarlyStopping("test/loss")])
+    assert "give it test_freq" in complaint("", [EarlyStopping("test/loss")])
 
 
 @pytest.mark.parametrize(

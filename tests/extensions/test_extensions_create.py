@@ -64,8 +64,10 @@ def test_fields_of_singa_make_triggers_by_its_rule(train_steps: int, display, va
         assert not trigger.never_due(train_steps)
 
 
-def test_a_phase_without_steps_is_not_evaluated() -> None:
-    assert names(Job(train_steps=10, test_freq=4, validate_steps=3)) == ["Display", "Checkpointing"]
+def test_a_phase_is_evaluated_if_it_has_a_frequency() -> None:
+    job = Job(train_steps=10, test_freq=4, validate_steps=3)
+    assert names(job) == ["Display", "Evaluation", "Checkpointing"]
+    assert create_extensions(job)[1].phase == "test"
 
 
 def test_a_job_names_extensions() -> None:
