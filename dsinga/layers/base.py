@@ -75,7 +75,10 @@ class Layer(ABC):
     ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is given.
 
     ``source_count`` is the number of source layers that it takes, None for any number.
-    ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None.
+    ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None. The entry of
+    ``source_shapes`` at this index is the shape of these labels: (B,), (B, K), or (B, T) of sequences.
+    ``takes_float_labels`` says that these may be float32; a net refuses float labels for all other layers.
+    ``takes_one_label`` says that they must be (B,), which a net checks.
     ``is_input`` layers read a store: their one source is a :class:`Records`, and they have no source layers.
     ``is_loss`` layers start the gradient: ``compute_gradient`` is called with ``grad`` None.
     ``is_output`` layers take no part in the gradient; only output layers can follow them.
@@ -84,7 +87,9 @@ class Layer(ABC):
     whole, and ``grad`` is a sequence with one entry per destination, None where that destination gives no gradient.
     ``makes_labels`` layers give labels of their own; so do input layers. Others pass on those of their sources.
     ``metric_names`` are the names of all metrics that it may report; a job may let its extensions monitor them.
-    ``label_shape`` is the shape of one row's label, of a layer that makes labels: () or, for sequences, (T,).
+    ``label_shape`` is the shape of one row's label: () for one label, (K,) for several, (T,) for sequences; and
+    ``label_dtype`` is int64 or float32. A layer that makes labels sets them; for other layers the net does, by their
+    sources. A ``label_dtype`` of None means that of the sources' labels.
 
     Cut by rows (dimension 0), a layer computes any rows of the batch. ``connection`` says how it is cut by features
     (dimension 1); where that is None, it is not, ``gathered_because`` says why, and each worker gathers the features of
@@ -114,6 +119,9 @@ class Layer(ABC):
     hands_parts: ClassVar[bool] = False
     metric_names: ClassVar[tuple[str, ...]] = ()
     label_shape: Shape = ()
+    label_dtype: Any = None
+    takes_float_labels: bool = False
+    takes_one_label: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
     connection: Connection | None = None
     gathered_because: str = "does not say how it is cut along features"
@@ -192,7 +200,7 @@ class Layer(ABC):
         return self.conf
 
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
-        """Return the labels (B,) of the first source that has labels, for layers that make none themselves.
+        """Return the labels (B, ...) of the first source that has labels, for layers that make none themselves.
 
         ``labels`` has those of each source, or None. A layer that hands parts may return a tuple, with labels for each
         destination.

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.label import class_labels, required_labels
+from dsinga.layers.label import class_labels, integer_labels
 from dsinga.ops.numpy_loss import FLT_MIN
 from dsinga.registry import register
 
@@ -99,7 +99,7 @@ class ClassSoftmaxLoss(Layer):
 
     def _labels(self, labels: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the N labels that are not -1, (N,), and the indices of their rows or steps, (N,)."""
-        flat = required_labels(self, labels).reshape(-1)
+        flat = integer_labels(self, labels).reshape(-1)
         where = np.flatnonzero(flat >= 0) if np.ndim(labels) == 2 else np.arange(len(flat))
         return class_labels(self, flat[where], self.classes), where
 

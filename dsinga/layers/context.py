@@ -54,9 +54,9 @@ class PassObserver(Protocol):
 
 
 class Records(NamedTuple):
-    """One batch of a store: data (B, ...) in the store's dtype, and labels (int64) or None.
+    """One batch of a store: data (B, ...) in the store's dtype, and labels, int64 or float32, or None.
 
-    Labels are (B,), or (B, T) with one for each step of a sequence, -1 after the end.
+    Labels are (B,), a matrix (B, K), or (B, T) with one for each step of a sequence, -1 after the end.
     """
 
     data: Any
@@ -67,19 +67,23 @@ class Records(NamedTuple):
 class RecordInfo:
     """The description of a store for an input layer: shapes, batch size, labels, mean and standard deviation.
 
-    ``label_shape`` is (), or (T,) where each step of a sequence has a label. ``continues`` says that each row of a
-    batch continues that row of the batch before. ``codes`` is the number of different codes of a text, 0 for others.
+    ``label_shape`` is () for one label a record, (K,) for K labels, (T,) where each step of a sequence has a label;
+    whether it is the second or the third depends on the layer that takes the labels. ``label_dtype`` is int64 or
+    float32. ``label_range`` has the smallest and the largest label, where they are integers. ``continues`` says that
+    each row of a batch continues that row of the batch before. ``codes`` is the number of different codes of a text, 0
+    for others.
     """
 
     shape: Shape
     batchsize: int
     has_labels: bool = True
-    label_range: tuple[int, int] | None = None
+    label_range: tuple[float, float] | None = None
     mean: Any = None
     std: Any = None
     label_shape: Shape = ()
     continues: bool = False
     codes: int = 0
+    label_dtype: Any = np.int64
 
 
 def single_worker(key: str, array: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.label import required_labels
+from dsinga.layers.label import integer_labels
 from dsinga.registry import register
 
 
@@ -44,7 +44,7 @@ class EntityF1(Layer):
         self.shape = shape[:2]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        gold, predicted = required_labels(self, sources[1]), ctx.ops.to_numpy(sources[0])
+        gold, predicted = integer_labels(self, sources[1]), ctx.ops.to_numpy(sources[0])
         if gold.shape != predicted.shape[:2]:
             raise self.fail(
                 f"compares {predicted.shape[1]} steps of {self.source_name(0)} with labels of shape {gold.shape}"

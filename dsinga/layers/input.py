@@ -34,7 +34,8 @@ class RecordInput(Layer):
         super().__init__(conf, source_shapes, info)
         assert info is not None, "an input layer is made with the RecordInfo of its store"
         store = conf.store_conf or StoreConf()
-        self.has_labels, self.label_shape, self.codes = info.has_labels, info.label_shape, info.codes
+        self.has_labels, self.label_shape, self.codes = info.has_labels, tuple(info.label_shape), info.codes
+        self.label_dtype = np.dtype(info.label_dtype) if info.has_labels else None
         self.record = self._record_shape(store, tuple(info.shape))
         self.shape = (info.batchsize, *self.record)
         self.mean = self._per_record(info.mean, store.mean_value, store, "mean")

@@ -8,58 +8,71 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf
-from dsinga.layers.base import Arrays, Layer, Output, Shape
+from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.registry import register
 
 
 @register("layer", "kLabel")
 class Label(Layer):
-    """The labels of the source, as labels and as a float32 feature (B,), for instance as target of a kEuclideanLoss."""
+    """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T).
+
+    The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a matrix with a
+    column for each of K yes-or-no questions. Of sequences, steps after the end have the label -1 in the feature, too.
+    """
 
     source_count: ClassVar[int | None] = 1
     label_source: int | None = 0
     makes_labels: ClassVar[bool] = True
-    gathered_because = "has one label a row"
+    takes_float_labels = True
+    gathered_because = "has the labels of whole rows"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = self.source_shapes[0][:1]
+        self.shape = self.source_shapes[0]
+        self.label_shape = self.shape[1:]
+        if self.label_shape and conf.unroll_index is not None:
+            raise self.fail(
+                f"makes one label a row in a net that is unrolled, but {self.source_name(0)} has {self.shape[1]} of "
+                f"them; leave it out: other layers take labels from {self.source_name(0)} itself"
+            )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
-        if labels.ndim != 1:
+        if labels.shape[1:] != self.label_shape:
             raise self.fail(
-                f"makes one label a row, but {self.source_name(0)} has one for each of {labels.shape[1]} steps; leave "
-                f"it out: other layers take labels from {self.source_name(0)} itself"
+                f"gets labels of shape {labels.shape} from {self.source_name(0)}, not "
+                f"{(len(labels), *self.label_shape)}; set label_shape in the layer that makes these labels"
             )
         return Output(ctx.ops.asarray(labels.astype(np.float32)), labels=labels)
 
 
 class LabelsAsFeature(Layer):
-    """The labels of the source as an int64 feature, which partitioning inserts to send labels over a bridge.
+    """The labels of the source as a feature of their shape and dtype, which partitioning sends over a bridge.
 
-    ``source_shapes`` has the shape of the labels: (B,), or (B, T) of sequences.
+    Like all float features it is on the device; integers stay in host memory.
     """
 
     source_count: ClassVar[int | None] = 1
     label_source: int | None = 0
-    gathered_because = "has one label a row"
+    takes_float_labels = True
+    gathered_because = "has the labels of whole rows"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.shape = self.source_shapes[0]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(required_labels(self, sources[0]))
+        labels = required_labels(self, sources[0])
+        return Output(ctx.ops.asarray(labels) if labels.dtype.kind == "f" else labels)
 
 
 class FeatureAsLabels(Layer):
-    """The int64 feature of the source as labels: undoes :class:`LabelsAsFeature` after the bridge."""
+    """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature` after the bridge."""
 
     source_count: ClassVar[int | None] = 1
     makes_labels: ClassVar[bool] = True
-    gathered_because = "has one label a row"
+    gathered_because = "has the labels of whole rows"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -67,7 +80,7 @@ class FeatureAsLabels(Layer):
         self.label_shape = self.shape[1:]
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(sources[0], labels=sources[0])
+        return Output(sources[0], labels=ctx.ops.to_numpy(sources[0]))
 
 
 def required_labels(layer: Layer, labels: Any) -> np.ndarray:
@@ -79,14 +92,38 @@ def required_labels(layer: Layer, labels: Any) -> np.ndarray:
     return np.asarray(labels)  # labels are in host memory with every backend
 
 
-def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
-    """Return ``labels`` (B,) as class indices; raise UserError for one outside [0, ``classes``), and for sequences."""
+def integer_labels(layer: Layer, labels: Any) -> np.ndarray:
+    """Return ``labels`` as an array of integers; raise UserError for None and for float labels."""
     labels = required_labels(layer, labels)
-    if labels.ndim != 1:
+    if labels.dtype.kind == "f":
+        raise float_labels_fault(layer)
+    return labels
+
+
+def float_labels_fault(layer: Layer) -> Exception:
+    """Return a UserError which says that ``layer`` takes no float labels, and which layers do."""
+    assert layer.label_source is not None
+    source = layer.source_name(layer.label_source)
+    return layer.fail(
+        f"takes labels that are classes, whole numbers, but those of {source} are float32; to predict numbers, use "
+        f"kEuclideanLoss with a kLabel layer on {source} as its second source, else store the labels as integers"
+    )
+
+
+def check_one_label(layer: Layer, shape: Shape) -> None:
+    """Raise UserError unless labels of ``shape`` are one a row, (B,)."""
+    if len(shape) != 1:
         raise layer.fail(
-            f"takes one label a row, but gets one for each of {labels.shape[1]} steps; give it per_step: true, or "
-            f"the net unroll_len: {labels.shape[1]} and no shift"
+            f"takes one label a row, but gets {as_text(shape[1:])}; if these are the steps of a sequence, give it "
+            f"per_step: true, or the net unroll_len: {shape[1]} and no shift; if they are columns of a matrix, use "
+            "kSigmoidCrossEntropyLoss or kEuclideanLoss with a kLabel layer as its second source"
         )
+
+
+def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
+    """Return ``labels`` (B,) as class indices; raise UserError for one outside [0, ``classes``), and for others."""
+    labels = integer_labels(layer, labels)
+    check_one_label(layer, labels.shape)
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         first = int(labels[wrong][0])
@@ -102,7 +139,7 @@ def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.n
 
     Raises UserError for the first row that has other labels, a -1 before a label, or no step at all.
     """
-    labels = required_labels(layer, labels)
+    labels = integer_labels(layer, labels)
     if labels.ndim != 2 or labels.shape[1] != steps:
         raise layer.fail(f"takes a label for each of {steps} steps, but gets labels of shape {labels.shape}")
     real = labels >= 0

@@ -29,6 +29,7 @@ class SoftmaxLoss(Layer):
 
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
+    takes_one_label: ClassVar[bool] = True
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
     gathered_because = "normalises over all classes of a row"

@@ -53,6 +53,7 @@ class Accuracy(ArgSort):
 
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
+    takes_one_label: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

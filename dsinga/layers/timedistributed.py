@@ -41,15 +41,15 @@ class TimeDistributed(Layer):
         self.steps = steps
         self.repeated = tuple(repeated)
         shapes = [
-            (shape[0] * steps, *shape[1 if is_repeated else 2 :])
-            for shape, is_repeated in zip(source_shapes, repeated, strict=True)
+            (shape[0] * steps, *(() if k == cls.label_source else shape[1 if is_repeated else 2 :]))
+            for k, (shape, is_repeated) in enumerate(zip(source_shapes, repeated, strict=True))
         ]
         self.layer = make_layer(cls, conf, shapes, None)
         if why := _not_by_step(self.layer):
             raise MustUnroll(f"layer {conf.name!r} {why}")
         self.shape = (self.layer.shape[0] // steps, steps, *self.layer.shape[1:])
         self.params = self.layer.params
-        for attribute in ("label_source", "is_loss", "is_output", "makes_labels"):
+        for attribute in ("label_source", "is_loss", "is_output", "makes_labels", "takes_float_labels"):
             setattr(self, attribute, getattr(self.layer, attribute))
         self.classes = getattr(self.layer, "classes", None)
         if self.makes_labels:
@@ -81,7 +81,7 @@ class TimeDistributed(Layer):
         chosen = None
         if self.label_source is not None and sources[self.label_source] is not None:
             labels = np.asarray(sources[self.label_source])
-            if labels.ndim == 2 and (labels < 0).any():
+            if labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))
         device_chosen = None if chosen is None else ops.asarray(chosen)

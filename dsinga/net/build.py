@@ -6,15 +6,13 @@ import heapq
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 
-import numpy as np
-
 from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.check_net import check_net, forward_sources
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import RecordInfo
-from dsinga.layers.label import class_labels
 from dsinga.layers.timedistributed import MustUnroll
+from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
@@ -65,12 +63,14 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
         check_records(layer, cls, records)
         source_positions = [position[source] for source in forward_sources(layer, named)]
         shapes = [
-            layers[source].shape if k == cls.label_source else handed_shape(layers[source], handed, source)
+            labels_shape(layers[source]) if k == cls.label_source else handed_shape(layers[source], handed, source)
             for k, source in enumerate(source_positions)
         ]
         layers.append(make_sequence_layer(cls, layer, shapes, records.get(layer.name), named))
-        check_ends(layers[-1], [layers[source] for source in source_positions])
-        check_labels(layers[-1], records)
+        sources = [layers[source] for source in source_positions]
+        check_ends(layers[-1], sources)
+        check_labels(layers[-1], sources, records)
+        describe_labels(layers[-1], sources)
         check_codes(layers[-1], records)
     check_parts(layers, handed)
     names, params = name_params(conf, layers)
@@ -103,16 +103,6 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
     labelled = layer.srclayers[cls.label_source]
     if labelled in records and not records[labelled].has_labels:
         raise layer.error(f"layer {layer.name!r} takes labels from {labelled!r}, whose records have none", "srclayers")
-
-
-def check_labels(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
-    """Raise UserError where a layer takes labels directly from a store that has labels beyond the layer's classes."""
-    classes = getattr(layer, "classes", None)
-    if layer.label_source is None or classes is None:
-        return
-    info = records.get(layer.conf.srclayers[layer.label_source])
-    if info and info.label_range:
-        class_labels(layer, np.array(info.label_range), classes)
 
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:

@@ -11,6 +11,7 @@ from dsinga.layers.context import Rows
 from dsinga.layers.label import FeatureAsLabels, LabelsAsFeature
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
+from dsinga.net.labels import makes_labels
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.partitioned import Place
 from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding, redistribute
@@ -112,14 +113,6 @@ class LabelRedistribution:
             node = self._graph.add(connection, Place(location, layer.name), [source], rows=rows)
             added[location] = NodeOutput(node)
         return added
-
-
-def makes_labels(layer: Layer) -> bool:
-    """Whether the layer gives other labels than its first source that has some, for the same rows."""
-    if layer.is_input:
-        return getattr(layer, "has_labels", True)
-    overridden = type(layer).hand_on_labels is not Layer.hand_on_labels and not isinstance(layer, (SliceLayer, Concate))
-    return layer.makes_labels or overridden
 
 
 def moves_rows(layer: Layer) -> bool:

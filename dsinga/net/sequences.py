@@ -72,7 +72,8 @@ def make_sequence_layer(
 
 def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) -> Layer:
     """Return the layer that computes each step of whole sequences; raise JobError where it cannot."""
-    if not shapes or len(shapes[0]) < 3:
+    least = 2 if cls.label_source == 0 else 3  # the shape of labels has no axis of features
+    if not shapes or len(shapes[0]) < least:
         gives = f"takes {as_text(shapes[0])}" if shapes else "has no source"
         raise layer.error(
             f"layer {layer.name!r}: per_step needs a source of sequences (batch, steps, ...), but the layer {gives}; "

@@ -142,8 +142,8 @@ def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> 
 def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> Array:
     layer = work.layer
     if index == layer.label_source:
-        steps = layer.source_shapes[0][1:2] if layer.over_steps else ()
-        return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *steps))
+        each = layer.source_shapes[0][1:2] if layer.over_steps else layer.source_shapes[index][1:]
+        return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *each))
     if isinstance(layer, CodesLayer):
         return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
     return random_numbers(rng, work.sources[index], ops)
@@ -153,7 +153,7 @@ def random_records(layer: Layer, rows: int, rng: np.random.Generator) -> Records
     """Return random records for an input layer: codes if it reads codes, else bytes."""
     codes = getattr(layer, "codes", 0)
     data = rng.integers(0, codes or 256, (rows, *layer.shape[1:]), dtype=np.int32 if codes else np.uint8)
-    return Records(data, rng.integers(0, 2, (rows, *layer.label_shape)))
+    return Records(data, rng.integers(0, 2, (rows, *layer.label_shape)).astype(layer.label_dtype or np.int64))
 
 
 def _median_seconds(make_runs: Callable[[], Sequence[Callable[[], object]]], workers: int) -> list[float]:

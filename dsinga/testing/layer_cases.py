@@ -29,9 +29,10 @@ class LayerCase:
     of pytest.
 
     Sources are random float numbers around 0, except: those at ``label_source`` are integer labels below ``classes``,
-    (batch,), or (batch, ``steps``) of sequences of different lengths; the first source has integers below ``codes``,
-    -1 in its last row, where that is not 0; the source at index ``probabilities`` has numbers between 0 and 1. A layer
-    that needs other sources or params is checked with a subclass that overrides :meth:`source` or :meth:`param`.
+    (batch,), or (batch, ``steps``) of sequences of different lengths, or, without ``classes``, float32 labels of the
+    given shape; the first source has integers below ``codes``, -1 in its last row, where that is not 0; the source at
+    index ``probabilities`` has numbers between 0 and 1. A layer that needs other sources or params is checked with a
+    subclass that overrides :meth:`source` or :meth:`param`.
 
     ``phases_differ`` says that the feature is another one in training than in validation and test, as with dropout;
     ``joins_rows`` that the rows of one part of the batch are not neighbours in the feature, as with kConcate on axis 0.
@@ -58,8 +59,15 @@ class LayerCase:
         """Return a new layer, made as a net makes it; raise UserError where it refuses its configuration or sources."""
         names = [f"source{index}" for index in range(len(self.shapes))]
         type_ = {"type": self.kind} if self.kind in LayerType.__members__ else {"user_type": self.kind}
-        conf = LayerConf(name="layer", srclayers=names, **{**type_, **self.conf})
-        return make_layer(lookup("layer", self.kind), conf, self.shapes, self.info)
+        conf, cls = LayerConf(name="layer", srclayers=names, **{**type_, **self.conf}), lookup("layer", self.kind)
+        shapes = [self.labels_shape(shape) if k == cls.label_source else shape for k, shape in enumerate(self.shapes)]
+        return make_layer(cls, conf, shapes, self.info)
+
+    def labels_shape(self, shape: Shape) -> Shape:
+        """Return the shape of the labels at ``label_source``, where ``shapes`` has ``shape``."""
+        if self.steps:
+            return (shape[0], self.steps)
+        return shape[:1] if self.classes else tuple(shape)
 
     @property
     def batch(self) -> int:
@@ -88,7 +96,8 @@ class LayerCase:
         def place(array: np.ndarray) -> Any:
             return ops.asarray(read_only(array.astype(dtype))) if array.dtype.kind == "f" else read_only(array)
 
-        return [place(param) for param in params], [place(source) for source in sources]
+        placed = [read_only(s) if k == layer.label_source else place(s) for k, s in enumerate(sources)]
+        return [place(param) for param in params], placed
 
     def records(self, rng: np.random.Generator) -> Records:
         """Return a batch of the store that ``info`` describes: bytes, and labels below 10 if the store has labels."""
@@ -115,6 +124,8 @@ class LayerCase:
         return numbers * (1 if "vari" in spec.role else rng.choice([-1, 1]))
 
     def _labels(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        if not self.classes:
+            return rng.standard_normal(shape).astype(np.float32)
         if not self.steps:
             return rng.integers(0, self.classes, shape[0])
         lengths = rng.integers(1, self.steps + 1, shape[0])

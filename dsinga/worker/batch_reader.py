@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dsinga.data import RecordSource, Sampler, Windows, open_store, open_text, read_mean
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import RecordInfo, Records, Rows
@@ -153,7 +155,8 @@ def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Window
 
 def _info(store: RecordSource, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
     facts = (store.has_labels, store.label_range(), mean, std, store.label_shape)
-    return RecordInfo(store.shape, batchsize, *facts, codes=len(store.vocabulary))
+    label_dtype = store.label_dtype or np.int64
+    return RecordInfo(store.shape, batchsize, *facts, codes=len(store.vocabulary), label_dtype=label_dtype)
 
 
 def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: int, number: int) -> None:

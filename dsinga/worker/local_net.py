@@ -258,6 +258,7 @@ class LocalNet:
                 max(1, sum(store.batchsize) if store else 1),
                 has_labels=label is not None,
                 label_shape=() if label is None else tuple(np.shape(label)[1:]),
+                label_dtype=np.float32 if np.asarray(label).dtype.kind == "f" else np.int64,
                 mean=read_mean(store.mean_file, self._roots) if store and store.mean_file else None,
                 std=read_mean(store.std_file, self._roots) if store and store.std_file else None,
             )

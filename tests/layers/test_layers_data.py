@@ -133,7 +133,7 @@ def test_mnist_pixels_are_divided_then_shifted():
 
 
 def test_labels_are_also_a_feature():
-    output = make("kLabel", (3, 4)).compute_feature([], [np.array([4, 0, 9])], TRAIN)
+    output = make("kLabel", (3,)).compute_feature([], [np.array([4, 0, 9])], TRAIN)
     assert output.feature.tolist() == output.labels.tolist() == [4, 0, 9]
     assert output.feature.dtype == np.float32
 

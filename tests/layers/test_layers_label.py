@@ -22,8 +22,13 @@ def conf(name: str, source: str) -> LayerConf:
     return LayerConf(name=name, user_type="labels", srclayers=[source])
 
 
-@pytest.mark.parametrize("labels", [LABELS, read_only(np.arange(BATCH * 3).reshape(BATCH, 3))], ids=["one", "a step"])
-def test_labels_sent_as_a_feature_are_unchanged(labels: np.ndarray):
+MATRIX = read_only(np.arange(BATCH * 3).reshape(BATCH, 3))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+@pytest.mark.parametrize("labels", [LABELS, MATRIX], ids=["one", "several"])
+def test_labels_sent_as_a_feature_are_unchanged(labels: np.ndarray, dtype: type):
+    labels = read_only(labels.astype(dtype))
     out = LabelsAsFeature(conf("out", "data"), [labels.shape])
     back = FeatureAsLabels(conf("back", "out"), [out.shape])
     sent = out.compute_feature([], [labels], CTX)
@@ -31,7 +36,7 @@ def test_labels_sent_as_a_feature_are_unchanged(labels: np.ndarray):
     received = back.compute_feature([], [sent.feature], CTX)
     check_output(back, [], [sent.feature], received)
     assert out.shape == back.shape == labels.shape
-    assert sent.feature.dtype == np.int64
+    assert received.labels.dtype == dtype
     assert np.array_equal(received.labels, labels)
 
 
@@ -46,16 +51,36 @@ def test_a_source_without_labels_is_refused_by_name():
         out.compute_feature([], [None], CTX)
 
 
-def test_labels_of_steps_are_refused_where_one_label_a_row_is_needed():
-    loss = SoftmaxLoss(LayerConf(name="loss", srclayers=["ip", "words"]), [(2, 3), (2, 4)])
-    with pytest.raises(
-        UserError, match="'loss': takes one label a row, but .* each of 4 steps; give it per_step: true"
-    ):
-        loss.compute_feature([], [np.zeros((2, 3), np.float32), np.zeros((2, 4), np.int64)], CTX)
+ONE_LABEL = "'loss': takes one label a row, but gets 4; .* steps .* per_step: true.* matrix, use kSigmoidCross"
 
 
-def test_labels_of_steps_need_no_label_layer():
+def test_several_labels_a_row_are_refused_where_one_is_needed():
+    conf = LayerConf(name="loss", srclayers=["ip", "words"])
+    sources = [np.zeros((2, 3), np.float32), np.zeros((2, 4), int)]
+    with pytest.raises(UserError, match=ONE_LABEL):
+        SoftmaxLoss(conf, [(2, 3), (2,)]).compute_feature([], sources, CTX)
+
+
+def test_float_labels_are_refused_where_classes_are_needed():
+    loss = SoftmaxLoss(LayerConf(name="loss", srclayers=["ip", "prices"]), [(2, 3), (2,)])
+    sources = [np.zeros((2, 3), np.float32), np.zeros(2, np.float32)]
+    with pytest.raises(UserError, match="'loss': .* those of 'prices' are float32; .* kEuclideanLoss with a kLabel"):
+        loss.compute_feature([], sources, CTX)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+@pytest.mark.parametrize("shape", [(BATCH,), (BATCH, 3)])
+def test_labels_are_a_feature_of_their_shape(shape: tuple[int, ...], dtype: type):
+    labels = read_only(np.arange(np.prod(shape)).reshape(shape).astype(dtype))
+    output = Label(LayerConf(name="label", srclayers=["data"]), [shape]).compute_feature([], [labels], CTX)
+    assert output.labels is labels
+    assert output.feature.dtype == np.float32
+    assert np.array_equal(output.feature, labels)
+
+
+def test_labels_of_another_shape_than_declared_are_refused():
+    label = Label(LayerConf(name="label", srclayers=["data"]), [(2,)])
     with pytest.raises(
-        UserError, match="'label': makes one label a row, but 'words' has one for each of 4 steps; leave"
+        UserError, match=r"'label': gets labels of shape \(2, 3\) from 'data', not \(2,\); set label_sh"
     ):
-        Label(LayerConf(name="label", srclayers=["words"]), [(2, 4)]).compute_feature([], [np.zeros((2, 4))], CTX)
+        label.compute_feature([], [np.zeros((2, 3))], CTX)

@@ -72,10 +72,13 @@ def conf_of(layer: Layer, folder: Path) -> LayerConf:
 def write_records(folder: Path, layer: Layer) -> Path:
     """Return the path of a store of random records for an input layer; write it if it is missing."""
     shape, codes = layer.shape[1:], getattr(layer, "codes", 0)
-    path = folder / f"{'x'.join(map(str, shape))}{'codes' * bool(codes)}.zarr"
+    label_shape, label_dtype = layer.label_shape, layer.label_dtype or np.dtype(np.int64)
+    kind = "codes" if codes else "".join(map(str, (*label_shape, label_dtype.name)))
+    path = folder / f"{'x'.join(map(str, shape))}{kind}.zarr"
     if not path.exists():
         rng = np.random.default_rng(len(shape))
-        data, labels = rng.normal(size=(RECORDS, *shape)).astype(np.float32), rng.integers(0, CLASSES, RECORDS)
+        data = rng.normal(size=(RECORDS, *shape)).astype(np.float32)
+        labels = rng.integers(0, CLASSES, (RECORDS, *label_shape)).astype(label_dtype)
         if codes:
             beyond = np.arange(*shape) >= rng.integers(1, shape[0] + 1, RECORDS)[:, None]
             data = np.where(beyond, -1, rng.integers(0, codes, data.shape)).astype(np.int32)

@@ -149,10 +149,12 @@ def batches_of(net: NeuralNet, count: int, classes: int, dtype: type = np.float6
 
 
 def records_of(layer: Layer, classes: int, dtype: type, rng: np.random.Generator) -> Records:
-    """Return a random batch for an input layer: numbers with a label a row, or codes with one a step, -1 at the end."""
+    """Return a random batch for an input layer: numbers with labels a row, or codes with one a step, -1 at the end."""
     codes = getattr(layer, "codes", 0)
     if not codes:
-        return Records(rng.normal(size=layer.shape).astype(dtype), rng.integers(0, classes, layer.shape[0]))
+        data = rng.normal(size=layer.shape).astype(dtype)
+        labels = rng.integers(0, classes, (layer.shape[0], *layer.label_shape))
+        return Records(data, labels if layer.label_dtype != np.float32 else labels.astype(np.float32) / 2)
     rows, steps = layer.shape
     beyond = np.arange(steps) >= rng.integers(1, steps + 1, rows)[:, None]
     words = rng.integers(0, codes, layer.shape, dtype=np.int32)

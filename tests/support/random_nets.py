@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from dsinga.job import LayerConf, NetConf, Phase
@@ -17,6 +19,10 @@ CLASSES = 4
 ELEMENTWISE = "kReLU kSigmoid kSTanh kActivation kCudnnActivation kDropout kDummy kBridgeSrc kBridgeDst".split()
 WHOLE_ROWS = "kSoftmax kCudnnSoftmax kBM kCudnnBM".split()
 IMAGES = "kConvolution kCConvolution kCudnnConv kPooling kCPooling kCudnnPool kLRN kCudnnLRN".split()
+LABEL_LOSSES = "kEuclideanLoss kSigmoidCrossEntropyLoss".split()
+CLASS_LABELS: dict[str, Any] = {}  # what RecordInfo says of the labels
+NUMBERS = {"label_dtype": np.float32}
+MATRICES = [{"label_shape": (3,)}, {"label_shape": (2,), **NUMBERS}]
 VECTOR_INPUTS = "kRecordInput kCSVInput kLMDBData kShardData".split()
 
 
@@ -26,6 +32,7 @@ class Draft:
     def __init__(self, draw: Callable[..., Any], parts: int):
         self.draw, self.parts = draw, parts
         self.rows = draw(st.integers(parts, 9))
+        self.labels = draw(st.sampled_from([CLASS_LABELS, CLASS_LABELS, NUMBERS, *MATRICES]))
         self.confs: list[LayerConf] = []
         self.layers: dict[str, Layer] = {}
         self.inputs: dict[str, RecordInfo] = {}
@@ -66,7 +73,9 @@ def nets(draw: Callable[..., Any], parts: int) -> NeuralNet:
             draft
         )
     for _ in range(draw(st.integers(1, 2))):
-        draw(st.sampled_from([add_softmax_loss, add_euclidean_loss]))(draft, data)
+        draw(st.sampled_from([add_euclidean_loss] if draft.labels else [add_softmax_loss, add_euclidean_loss]))(
+            draft, data
+        )
     if draw(st.booleans()):
         add_output(draft, data)
     net = NetConf(layer=draft.confs, partition_dim=draw(st.sampled_from([-1, 0, 1])))
@@ -78,9 +87,11 @@ def add_input(draft: Draft) -> str:
     draw, wide = draft.draw, draft.parts + draft.draw(st.integers(0, 3))
     store = {"store_conf": {"path": "x", "batchsize": [draft.rows]}}
     if draw(st.booleans()):
-        data = draft.add(draw(st.sampled_from(VECTOR_INPUTS)), info=RecordInfo((wide,), draft.rows), **store)
+        data = draft.add(
+            draw(st.sampled_from(VECTOR_INPUTS)), info=RecordInfo((wide,), draft.rows, **draft.labels), **store
+        )
     else:
-        data = draft.add("kRecordInput", info=RecordInfo((wide, 6, 5), draft.rows), **store)
+        data = draft.add("kRecordInput", info=RecordInfo((wide, 6, 5), draft.rows, **draft.labels), **store)
         prepare = draw(st.sampled_from(["", "kImagePreprocess", "kRGBImage", "kMnist"]))
         if prepare:
             more = {"mnist_conf": {"norm_a": 2, "norm_b": 1}} if prepare == "kMnist" else {"rgbimage_conf": CROP}
@@ -198,21 +209,25 @@ def add_softmax_loss(draft: Draft, data: str) -> None:
 
 
 def add_euclidean_loss(draft: Draft, data: str) -> None:
-    """Add a loss that draws two fully connected layers together, or one to the labels."""
+    """Add a loss that draws two fully connected layers together, or one to the labels: numbers, or rows of a matrix."""
+    kind = "kEuclideanLoss"
     if draft.draw(st.booleans()):
         one, other = add_dense(draft, draft.parts + 1), add_dense(draft, draft.parts + 1)
     else:
-        one, other = draft.add("kInnerProduct", draft.source(), innerproduct_conf={"num_output": 1}), ""
+        kind, shape = draft.draw(st.sampled_from(LABEL_LOSSES)), draft.labels.get("label_shape", ())
+        one = draft.add("kInnerProduct", draft.source(), innerproduct_conf={"num_output": math.prod(shape)})
         conf = draft.confs[-1]  # one number cannot be cut over several workers
         draft.confs[-1] = conf.replace(partition_dim=draft.draw(st.sampled_from([0, -1])))
-        other = draft.add("kLabel", label_giver(draft, data))
+        giver = label_giver(draft, data)
+        other = draft.add("kLabel", giver, shape=(draft.shape(giver)[0], *shape))
         draft.tips.remove(other)
-    draft.tips.remove(draft.add("kEuclideanLoss", one, other))
+    draft.tips.remove(draft.add(kind, one, other))
 
 
 def add_output(draft: Draft, data: str) -> None:
     """Add a layer at the end of the net."""
-    kind = draft.draw(st.sampled_from(["kAccuracy", "kArgSort", "kCSVOutput", "kRecordOutput"]))
+    kinds = ["kArgSort", "kCSVOutput", "kRecordOutput", *(["kAccuracy"] if not draft.labels else [])]
+    kind = draft.draw(st.sampled_from(kinds))
     if kind == "kAccuracy":
         draft.add(kind, add_dense(draft, max(CLASSES, draft.parts)), label_giver(draft, data))
     elif kind == "kArgSort":

@@ -1,0 +1,58 @@
+"""The shape and dtype of the labels that each layer of a net gives to the layers after it, known before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dsinga.layers.base import Layer, Shape
+from dsinga.layers.connection import Concate, SliceLayer
+from dsinga.layers.context import RecordInfo
+from dsinga.layers.label import check_one_label, class_labels, float_labels_fault
+
+
+def makes_labels(layer: Layer) -> bool:
+    """Whether the layer gives other labels than its first source that has some, for the same rows."""
+    if layer.is_input:
+        return getattr(layer, "has_labels", True)
+    overridden = type(layer).hand_on_labels is not Layer.hand_on_labels and not isinstance(layer, (SliceLayer, Concate))
+    return layer.makes_labels or overridden
+
+
+def labels_shape(layer: Layer) -> Shape:
+    """Return the shape of the labels that ``layer`` gives: (B, ...), (B,) where it has none."""
+    return (layer.shape[0], *layer.label_shape)
+
+
+def describe_labels(layer: Layer, sources: Sequence[Layer]) -> None:
+    """Set ``label_shape`` and ``label_dtype`` of a layer to those of its first source that has labels.
+
+    A layer that makes labels keeps its own shape, and its own dtype unless that is None.
+    """
+    source = next((source for source in sources if source.label_dtype is not None), None)
+    if makes_labels(layer):
+        inherited = np.dtype(np.int64) if source is None else source.label_dtype
+        layer.label_dtype = inherited if layer.label_dtype is None else np.dtype(layer.label_dtype)
+    elif source is not None:
+        layer.label_shape, layer.label_dtype = source.label_shape, source.label_dtype
+
+
+def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, RecordInfo]) -> None:
+    """Raise UserError where a layer gets labels of a kind that it does not take.
+
+    These are float labels where it takes classes, several labels a row where it takes one, and, of layers that take
+    labels directly from a store, labels beyond its classes.
+    """
+    if layer.label_source is None:
+        return
+    source = sources[layer.label_source]
+    dtype = source.label_dtype
+    if dtype is not None and dtype.kind == "f" and not layer.takes_float_labels:
+        raise float_labels_fault(layer)
+    if layer.takes_one_label:
+        check_one_label(layer, labels_shape(source))
+    classes = getattr(layer, "classes", None)
+    info = records.get(layer.conf.srclayers[layer.label_source])
+    if classes is not None and info and info.label_range:
+        class_labels(layer, np.array(info.label_range), classes)

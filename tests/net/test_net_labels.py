@@ -1,0 +1,85 @@
+"""The kind of the labels, one or several a row, integers or floats, is known throughout a net before training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, NetConf, Phase
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, create_net
+from dsinga.net.partition import partition
+from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
+from tests.support.training_cases import dense, layer
+
+ROWS = 6
+KINDS = {
+    "a class": RecordInfo((3,), ROWS),
+    "a number": RecordInfo((3,), ROWS, label_dtype=np.float32),
+    "a matrix of integers": RecordInfo((3,), ROWS, label_shape=(2,)),
+    "a matrix of numbers": RecordInfo((3,), ROWS, label_shape=(2,), label_dtype=np.float32),
+}
+DATA = layer("data", "kRecordInput", store_conf={"path": "x", "batchsize": [ROWS]})
+
+
+def net_of(info: RecordInfo, *layers: LayerConf) -> NeuralNet:
+    return create_net(NetConf(layer=[DATA, *layers]), Phase.kTrain, {"data": info})
+
+
+@pytest.mark.parametrize("info", KINDS.values(), ids=KINDS)
+def test_layers_pass_on_the_kind_of_their_labels(info: RecordInfo):
+    relu = layer("relu", "kReLU", "data")
+    net = net_of(info, relu, layer("label", "kLabel", "relu"), layer("more", "kReLU", "label"))
+    for name in ("data", "relu", "label", "more"):
+        found = net.nodes[net.position(name)].layer
+        assert (found.label_shape, found.label_dtype) == (info.label_shape, np.dtype(info.label_dtype)), name
+    assert net.nodes[net.position("label")].layer.shape == (ROWS, *info.label_shape)
+
+
+@pytest.mark.parametrize("kind", ["kSoftmaxLoss", "kHingeLoss", "kAccuracy", "kClassSoftmaxLoss"])
+def test_float_labels_are_refused_by_layers_that_take_classes(kind: str):
+    words = {"vocab_size": 3, "class_start": [0]}
+    loss = layer("loss", kind, "ip", "relu", classsoftmaxloss_conf=words)
+    with pytest.raises(
+        UserError, match="layer 'loss': takes labels that are classes, .* of 'relu' are float32; .* kEu"
+    ):
+        net_of(KINDS["a number"], layer("relu", "kReLU", "data"), dense("ip", "data"), loss)
+
+
+@pytest.mark.parametrize("kind", ["kSoftmaxLoss", "kHingeLoss", "kAccuracy"])
+def test_matrices_are_refused_by_layers_that_take_one_label(kind: str):
+    with pytest.raises(
+        UserError, match="layer 'loss': takes one label a row, but gets 2; .* matrix, use kSigmoidCross"
+    ):
+        net_of(KINDS["a matrix of integers"], dense("ip", "data"), layer("loss", kind, "ip", "data"))
+
+
+def test_a_prediction_of_another_width_than_the_labels_is_refused():
+    layers = dense("ip", "data", 3), layer("label", "kLabel", "data"), layer("loss", "kEuclideanLoss", "ip", "label")
+    with pytest.raises(UserError, match="layer 'loss': compares 'ip', 6 x 3, with 'label', 6 x 2; give both as many"):
+        net_of(KINDS["a matrix of numbers"], *layers)
+
+
+JOIN, HALVES = {"concate_conf": {"concate_dim": 0}}, {"slice_conf": {"slice_dim": 0, "num_slices": 2}}
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("loss", ["kEuclideanLoss", "kSigmoidCrossEntropyLoss"])
+@pytest.mark.parametrize("info", KINDS.values(), ids=KINDS)
+def test_labels_of_every_kind_are_sent_with_their_rows(info: RecordInfo, loss: str, workers: int):
+    width = int(np.prod(info.label_shape))
+    net = net_of(
+        info,
+        dense("hidden", "data", 4).replace(partition_dim=1),
+        layer("halves", "kSlice", "hidden", **HALVES),
+        layer("first", "kSTanh", "halves"),
+        layer("second", "kReLU", "halves"),
+        layer("both", "kConcate", "second", "first", **JOIN),
+        dense("out", "both", width),
+        layer("label", "kLabel", "both", location=1),
+        layer("loss", loss, "out", "label", location=workers - 1),
+    )
+    values, batches = initial(net), batches_of(net, 3, classes=3)
+    cut = run_partitioned(partition(net, workers), values, batches)
+    assert_equal_runs(cut, run_whole(net, values, batches), 1e-9)
