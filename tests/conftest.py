@@ -8,6 +8,8 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 # A kernel thread that spins at a barrier keeps a busy core from the thread that it waits for: seconds become minutes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# MLflow would report its use over the network.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402

@@ -1,6 +1,6 @@
 """Checkpoints: writing, reading, and loading the params of one net into another."""
 
-from dsinga.checkpoint.directory import Checkpoint, latest, read_checkpoint, write_checkpoint
+from dsinga.checkpoint.directory import Checkpoint, latest, read_checkpoint, remove_old_checkpoints, write_checkpoint
 from dsinga.checkpoint.nested_state import separate_arrays
 from dsinga.checkpoint.port import export_safetensors, port, read_params
 
@@ -11,6 +11,7 @@ __all__ = [
     "port",
     "read_checkpoint",
     "read_params",
+    "remove_old_checkpoints",
     "separate_arrays",
     "write_checkpoint",
 ]

@@ -59,7 +59,7 @@ def write_checkpoint(
     nested dicts of JSON data and arrays. Raises RunError, and leaves no files, if the disk cannot be written.
     """
     final = Path(root) / f"step{step}"
-    partial, replaced = final.with_name(f".step{step}.partial"), final.with_name(f".step{step}.replaced")
+    partial, replaced = final.with_name(f".step{step}.partial"), _replaced(final)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(final.parent)
@@ -79,12 +79,41 @@ def write_checkpoint(
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
     """Return the complete checkpoint of the highest step under ``root``, or None if there is none."""
-    steps = {
+    steps = _complete(Path(root))
+    return steps[max(steps)] if steps else None
+
+
+def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
+    """Remove all complete checkpoints under ``root`` but the ``keep`` of the highest steps; 0 keeps all of them.
+
+    A checkpoint is renamed before it is removed, so that a process killed meanwhile leaves no damaged one under its
+    name; the next :func:`write_checkpoint` removes what is left. Raises RunError where one cannot be renamed.
+    """
+    if not keep:
+        return
+    steps = _complete(Path(root))
+    for step in sorted(steps)[:-keep]:
+        replaced = _replaced(steps[step])
+        shutil.rmtree(replaced, ignore_errors=True)
+        try:
+            steps[step].rename(replaced)
+        except OSError as error:
+            raise RunError(f"the checkpoint {steps[step]} cannot be removed: {error}") from error
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _complete(root: Path) -> dict[int, Path]:
+    """Return the complete checkpoints under ``root`` by step."""
+    return {
         int(match[1]): path
-        for path in Path(root).glob("step*")
+        for path in root.glob("step*")
         if (match := re.fullmatch(r"step(\d+)", path.name)) and is_checkpoint(path)
     }
-    return steps[max(steps)] if steps else None
+
+
+def _replaced(path: Path) -> Path:
+    """Return the name that a checkpoint has while it is removed."""
+    return path.with_name(f".{path.name}.replaced")
 
 
 def is_checkpoint(path: Path) -> bool:

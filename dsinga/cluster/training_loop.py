@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsinga.checkpoint import latest, write_checkpoint
+from dsinga.checkpoint import latest, remove_old_checkpoints, write_checkpoint
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import Grain
 from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
@@ -74,6 +74,16 @@ class TrainingLoop:
 
         ``state`` is that of the loop in the checkpoint from which the run goes on, empty for a new run.
         """
+        failure: BaseException | None = None
+        try:
+            return self._run_to_end(begin, state)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._extensions.close(failure)
+
+    def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> Arrays:
         self.view.step = begin
         self.view.rate_factors = read_rate_factors(state)
         self.view.metrics = {**state.get("metrics", {})}
@@ -139,6 +149,8 @@ class TrainingLoop:
         reports = rounds.read(self._cluster_run.chains.wait(rounds.next_futures()))
         self._unseen.extend(reports)
         self.view.seconds_to_stop = self._estimate_seconds_to_stop(rounds)
+        batchsize = self._prepared.config.readers[Phase.kTrain].batchsize
+        self.view.samples_per_second = batchsize * sum(rounds.speed for rounds in self._groups)
         self._show_steps()
         self._show_progress(reports[-1])
 
@@ -158,11 +170,11 @@ class TrainingLoop:
         return seconds + (self._pause_seconds if pauses_before else 0.0)
 
     def _show_progress(self, report: StepReport) -> None:
-        rows = self._prepared.config.readers[Phase.kTrain].batchsize
-        speed = rows * sum(rounds.speed for rounds in self._groups)
         metrics = self.view.means("train", report.metrics)
         with self.view.running_on_cluster():
-            self._observer.progress({"step": self.view.step, "samples_per_second": speed, **metrics})
+            self._observer.progress(
+                {"step": self.view.step, "samples_per_second": self.view.samples_per_second, **metrics}
+            )
 
     def _show_row(self, row: Row) -> None:
         with self.view.running_on_cluster():
@@ -194,7 +206,9 @@ class TrainingLoop:
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         loop = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": self.view.metrics}
         with self.view.running_on_cluster():
-            write_checkpoint(self._workspace / "checkpoint", self.view.step, params, slots, meta, loop)
+            folder = self._workspace / "checkpoint"
+            write_checkpoint(folder, self.view.step, params, slots, meta, loop)
+            remove_old_checkpoints(folder, self._job.checkpoint_keep)
         self._checkpoint_seconds = time.perf_counter() - started
 
     def _end_by_failure(self, error: Exception) -> None:

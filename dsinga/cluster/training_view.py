@@ -31,9 +31,9 @@ Row = dict[str, Any]
 class TrainingView(LoopView):
     """A view of a run on a cluster, for its extensions.
 
-    The training loop sets ``step`` and ``seconds_to_stop``, carries out ``stopped``, ``resumable`` and
-    ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row`` is called with each row.
-    ``cluster_error`` is an exception that the run itself has raised, not an extension.
+    The training loop sets ``step``, ``seconds_to_stop`` and ``samples_per_second``, carries out ``stopped``,
+    ``resumable`` and ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row`` is called with
+    each row. ``cluster_error`` is an exception that the run itself has raised, not an extension.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class TrainingView(LoopView):
         self._asked = started
         self._started = time.perf_counter()
         self._diverged = False
+        self.job = prepared.job
         self.step = 0
         self.train_steps = prepared.job.train_steps
         self.metrics: dict[str, float] = {}
@@ -60,7 +61,7 @@ class TrainingView(LoopView):
         self.returned_params: Arrays | None = None
         self.remarks: list[str] = []
         self.cluster_error: BaseException | None = None
-        self.seconds_to_stop = 0.0
+        self.seconds_to_stop = self.samples_per_second = 0.0
 
     @property
     def seconds(self) -> float:
@@ -69,6 +70,10 @@ class TrainingView(LoopView):
     @property
     def rate_factor(self) -> float:
         return factor_at(sorted(self.rate_factors.items()), self.step)
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._prepared.config.updater.rate(self.step)) * self.rate_factor
 
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
         self._check_paused("evaluate")

@@ -8,6 +8,7 @@ from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.checkpointing import Checkpointing
 from dsinga.extensions.checks import check_extensions
 from dsinga.extensions.create import ExtensionLike, create_extension, create_extensions
+from dsinga.extensions.csv_table import CSV
 from dsinga.extensions.display import Display
 from dsinga.extensions.early_stopping import EarlyStopping
 from dsinga.extensions.evaluation import Evaluation
@@ -15,12 +16,15 @@ from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.function import FunctionExtension
 from dsinga.extensions.keep_best import KeepBest
 from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.mlflow import MLflow
 from dsinga.extensions.reduce_on_plateau import ReduceOnPlateau
 from dsinga.extensions.runner import ExtensionRunner
 from dsinga.extensions.stop_on_time import StopOnTime
+from dsinga.extensions.tensorboard import TensorBoard
 from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
 
 __all__ = [
+    "CSV",
     "AtEnd",
     "BestValue",
     "Checkpointing",
@@ -36,11 +40,13 @@ __all__ = [
     "FunctionExtension",
     "KeepBest",
     "LoopView",
+    "MLflow",
     "Moment",
     "OnMetric",
     "ReduceOnPlateau",
     "State",
     "StopOnTime",
+    "TensorBoard",
     "Trigger",
     "WhenBest",
     "check_extensions",

@@ -70,6 +70,12 @@ class Extension(ABC):
     def finish(self, loop: LoopView) -> None:
         """Do what is to be done after the last step, when the last checkpoint has been written."""
 
+    def close(self, error: BaseException | None) -> None:
+        """Release files and connections, however the run has ended: ``error`` ended it, None if nothing did.
+
+        Called once, last of all. What it raises is logged, and leaves the run's result, or its error, as it is.
+        """
+
     def state_dict(self) -> State:
         """Return what a resumed run must know: plain values and arrays."""
         return {}

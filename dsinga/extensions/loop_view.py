@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dsinga.job import Job
 from dsinga.training import Metrics
 
 
@@ -18,6 +19,7 @@ class LoopView(ABC):
     extensions that pause training; for others they raise UserError.
 
     Attributes:
+        job: the job that is trained.
         step: how many steps are done.
         train_steps: the step at which training is complete.
         metrics: the latest value of each metric, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
@@ -25,14 +27,18 @@ class LoopView(ABC):
         stopped: why training ends before ``train_steps``, "" while it does not.
         seconds_to_stop: estimate of the time that it takes to end in order after one more round, from what rounds,
             pauses and checkpoints took so far.
+        samples_per_second: how many records all worker groups together trained on in a second of their last rounds, 0
+            before the first round.
     """
 
+    job: Job
     step: int
     train_steps: int
     metrics: Mapping[str, float]
     workspace: Path | None
     stopped: str
     seconds_to_stop: float
+    samples_per_second: float
 
     @property
     @abstractmethod
@@ -43,6 +49,11 @@ class LoopView(ABC):
     @abstractmethod
     def rate_factor(self) -> float:
         """The number by which the learning rate of the schedule is multiplied at this step."""
+
+    @property
+    @abstractmethod
+    def learning_rate(self) -> float:
+        """The learning rate of the next step: the schedule's, times ``rate_factor``."""
 
     @abstractmethod
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:

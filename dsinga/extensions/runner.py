@@ -84,6 +84,14 @@ class ExtensionRunner:
         for extension in self._extensions.values():
             self._call(extension, extension.finish, self._loop)
 
+    def close(self, error: BaseException | None) -> None:
+        """Let the extensions, those that failed included, release what they hold; ``error`` is what ended the run."""
+        for name, extension in (self._extensions | self._dropped).items():
+            try:
+                extension.close(error)
+            except Exception:
+                _log.warning("the extension %s could not be closed", name, exc_info=True)
+
     def drop(self, failed: Extension) -> None:
         """Run an extension no more, because it has raised an exception; its state is still saved."""
         names = [name for name, extension in self._extensions.items() if extension is failed]

@@ -62,6 +62,9 @@ class ExtensionType(Enum):
     kKeepBest = 2
     kReduceOnPlateau = 3
     kStopOnTime = 4
+    kCSV = 5
+    kTensorBoard = 6
+    kMLflow = 7
     kUserExtension = 106
 
 

@@ -18,7 +18,9 @@ class ExtensionConf(Message):
     ``monitor`` is a metric of a phase, as in "val/loss"; ``mode`` says whether lower or higher values of it are better,
     and ``min_delta`` by how much a value must be better to count. ``patience`` counts values without improvement.
     ``factor``, ``min_factor`` and ``cooldown`` are for kReduceOnPlateau, ``seconds`` and ``time`` (as in "2h") for
-    kStopOnTime. ``freq`` and ``after`` say every how many steps a user's extension runs, and from which step on.
+    kStopOnTime. ``path`` is the file of kCSV, ``folder`` and ``histogram_freq`` are for kTensorBoard, ``uri``,
+    ``experiment`` and ``run_name`` for kMLflow. ``freq`` and ``after`` say every how many steps a user's extension
+    runs, and from which step on.
     """
 
     type: ExtensionType = ExtensionType.kUserExtension
@@ -32,6 +34,12 @@ class ExtensionConf(Message):
     cooldown: int | None = None
     seconds: float | None = None
     time: str | None = None
+    path: str | None = None
+    folder: str | None = None
+    histogram_freq: int | None = None
+    uri: str | None = None
+    experiment: str | None = None
+    run_name: str | None = None
     freq: int | None = None
     after: int | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
@@ -45,6 +53,9 @@ FIELDS: dict[ExtensionType, tuple[str, ...]] = {
         "monitor", "mode", "patience", "min_delta", "factor", "min_factor", "cooldown",
     ),
     ExtensionType.kStopOnTime: ("seconds", "time"),
+    ExtensionType.kCSV: ("path",),
+    ExtensionType.kTensorBoard: ("folder", "histogram_freq"),
+    ExtensionType.kMLflow: ("uri", "experiment", "run_name"),
 }  # fmt: skip
 
 

@@ -46,11 +46,12 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     schema.Job: {
         **dict.fromkeys(("train_steps", "test_steps", "validate_steps", "warmup_steps", "step", "seed", "gpu"), SOME),
         **dict.fromkeys(_OFTEN, SOME),
+        "checkpoint_keep": SOME,
         "num_openblas_threads": COUNT,
     },
     extensionconf.ExtensionConf: {
         **dict.fromkeys(("patience", "freq"), COUNT),
-        **dict.fromkeys(("min_delta", "min_factor", "cooldown", "after"), SOME),
+        **dict.fromkeys(("min_delta", "min_factor", "cooldown", "after", "histogram_freq"), SOME),
         "factor": Range(0, 1, open_low=True, open_high=True),
         "seconds": POSITIVE,
     },

@@ -210,7 +210,8 @@ class Job(Message):
 
     Beyond SINGA: ``seed`` determines all random numbers of the job; ``skip_bad_batches`` skips a batch whose loss is
     not finite, where training otherwise ends with an error; ``precision`` is the precision of products on GPUs;
-    ``extension`` adds extensions to the training loop.
+    ``extension`` adds extensions to the training loop; ``checkpoint_keep`` is how many checkpoints are kept, the newest
+    ones (0: all).
 
     ``gpu`` has the numbers of the GPUs to use on each host: the host's first worker computes on the first GPU, and so
     on; further workers compute on CPU cores.
@@ -233,6 +234,7 @@ class Job(Message):
     validate_after: int = 0
     checkpoint_freq: int = 0
     checkpoint_after: int = 0
+    checkpoint_keep: int = 0
     checkpoint_path: list[str] = field(default_factory=list)
     warmup_steps: int = 0
     skip_bad_batches: bool = False

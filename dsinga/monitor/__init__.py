@@ -3,7 +3,7 @@
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import History, Row
 from dsinga.monitor.import_progress import show_import
-from dsinga.monitor.metrics_file import MetricsFile, read_metrics
+from dsinga.monitor.metrics_file import MetricsFile, read_metrics, replace_file
 from dsinga.monitor.panels import Line, Panel, draw_panels
 from dsinga.monitor.progress import Progress, show_progress
 from dsinga.monitor.run_monitor import RunMonitor
@@ -19,6 +19,7 @@ __all__ = [
     "draw_curves",
     "draw_panels",
     "read_metrics",
+    "replace_file",
     "show_import",
     "show_progress",
 ]

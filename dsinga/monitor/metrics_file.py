@@ -29,7 +29,7 @@ class MetricsFile:
             rows = []
         else:
             rows = [row for row in read_metrics(self.path) if row.get("step", 0) <= resumed_step]
-        _replace(self.path, "".join(map(_to_line, rows)))
+        replace_file(self.path, "".join(map(_to_line, rows)))
         self._file = open(self.path, "a", encoding="utf-8")
 
     def append(self, row: Row) -> None:
@@ -75,8 +75,8 @@ def _to_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _replace(path: Path, text: str) -> None:
-    """Replace the contents of ``path`` by ``text``, atomically."""
+def replace_file(path: Path, text: str) -> None:
+    """Replace the contents of the file ``path`` by ``text``: a process killed meanwhile leaves the old contents."""
     draft = path.with_name(path.name + ".draft")
     with open(draft, "w", encoding="utf-8") as file:
         file.write(text)

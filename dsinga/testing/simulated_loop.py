@@ -13,6 +13,7 @@ import numpy as np
 from dsinga.checkpoint import separate_arrays
 from dsinga.checkpoint.nested_state import insert_arrays
 from dsinga.extensions import AtEnd, Display, Evaluation, EverySteps, Extension, ExtensionRunner, LoopView
+from dsinga.job import Job
 from dsinga.training import Metrics
 
 # Returns the metrics of a phase at a step: ("val", 20) -> {"loss": 0.3}.
@@ -23,7 +24,7 @@ class SimulatedLoop(LoopView):
     """A run whose metrics are a function of phase and step, and whose param "w" (3,) is the number of steps done.
 
     It shows training metrics every 5 steps, validates every 10, and runs extensions as a run on a cluster does. A step
-    takes a second of its clock.
+    takes a second of its clock and trains on one record.
 
     Args:
         extensions: the extensions to run.
@@ -53,10 +54,12 @@ class SimulatedLoop(LoopView):
         ]
         self._metrics_of, self._checkpoint_freq = metrics_of, checkpoint_freq
         self._extensions = ExtensionRunner([*standard, *extensions], self)
+        self.job = Job(name="simulated", train_steps=train_steps)
         self.step, self.train_steps = 0, train_steps
         self.metrics: dict[str, float] = {}
         self.workspace = workspace
         self.stopped, self.resumable, self.seconds_to_stop = "", False, 3.0
+        self.samples_per_second = 1.0
         self.rows: list[dict[str, Any]] = []
         self.rate_factors: dict[int, float] = {}
         self.checkpoints: dict[int, dict[str, Any]] = {}
@@ -66,6 +69,17 @@ class SimulatedLoop(LoopView):
 
     def run(self, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
         """Run from the first step, or from a checkpoint of another run; return this object."""
+        failure: BaseException | None = None
+        try:
+            self._run_to_end(checkpoint)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._extensions.close(failure)
+        return self
+
+    def _run_to_end(self, checkpoint: Mapping[str, Any] | None) -> None:
         begin = checkpoint or {"step": 0, "rows": [], "rate_factors": {}, "extensions": {}, "metrics": {}}
         self.step, self.rows, self.metrics = begin["step"], [*begin["rows"]], {**begin["metrics"]}
         self.rate_factors = {int(step): factor for step, factor in begin["rate_factors"].items()}
@@ -76,7 +90,6 @@ class SimulatedLoop(LoopView):
             self._train()
         self.result = self.params()["w"]
         self._extensions.finish()
-        return self
 
     def _train(self) -> None:
         while self.step < self.train_steps and not self.stopped:
@@ -112,6 +125,11 @@ class SimulatedLoop(LoopView):
     def rate_factor(self) -> float:
         """The factor that holds at this step."""
         return next((self.rate_factors[s] for s in sorted(self.rate_factors, reverse=True) if s <= self.step), 1.0)
+
+    @property
+    def learning_rate(self) -> float:
+        """The job's base rate times the factor that holds at this step."""
+        return self.job.updater.learning_rate.base_lr * self.rate_factor
 
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
         """Return the metrics of the phase."""

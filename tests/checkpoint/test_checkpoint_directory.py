@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dsinga.checkpoint import latest, read_checkpoint, write_checkpoint
+from dsinga.checkpoint import latest, read_checkpoint, remove_old_checkpoints, write_checkpoint
 from dsinga.errors import RunError, UserError
 
 PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.full(3, -0.0, np.float32)}
@@ -198,3 +198,50 @@ def test_a_process_killed_at_any_moment_leaves_complete_checkpoints_only(tmp_pat
     assert latest(tmp_path) == tmp_path / f"step{steps[-1]}"
     for step in steps:
         assert_complete(tmp_path / f"step{step}", step)
+
+
+@given(st.sets(st.integers(0, 50), min_size=1, max_size=6), st.integers(0, 4))
+def test_the_newest_checkpoints_are_kept(steps, keep):
+    with tempfile.TemporaryDirectory() as root:
+        for step in steps:
+            write_checkpoint(root, step, PARAMS, STATE, META)
+        (Path(root) / "step99").mkdir()  # not a checkpoint, so it is neither counted nor removed
+        (Path(root) / "step7-of-mine").mkdir()
+        remove_old_checkpoints(root, keep)
+        kept = sorted(steps)[-keep:]
+        assert {path.name for path in Path(root).iterdir()} == {f"step{step}" for step in [*kept, 99]} | {
+            "step7-of-mine"
+        }
+        assert read_checkpoint(latest(root)).step == max(steps)
+
+
+@pytest.mark.process
+def test_a_process_killed_while_it_removes_a_checkpoint_leaves_no_damaged_one(tmp_path):
+    """It is killed when the first file of a checkpoint is gone; the next write removes the rest."""
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step, PARAMS, STATE, META)
+    code = """
+import os, shutil, signal, sys
+from dsinga.checkpoint import remove_old_checkpoints
+
+def remove_one(folder, **options):
+    if folder.exists():
+        (folder / "params.safetensors").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+shutil.rmtree = remove_one
+remove_old_checkpoints(sys.argv[1], 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert sorted(os.listdir(tmp_path)) == [".step1.replaced", "step2"]
+    write_checkpoint(tmp_path, 3, PARAMS, STATE, META)
+    assert sorted(os.listdir(tmp_path)) == ["step2", "step3"]
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_named(tmp_path):
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step, PARAMS, STATE, META)
+    (tmp_path / ".step1.replaced").write_text("a file in the way")
+    with pytest.raises(RunError, match="step1 cannot be removed"):
+        remove_old_checkpoints(tmp_path, 1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dsinga.extensions import (
+    CSV,
     AtEnd,
     Checkpointing,
     Display,
@@ -13,8 +16,10 @@ from dsinga.extensions import (
     EverySteps,
     Extension,
     KeepBest,
+    MLflow,
     ReduceOnPlateau,
     StopOnTime,
+    TensorBoard,
     create_extensions,
 )
 from dsinga.job import Job
@@ -61,6 +66,34 @@ class TestStopOnTime(ExtensionContract):
 
     def create(self) -> Extension:
         return StopOnTime("1h")
+
+
+class TestCSV(ExtensionContract):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "metrics.csv"
+
+    def create(self) -> Extension:
+        return CSV(self.path)
+
+
+class TestTensorBoard(ExtensionContract):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path
+
+    def create(self) -> Extension:
+        return TensorBoard(self.path, histogram_freq=50)
+
+
+class TestMLflow(ExtensionContract):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        self.path = tmp_path / "mlruns"
+
+    def create(self) -> Extension:
+        return MLflow(str(self.path))
 
 
 class TestFunction(ExtensionContract):

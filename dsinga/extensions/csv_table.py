@@ -1,0 +1,87 @@
+"""The extension that writes the history of a run as a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dsinga.extensions.extension import Extension
+from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.output import choose_path
+from dsinga.extensions.triggers import AtEnd
+from dsinga.monitor import replace_file
+from dsinga.registry import register
+
+
+@register("extension", "kCSV")
+class CSV(Extension):
+    """Writes a line for each row of the history, with the columns step, phase, time, loss, and so on.
+
+    A metric that a row lacks is an empty cell. A metric that occurs later than the first row becomes a further column:
+    then the file is replaced by one that has it in every line. A new run renames an earlier file to ``*.old``; a
+    resumed one keeps its lines up to the step from which it goes on.
+
+    Args:
+        path: the file; by default ``metrics.csv`` in the workspace.
+    """
+
+    pauses = False
+
+    def __init__(self, path: str | os.PathLike[str] | None = None):
+        self.trigger = AtEnd()
+        self._given = path
+        self._path = Path()
+        self._columns: list[str] = []
+
+    def start(self, loop: LoopView) -> None:
+        """Begin a new file, or go on with that of the earlier run."""
+        self._path = choose_path(loop, self._given, "metrics.csv", "path")
+        self._columns = []
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists() and not loop.step:
+                self._path.replace(self._path.with_name(f"{self._path.name}.old"))
+            rows = [row for row in self._read() if int(row["step"]) <= loop.step]
+            self._write_all(rows)
+        except (OSError, ValueError, KeyError, csv.Error) as error:
+            raise self.error(f"the file {self._path} cannot be continued: {error}; name another path") from error
+
+    def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Append a line."""
+        new = [name for name in row if name not in self._columns]
+        try:
+            if new:
+                rows = self._read()
+                self._columns += new
+                self._write_all([*rows, row])
+            else:
+                with open(self._path, "a", encoding="utf-8", newline="") as file:
+                    file.write(_to_lines([row], self._columns))
+        except OSError as error:
+            raise self.error(f"the file {self._path} cannot be written: {error}") from error
+
+    def run(self, loop: LoopView) -> None:
+        """Do nothing: each row has been written."""
+
+    def _read(self) -> list[dict[str, str]]:
+        """Return the lines of the file, without one that a killed process has left incomplete; note its columns."""
+        if not self._path.exists():
+            return []
+        text = self._path.read_text(encoding="utf-8")
+        reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+        self._columns = list(reader.fieldnames or ())
+        return list(reader)
+
+    def _write_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        header = _to_lines([{name: name for name in self._columns}], self._columns) if self._columns else ""
+        replace_file(self._path, header + _to_lines(rows, self._columns))
+
+
+def _to_lines(rows: Iterable[Mapping[str, Any]], columns: list[str]) -> str:
+    text = io.StringIO()
+    csv.DictWriter(text, columns, restval="", lineterminator="\n").writerows(rows)
+    return text.getvalue()

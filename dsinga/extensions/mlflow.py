@@ -1,0 +1,165 @@
+"""The extension that logs a run to MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dsinga.checkpoint import latest
+from dsinga.errors import UserError
+from dsinga.extensions.extension import Extension
+from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.triggers import AtEnd
+from dsinga.job import Job, LayerConf, Message, to_text
+from dsinga.job.message import readable, set_fields
+from dsinga.registry import register
+
+RUN_FILE = "mlflow_run"  # in the workspace: the id of the run, by which a resumed run goes on with it
+NOT_METRICS = {"step", "phase", "time"}
+PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow
+
+
+@register("extension", "kMLflow")
+class MLflow(Extension):
+    """Logs a run to MLflow: the fields of the job as params, the history as metrics, and files as artifacts.
+
+    Metrics are named by phase and name, as in "val/loss". The artifacts are the job as text, ``job.conf``, and, if the
+    run has a workspace, its last checkpoint. A resumed run goes on with the run of MLflow whose id is in the file
+    ``mlflow_run`` of the workspace; it logs no metric twice. A run that fails has the status FAILED.
+
+    Args:
+        uri: the address of MLflow's server, or a local folder; by default that in the environment variable
+            MLFLOW_TRACKING_URI, else the folder ``mlruns``.
+        experiment: the name of MLflow's experiment, which is made if there is none.
+        run_name: the name of MLflow's run; by default the job's.
+
+    Raises UserError where MLflow is not installed.
+    """
+
+    pauses = False
+
+    def __init__(self, uri: str | None = None, experiment: str = "Default", run_name: str | None = None):
+        if importlib.util.find_spec("mlflow") is None:
+            raise UserError("MLflow needs mlflow-skinny: pip install 'dsinga[mlflow]'")
+        self.trigger = AtEnd()
+        self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "mlruns"
+        self._experiment, self._run_name = experiment, run_name
+        self._client: Any = None
+        self._run_id = ""
+        self._logged: dict[str, int] = {}  # the last step of each metric, in a resumed run
+
+    def start(self, loop: LoopView) -> None:
+        """Make a run of MLflow, or go on with that of the run that is resumed."""
+        self._logged = {}
+        with self._naming_the_server():
+            self._client = _connect(self._uri)
+            self._run_id = (self._earlier_run(loop) if loop.step else "") or self._create_run(loop)
+        if loop.workspace is not None:
+            (loop.workspace / RUN_FILE).write_text(self._run_id, encoding="utf-8")
+
+    def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Log the metrics of a row."""
+        from mlflow.entities import Metric
+
+        now, step = int(time.time() * 1000), row["step"]
+        values = {f"{row['phase']}/{name}": value for name, value in row.items() if name not in NOT_METRICS}
+        metrics = [
+            Metric(name, value, now, step) for name, value in values.items() if step > self._logged.get(name, -1)
+        ]
+        with self._naming_the_server():
+            self._client.log_batch(self._run_id, metrics=metrics)
+
+    def run(self, loop: LoopView) -> None:
+        """Do nothing: each row has been logged."""
+
+    def finish(self, loop: LoopView) -> None:
+        """Log the last checkpoint."""
+        path = latest(loop.workspace / "checkpoint") if loop.workspace is not None else None
+        if path is not None:
+            with self._naming_the_server():
+                self._client.log_artifacts(self._run_id, str(path), f"checkpoint/{path.name}")
+
+    def close(self, error: BaseException | None) -> None:
+        """Give the run of MLflow its status."""
+        run_id, self._run_id = self._run_id, ""
+        if run_id:
+            status = "FINISHED" if error is None else "FAILED" if isinstance(error, Exception) else "KILLED"
+            self._client.set_terminated(run_id, status)
+
+    def _create_run(self, loop: LoopView) -> str:
+        from mlflow.entities import Param
+
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        id = experiment.experiment_id if experiment else self._client.create_experiment(self._experiment)
+        run_id = self._client.create_run(id, run_name=self._run_name or loop.job.name).info.run_id
+        params = [Param(name, value) for name, value in job_params(loop.job).items()]
+        for first in range(0, len(params), PARAMS_AT_ONCE):
+            self._client.log_batch(run_id, params=params[first : first + PARAMS_AT_ONCE])
+        self._client.log_text(run_id, to_text(loop.job), "job.conf")
+        return str(run_id)
+
+    def _earlier_run(self, loop: LoopView) -> str:
+        """Return the id of the run to go on with, "" if there is none, and note the last step of each metric."""
+        file = loop.workspace / RUN_FILE if loop.workspace is not None else Path()
+        if not file.is_file():
+            return ""
+        run_id = file.read_text(encoding="utf-8").strip()
+        for name in self._client.get_run(run_id).data.metrics:
+            self._logged[name] = max(metric.step for metric in self._client.get_metric_history(run_id, name))
+        self._client.update_run(run_id, status="RUNNING")
+        return run_id
+
+    @contextlib.contextmanager
+    def _naming_the_server(self) -> Iterator[None]:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            yield
+        except (MlflowException, OSError) as error:
+            raise self.error(f"MLflow at {self._uri} failed: {error}") from error
+
+
+def job_params(job: Job) -> dict[str, str]:
+    """Return the fields of a job that differ from their defaults, by path: {"updater.learning_rate.base_lr": "0.1"}.
+
+    A layer has its name in the path, "layer.conv1.convolution_conf.kernel", and its phases where several layers share
+    the name; other repeated messages have their number. Characters that MLflow does not allow become underscores.
+    """
+    found: dict[str, str] = {}
+    _add_params(job, "", found)
+    return {re.sub(r"[^\w.\- :/]", "_", name): value[:PARAM_LENGTH] for name, value in found.items()}
+
+
+def _add_params(message: Message, prefix: str, found: dict[str, str]) -> None:
+    for name, value in set_fields(message).items():
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, Message) for item in values):
+            found[prefix + name] = ", ".join(str(readable(item)) for item in values)
+            continue
+        for number, item in enumerate(values):
+            place = "" if name == "neuralnet" else f"{prefix}{name}."
+            if isinstance(item, LayerConf):
+                place += f"{_layer_name(item, values)}."
+            elif isinstance(value, list):
+                place += f"{number}."
+            _add_params(item, place, found)
+
+
+def _layer_name(layer: LayerConf, layers: list[LayerConf]) -> str:
+    shares_name = sum(other.name == layer.name for other in layers) > 1
+    return ".".join([layer.name or layer.type_name, *(str(readable(phase)) for phase in layer.include if shares_name)])
+
+
+def _connect(uri: str) -> Any:
+    import mlflow
+
+    if "://" not in uri or uri.startswith("file:"):
+        # MLflow discourages local folders in favour of SQLite, which needs packages that mlflow-skinny does without.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    return mlflow.MlflowClient(tracking_uri=uri)

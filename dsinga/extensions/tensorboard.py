@@ -1,0 +1,111 @@
+"""The extension that writes what TensorBoard shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.extensions.extension import Extension
+from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.output import choose_path
+from dsinga.extensions.triggers import AtEnd, EverySteps
+from dsinga.registry import register
+
+NOT_SCALARS = {"step", "phase", "time"}
+HISTOGRAM_BINS = 30  # as many as TensorBoard draws
+
+
+@register("extension", "kTensorBoard")
+class TensorBoard(Extension):
+    """Writes the history, the learning rate and the speed of a run for TensorBoard.
+
+    Each phase has a folder of its own, ``train``, ``val`` and ``test``, so that TensorBoard draws its curves together.
+    The files are read by ``tensorboard --logdir FOLDER`` while the run goes on. A new run moves the files of an earlier
+    one to the folder ``old``, where TensorBoard still finds them; a resumed one adds files from which TensorBoard goes
+    on at its step.
+
+    Args:
+        folder: the folder; by default ``tensorboard`` in the workspace.
+        histogram_freq: every how many steps histograms of the params are written; 0 for never. Training pauses there.
+
+    Raises UserError where tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, histogram_freq: int = 0):
+        if importlib.util.find_spec("tensorboardX") is None:
+            raise UserError("TensorBoard needs tensorboardX: pip install 'dsinga[tensorboard]'")
+        self.pauses = bool(histogram_freq)
+        self.trigger = EverySteps(histogram_freq) if histogram_freq else AtEnd()
+        self._given, self._folder, self._begin = folder, Path(), 0
+        self._writers: dict[str, Any] = {}
+
+    def start(self, loop: LoopView) -> None:
+        """Choose the folder, and set the files of an earlier run aside."""
+        self._folder, self._begin = choose_path(loop, self._given, "tensorboard", "folder"), loop.step
+        if not loop.step:
+            self._set_aside()
+
+    def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Write the metrics of the row; with those of training, the learning rate and the speed."""
+        scalars = {name: value for name, value in row.items() if name not in NOT_SCALARS}
+        if row["phase"] == "train":
+            scalars |= {"learning_rate": loop.learning_rate, "samples_per_second": loop.samples_per_second}
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        self._write(row["phase"], row["step"], Summary(value=values))
+
+    def run(self, loop: LoopView) -> None:
+        """Write histograms of the params, if they are asked for."""
+        if not self.pauses:
+            return
+        from tensorboardX.summary import histogram
+
+        for name, array in loop.params().items():
+            self._write("train", loop.step, histogram(name, array, HISTOGRAM_BINS))
+
+    def close(self, error: BaseException | None) -> None:
+        """Close the files."""
+        writers, self._writers = self._writers, {}
+        for writer in writers.values():
+            writer.close()
+
+    def _write(self, phase: str, step: int, summary: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        try:
+            writer = self._writers.get(phase) or self._open(phase)
+            writer.write_event(Event(wall_time=time.time(), step=step, summary=summary))
+            writer.flush()
+        except OSError as error:
+            raise self.error(f"the folder {self._folder} cannot be written: {error}") from error
+
+    def _open(self, phase: str) -> Any:
+        """Open the file of a phase. Its first event lets TensorBoard forget what an earlier run wrote beyond its step.
+
+        The writer of tensorboardX that has a thread of its own is not used: where the disk fails, it waits forever.
+        """
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        folder = self._folder / phase
+        folder.mkdir(parents=True, exist_ok=True)
+        writer = EventsWriter(str(folder / "events"), f".step{self._begin}")
+        restart = SessionLog(status=SessionLog.START)
+        writer.write_event(
+            Event(wall_time=time.time(), step=self._begin + 1 if self._begin else 0, session_log=restart)
+        )
+        self._writers[phase] = writer
+        return writer
+
+    def _set_aside(self) -> None:
+        for path in self._folder.glob("*/*.tfevents.*"):
+            if path.parent.name != "old":
+                aside = self._folder / "old" / path.parent.name
+                aside.mkdir(parents=True, exist_ok=True)
+                path.replace(aside / path.name)
