@@ -17,6 +17,7 @@ from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
 from dsinga.monitor import History, RunMonitor
 from dsinga.net import NeuralNet
+from dsinga.worker.epochs import resolve_epochs
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -59,7 +60,7 @@ class Result:
 
 
 def _figures(row: dict[str, Any]) -> str:
-    return ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in ("step", "phase", "time"))
+    return ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in ("step", "epoch", "phase", "time"))
 
 
 def train(
@@ -67,6 +68,7 @@ def train(
     client: Client | None = None,
     *,
     data: Any = None,
+    epochs: int | None = None,
     workspace: str | os.PathLike[str] | None = None,
     data_root: str | None = None,
     workers: int | None = None,
@@ -86,6 +88,8 @@ def train(
             in ``{"train": (x, y), "test": (x_test, y_test)}``. :func:`dsinga.data.open_records` says what may be given:
             numpy, dask and xarray arrays, data frames, paths. Where a phase has several input layers, a dict of sources
             by the layer's name takes the place of one source.
+        epochs: how many times training goes through the records, in place of the job's ``train_steps``; see
+            :class:`dsinga.job.Job`.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
@@ -105,6 +109,9 @@ def train(
     job = open_job(job, data, Phase.kTrain, data_root)
     if workers is not None:
         job = with_workers(job, workers)
+    if epochs is not None:
+        job = job.replace(epochs=epochs, train_steps=0)
+    job = resolve_epochs(job, roots(job, data_root))
     named = workspace or (job.cluster.workspace if job.cluster else None)
     folder = Path(named) if named else None
     with contextlib.ExitStack() as stack:

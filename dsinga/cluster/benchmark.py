@@ -85,7 +85,7 @@ def _peak_rss_mb() -> float:
 
 def _without_tests(job: Job, steps: int) -> Job:
     """Return the job with ``steps`` iterations, and without tests, checkpoints and params from checkpoints."""
-    never = dict.fromkeys(("test_freq", "validate_freq", "checkpoint_freq"), 0)
+    never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
     return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])
 
 

@@ -64,7 +64,7 @@ def train(
     started = time.perf_counter()
     grain.check(job)
     prepared = prepare_run(job, client, roots)
-    all_extensions = create_extensions(job, extensions)
+    all_extensions = create_extensions(job, extensions, prepared.epoch)
     nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
     check_extensions(all_extensions, job, nets)
     begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots, params or {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import dask.config
 import dask.utils
@@ -21,6 +22,7 @@ from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.training import Updater, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import configure, evaluation_passes, open_job
+from dsinga.worker.epochs import steps_per_epoch
 from dsinga.worker.nets import cut_nets
 
 
@@ -38,6 +40,11 @@ class PreparedRun:
     def net(self) -> NeuralNet:
         """The training net."""
         return self.config.nets[Phase.kTrain].whole
+
+    @property
+    def epoch(self) -> Fraction | None:
+        """The length of an epoch in steps, None for a job without ``epochs``."""
+        return steps_per_epoch(self.config.readers[Phase.kTrain]) if self.job.epochs else None
 
 
 def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> PreparedRun:

@@ -173,7 +173,7 @@ class TrainingLoop:
         metrics = self.view.means("train", report.metrics)
         with self.view.running_on_cluster():
             self._observer.progress(
-                {"step": self.view.step, "samples_per_second": self.view.samples_per_second, **metrics}
+                {**self.view.position, "samples_per_second": self.view.samples_per_second, **metrics}
             )
 
     def _show_row(self, row: Row) -> None:

@@ -21,6 +21,7 @@ from dsinga.job import Phase
 from dsinga.training import Metrics, add_metrics, name_metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
+from dsinga.worker.epochs import epoch_at
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
@@ -75,6 +76,12 @@ class TrainingView(LoopView):
     def learning_rate(self) -> float:
         return float(self._prepared.config.updater.rate(self.step)) * self.rate_factor
 
+    @property
+    def position(self) -> Row:
+        """The columns of a row that say where training stands: "step" and, if the job has epochs, "epoch"."""
+        epoch = self._prepared.epoch
+        return {"step": self.step} | ({"epoch": epoch_at(self.step, epoch)} if epoch else {})
+
     def evaluate(self, phase: str, batches: int | None = None) -> dict[str, float]:
         self._check_paused("evaluate")
         if PHASES.get(phase) not in self._prepared.config.nets or phase == "train":
@@ -108,7 +115,7 @@ class TrainingView(LoopView):
         elapsed = round(time.perf_counter() - self._started, 3)
         means = {name: float(value) for name, value in metrics.items()}
         self.metrics.update({f"{phase}/{name}": mean for name, mean in means.items()})
-        self._show_row({"step": self.step, "phase": phase, "time": elapsed, **means})
+        self._show_row({**self.position, "phase": phase, "time": elapsed, **means})
         if not self._diverged and not all(map(math.isfinite, means.values())):
             self._diverged = True
             _log.warning("the loss is no longer finite at step %d: %s", self.step, REMEDY)

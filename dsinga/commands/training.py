@@ -13,6 +13,12 @@ from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and
 
 @click.command()
 @click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, else NAME-workspace].")
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Go N times through the records, in place of the job's train_steps.",
+)
 @click.option("--resume", is_flag=True, help="Continue from the last checkpoint in the workspace.")
 @click.option(
     "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
@@ -21,7 +27,15 @@ from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and
 @DEVICE
 @job_options
 @cluster_options
-def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root: str | None, **options: Any) -> None:
+def train(
+    conf: Path,
+    workspace: str | None,
+    epochs: int | None,
+    resume: bool,
+    grain: str,
+    data_root: str | None,
+    **options: Any,
+) -> None:
     """Train the job file CONF.
 
     Metrics and checkpoints are written to the workspace.
@@ -31,7 +45,9 @@ def train(conf: Path, workspace: str | None, resume: bool, grain: str, data_root
     job, connection = job_and_connection(conf, options, dashboard=grain == "graph")
     workspace = workspace or (job.cluster and job.cluster.workspace) or f"{job.name}-workspace"
     with connection as client:
-        result = api.train(job, client, workspace=workspace, data_root=data_root, resume=resume, grain=grain)
+        result = api.train(
+            job, client, epochs=epochs, workspace=workspace, data_root=data_root, resume=resume, grain=grain
+        )
     click.echo(repr(result)[1:-1])
     click.echo(f"metrics and checkpoints are in {result.workspace}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any
 
 from dsinga.errors import UserError
@@ -11,7 +12,7 @@ from dsinga.extensions.display import Display
 from dsinga.extensions.evaluation import Evaluation
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.function import FunctionExtension
-from dsinga.extensions.triggers import AtEnd, EverySteps, Trigger
+from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
 from dsinga.job import ExtensionConf, ExtensionType, Job, Phase, training_phases
 from dsinga.job.extensionconf import FIELDS
 from dsinga.job.message import JobError
@@ -23,13 +24,15 @@ ExtensionLike = Extension | Callable[[int, dict[str, float]], object]
 DEFAULT_DISPLAYS = 100
 
 
-def create_extensions(job: Job, given: Iterable[ExtensionLike] = ()) -> list[Extension]:
+def create_extensions(job: Job, given: Iterable[ExtensionLike] = (), epoch: Fraction | None = None) -> list[Extension]:
     """Return all extensions of a run in the order in which they run: SINGA's, then the job's, then those ``given``.
+
+    ``epoch`` is the length of an epoch in steps, for a job with ``epochs``.
 
     Raises UserError for one that is none, or whose configuration is wrong.
     """
     return [
-        *_create_standard(job),
+        *_create_standard(job, epoch),
         *(create_extension(conf) for conf in job.extension),
         *(_check_given(extension) for extension in given),
     ]
@@ -67,24 +70,26 @@ def _arguments(conf: ExtensionConf) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _create_standard(job: Job) -> list[Extension]:
+def _create_standard(job: Job, epoch: Fraction | None) -> list[Extension]:
     """Return the extensions that SINGA's fields of the job ask for."""
-    display_freq = job.disp_freq or max(1, job.train_steps // DEFAULT_DISPLAYS)
-    extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after))]
+    display_freq = job.disp_freq or (0 if epoch else max(1, job.train_steps // DEFAULT_DISPLAYS))
+    extensions: list[Extension] = [Display(_singa_trigger(display_freq, job.disp_after, epoch))]
     phases = training_phases(job)
     if Phase.kVal in phases:
-        extensions.append(Evaluation(_singa_trigger(job.validate_freq, job.validate_after), "val"))
+        extensions.append(Evaluation(_singa_trigger(job.validate_freq, job.validate_after, epoch), "val"))
     if Phase.kTest in phases:
-        extensions.append(Evaluation(_singa_trigger(job.test_freq, job.test_after), "test"))
+        extensions.append(Evaluation(_singa_trigger(job.test_freq, job.test_after, epoch), "test"))
     # The params before the first step are not worth a checkpoint.
     checkpoint_after = job.checkpoint_after or job.checkpoint_freq
     extensions.append(Checkpointing(_singa_trigger(job.checkpoint_freq, checkpoint_after)))
     return extensions
 
 
-def _singa_trigger(freq: int, after: int) -> Trigger:
-    """Return SINGA's rule; beyond it, everything is done once more at the end."""
-    return EverySteps(freq, after) | AtEnd() if freq else AtEnd()
+def _singa_trigger(freq: int, after: int, epoch: Fraction | None = None) -> Trigger:
+    """Return SINGA's rule; beyond it, everything is done once more at the end, and without a frequency every epoch."""
+    if freq:
+        return EverySteps(freq, after) | AtEnd()
+    return EveryEpoch(epoch) | AtEnd() if epoch else AtEnd()
 
 
 def _check_given(extension: Any) -> Extension:

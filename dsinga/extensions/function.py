@@ -9,7 +9,7 @@ from dsinga.extensions.extension import Extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
 
-NOT_METRICS = {"step", "phase", "time"}
+NOT_METRICS = {"step", "epoch", "phase", "time"}
 
 
 class FunctionExtension(Extension):

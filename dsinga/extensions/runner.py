@@ -70,7 +70,7 @@ class ExtensionRunner:
 
     def show_row(self, row: Mapping[str, Any]) -> None:
         """Show a row of the history to all extensions."""
-        metrics = {name: value for name, value in row.items() if name not in ("step", "phase", "time")}
+        metrics = {name: value for name, value in row.items() if name not in ("step", "epoch", "phase", "time")}
         self._recorded |= {f"{row['phase']}/{name}": value for name, value in metrics.items()}
         for extension in self._extensions.values():
             self._call(extension, extension.see_row, self._loop, row)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dsinga.errors import UserError
@@ -94,6 +96,20 @@ class EverySteps(Trigger):
             f"it runs for the first time after {self.after} steps ({field}: {self.after}), but train_steps is "
             f"{train_steps}; give {field}: {train_steps} or less, or more train_steps"
         )
+
+
+class EveryEpoch(Trigger):
+    """Fires at the end of each epoch, when ceil(k·steps) steps are done; ``steps`` is the length of an epoch."""
+
+    def __init__(self, steps: Fraction):
+        self.steps = steps
+
+    def due(self, moment: Moment) -> bool:
+        epochs = math.floor(moment.step / self.steps)
+        return epochs > 0 and math.ceil(epochs * self.steps) == moment.step
+
+    def next_step(self, step: int) -> int | None:
+        return math.ceil((math.floor(step / self.steps) + 1) * self.steps)
 
 
 class AtEnd(Trigger):

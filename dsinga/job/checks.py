@@ -70,9 +70,29 @@ TYPED = (AlgConf, UpdaterConf, LRGenConf, ParamGenConf, ParamConf, LayerConf, Ex
 
 
 def training_phases(job: Job) -> list[Phase]:
-    """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency."""
-    runs = {Phase.kVal: job.validate_freq, Phase.kTest: job.test_freq}
+    """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency.
+
+    A job with ``epochs`` also validates and tests without a frequency, if it has records for that.
+    """
+    runs = {
+        Phase.kVal: job.validate_freq or (job.epochs and has_own_records(job, Phase.kVal)),
+        Phase.kTest: job.test_freq or (job.epochs and has_own_records(job, Phase.kTest)),
+    }
     return [Phase.kTrain, *(phase for phase, enabled in runs.items() if enabled)]
+
+
+def has_own_records(job: Job, phase: Phase) -> bool:
+    """Whether the layers that read the records of ``phase`` are others than in training and, for kVal, in kTest.
+
+    SINGA's jobs often leave a layer of training in phase kVal, because they exclude it from kTest only.
+    """
+
+    def inputs(phase: Phase) -> set[int]:
+        layers = enumerate(job.neuralnet.layer)
+        return {number for number, layer in layers if not layer.srclayers and layer.in_phase(phase)}
+
+    own, train = inputs(phase), inputs(Phase.kTrain)
+    return bool(own - train and train - own) and not (phase is Phase.kVal and own == inputs(Phase.kTest))
 
 
 def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
@@ -96,8 +116,11 @@ def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
             check_extension(message)
     check_cluster(job)
     check_algorithm(job)
-    if Phase.kTrain in phases and job.train_steps == 0:
-        raise job.error("the job has nothing to do: give it train_steps, as in train_steps: 1000", "train_steps")
+    if Phase.kTrain in phases and job.train_steps == job.epochs == 0:
+        raise job.error(
+            "the job has nothing to do: give it train_steps, as in train_steps: 1000, or epochs, as in epochs: 10",
+            "train_steps",
+        )
     check_net(job.neuralnet, phases)
 
 

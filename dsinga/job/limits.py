@@ -44,7 +44,9 @@ _OFTEN = [f"{what}_{field}" for what in ("disp", "test", "validate", "checkpoint
 
 LIMITS: dict[type[Message], dict[str, Range]] = {
     schema.Job: {
-        **dict.fromkeys(("train_steps", "test_steps", "validate_steps", "warmup_steps", "step", "seed", "gpu"), SOME),
+        **dict.fromkeys(
+            ("train_steps", "epochs", "test_steps", "validate_steps", "warmup_steps", "step", "seed", "gpu"), SOME
+        ),
         **dict.fromkeys(_OFTEN, SOME),
         "checkpoint_keep": SOME,
         "num_openblas_threads": COUNT,

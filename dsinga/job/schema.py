@@ -211,7 +211,8 @@ class Job(Message):
     Beyond SINGA: ``seed`` determines all random numbers of the job; ``skip_bad_batches`` skips a batch whose loss is
     not finite, where training otherwise ends with an error; ``precision`` is the precision of products on GPUs;
     ``extension`` adds extensions to the training loop; ``checkpoint_keep`` is how many checkpoints are kept, the newest
-    ones (0: all).
+    ones (0: all). ``epochs``, in place of ``train_steps``, says how many times training goes through the records;
+    metrics, validation and tests without a frequency come at the end of each epoch.
 
     ``gpu`` has the numbers of the GPUs to use on each host: the host's first worker computes on the first GPU, and so
     on; further workers compute on CPU cores.
@@ -224,6 +225,7 @@ class Job(Message):
     name: str = "job"
     seed: int = 0
     train_steps: int = 0
+    epochs: int = 0
     disp_freq: int = 0
     disp_after: int = 0
     test_freq: int = 0

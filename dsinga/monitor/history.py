@@ -9,7 +9,9 @@ from dsinga.monitor.curve import draw_curves
 from dsinga.registry import nearest
 
 Row = dict[str, Any]
-"""One line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ..."""
+"""One line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ...
+
+Rows of a job with ``epochs`` also have "epoch", the number of epochs that are done."""
 
 
 class History(Sequence[Row]):

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import Row
 
-NOT_VALUES = {"step", "phase", "time", "samples_per_second"}
+NOT_VALUES = {"step", "epoch", "phase", "time", "samples_per_second"}
 
 
 def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, earlier: Iterable[Row] = ()) -> Progress:
@@ -121,7 +121,7 @@ class LiveLine(Progress):
 
     def update(self, row: Row) -> None:
         self._throughput.update(row)
-        self._bar.update(self._task, completed=row["step"], tail=f"{values(row)}  {self._throughput}")
+        self._bar.update(self._task, completed=row["step"], tail=f"{epoch_text(row)}{values(row)}  {self._throughput}")
 
     def event(self, row: Row) -> None:
         if row["phase"] != "train":
@@ -168,7 +168,7 @@ class Picture(Progress):
     def __repr__(self) -> str:
         row = self._latest
         total = self._throughput.total_steps
-        state = f"{self._name}: step {row['step']}/{total}  {values(row)}  {self._throughput}".rstrip()
+        state = f"{self._name}: step {row['step']}/{total}  {epoch_text(row)}{values(row)}  {self._throughput}".rstrip()
         return "\n".join([state, *self._remarks])
 
     def _repr_html_(self) -> str:
@@ -188,8 +188,13 @@ def values(row: Row) -> str:
 
 
 def event_line(row: Row, total_steps: int) -> str:
-    """Return a row of the history as text: "step 200/400  test  loss 0.31  accuracy 0.951"."""
-    return f"step {row['step']}/{total_steps}  {row['phase']}  {values(row)}"
+    """Return a row of the history as text: "step 200/400  epoch 5  test  loss 0.31  accuracy 0.951"."""
+    return f"step {row['step']}/{total_steps}  {epoch_text(row)}{row['phase']}  {values(row)}"
+
+
+def epoch_text(row: Row) -> str:
+    """Return "epoch 5  " for a row of a run that counts epochs, "" for others."""
+    return f"epoch {row['epoch']:g}  " if "epoch" in row else ""
 
 
 def duration(seconds: float) -> str:

@@ -13,6 +13,7 @@ from dsinga.training import Metrics, add_metrics, create_updater, initial_values
 from dsinga.transport.endpoints import Endpoint, close_endpoints, connect
 from dsinga.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey, new_run_name
 from dsinga.worker.configure import configure, open_job
+from dsinga.worker.epochs import resolve_epochs
 from dsinga.worker.group_worker import GroupWorker
 from dsinga.worker.nets import cut_nets
 from dsinga.worker.param_slices import Arrays, replica_values, slice_specs, sliced_values, whole_values
@@ -29,11 +30,12 @@ class ThreadRun(NamedTuple):
 
 
 def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
-    """Train the first and only worker group of a job for its train_steps; return params and metrics.
+    """Train the first and only worker group of a job for its train_steps or epochs; return params and metrics.
 
     The params are, to the bit, those of :func:`dsinga.train` on any cluster. Nothing is validated, tested or written.
     Raises UserError for what is wrong with the job or its stores, and for more than one worker group.
     """
+    job = resolve_epochs(job, roots)
     check(job)
     topology = create_topology(job, 1, 1)
     if topology.groups > 1:

@@ -240,7 +240,10 @@ def test_a_layer_is_placed_on_a_worker_of_the_group():
 
 def test_training_needs_steps_and_testing_does_not():
     rest = JOB.replace("TOP", "").replace("NET", "").replace("IP1", "").replace("train_steps: 10", "")
-    assert complaint(loads(rest, "f")) == "f:1: the job has nothing to do: give it train_steps, as in train_steps: 1000"
+    assert (
+        complaint(loads(rest, "f"))
+        == "f:1: the job has nothing to do: give it train_steps, as in train_steps: 1000, or epochs, as in epochs: 10"
+    )
     check(loads(rest), [Phase.kTest])
     assert complaint(loads("train_steps: -3", "f")) == "f:1: train_steps must be at least 0, not -3"
 
