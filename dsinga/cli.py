@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import click
 
-from dsinga.commands import data, inference, inspection, training
+from dsinga.commands import data, inference, inspection, learning_rate, training
 from dsinga.errors import RunError, UserError
 from dsinga.version import __version__
 
@@ -22,7 +22,7 @@ def main_group() -> None:
 
 for _command in (
     training.train, training.test, inference.predict, inference.generate, inference.retrieve,
-    inspection.show, inspection.bench, inspection.plan, data.data,
+    inspection.show, inspection.bench, inspection.plan, learning_rate.find_lr, data.data,
 ):  # fmt: skip
     main_group.add_command(_command)
 

@@ -486,3 +486,15 @@ def test_unknown_kernels_are_refused_before_training(dsinga: Dsinga, folder: Pat
     assert refused.returncode == 2
     assert "has no kernels: there is no kernel backend 'onedn'" in refused.stderr
     assert not (folder / "work").exists()
+
+
+def test_find_lr_suggests_a_rate_and_draws(dsinga: Dsinga, folder: Path) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    run = dsinga("find-lr", "job.conf", "--picture", "rates.svg", "--set", "cluster.workspace=nowhere")
+    assert run.returncode == 0, run.stderr
+    sentence, command, drawn = run.stdout.splitlines()
+    rate = re.match(r"the suggested learning rate is (\S+), a tenth of ", sentence)[1]  # type: ignore[index]
+    assert command == f"dsinga train job.conf --set updater.learning_rate.base_lr={rate}"
+    assert drawn == "drawn to rates.svg"
+    assert (folder / "rates.svg").read_text().startswith("<svg")
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "rates.svg"])

@@ -2,6 +2,7 @@
 
 from dsinga.api.inference import evaluate, generate, predict, predict_batches, predict_with_labels
 from dsinga.api.jobs import roots, wanted_workers, with_workers
+from dsinga.api.learning_rate import find_learning_rate
 from dsinga.api.planning import build_net, partition_net, plan
 from dsinga.api.training import Result, train
 from dsinga.worker.bind_records import PHASES
@@ -11,6 +12,7 @@ __all__ = [
     "Result",
     "build_net",
     "evaluate",
+    "find_learning_rate",
     "generate",
     "partition_net",
     "plan",

@@ -6,6 +6,7 @@ from dsinga.monitor.import_progress import show_import
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics, replace_file
 from dsinga.monitor.panels import Line, Panel, draw_panels
 from dsinga.monitor.progress import Progress, show_progress
+from dsinga.monitor.rate_search import RateSearch, has_diverged
 from dsinga.monitor.run_monitor import RunMonitor
 
 __all__ = [
@@ -14,10 +15,12 @@ __all__ = [
     "MetricsFile",
     "Panel",
     "Progress",
+    "RateSearch",
     "Row",
     "RunMonitor",
     "draw_curves",
     "draw_panels",
+    "has_diverged",
     "read_metrics",
     "replace_file",
     "show_import",

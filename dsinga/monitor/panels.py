@@ -17,19 +17,27 @@ MAX_POINTS = 400  # of a line: more points than a panel has pixels would only ma
 
 
 class Line(NamedTuple):
-    """A line of a panel: its points in the order in which they are joined, and its colour."""
+    """A line of a panel: its points in the order in which they are joined, and its colour.
+
+    ``label`` is its text in the legend; by default that is its name with the value of its last point.
+    """
 
     points: Sequence[Point]
     colour: str
+    label: str = ""
 
 
 class Panel(NamedTuple):
-    """One set of axes: its title, its lines by name, the label of its x axis, and whether x ticks are integers only."""
+    """One set of axes: its title, its lines by name, the label of its x axis, and whether x ticks are integers only.
+
+    With ``logarithmic`` the x axis is, for values above 0, and its ticks are powers of ten.
+    """
 
     title: str
     lines: Mapping[str, Line]
     x_label: str = "step"
     integer_ticks: bool = True
+    logarithmic: bool = False
 
 
 class PlotArea(NamedTuple):
@@ -97,7 +105,13 @@ def ticks(low: float, high: float, max_intervals: int) -> list[float]:
 
 
 def _panel(panel: Panel, left: float) -> str:
-    names = [f"{name} {line.points[-1][1]:.4g}".strip() for name, line in panel.lines.items()]
+    names = [line.label or f"{name} {line.points[-1][1]:.4g}".strip() for name, line in panel.lines.items()]
+    if panel.logarithmic:
+        lines = {
+            name: line._replace(points=[(math.log10(x), y) for x, y in line.points])
+            for name, line in panel.lines.items()
+        }
+        panel = panel._replace(lines=lines)
     beside = 7.5 * len(panel.title) + sum(6.2 * len(name) + 12 for name in names) <= 310
     top = 40 if beside else 28 + 15 * math.ceil(len(names) / 3)
     area = PlotArea(left + 46, top, 310, 222 - top)
@@ -127,11 +141,11 @@ def _axes(panel: Panel, area: PlotArea, x_scale: Scale, y_scale: Scale) -> str:
         parts.append(f'<path d="M{area.left} {y:.1f}H{right}" stroke="#ececec"/>')
         parts.append(f'<text x="{area.left - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="#666">{value:.6g}</text>')
     for value in ticks(x_scale.low, x_scale.high, max_intervals=6):
-        if panel.integer_ticks and (value < 0 or value % 1):
+        if value % 1 if panel.logarithmic else panel.integer_ticks and (value < 0 or value % 1):
             continue
-        x = x_scale(value)
+        x, text = x_scale(value), _power(value) if panel.logarithmic else _step(value)
         parts.append(f'<path d="M{x:.1f} {bottom}v4" stroke="#999"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{_step(value)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{text}</text>')
     parts.append(f'<path d="M{area.left} {bottom}H{right}" stroke="#999"/>')
     middle = area.left + area.width / 2
     parts.append(
@@ -146,6 +160,11 @@ def _step(value: float) -> str:
         if value >= 10 * unit:
             return f"{value / unit:.6g}{letter}"
     return f"{value:.7g}"
+
+
+def _power(exponent: float) -> str:
+    """Return a power of ten as text: 1e-5, 0.01, 1, 1000."""
+    return f"{10.0**exponent:g}" if -3 <= exponent <= 4 else f"1e{exponent:.0f}"
 
 
 def _legend(entries: Sequence[tuple[str, str]], area: PlotArea, beside: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from dsinga.extensions import (
     TensorBoard,
     create_extensions,
 )
+from dsinga.extensions.rate_sweep import RateSweep
 from dsinga.job import Job
 from dsinga.testing import ExtensionContract
 
@@ -94,6 +96,16 @@ class TestMLflow(ExtensionContract):
 
     def create(self) -> Extension:
         return MLflow(str(self.path))
+
+
+class TestRateSweep(ExtensionContract):
+    """Of a loss that diverges."""
+
+    def create(self) -> Extension:
+        return RateSweep()
+
+    def metrics_of(self, phase: str, step: int) -> Mapping[str, float]:
+        return {"loss": 1.05 ** abs(step - 60)}
 
 
 class TestFunction(ExtensionContract):

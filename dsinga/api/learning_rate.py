@@ -1,0 +1,77 @@
+"""Searching a learning rate: a short run whose rate grows from step to step."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from dsinga.api.jobs import open_job
+from dsinga.api.training import train
+from dsinga.errors import Diverged, UserError
+from dsinga.extensions.rate_sweep import RateSweep
+from dsinga.job import ChangeMethod, FixedStepConf, Job, LRGenConf, Phase
+from dsinga.monitor import RateSearch
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def find_learning_rate(
+    job: Job | str | os.PathLike[str],
+    client: Client | None = None,
+    *,
+    data: Any = None,
+    low: float = 1e-6,
+    high: float = 10.0,
+    steps: int = 100,
+    data_root: str | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> RateSearch:
+    """Train some steps with a learning rate that grows from step to step, and suggest a rate for the job.
+
+    The rates form a geometric sequence; the search ends early when the loss diverges. Nothing is written, tested or
+    kept: the job, its workspace and its params stay as they are. Schedule and extensions of the job have no effect
+    here, all else is as in training. :class:`RateSearch` says how the rate is chosen; in a notebook it is a picture.
+
+    Args:
+        job: a Job, or the path of a job file.
+        client: a Dask client; by default a cluster is started in this process.
+        data: arrays that the job's input layers read in place of stores, as for :func:`train`.
+        low: the first learning rate.
+        high: the last one.
+        steps: how many steps there are at most.
+        data_root: where relative paths are looked up after the working directory and the job file's folder.
+        workers: overrides the number of workers of each worker group of the job.
+        progress: show a progress line (in a notebook: a picture of the metrics).
+
+    Raises UserError for what :func:`train` refuses, and for rates that do not rise from above 0.
+    """
+    if not (0 < low < high < math.inf and steps >= 10):
+        raise UserError(f"a search needs 0 < low < high and at least 10 steps, not {low} to {high} in {steps} steps")
+    job = open_job(job, data, Phase.kTrain, data_root)
+    rates = [low * (high / low) ** (step / (steps - 1)) for step in range(steps)]
+    sweep, end = RateSweep(), ""
+    try:
+        result = train(
+            sweep_job(job, rates), client, data_root=data_root, workers=workers, progress=progress, extensions=[sweep]
+        )
+        end = result.stopped
+    except Diverged as error:
+        if not sweep.losses:
+            raise
+        end = str(error)
+    done = len(sweep.losses)
+    return RateSearch(rates[:done], sweep.losses, end or f"all {done} rates were tried")
+
+
+def sweep_job(job: Job, rates: list[float]) -> Job:
+    """Return the job that trains a step with each rate, and does nothing else."""
+    schedule = LRGenConf(
+        type=ChangeMethod.kFixedStep, fixedstep_conf=FixedStepConf(step=list(range(len(rates))), step_lr=rates)
+    )
+    cluster = job.cluster and job.cluster.replace(workspace=None)
+    never = dict.fromkeys(("test_freq", "validate_freq", "checkpoint_freq", "disp_freq", "disp_after"), 0)
+    updater = job.updater.replace(learning_rate=schedule)
+    return job.replace(train_steps=len(rates), updater=updater, cluster=cluster, extension=[], **never)

@@ -1,0 +1,88 @@
+"""Searching a learning rate: what it finds, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import dsinga
+from dsinga import UserError
+from dsinga.api import roots, train
+from dsinga.data import open_records
+from dsinga.job import ClusterConf, Job, LRGenConf
+from dsinga.monitor import RateSearch
+from tests.support.small_job import with_topology
+
+
+def search(job: Job, client: Client, **more) -> RateSearch:
+    return dsinga.find_learning_rate(job, client, progress=False, **more)
+
+
+def test_the_suggested_rate_is_better_than_much_lower_and_much_higher_ones(job: Job, threads: Client) -> None:
+    job = with_topology(job, 1)
+    found = search(job, threads)
+    assert found.suggestion is not None
+    losses = {}
+    for factor in (0.03, 1, 100):
+        rate = LRGenConf(type="kFixed", base_lr=found.suggestion * factor)
+        try:
+            result = train(job.replace(updater=job.updater.replace(learning_rate=rate)), threads, progress=False)
+            losses[factor] = result.history[-1, "loss"]
+        except dsinga.RunError:
+            losses[factor] = math.inf
+    assert losses[1] < min(losses[0.03], losses[100])
+
+
+def test_the_losses_are_those_of_training_with_the_rates(job: Job, threads: Client) -> None:
+    job = with_topology(job, 2)
+    found = search(job, threads, low=1e-3, high=0.1, steps=20)
+    np.testing.assert_allclose(found.rates, np.geomspace(1e-3, 0.1, 20))
+    conf = LRGenConf(type="kFixedStep", fixedstep_conf={"step": list(range(20)), "step_lr": list(found.rates)})
+    expected = train(
+        job.replace(updater=job.updater.replace(learning_rate=conf), train_steps=20, disp_freq=1),
+        threads,
+        progress=False,
+    )
+    assert list(found.losses) == expected.history[:, "loss"]
+    assert found.end == "all 20 rates were tried"
+
+
+def test_nothing_is_left_behind(job: Job, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = job.replace(
+        cluster=ClusterConf(workspace=str(tmp_path / "work")),
+        checkpoint_freq=1,
+        test_freq=1,
+        extension=[{"type": "kCSV"}],
+    )
+    before = job.replace()
+    assert len(search(job, threads, steps=10).losses) == 10
+    assert job == before
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("high", [1e4, 1e30])
+def test_a_loss_that_diverges_ends_the_search(job: Job, threads: Client, high: float) -> None:
+    """Whether it becomes large, or not finite at once."""
+    found = search(job, threads, high=high)
+    assert 10 < len(found.losses) == len(found.rates) < 100
+    assert all(map(math.isfinite, found.losses))
+    assert "diverges" in found.end or "is not finite" in found.end
+    assert found.suggestion is not None
+
+
+def test_data_may_be_given(job: Job, threads: Client) -> None:
+    records = open_records("test.zarr", roots=roots(job, None))
+    given = search(job, threads, data={"train": records}, steps=10)
+    assert given.losses != search(job, threads, steps=10).losses
+
+
+@pytest.mark.parametrize(("low", "high", "steps"), [(0, 1, 100), (1, 1, 100), (0.1, math.inf, 100), (0.1, 1, 9)])
+def test_rates_must_rise_from_above_0(job: Job, threads: Client, low: float, high: float, steps: int) -> None:
+    with pytest.raises(UserError, match="0 < low < high and at least 10 steps, not"):
+        search(job, threads, low=low, high=high, steps=steps)
