@@ -74,7 +74,8 @@ class Layer(ABC):
     global batch: a worker that computes some rows of it gets arrays with fewer rows, so ``compute_feature`` and
     ``compute_gradient`` can rely on ``shape[1:]`` only. No layer changes an array that it is given.
 
-    ``source_count`` is the number of source layers that it takes, None for any number.
+    ``source_count`` is the number of source layers that it takes, None for any number; up to ``optional_sources`` may
+    follow them.
     ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None. The entry of
     ``source_shapes`` at this index is the shape of these labels: (B,), (B, K), or (B, T) of sequences.
     ``takes_float_labels`` says that these may be float32; a net refuses float labels for all other layers.
@@ -110,6 +111,7 @@ class Layer(ABC):
     """
 
     source_count: ClassVar[int | None] = None
+    optional_sources: ClassVar[int] = 0
     label_source: int | None = None
     is_input: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
@@ -138,7 +140,7 @@ class Layer(ABC):
         self.part_shapes: tuple[Shape, ...] = ()
         self.params: tuple[ParamSpec, ...] = ()
         if self.source_count is not None:
-            self.expect_sources(self.source_count)
+            self.expect_sources(self.source_count, self.optional_sources)
         if self.label_source is not None:
             self._expect_labels(self.label_source)
 
@@ -155,11 +157,13 @@ class Layer(ABC):
         """
         return records
 
-    def expect_sources(self, count: int) -> None:
-        """Raise UserError unless the layer has ``count`` source layers."""
+    def expect_sources(self, count: int, optional: int = 0) -> None:
+        """Raise UserError unless the layer has ``count`` source layers, and at most ``optional`` more."""
         sources = len(self.source_shapes)
-        if sources != count:
+        if not count <= sources <= count + optional:
             expected = "no source layer" if count == 0 else "1 source layer" if count == 1 else f"{count} source layers"
+            if optional:
+                expected = f"{count} or {count + optional} source layers"
             raise self.fail(f"takes {expected}, not {sources}; correct its srclayers", field="srclayers")
 
     def _expect_labels(self, label_source: int) -> None:

@@ -1,7 +1,8 @@
 """Losses: kSoftmaxLoss (kCudnnSoftmaxLoss), kEuclideanLoss and kSigmoidCrossEntropyLoss.
 
 Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
-the sums and counts of all workers add up to that mean.
+the sums and counts of all workers add up to that mean. An optional third source gives a weight for each row; see
+:mod:`dsinga.layers.sample_weights`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import EuclideanLossConf, LayerConf, SigmoidCrossEntropyLossConf, SoftmaxLossConf
-from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import check_topk, class_labels
+from dsinga.layers.sample_weights import (
+    check_weights,
+    gradient_of_weights,
+    hits_by_row,
+    weighted_rows,
+    weighted_sum,
+    weights_of,
+)
+from dsinga.ops import Ops
+from dsinga.ops.numpy_loss import FLT_MIN
 from dsinga.registry import register
+
+WEIGHTS = 2  # the position of the source with weights
 
 
 @register("layer", "kSoftmaxLoss", "kCudnnSoftmaxLoss")
@@ -24,10 +37,12 @@ class SoftmaxLoss(Layer):
     """Softmax cross-entropy, -Σ log max(p[label], FLT_MIN)·scale / B; the feature is the probabilities p, (B, K).
 
     The first source gives (B, ...), K numbers a row; the second gives labels in [0, K). Metrics: "loss", and
-    "accuracy", the share of rows whose label is among the ``topk`` most probable classes.
+    "accuracy", the share of rows whose label is among the ``topk`` most probable classes. A third source may give a
+    weight for each row.
     """
 
     source_count: ClassVar[int | None] = 2
+    optional_sources: ClassVar[int] = 1
     label_source: int | None = 1
     takes_one_label: ClassVar[bool] = True
     is_loss: ClassVar[bool] = True
@@ -38,49 +53,73 @@ class SoftmaxLoss(Layer):
         super().__init__(conf, source_shapes, info)
         settings = conf.softmaxloss_conf or SoftmaxLossConf()
         rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
+        check_weights(self, WEIGHTS)
         self.topk = check_topk(self, settings.topk, self.classes, settings)
         self.scale = settings.scale
         self.shape = (rows, self.classes)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
+        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is not None:
+            return self._weighted_feature(to_matrix(sources[0], ctx.ops), labels, weights, ctx)
         probabilities, loss, hits = ctx.ops.softmax_loss(to_matrix(sources[0], ctx.ops), labels, self.topk)
         loss = loss if self.scale == 1 else loss * self.scale  # on a device this is a kernel launch
         metrics = {"loss": (loss, len(labels)), "accuracy": (hits, len(labels))}
-        return Output(probabilities, saved=labels if ctx.training else None, metrics=metrics)
+        return Output(probabilities, saved=(labels, None) if ctx.training else None, metrics=metrics)
+
+    def _weighted_feature(self, scores: Array, labels: Array, weights: Array, ctx: Context) -> Output:
+        """Return the output for rows of the given ``weights`` (B,)."""
+        probabilities, xp = ctx.ops.softmax(scores), ctx.ops.xp
+        losses = -xp.log(xp.maximum(probabilities[xp.arange(len(labels)), labels], FLT_MIN))
+        hits = hits_by_row(probabilities, labels, self.topk, ctx.ops)
+        metrics = {
+            "loss": (weighted_sum(losses, weights, self.scale), len(labels)),
+            "accuracy": (weighted_sum(hits, weights), weights.sum(dtype=np.float64)),
+        }
+        return Output(probabilities, saved=(labels, losses) if ctx.training else None, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        if not needs[0]:
-            return (None, None), ()
-        dx = ctx.ops.softmax_loss_grad(output.feature, output.saved, self.scale / ctx.rows.total)
-        return (from_matrix(dx, sources[0], ctx.ops), None), ()
+        (labels, losses), factor = output.saved, self.scale / ctx.rows.total
+        grads: list[Array | None] = [None] * len(sources)
+        if needs[0]:
+            dx = ctx.ops.softmax_loss_grad(output.feature, labels, factor)
+            dx = weighted_rows(dx, weights_of(sources, WEIGHTS, ctx.ops))
+            grads[0] = from_matrix(dx, sources[0], ctx.ops)
+        if any(needs[WEIGHTS:]):
+            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
+        return grads, ()
 
 
 class PairLoss(Layer):
     """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n)."""
 
     source_count: ClassVar[int | None] = 2
+    optional_sources: ClassVar[int] = 1
     gathered_because = "reports the loss of whole rows"
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        first, second = self.source_shapes
+        first, second = self.source_shapes[:2]
         if first[0] != second[0] or math.prod(first) != math.prod(second):
             raise self.fail(
                 f"compares {self.source_name(0)}, {as_text(first)}, with {self.source_name(1)}, {as_text(second)}; "
                 "give both as many rows, and rows as long",
                 field="srclayers",
             )
+        check_weights(self, WEIGHTS)
         self.shape = (first[0], math.prod(first[1:]))
 
 
 @register("layer", "kEuclideanLoss")
 class EuclideanLoss(PairLoss):
     """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n).
+
+    With targets by kLabel it is n times the mean squared error of n numbers to predict. A third source may give a
+    weight for each row.
 
     The gradient is 2(x - target)·scale/B, and its negative for the target. SINGA 0.3 has half of that, which is not
     the derivative of the loss that it reports: a job tuned with SINGA needs half the learning rate, or scale 0.5, here.
@@ -92,18 +131,29 @@ class EuclideanLoss(PairLoss):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         difference = to_matrix(sources[0], ctx.ops) - to_matrix(sources[1], ctx.ops)
-        loss = ctx.ops.channel_sums(difference, difference).sum() * self.scale
+        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
+            loss = ctx.ops.channel_sums(difference, difference).sum() * self.scale
+        else:
+            loss = weighted_sum(self._losses(difference), weights, self.scale)
         return Output(difference, metrics={"loss": (loss, difference.shape[0])})
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         factor = 2 * self.scale / ctx.rows.total
-        grads = (
-            from_matrix(output.feature * sign, source, ctx.ops) if need else None
-            for sign, source, need in zip((factor, -factor), sources, needs, strict=True)
-        )
-        return tuple(grads), ()
+        difference = weighted_rows(output.feature, weights_of(sources, WEIGHTS, ctx.ops))
+        grads: list[Array | None] = [
+            from_matrix(difference * sign, source, ctx.ops) if need else None
+            for sign, source, need in zip((factor, -factor), sources[:WEIGHTS], needs[:WEIGHTS], strict=True)
+        ]
+        for need in needs[WEIGHTS:]:
+            losses = self._losses(output.feature) if need else None
+            grads.append(gradient_of_weights(losses, factor / 2, sources[WEIGHTS]) if need else None)
+        return grads, ()
+
+    def _losses(self, difference: Array) -> Array:
+        """Return the squared error of each row, (B,) float64."""
+        return (difference * difference).sum(axis=1, dtype=np.float64)
 
 
 @register("layer", "kSigmoidCrossEntropyLoss")
@@ -112,24 +162,43 @@ class SigmoidCrossEntropyLoss(PairLoss):
 
     The first source gives x, the second as many targets t in [0, 1]: several labels of a record, or one, by kLabel.
     It is computed as max(x, 0) - x·t + log(1 + exp(-|x|)), which does not overflow. A negative loss means that targets
-    are not in [0, 1], such as labels of more than two classes.
+    are not in [0, 1], such as labels of more than two classes. Metrics: "loss", and "accuracy", the share of the
+    B·n targets of which x tells rightly whether they are above 0.5. A third source may give a weight for each row.
     """
+
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.scale = (conf.sigmoidcrossentropyloss_conf or SigmoidCrossEntropyLossConf()).scale
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        (x, target), xp = (to_matrix(source, ctx.ops) for source in sources), ctx.ops.xp
-        losses = xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.abs(x)))
-        loss = losses.sum(dtype=np.float64) * self.scale
-        return Output(ctx.ops.sigmoid(x), metrics={"loss": (loss, x.shape[0])})
+        x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
+        losses, right = self._losses(x, target, ctx.ops), (x > 0) == (target > 0.5)
+        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
+            loss, accuracy = losses.sum(dtype=np.float64) * self.scale, (right.sum(), math.prod(x.shape))
+        else:
+            loss = weighted_sum(losses.sum(axis=1, dtype=np.float64), weights, self.scale)
+            accuracy = weighted_sum(right.sum(axis=1), weights), weights.sum(dtype=np.float64) * x.shape[1]
+        return Output(ctx.ops.sigmoid(x), metrics={"loss": (loss, x.shape[0]), "accuracy": accuracy})
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        x, target = (to_matrix(source, ctx.ops) for source in sources)
-        factor = self.scale / ctx.rows.total
-        dx = from_matrix((output.feature - target) * factor, sources[0], ctx.ops) if needs[0] else None
-        dtarget = from_matrix(x * -factor, sources[1], ctx.ops) if needs[1] else None
-        return (dx, dtarget), ()
+        x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
+        weights, factor = weights_of(sources, WEIGHTS, ctx.ops), self.scale / ctx.rows.total
+        grads: list[Array | None] = [None] * len(sources)
+        if needs[0]:
+            dx = weighted_rows((output.feature - target) * factor, weights)
+            grads[0] = from_matrix(dx, sources[0], ctx.ops)
+        if needs[1]:
+            grads[1] = from_matrix(weighted_rows(x * -factor, weights), sources[1], ctx.ops)
+        if any(needs[WEIGHTS:]):
+            losses = self._losses(x, target, ctx.ops).sum(axis=1, dtype=np.float64)
+            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
+        return grads, ()
+
+    def _losses(self, x: Array, target: Array, ops: Ops) -> Array:
+        """Return the loss of each number, (B, n)."""
+        xp = ops.xp
+        return xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.abs(x)))

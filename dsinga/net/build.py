@@ -70,7 +70,7 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
         sources = [layers[source] for source in source_positions]
         check_ends(layers[-1], sources)
         check_labels(layers[-1], sources, records)
-        describe_labels(layers[-1], sources)
+        describe_labels(layers[-1], sources, records.get(layer.name))
         check_codes(layers[-1], records)
     check_parts(layers, handed)
     names, params = name_params(conf, layers)

@@ -25,11 +25,17 @@ def labels_shape(layer: Layer) -> Shape:
     return (layer.shape[0], *layer.label_shape)
 
 
-def describe_labels(layer: Layer, sources: Sequence[Layer]) -> None:
-    """Set ``label_shape`` and ``label_dtype`` of a layer to those of its first source that has labels.
+def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | None) -> None:
+    """Set ``label_shape`` and ``label_dtype`` of a layer to those of its records, or its first source that has labels.
 
-    A layer that makes labels keeps its own shape, and its own dtype unless that is None.
+    A layer that makes labels keeps its own shape, and its own dtype unless that is None. ``info`` describes the records
+    of an input layer.
     """
+    if layer.is_input:
+        if info and info.has_labels and makes_labels(layer):
+            layer.label_shape = layer.label_shape or tuple(info.label_shape)
+            layer.label_dtype = np.dtype(layer.label_dtype or info.label_dtype)
+        return
     source = next((source for source in sources if source.label_dtype is not None), None)
     if makes_labels(layer):
         inherited = np.dtype(np.int64) if source is None else source.label_dtype

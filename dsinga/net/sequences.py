@@ -80,6 +80,13 @@ def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) 
             "leave per_step out",
             "per_step",
         )
+    for k, (name, shape) in enumerate(zip(layer.srclayers, shapes, strict=True)):
+        if k != cls.label_source and shape[1:2] != shapes[0][1:2]:
+            raise layer.error(
+                f"layer {layer.name!r}: per_step needs {shapes[0][1]} steps (batch, steps, ...) from every source, but "
+                f"{name!r} gives {as_text(shape)}",
+                "srclayers",
+            )
     try:
         return TimeDistributed(cls, layer, shapes, shapes[0][1], [False] * len(shapes))
     except MustUnroll as error:

@@ -95,7 +95,7 @@ class LayerParts:
                 self.assert_close(np.concatenate(pieces), expected, tolerance)
         for name, (value, count) in whole.output.metrics.items():
             self.assert_close(sum(part.output.metrics[name][0] for part in parts), value, tolerance)
-            assert sum(part.output.metrics[name][1] for part in parts) == count
+            self.assert_close(sum(part.output.metrics[name][1] for part in parts), count, tolerance)
         by_rows = {spec.role for spec in layer.params if spec.by_rows}
         for role, state in whole.output.state.items():
             states = [part.output.state[role] for part in parts]

@@ -28,16 +28,18 @@ def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]
     """Return the metrics of layers as Python numbers; those on a device are copied to the host together."""
     reports = list(reports)
     places = [
-        (k, name)
+        (k, name, index)
         for k, (_, metrics) in enumerate(reports)
-        for name, (total, _) in metrics.items()
-        if type(total) not in (int, float)
+        for name, metric in metrics.items()
+        for index in range(2)
+        if type(metric[index]) not in (int, float)
     ]
     if places:
-        numbers = ops.read([reports[k][1][name][0] for k, name in places])
-        for (k, name), number in zip(places, numbers, strict=True):
+        numbers = ops.read([reports[k][1][name][index] for k, name, index in places])
+        for (k, name, index), number in zip(places, numbers, strict=True):
             layer, metrics = reports[k]
-            reports[k] = layer, {**metrics, name: (number, metrics[name][1])}
+            total, count = metrics[name]
+            reports[k] = layer, {**metrics, name: (total, number) if index else (number, count)}
     return reports
 
 

@@ -114,6 +114,11 @@ case("kEuclideanLoss", "scaled", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, R
 case("kSigmoidCrossEntropyLoss", "", {}, ROWS, ROWS, probabilities=1)
 scaled = {"sigmoidcrossentropyloss_conf": {"scale": 2}}
 case("kSigmoidCrossEntropyLoss", "scaled", scaled, (BATCH, 3, 2, 2), ROWS, probabilities=1)
+case(LOSSES, "weighted", {}, ROWS, (BATCH,), (BATCH,), classes=12)
+top = {"softmaxloss_conf": {"topk": 3, "scale": 2.5}}
+case("kSoftmaxLoss", "weighted top", top, (BATCH, 4, 1, 2), (BATCH,), (BATCH, 1), classes=8)
+case("kEuclideanLoss", "weighted", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, (BATCH, 3, 2, 2), (BATCH, 1))
+case("kSigmoidCrossEntropyLoss", "weighted", scaled, ROWS, ROWS, (BATCH,), probabilities=1)
 case("kHingeLoss", "L1", {}, ROWS, ROWS, classes=12)
 hinge = {"hingeloss_conf": {"norm": "L2", "margin": 0.5, "topk": 2, "scale": 3}}
 case("kHingeLoss", "L2", hinge, (BATCH, 2, 2, 3), ROWS, classes=12)

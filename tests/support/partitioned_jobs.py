@@ -78,6 +78,7 @@ def write_records(folder: Path, layer: Layer) -> Path:
     if not path.exists():
         rng = np.random.default_rng(len(shape))
         data = rng.normal(size=(RECORDS, *shape)).astype(np.float32)
+        data = data if shape else abs(data)  # weights
         labels = rng.integers(0, CLASSES, (RECORDS, *label_shape)).astype(label_dtype)
         if codes:
             beyond = np.arange(*shape) >= rng.integers(1, shape[0] + 1, RECORDS)[:, None]

@@ -205,7 +205,8 @@ def add_softmax_loss(draft: Draft, data: str) -> None:
     """Add a fully connected layer and a loss, whose labels may come by way of a layer below it."""
     scores = add_dense(draft, max(CLASSES, draft.parts))
     kind = draft.draw(st.sampled_from(["kSoftmaxLoss", "kCudnnSoftmaxLoss"]))
-    draft.tips.remove(draft.add(kind, scores, label_giver(draft, data), softmaxloss_conf={"scale": 0.5}))
+    sources = scores, label_giver(draft, data), *add_weights(draft)
+    draft.tips.remove(draft.add(kind, *sources, softmaxloss_conf={"scale": 0.5}))
 
 
 def add_euclidean_loss(draft: Draft, data: str) -> None:
@@ -221,7 +222,17 @@ def add_euclidean_loss(draft: Draft, data: str) -> None:
         giver = label_giver(draft, data)
         other = draft.add("kLabel", giver, shape=(draft.shape(giver)[0], *shape))
         draft.tips.remove(other)
-    draft.tips.remove(draft.add(kind, one, other))
+    draft.tips.remove(draft.add(kind, one, other, *add_weights(draft)))
+
+
+def add_weights(draft: Draft) -> list[str]:
+    """Return the name of a new input layer with a weight for each row, or nothing."""
+    if draft.draw(st.integers(0, 2)):
+        return []
+    info, store = RecordInfo((), draft.rows, has_labels=False), {"path": "x", "batchsize": [draft.rows]}
+    weights = draft.add("kRecordInput", info=info, store_conf=store)
+    draft.tips.remove(weights)
+    return [weights]
 
 
 def add_output(draft: Draft, data: str) -> None:
