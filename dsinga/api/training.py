@@ -15,7 +15,7 @@ from dsinga.api.jobs import open_job, roots, wanted_workers, with_workers
 from dsinga.checkpoint import read_params
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
-from dsinga.monitor import History, RunMonitor
+from dsinga.monitor import NOT_METRICS, History, RunMonitor
 from dsinga.net import NeuralNet
 from dsinga.worker.epochs import resolve_epochs
 
@@ -60,7 +60,7 @@ class Result:
 
 
 def _figures(row: dict[str, Any]) -> str:
-    return ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in ("step", "epoch", "phase", "time"))
+    return ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in NOT_METRICS)
 
 
 def train(

@@ -8,8 +8,7 @@ from typing import Any
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
-
-NOT_METRICS = {"step", "epoch", "phase", "time"}
+from dsinga.monitor import NOT_METRICS
 
 
 class FunctionExtension(Extension):

@@ -18,10 +18,10 @@ from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job, LayerConf, Message, to_text
 from dsinga.job.message import readable, set_fields
+from dsinga.monitor import NOT_METRICS
 from dsinga.registry import register
 
 RUN_FILE = "mlflow_run"  # in the workspace: the id of the run, by which a resumed run goes on with it
-NOT_METRICS = {"step", "phase", "time"}
 PARAMS_AT_ONCE, PARAM_LENGTH = 100, 6000  # limits of MLflow
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import Moment
+from dsinga.monitor import NOT_METRICS
 from dsinga.training import Metrics
 
 _log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class ExtensionRunner:
 
     def show_row(self, row: Mapping[str, Any]) -> None:
         """Show a row of the history to all extensions."""
-        metrics = {name: value for name, value in row.items() if name not in ("step", "epoch", "phase", "time")}
+        metrics = {name: value for name, value in row.items() if name not in NOT_METRICS}
         self._recorded |= {f"{row['phase']}/{name}": value for name, value in metrics.items()}
         for extension in self._extensions.values():
             self._call(extension, extension.see_row, self._loop, row)

@@ -14,9 +14,9 @@ from dsinga.extensions.extension import Extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.output import choose_path
 from dsinga.extensions.triggers import AtEnd, EverySteps
+from dsinga.monitor import NOT_METRICS
 from dsinga.registry import register
 
-NOT_SCALARS = {"step", "phase", "time"}
 HISTOGRAM_BINS = 30  # as many as TensorBoard draws
 
 
@@ -52,7 +52,7 @@ class TensorBoard(Extension):
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
         """Write the metrics of the row; with those of training, the learning rate and the speed."""
-        scalars = {name: value for name, value in row.items() if name not in NOT_SCALARS}
+        scalars = {name: value for name, value in row.items() if name not in NOT_METRICS}
         if row["phase"] == "train":
             scalars |= {"learning_rate": loop.learning_rate, "samples_per_second": loop.samples_per_second}
         from tensorboardX.proto.summary_pb2 import Summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, layer, loss, pool, records, relu
+from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu
 
 
 def alexnet(
@@ -50,7 +50,7 @@ def alexnet(
         "learning_rate": {"type": "kStep", "base_lr": 0.01, "step_conf": {"gamma": 0.1, "change_freq": 100000}},
     }
     fields = {"name": "alexnet", "seed": 1, "train_steps": 450000, "disp_freq": 20, "test_freq": 1000}
-    return Job(**{**fields, "test_steps": 500, "updater": updater, "net": {"layer": layers}, **job})
+    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
 
 
 def _pool_and_normalise(number: int) -> list[LayerConf]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job
-from dsinga.models.blocks import layer, records
+from dsinga.models.blocks import job_fields, layer, records
 from dsinga.models.rbm import SIZES, connected, encoder, workspaces
 
 
@@ -51,7 +51,7 @@ def autoencoder(
         source = sigmoid
     layers.append(layer("loss", "kEuclideanLoss", source, "data"))
     updater = {"type": "kAdaGrad", "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
-    steps = {"train_steps": 12200, "disp_freq": 100, "test_freq": 1000, "test_steps": 100}
+    steps = {"train_steps": 12200, "disp_freq": 100, "test_freq": 1000}
     start = workspaces(depth, pretrained, folder) if pretrained else []
     fields = {"name": "autoencoder", "seed": 1, "checkpoint_path": start, **steps}
-    return Job(**{**fields, "updater": updater, "net": {"layer": layers}, **job})
+    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import layer
+from dsinga.models.blocks import job_fields, layer
 
 FEATURES = {"words": 64, "shapes": 16, "prefixes": 24, "suffixes": 24}
 """The stores that describe a word, and the width of the embedding of each."""
@@ -66,9 +66,7 @@ def bigru_crf(
         layer("entities", "kEntityF1", "tags", "words", exclude=["kTrain"]),
     ]  # fmt: skip
     updater = {"type": "kAdam", "clip_norm": 5.0, "learning_rate": {"type": "kFixed", "base_lr": 0.002}}
-    often = {"disp_freq": 106, "validate_freq": 106, "validate_steps": 32, "test_freq": 1060, "test_steps": 41}
-    fields = {"name": "bigru-crf", "seed": 1, "train_steps": 1060, **often}
-    return Job(**{**fields, "updater": updater, "net": {"layer": layers}, **job})
+    return Job(**job_fields(job, name="bigru-crf", seed=1, epochs=10, updater=updater, net={"layer": layers}))
 
 
 def _read(name: str, folder: str, batchsize: int) -> list[LayerConf]:

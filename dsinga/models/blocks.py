@@ -22,6 +22,17 @@ def layer(name: str, type: Any, *sources: str, **fields: Any) -> LayerConf:
     return LayerConf(name=name, type=type, srclayers=list(sources), **fields)
 
 
+def job_fields(job: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
+    """Return the fields of a job: those given in ``job``, and ``defaults`` for the others.
+
+    Given ``epochs`` replace ``train_steps`` and the frequencies among the defaults; given ``train_steps`` replace
+    ``epochs``.
+    """
+    replaced = {"train_steps", "disp_freq", "validate_freq", "test_freq"} if "epochs" in job else set()
+    replaced |= {"epochs"} if "train_steps" in job else set()
+    return {name: value for name, value in defaults.items() if name not in replaced} | {**job}
+
+
 def records(
     folder: str, batchsize: int, shape: Sequence[int], test_batchsize: int = 100, **store: Any
 ) -> list[LayerConf]:

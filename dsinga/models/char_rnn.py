@@ -6,7 +6,7 @@ import posixpath
 from typing import Any
 
 from dsinga.job import Job
-from dsinga.models.blocks import layer
+from dsinga.models.blocks import job_fields, layer
 
 UNIFORM = {"init": {"type": "kUniform", "low": -0.08, "high": 0.08}}
 
@@ -64,4 +64,4 @@ def char_rnn(
     }  # fmt: skip
     often = {"train_steps": 20000, "disp_freq": 100, "test_freq": 1000, "test_steps": 20, "checkpoint_freq": 1000}
     fields = {"name": "char-rnn", "seed": 1, "train_one_batch": {"alg": "kBPTT"}, **often}
-    return Job(**{**fields, "updater": updater, "net": {"unroll_len": steps, "layer": net}, **job})
+    return Job(**job_fields(job, **fields, updater=updater, net={"unroll_len": steps, "layer": net}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, layer, loss, pool, records, relu
+from dsinga.models.blocks import conv, dense, job_fields, layer, loss, pool, records, relu
 
 
 def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: Any) -> Job:
@@ -40,8 +40,8 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
         "weight_decay": 0.004,
         "learning_rate": {"type": "kFixedStep", "fixedstep_conf": steps},
     }
-    fields = {"name": "convnet", "seed": 1, "train_steps": 1000, "disp_freq": 50, "test_freq": 200, "test_steps": 100}
-    return Job(**{**fields, "updater": updater, "net": {"layer": layers}, **job})
+    fields = {"name": "convnet", "seed": 1, "train_steps": 1000, "disp_freq": 50, "test_freq": 200}
+    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
 
 
 def _normal(std: float) -> dict[str, Any]:

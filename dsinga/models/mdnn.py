@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import dense, layer
+from dsinga.models.blocks import dense, job_fields, layer
 
 XAVIER = {"type": "kUniformFanInOut"}
 
@@ -65,11 +65,12 @@ def mdnn(
         *_path("text", "T", text, code, classes, data, sizes, dropout, text_scale, text_decay, text_store or {}),
         layer("distance", "kEuclideanLoss", "image_code", "text_code", euclideanloss_conf={"scale": distance_scale}),
     ]
-    fields = {"name": "mdnn", "seed": 1, "train_steps": 600, "disp_freq": 50, "test_freq": 200, "test_steps": 7, **job}
+    steps = job.get("train_steps", 600)
     rate = {"type": "kStep", "base_lr": learning_rate}
-    rate["step_conf"] = {"gamma": 0.2, "change_freq": max(fields["train_steps"] * 2 // 3, 1)}
+    rate["step_conf"] = {"gamma": 0.2, "change_freq": max(steps * 2 // 3, 1)}
     updater = {"type": "kSGD", "momentum": 0.9, "weight_decay": weight_decay, "learning_rate": rate}
-    return Job(**{"updater": updater, "net": {"layer": layers}, **fields})
+    fields = {"name": "mdnn", "seed": 1, "train_steps": steps, "disp_freq": 50, "test_freq": 200}
+    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
 
 
 def _path(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job
-from dsinga.models.blocks import HE, Init, dense, layer, loss, records
+from dsinga.models.blocks import HE, Init, dense, job_fields, layer, loss, records
 
 
 def mlp(
@@ -49,5 +49,5 @@ def mlp(
             source = f"drop{number}"
     layers += [dense("ip", source, classes, init), loss("ip")]
     updater = {"type": "kSGD", "momentum": 0.9, "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
-    fields = {"name": "mlp", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000, "test_steps": 100}
-    return Job(**{**fields, "updater": updater, "net": {"layer": layers}, **job})
+    fields = {"name": "mlp", "seed": 1, "train_steps": 2000, "disp_freq": 100, "test_freq": 1000}
+    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))

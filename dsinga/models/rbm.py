@@ -8,7 +8,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import layer, records
+from dsinga.models.blocks import job_fields, layer, records
 
 SIZES = (784, 1000, 500, 250, 30)
 """The sizes of Hinton and Salakhutdinov's net for images of MNIST, and of SINGA's example."""
@@ -75,10 +75,10 @@ def rbm(
     rate = learning_rate if learning_rate is not None else 0.001 if gaussian else 0.1
     updater = {"type": "kSGD", "momentum": 0.8, "weight_decay": 0.0002}
     updater["learning_rate"] = {"type": "kFixed", "base_lr": rate}
-    steps = {"train_steps": 6000, "disp_freq": 100, "test_freq": 500, "test_steps": 100}
+    steps = {"train_steps": 6000, "disp_freq": 100, "test_freq": 500}
     fields = {"name": f"{name}{number}", "seed": 1, "checkpoint_path": workspaces(number - 1, name, folder), **steps}
     algorithm = {"alg": "kCD", "cd_conf": {"cd_k": cd_k}}
-    return Job(**{**fields, "train_one_batch": algorithm, "updater": updater, "net": {"layer": layers}, **job})
+    return Job(**job_fields(job, **fields, train_one_batch=algorithm, updater=updater, net={"layer": layers}))
 
 
 def encoder(sizes: Sequence[int], depth: int) -> list[LayerConf]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import conv, dense, layer, loss, records, relu
+from dsinga.models.blocks import conv, dense, job_fields, layer, loss, records, relu
 
 STAGES = (16, 32, 64)  # filters
 
@@ -68,7 +68,7 @@ def resnet(
         "learning_rate": {"type": "kFixedStep", "fixedstep_conf": steps},
     }
     fields = {"name": f"resnet{depth}", "seed": 1, "train_steps": 64000, "disp_freq": 100, "test_freq": 1000}
-    return Job(**{**fields, "test_steps": 100, "updater": updater, "net": {"layer": layers}, **job})
+    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
 
 
 def residual(name: str, source: str, filters: int, stride: int = 1) -> list[LayerConf]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.job import Job
-from dsinga.models.blocks import layer
+from dsinga.models.blocks import job_fields, layer
 
 UNIFORM = {"init": {"type": "kUniform", "low": -0.1, "high": 0.1}}
 
@@ -60,10 +60,9 @@ def rnnlm(
         layer("loss", "kClassSoftmaxLoss", "hidden", "next", classsoftmaxloss_conf=factored, param=[UNIFORM, UNIFORM]),
     ]  # fmt: skip
     rate = {"type": "kFixed", "base_lr": learning_rate}
-    often = {"disp_freq": 203, "validate_freq": 203, "validate_steps": 17, "test_freq": 1015, "test_steps": 20}
-    fields = {"name": "rnnlm", "seed": 1, "train_steps": 1015, **often, "train_one_batch": {"alg": "kBPTT"}}
+    fields = {"name": "rnnlm", "seed": 1, "epochs": 5, "train_one_batch": {"alg": "kBPTT"}}
     updater = {"type": "kSGD", "clip_norm": 5.0, "learning_rate": rate}
-    return Job(**{**fields, "updater": updater, "net": {"unroll_len": steps, "layer": layers}, **job})
+    return Job(**job_fields(job, **fields, updater=updater, net={"unroll_len": steps, "layer": layers}))
 
 
 def frequency_classes(counts: Sequence[int], classes: int) -> list[int]:

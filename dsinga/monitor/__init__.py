@@ -1,7 +1,7 @@
 """Reporting on a run: its history as rows, in a metrics file, as a progress display and as curves."""
 
 from dsinga.monitor.curve import draw_curves
-from dsinga.monitor.history import History, Row
+from dsinga.monitor.history import NOT_METRICS, History, Row
 from dsinga.monitor.import_progress import show_import
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics, replace_file
 from dsinga.monitor.panels import Line, Panel, draw_panels
@@ -10,6 +10,7 @@ from dsinga.monitor.rate_search import RateSearch, has_diverged
 from dsinga.monitor.run_monitor import RunMonitor
 
 __all__ = [
+    "NOT_METRICS",
     "History",
     "Line",
     "MetricsFile",

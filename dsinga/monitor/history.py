@@ -8,6 +8,9 @@ from typing import Any, overload
 from dsinga.monitor.curve import draw_curves
 from dsinga.registry import nearest
 
+# The columns of a row that are no metrics.
+NOT_METRICS = frozenset({"step", "epoch", "phase", "time"})
+
 Row = dict[str, Any]
 """One line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ...
 
@@ -49,7 +52,7 @@ class History(Sequence[Row]):
         for row in self._rows:
             prefix = "" if row.get("phase") == "train" else f"{row.get('phase')}_"
             for name, value in row.items():
-                if name not in ("step", "phase", "time"):
+                if name not in NOT_METRICS:
                     values.setdefault(prefix + name, []).append(value)
         return values
 

@@ -11,9 +11,9 @@ from html import escape
 from typing import Any, TextIO
 
 from dsinga.monitor.curve import draw_curves
-from dsinga.monitor.history import Row
+from dsinga.monitor.history import NOT_METRICS, Row
 
-NOT_VALUES = {"step", "epoch", "phase", "time", "samples_per_second"}
+NOT_VALUES = NOT_METRICS | {"samples_per_second"}
 
 
 def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, earlier: Iterable[Row] = ()) -> Progress:

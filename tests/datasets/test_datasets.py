@@ -7,7 +7,7 @@ import pytest
 
 import dsinga
 from dsinga.data import RecordStore
-from dsinga.job import Phase, check, load, loads, to_text
+from dsinga.job import Phase, check, load, loads, to_text, training_phases
 
 FOLDER = Path(__file__).parents[2] / "datasets"
 JOBS = sorted(FOLDER.glob("*/*.conf"))
@@ -18,7 +18,8 @@ def test_every_job_is_valid_in_every_phase(path):
     job = load(path)
     check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
     assert job.seed
-    assert min(job.disp_freq, job.test_freq, job.test_steps) > 0
+    assert job.epochs or min(job.train_steps, job.disp_freq, job.test_freq) > 0
+    assert Phase.kTest in training_phases(job)
     assert loads(to_text(job)) == job
 
 

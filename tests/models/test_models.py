@@ -102,3 +102,11 @@ def test_the_page_names_every_model():
     cells = "".join(re.findall(r"^\| (`[a-z].*?) \|", page, flags=re.MULTILINE))
     assert set(re.findall(r"`(\w+)", cells)) == set(models.__all__)
     assert dsinga.models is models
+
+
+def test_given_epochs_replace_steps_and_frequencies():
+    by_steps, by_epochs = models.mlp(train_steps=30), models.mlp(epochs=3, test_freq=7)
+    assert (by_steps.train_steps, by_steps.epochs, by_steps.test_freq) == (30, 0, 1000)
+    assert (by_epochs.train_steps, by_epochs.epochs, by_epochs.test_freq, by_epochs.disp_freq) == (0, 3, 7, 0)
+    tagger = models.bigru_crf({"words": 9}, 5, train_steps=20)
+    assert (tagger.train_steps, tagger.epochs) == (20, 0)
