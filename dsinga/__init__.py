@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that a process imports only what it needs."""
     import importlib
 
-    if name in ("extensions", "models"):
+    if name in ("extensions", "models", "nn"):
         return importlib.import_module(f"dsinga.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'dsinga' has no attribute {name!r}")

@@ -91,7 +91,13 @@ def has_own_records(job: Job, phase: Phase) -> bool:
         layers = enumerate(job.neuralnet.layer)
         return {number for number, layer in layers if not layer.srclayers and layer.in_phase(phase)}
 
+    def readable(number: int) -> bool:
+        store = job.neuralnet.layer[number].store_conf
+        return store is None or bool(store.path) or store.records is not None
+
     own, train = inputs(phase), inputs(Phase.kTrain)
+    if not all(map(readable, own)):
+        return False
     return bool(own - train and train - own) and not (phase is Phase.kVal and own == inputs(Phase.kTest))
 
 

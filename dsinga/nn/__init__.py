@@ -1,0 +1,62 @@
+"""Nets in a few lines of Python, in the words of Keras: layers, losses, optimizers, and models that train.
+
+``nn.Sequential([nn.Dense(128, activation="relu"), nn.Dense(10)])`` is a model; ``print`` shows it as a job file.
+docs/nn.md has examples, and what differs from Keras.
+"""
+
+from dsinga.nn.cluster import Cluster
+from dsinga.nn.combine import Add, Concatenate, Layer, Multiply, Slice, Split
+from dsinga.nn.convolution import (
+    AveragePooling2D,
+    Conv2D,
+    GlobalAveragePooling1D,
+    GlobalAveragePooling2D,
+    GlobalMaxPooling1D,
+    GlobalMaxPooling2D,
+    LocalResponseNormalization,
+    MaxPooling2D,
+)
+from dsinga.nn.dense import (
+    Activation,
+    Dense,
+    Dropout,
+    Flatten,
+    Identity,
+    LeakyReLU,
+    ReLU,
+    Softmax,
+    SpatialDropout2D,
+)
+from dsinga.nn.energy import RBM, decoder, encoder
+from dsinga.nn.from_job import from_job, load
+from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
+from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, ZeroPadding2D
+from dsinga.nn.losses import CRF, ClassSoftmaxLoss, EuclideanLoss, HingeLoss, SigmoidCrossEntropyLoss, SoftmaxLoss
+from dsinga.nn.model import CD, Model, Sequential
+from dsinga.nn.normalization import BatchNormalization, LayerNormalization
+from dsinga.nn.optimizers import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    ExponentialDecay,
+    InverseTimeDecay,
+    PiecewiseConstantDecay,
+    RMSprop,
+    Schedule,
+)
+from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, OneHot, SimpleRNN, TimeDistributed
+from dsinga.worker.local_net import LocalNet
+
+__all__ = [
+    "CD", "CRF", "GRU", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad", "Adam", "Adamax", "Add",
+    "AveragePooling2D", "BatchNormalization", "Bidirectional", "ClassSoftmaxLoss", "Cluster", "Concatenate", "Constant",
+    "Conv2D", "Dense", "Dropout", "Embedding", "EuclideanLoss", "ExponentialDecay", "Flatten", "GlobalAveragePooling1D",
+    "GlobalAveragePooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D", "HingeLoss", "Identity", "Input",
+    "InverseTimeDecay", "Layer", "LayerNormalization", "LeakyReLU", "LocalNet", "LocalResponseNormalization",
+    "MaxPooling2D", "Model", "Multiply", "Normalization", "OneHot", "Param", "PiecewiseConstantDecay", "RMSprop",
+    "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "Schedule", "Sequential",
+    "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split",
+    "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
+]  # fmt: skip

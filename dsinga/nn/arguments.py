@@ -1,0 +1,110 @@
+"""Arguments of the functions that make layers and optimizers: a misspelt name is an error with the nearest one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from dsinga.errors import UserError
+from dsinga.nn.feature import Feature
+from dsinga.nn.symbol import LayerBuilder
+from dsinga.registry import nearest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMMON: Mapping[str, Any] = {
+    "name": None,
+    "param": None,
+    "lr_scale": None,
+    "wd_scale": None,
+    "partition_dim": None,
+    "location": None,
+    "include": None,
+    "exclude": None,
+}
+"""Arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales, a number for
+all params or one for each; the dimension on which the layer is cut, or the worker that computes it; its phases."""
+
+# Arguments of Keras that have no counterpart, with what to write instead.
+INSTEAD = {
+    "kernel_regularizer": "give the optimizer weight_decay, and the layer wd_scale",
+    "bias_regularizer": "give the optimizer weight_decay, and the layer wd_scale",
+    "activity_regularizer": "there is none",
+    "kernel_constraint": "there is none",
+    "bias_constraint": "there is none",
+    "data_format": 'images are channels first here: np.moveaxis(x, -1, 1) makes them so from "channels_last"',
+    "dilation_rate": "there is none",
+    "groups": "there is none",
+    "input_shape": "begin with nn.Input(shape=...)",
+    "input_dim": "begin with nn.Input(shape=...)",
+    "batch_input_shape": "begin with nn.Input(shape=...)",
+    "dtype": "params are float32",
+    "trainable": "give the layer lr_scale=0, which leaves its params as they are",
+    "go_backwards": "use nn.Bidirectional",
+    "stateful": "use carry=True",
+    "seed": "the job's seed determines all random numbers",
+    "clipnorm": "use clip_norm",
+    "clipvalue": "use clip_value",
+    "verbose": "use progress=False to show nothing",
+    "shuffle": "training always shuffles the records",
+    "validation_split": "give validation_data=(x, y)",
+    "steps_per_epoch": "an epoch reads all records once; use train_steps",
+}
+
+
+def check_names(function: str, known: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Raise UserError, with the nearest name or what to do instead, for the first name that is not ``known``."""
+    for name in given:
+        if name in known:
+            continue
+        remedy = nearest(name, known) or f"; it has {', '.join(known[:12])}{', ...' * (len(known) > 12)}"
+        if name in INSTEAD and name not in known:
+            remedy = f"; {INSTEAD[name]}"
+        raise UserError(f"{function} has no argument {name!r}{remedy}")
+
+
+def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by name; raise UserError for an unknown, a missing or a surplus one.
+
+    A function that takes any name checks them itself.
+    """
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        check_names(function, [name for name in signature.parameters if name != "self"], kwargs)
+    try:
+        return dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise UserError(f"{function}: {error}; it is called as {function}{signature}") from None
+
+
+def checked(function: F) -> F:
+    """Return the function with arguments that are checked by name."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bind(function.__name__, signature, args, kwargs)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., LayerBuilder]:
+    """Return the function as one that makes a layer: it takes the arguments of every layer, too.
+
+    ``function`` returns what writes the layer (:class:`LayerBuilder`).
+    """
+    own = inspect.signature(function)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    common = [inspect.Parameter(name, keyword, default=default) for name, default in COMMON.items()]
+    signature = own.replace(parameters=[*own.parameters.values(), *common], return_annotation="LayerBuilder")
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> LayerBuilder:
+        settings = bind(function.__name__, signature, args, kwargs)
+        arguments = {name: value for name, value in settings.items() if name not in COMMON}
+        return LayerBuilder(function.__name__, function(**arguments), settings)
+
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    return make

@@ -1,0 +1,158 @@
+"""Convolution and pooling of images, channels first, and pooling over the steps of sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.nn.arguments import layer
+from dsinga.nn.dense import Write, activate
+from dsinga.nn.feature import Feature
+from dsinga.nn.writer import LayerWriter
+
+Size = int | tuple[int, int]
+
+
+@layer
+def Conv2D(
+    filters: int,
+    kernel_size: Size,
+    strides: Size = 1,
+    padding: str | Size = "valid",
+    activation: str | None = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+) -> Write:
+    """Convolution of images (B, C, H, W), or (B, H, W) of one channel, and its activation (kConvolution).
+
+    ``padding`` is "valid", "same", which needs an odd kernel, or pixels of zeros: a number, or (rows, columns).
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        channels, height, width = image(writer)
+        rows, columns = pair(kernel_size)
+        if padding == "valid" and (rows > height or columns > width):
+            hint = "; if the channels are last, use x = np.moveaxis(x, -1, 1)" if width <= 4 else ""
+            size = f"{channels} channels of {height} x {width}"
+            raise writer.fail(f"a kernel of {rows} x {columns} is larger than the images, {size}{hint}")
+        settings = {"num_filters": filters, **window(writer, kernel_size, strides, padding, 1), "bias_term": use_bias}
+        feature = writer.add(
+            "kConvolution",
+            convolution_conf=settings,
+            inits={"weight": kernel_initializer, "bias": bias_initializer},
+            fans={"weight": (channels * rows * columns, filters * rows * columns)},
+        )
+        return activate(writer, feature, activation)
+
+    return write
+
+
+@layer
+def MaxPooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Size = "valid") -> Write:
+    """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
+    return lambda writer: pooling(writer, "MAX", pool_size, strides, padding)
+
+
+@layer
+def AveragePooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Size = "valid") -> Write:
+    """Mean of each window of images (kPooling); padding counts as zeros, which in Keras it does not."""
+    return lambda writer: pooling(writer, "AVG", pool_size, strides, padding)
+
+
+@layer
+def GlobalMaxPooling2D() -> Write:
+    """Maximum of each channel of images: (B, C)."""
+    return lambda writer: whole(writer, "MAX")
+
+
+@layer
+def GlobalAveragePooling2D() -> Write:
+    """Mean of each channel of images: (B, C)."""
+    return lambda writer: whole(writer, "AVG")
+
+
+@layer
+def GlobalMaxPooling1D() -> Write:
+    """Maximum of each feature over all steps of sequences (B, T, n): (B, n)."""
+    return lambda writer: over_steps(writer, "MAX")
+
+
+@layer
+def GlobalAveragePooling1D() -> Write:
+    """Mean of each feature over all steps of sequences (B, T, n): (B, n); steps after the end count as zeros."""
+    return lambda writer: over_steps(writer, "AVG")
+
+
+@layer
+def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0) -> Write:
+    """Local response normalisation over ``size`` channels (kLRN), with SINGA's defaults."""
+    settings = {"local_size": size, "alpha": alpha, "beta": beta, "knorm": k}
+    return lambda writer: writer.add("kLRN", lrn_conf=settings)
+
+
+def pooling(writer: LayerWriter, method: str, size: Size, strides: Size | None, padding: str | Size) -> Feature:
+    """Write a kPooling layer."""
+    steps = size if strides is None else strides
+    settings = {"pool": method, **window(writer, size, steps, padding, 2)}
+    return writer.add("kPooling", pooling_conf=settings)
+
+
+def whole(writer: LayerWriter, method: str) -> Feature:
+    """Write a kPooling layer over whole images; its feature (B, C, 1, 1) is flat."""
+    image(writer)
+    feature = writer.add("kPooling", pooling_conf={"pool": method, "global_pooling": True})
+    return feature._replace(flat=True)
+
+
+def over_steps(writer: LayerWriter, method: str) -> Feature:
+    """Write a kPooling layer over the steps of sequences, which are images of one channel to it."""
+    rows = writer.rows(writer.source)
+    if len(rows) != 2:
+        raise writer.fail(f"takes sequences (batch, steps, n), but gets {('batch', *rows)}")
+    settings = {"kernel_y": rows[0], "kernel_x": 1, "stride_y": 1, "stride_x": 1}
+    return writer.add("kPooling", pooling_conf={"pool": method, **settings})._replace(flat=True)
+
+
+def image(writer: LayerWriter) -> tuple[int, int, int]:
+    """Return (C, H, W) of the source; raise UserError where it gives no images."""
+    rows = writer.rows(writer.source)
+    if len(rows) not in (2, 3):
+        raise writer.fail(
+            f"takes images (batch, channels, height, width), but gets {('batch', *rows)}; give the input the shape of "
+            "an image, as in nn.Input(shape=(1, 28, 28))"
+        )
+    channels, height, width = (1, *rows) if len(rows) == 2 else rows
+    return channels, height, width
+
+
+def window(writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int) -> dict[str, int]:
+    """Return the fields of a window; Keras's pairs are (rows, columns), which a job calls y and x."""
+    if padding == "same":
+        if any(side % 2 == 0 for side in pair(size)):
+            raise writer.fail(
+                f'padding="same" needs an odd window, because both sides get as much here; {size} is even: give '
+                "padding=, the pixels on every side, or an odd size"
+            )
+        pad: Size = (pair(size)[0] // 2, pair(size)[1] // 2)
+    elif isinstance(padding, str):
+        if padding != "valid":
+            raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
+        pad = 0
+    else:
+        pad = padding
+    fields = {**sides("kernel", size)}
+    if pair(strides) != (default_stride, default_stride):
+        fields |= sides("stride", strides)
+    return fields if pair(pad) == (0, 0) else fields | sides("pad", pad)
+
+
+def sides(field: str, size: Size) -> dict[str, int]:
+    """Return a field of both directions, or one of each where they differ."""
+    rows, columns = pair(size)
+    return {field: rows} if rows == columns else {f"{field}_y": rows, f"{field}_x": columns}
+
+
+def pair(size: Size) -> tuple[int, int]:
+    """Return (rows, columns)."""
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return rows, columns

@@ -1,0 +1,105 @@
+"""Models of jobs: those that were written as files, or elsewhere in Python."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import Job, LayerConf, Phase
+from dsinga.job import load as load_job
+from dsinga.net import input_layers
+from dsinga.net.layer_classes import layer_class
+from dsinga.nn.arguments import checked
+from dsinga.nn.optimizers import updater_conf
+from dsinga.nn.records import PhaseRecords
+from dsinga.nn.trainable import Trainable
+
+
+class JobModel(Trainable):
+    """A model whose net is that of a job; its losses and inputs are the job's.
+
+    ``job`` returns the job, with the data, the batch size, the steps and the fields that are given.
+    """
+
+    def __init__(self, job: Job):
+        super().__init__(job.name)
+        self.base = job
+
+    def _train_inputs(self) -> list[LayerConf]:
+        return input_layers(self.base.neuralnet, Phase.kTrain)
+
+    def input_names(self) -> list[str]:
+        """Return the names of the input layers of training."""
+        return [layer.name for layer in self._train_inputs()]
+
+    def label_inputs(self) -> list[str]:
+        """Return the names of the input layers that layers take labels from."""
+        names, inputs = [], self.input_names()
+        for layer in self.base.neuralnet.layer:
+            source = layer_class(layer).label_source
+            if source is not None and source < len(layer.srclayers) and layer.srclayers[source] in inputs:
+                names.append(layer.srclayers[source])
+        return list(dict.fromkeys(names))
+
+    def output_layers(self) -> list[str]:
+        """Return the layers on top that are no losses; where there are none, the sources of the losses."""
+        layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
+        losses = [layer for layer in layers if layer_class(layer).is_loss]
+        compared = {layer.name for layer in layers if layer_class(layer).makes_labels or layer_class(layer).is_input}
+        taken = {source for layer in layers for source in layer.srclayers}
+        ends = [layer.name for layer in layers if layer.name not in taken | compared and layer not in losses]
+        return ends or [loss.srclayers[0] for loss in losses]
+
+    @checked
+    def compile(self, optimizer: Any = None, cluster: Any = None) -> None:
+        """Replace the optimizer, the topology, or both; the losses are layers of the job."""
+        if optimizer is not None:
+            self.base = self.base.replace(updater=updater_conf(optimizer))
+        if cluster is not None:
+            self.base = self.base.replace(cluster=cluster)
+
+    def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
+        """Return the job without its data; see :meth:`job`."""
+        layers = []
+        for layer in self.base.neuralnet.layer:
+            store = layer.store_conf
+            if store is not None and layer_class(layer).is_input:
+                part = "train" if layer.in_phase(Phase.kTrain) else "val" if layer.in_phase(Phase.kVal) else "test"
+                path = phases[part].path(layer.name) if part in phases else None
+                changes: dict[str, Any] = {} if path is None else {"path": path}
+                changes |= {} if batch_size is None else {"batchsize": batch_size}
+                layer = layer.replace(store_conf=store.replace(**changes)) if changes else layer
+            layers.append(layer)
+        return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
+
+    def default_epochs(self) -> int | None:
+        """Return None where the job has steps, else 1."""
+        return None if self.base.train_steps else 1
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of records that the job names. Raises UserError where it names none."""
+        shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._train_inputs() if layer.store_conf}
+        return shapes if shapes and all(shapes.values()) else super().input_shapes()
+
+    def __repr__(self) -> str:
+        return f"<model of the job {self.name!r}>"
+
+
+def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
+    """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
+    return JobModel(job if isinstance(job, Job) else load_job(job))
+
+
+def load(folder: str | os.PathLike[str]) -> JobModel:
+    """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params.
+
+    Raises UserError where a file is missing or damaged.
+    """
+    path = Path(folder)
+    if not (path / "job.conf").is_file():
+        raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
+    model = from_job(path / "job.conf")
+    model.params = path / "params.safetensors"
+    return model

@@ -1,0 +1,110 @@
+"""Inputs of a model, and what is done to records before the first layer with params."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.nn.arguments import layer
+from dsinga.nn.convolution import image
+from dsinga.nn.dense import Write
+from dsinga.nn.feature import Feature
+from dsinga.nn.symbol import Symbol
+from dsinga.nn.writer import LayerWriter, make_conf
+
+
+def Input(
+    shape: int | Sequence[int] | None = None, name: str = "data", type: str = "kRecordInput", **store: Any
+) -> Symbol:
+    """Return the symbol of records that an input layer reads, and of their labels.
+
+    Args:
+        shape: that of one record; by default that of the data.
+        name: of the input layer.
+        type: of the input layer.
+        store: further fields of its ``store_conf``, such as ``random_skip``.
+    """
+    return _input(shape=shape, name=name, type=type, store=store)()
+
+
+@layer
+def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> Write:
+    """Input layer that reads records."""
+
+    def write(writer: LayerWriter) -> Feature:
+        known = None if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
+        fields = {**(store or {}), **({} if known is None else {"shape": list(known)})}
+        writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
+        data = writer.net.record_shapes.get(writer.name)
+        return Feature(writer.name, known if known is not None else data, is_input=True)
+
+    return write
+
+
+@layer
+def Rescaling(scale: float, offset: float = 0.0) -> Write:
+    """Records x·scale + offset, computed where they are read: it follows nn.Input."""
+    return lambda writer: normalise(writer, mean_value=-offset / scale if offset else None, std_value=1 / scale)
+
+
+@layer
+def Normalization(
+    mean: float | None = None,
+    variance: float | None = None,
+    mean_file: str | None = None,
+    std_file: str | None = None,
+) -> Write:
+    """Records (x - mean) / √variance, computed where they are read: it follows nn.Input.
+
+    ``mean_file`` and ``std_file`` are stores with a number for each element or channel of a record.
+    """
+    std = None if variance is None else variance**0.5
+    return lambda writer: normalise(writer, mean_value=mean, std_value=std, mean_file=mean_file, std_file=std_file)
+
+
+def normalise(writer: LayerWriter, **fields: Any) -> Feature:
+    """Set fields of the input layer's store_conf; raise UserError where the source is none, or has them."""
+    source = writer.source
+    if not source.is_input:
+        raise writer.fail(f"is done where records are read: put it directly after nn.Input, not after {source.layer!r}")
+    conf = writer.net.inputs.get(source.layer)
+    given = {name: value for name, value in fields.items() if value is not None}
+    if conf is not None:
+        assert conf.store_conf is not None, conf
+        conf.store_conf = conf.store_conf.replace(**given)
+    return source._replace(is_input=False)
+
+
+@layer
+def RandomCrop(height: int, width: int, pad: int = 0) -> Write:
+    """Crop of images: at a random place in training, in the centre otherwise (kImagePreprocess).
+
+    ``pad`` pixels of zeros are put around images before. The crop is square.
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        image(writer)
+        if height != width:
+            raise writer.fail(f"crops squares, not {height} x {width}; give height and width one size")
+        return writer.add("kImagePreprocess", rgbimage_conf={"cropsize": height, "pad": pad})
+
+    return write
+
+
+@layer
+def RandomFlip(mode: str = "horizontal") -> Write:
+    """Images, every other one mirrored at random in training (kImagePreprocess)."""
+
+    def write(writer: LayerWriter) -> Feature:
+        image(writer)
+        if mode != "horizontal":
+            raise writer.fail(f"mirrors images horizontally, not {mode!r}; leave mode out")
+        return writer.add("kImagePreprocess", rgbimage_conf={"mirror": True})
+
+    return write
+
+
+@layer
+def ZeroPadding2D(padding: int = 1) -> Write:
+    """Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with params."""
+    return lambda writer: writer.add("kImagePreprocess", rgbimage_conf={"pad": padding})

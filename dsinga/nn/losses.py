@@ -1,0 +1,163 @@
+"""Losses: layers of the engine, and the names of Keras for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import Phase
+from dsinga.nn.arguments import layer
+from dsinga.nn.dense import Write
+from dsinga.nn.feature import Feature, row_shape
+from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.writer import LayerWriter, NetWriter
+from dsinga.registry import nearest
+
+
+@layer
+def SoftmaxLoss(topk: int = 1, scale: float = 1.0) -> Write:
+    """Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.
+
+    It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        scores, labels = scores_and_labels(writer)
+        rows = row_shape(scores)
+        settings = {name: value for name, value in (("topk", topk), ("scale", scale)) if value != 1}
+        by_step = True if rows is not None and len(rows) == 2 else None
+        return writer.add("kSoftmaxLoss", sources=[scores, labels], softmaxloss_conf=settings or None, per_step=by_step)
+
+    return write
+
+
+@layer
+def HingeLoss(norm: str = "L1", margin: float = 1.0, topk: int = 1, scale: float = 1.0) -> Write:
+    """Hinge loss of all other classes, as of support vector machines (kHingeLoss)."""
+    settings = {"norm": norm, "margin": margin, "topk": topk, "scale": scale}
+    return lambda writer: writer.add("kHingeLoss", sources=scores_and_labels(writer), hingeloss_conf=settings)
+
+
+@layer
+def EuclideanLoss(scale: float | None = None) -> Write:
+    """Sum of squared differences of a row, mean over rows, times ``scale`` [1] (kEuclideanLoss).
+
+    Its sources are the outputs and the targets: labels, or the feature of any layer, such as the input of an
+    auto-encoder.
+    """
+    return lambda writer: compare(writer, "kEuclideanLoss", "euclideanloss_conf", scale)
+
+
+@layer
+def SigmoidCrossEntropyLoss(scale: float | None = None) -> Write:
+    """Sigmoid and binary cross-entropy, summed over the outputs of a row (kSigmoidCrossEntropyLoss)."""
+    return lambda writer: compare(writer, "kSigmoidCrossEntropyLoss", "sigmoidcrossentropyloss_conf", scale)
+
+
+@layer
+def CRF() -> Write:
+    """Linear-chain conditional random field over (B, T, K) scores and labels (B, T) (kCRF)."""
+    return lambda writer: writer.add("kCRF", sources=scores_and_labels(writer))
+
+
+@layer
+def ClassSoftmaxLoss(vocab_size: int, class_start: Sequence[int]) -> Write:
+    """Softmax over classes of words and over the words of a class, for large vocabularies (kClassSoftmaxLoss)."""
+    settings = {"vocab_size": vocab_size, "class_start": list(class_start)}
+    return lambda writer: writer.add(
+        "kClassSoftmaxLoss",
+        sources=scores_and_labels(writer),
+        classsoftmaxloss_conf=settings,
+        inits={"word": "random_uniform", "class": "random_uniform"},
+    )
+
+
+def scores_and_labels(writer: LayerWriter) -> tuple[Feature, Feature]:
+    """Return the scores before a softmax, and what has the labels."""
+    if len(writer.sources) != 2:
+        raise writer.fail(
+            f"takes scores and labels, not {len(writer.sources)} sources: nn.{writer.builder.kind}()(scores, labels=x) "
+            "takes those of the input x"
+        )
+    scores, labels = writer.sources
+    return take_before(writer.net, scores, "softmax"), labels
+
+
+def compare(writer: LayerWriter, kind: str, field: str, scale: float | None) -> Feature:
+    """Write a loss that compares outputs with labels (of an input) or with another feature."""
+    if len(writer.sources) != 2:
+        raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
+    outputs, target = writer.sources
+    if kind == "kSigmoidCrossEntropyLoss":
+        outputs = take_before(writer.net, outputs, "sigmoid")
+    shape, expected = row_shape(target), row_shape(outputs)
+    if shape is not None and expected is not None and math.prod(shape) != math.prod(expected):
+        raise writer.fail(
+            f"compares {outputs.layer!r}, {math.prod(expected)} numbers a row, with {target.layer!r}, "
+            f"{math.prod(shape)}; give the last layer as many outputs as the target has"
+        )
+    settings: dict[str, Any] = {field: None if scale is None else {"scale": scale}}
+    return writer.add(kind, sources=[outputs, target], **settings)
+
+
+def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:
+    """Return the feature before a final softmax or sigmoid, which the loss computes itself; it stays for predictions.
+
+    The activation's layer is left out of training where no other layer takes it.
+    """
+    before = feature.before
+    if before is None:
+        return feature
+    conf = next(conf for conf in net.layers if conf.name == feature.layer)
+    function = "softmax" if conf.type_name == "kSoftmax" else "sigmoid"
+    if function != activation:
+        return feature
+    taken = any(feature.layer in other.srclayers for other in net.layers)
+    if not taken and not conf.include and not conf.exclude:
+        conf.exclude = [Phase.kTrain]
+    return before
+
+
+NAMES = {
+    "sparse_categorical_crossentropy": SoftmaxLoss,
+    "categorical_crossentropy": SoftmaxLoss,
+    "softmax": SoftmaxLoss,
+    "mean_squared_error": EuclideanLoss,
+    "mse": EuclideanLoss,
+    "binary_crossentropy": SigmoidCrossEntropyLoss,
+    "euclidean": EuclideanLoss,
+    "hinge": HingeLoss,
+    "crf": CRF,
+}
+MEANS = {"mean_squared_error", "mse", "binary_crossentropy"}  # over the outputs of a row, which the engine sums
+TARGETS = {"EuclideanLoss", "SigmoidCrossEntropyLoss"}  # they compare with a feature, not with classes
+METRICS = {
+    "SoftmaxLoss": ("accuracy",), "HingeLoss": ("accuracy",), "CRF": ("accuracy",), "ClassSoftmaxLoss": ("entropy",),
+}  # fmt: skip
+
+
+def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:
+    """Return the loss layer for one output.
+
+    Args:
+        loss: the name of a loss in Keras, or a loss layer such as ``nn.SoftmaxLoss(topk=5)``.
+        output: the feature that it takes.
+        weight: a factor of a loss that is given by name.
+        name: the name of the layer, if ``loss`` gives none.
+
+    Raises:
+        UserError: there is no such loss, or a factor is given for a layer, which has a scale.
+    """
+    if isinstance(loss, LayerBuilder):
+        if weight != 1:
+            raise UserError(f"loss_weights has no effect on {loss!r}; give it scale={weight}")
+        settings = {"name": name, **loss.settings}
+        return LayerBuilder(loss.kind, loss.write, settings)
+    if loss not in NAMES:
+        raise UserError(f"there is no loss {loss!r}{nearest(str(loss), NAMES) or '; these are ' + ', '.join(NAMES)}")
+    shape = row_shape(output)
+    if loss in MEANS:
+        weight /= math.prod(shape or (1,))
+    return NAMES[loss](name=name, **({} if weight == 1 else {"scale": weight}))

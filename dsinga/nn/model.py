@@ -1,0 +1,176 @@
+"""Model and Sequential: a net described in Python that makes a job, trains, tests and predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
+from dsinga.nn.arguments import checked
+from dsinga.nn.inputs import Input
+from dsinga.nn.net_conf import Objective, check_metrics, input_layers, objective_of, write_net
+from dsinga.nn.optimizers import updater_conf
+from dsinga.nn.records import PhaseRecords
+from dsinga.nn.symbol import LayerBuilder, Symbol, flatten
+from dsinga.nn.trainable import Trainable
+
+
+class Model(Trainable):
+    """A net from ``inputs`` to ``outputs``, symbols that layers gave when they were called.
+
+    ``fit`` trains it, ``job`` returns it as a job, and ``print`` shows the job.
+    """
+
+    def __init__(self, inputs: Any, outputs: Any, name: str = "model"):
+        super().__init__(name)
+        self.inputs = _symbols("inputs", inputs)
+        self.outputs = _symbols("outputs", outputs)
+        self.optimizer: UpdaterConf = updater_conf("sgd")
+        self.objective = Objective()
+        self.metrics: Sequence[str] = ()
+        self.algorithm: AlgConf | None = None
+        self.cluster: ClusterConf | None = None
+
+    @checked
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Any = None,
+        loss_weights: Any = None,
+        algorithm: Any = None,
+        cluster: ClusterConf | None = None,
+    ) -> None:
+        """Say how the model is trained.
+
+        Args:
+            optimizer: a name such as "adam", or ``nn.Adam(learning_rate=...)``.
+            loss: a name such as "sparse_categorical_crossentropy", a loss layer such as ``nn.SoftmaxLoss(topk=5)``, or
+                the symbol of a loss layer; for several outputs a list, or a dict by the name of an output's layer. A
+                net that ends in a restricted Boltzmann machine needs none.
+            metrics: the metrics that are expected; losses report theirs anyway.
+            loss_weights: a factor for each loss, by default 1.
+            algorithm: by default back-propagation, and contrastive divergence for restricted Boltzmann machines.
+            cluster: the topology, ``nn.Cluster(workers=2)``.
+
+        Raises:
+            UserError: an unknown name, or losses that do not fit the outputs.
+        """
+        self.optimizer = updater_conf(optimizer)
+        self.objective = objective_of(loss, loss_weights, self._outputs())
+        self.metrics = flatten([metrics]) if metrics is not None else ()
+        self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
+        self.cluster = cluster
+
+    def _inputs(self) -> list[Symbol]:
+        return self.inputs
+
+    def _outputs(self) -> list[Symbol]:
+        return self.outputs
+
+    def input_names(self) -> list[str]:
+        """Return the names of the inputs."""
+        return [symbol.builder.name or "" for symbol in self._inputs()]
+
+    def output_layers(self) -> list[str]:
+        """Return the names of the layers of the outputs. Raises UserError where the shapes of inputs are not known."""
+        return self._write(PhaseRecords()).outputs
+
+    def label_inputs(self) -> list[str]:
+        """Return the names of the input layers that have the labels of each output."""
+        if len(self.objective.losses) <= 1:
+            return self.input_names()[:1]
+        return self._write(PhaseRecords()).label_inputs
+
+    def _write(self, train: PhaseRecords) -> Any:
+        self.record_shapes |= train.shapes()
+        return write_net(self._inputs(), self._outputs(), self.objective, self.record_shapes, train.label_shapes())
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of records that inputs name. Raises UserError where one names none."""
+        shapes = {name: symbol.shape for name, symbol in zip(self.input_names(), self._inputs(), strict=True)}
+        if any(shape is None for shape in shapes.values()):
+            return super().input_shapes()
+        return {name: tuple(size or 1 for size in (shape or ())[1:]) for name, shape in shapes.items()}
+
+    def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
+        """Return the job without its data; see :meth:`job`."""
+        train = phases.get("train", PhaseRecords())
+        written = self._write(train)
+        check_metrics(self.metrics, written.layers)
+        layers: list[LayerConf] = []
+        for name, conf in written.inputs.items():
+            paths = {phase: records.path(name) for phase, records in phases.items()}
+            layers += input_layers(conf, paths, batch_size or 32)
+        layers += written.layers
+        return Job(
+            **{
+                "name": self.name,
+                "train_one_batch": self.algorithm or algorithm_for(layers),
+                "updater": self.optimizer,
+                "cluster": self.cluster,
+                "net": {"layer": layers},
+                **fields,
+            }
+        )
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name!r} from {', '.join(self.input_names())}>"
+
+
+class Sequential(Model):
+    """A net whose layers follow one another: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
+
+    Without ``nn.Input`` the shape of the records is that of the data.
+    """
+
+    def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
+        self._chain: Symbol | None = None
+        self._start: Symbol | None = None
+        super().__init__(Input(), [], name)
+        self.layers: list[LayerBuilder] = []
+        for each in layers:
+            self.add(each)
+
+    def add(self, layer: Any) -> None:
+        """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
+        if isinstance(layer, Symbol):
+            if self._chain is not None:
+                raise UserError("nn.Input is the first layer of nn.Sequential; use nn.Model for several inputs")
+            self._start = self._chain = layer
+            return
+        if not isinstance(layer, LayerBuilder):
+            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {layer!r}")
+        if self._chain is None:
+            self._start = self._chain = Input()
+        self._chain = layer(self._chain)
+        self.layers.append(layer)
+
+    def _inputs(self) -> list[Symbol]:
+        if self._start is None:
+            raise UserError("the model has no layers; add some, as in model.add(nn.Dense(10))")
+        return [self._start]
+
+    def _outputs(self) -> list[Symbol]:
+        return [] if self._chain is None else [self._chain]
+
+
+def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
+    """Return contrastive divergence for restricted Boltzmann machines, else back-propagation."""
+    machines = any(conf.type is LayerType.kRBMVis for conf in layers)
+    return AlgConf(alg="kCD", cd_conf={}) if machines else AlgConf(alg="kBP")  # type: ignore[arg-type]
+
+
+def CD(k: int = 1) -> AlgConf:
+    """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
+    return AlgConf(alg="kCD", cd_conf={"cd_k": k})  # type: ignore[arg-type]
+
+
+def _symbols(what: str, given: Any) -> list[Symbol]:
+    """Return symbols as a list; raise UserError for anything else."""
+    symbols = flatten([list(given.values()) if isinstance(given, dict) else given])
+    for symbol in symbols:
+        if not isinstance(symbol, Symbol):
+            raise UserError(f"{what} of nn.Model are features of layers, as in h = nn.Dense(10)(x), not {symbol!r}")
+    return symbols

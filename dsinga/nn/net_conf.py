@@ -1,0 +1,195 @@
+"""The layers of a job for a model: those of its graph, its losses, and its input layers in each phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, LayerType, StoreConf
+from dsinga.nn.feature import Feature
+from dsinga.nn.losses import METRICS, TARGETS, loss_builder
+from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
+from dsinga.nn.writer import NetWriter, make_conf
+from dsinga.registry import nearest
+
+
+@dataclass
+class Objective:
+    """What a model is trained for: a loss for each output, and their weights.
+
+    ``losses`` are names, loss layers, or symbols of loss layers, which have their sources already.
+    """
+
+    losses: list[Any] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+
+@dataclass
+class WrittenNet:
+    """The layers of a model in a job.
+
+    Attributes:
+        layers: all layers but the inputs.
+        inputs: the input layers without phases, by name; the labels of the first belong to the first output.
+        outputs: the names of the layers of the outputs.
+        label_inputs: the names of the inputs that give the labels of each output that has a loss.
+    """
+
+    layers: list[LayerConf]
+    inputs: dict[str, LayerConf]
+    outputs: list[str]
+    label_inputs: list[str]
+
+
+def write_net(
+    inputs: Sequence[Symbol],
+    outputs: Sequence[Symbol],
+    objective: Objective,
+    shapes: Mapping[str, tuple[int, ...]],
+    label_shapes: Mapping[str, tuple[int, ...] | None],
+) -> WrittenNet:
+    """Return the layers of a model.
+
+    Args:
+        inputs: the inputs.
+        outputs: the outputs.
+        objective: the losses.
+        shapes: the shape of the records of each input, where it is known.
+        label_shapes: the shape of a row's label of each input, None for an input without labels; an input that is not
+            there has labels.
+
+    Raises:
+        UserError: shapes do not fit, naming the layer, or losses and outputs do not.
+    """
+    net = NetWriter(shapes)
+    features: dict[int, Feature] = {}
+
+    def feature(symbol: Symbol) -> Feature:
+        whole = features[id(symbol.whole)]
+        return whole if symbol.part is None else whole.parts[symbol.part]
+
+    ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
+    for symbol in ancestors([*inputs, *ends]):
+        features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
+    label_inputs = []
+    named = [(loss, weight) for loss, weight in zip(objective.losses, weights(objective), strict=True)]
+    for number, (loss, weight) in enumerate(named):
+        if isinstance(loss, Symbol):
+            continue
+        output = feature(outputs[number])
+        name = "loss" if len(named) == 1 else f"{output.layer}_loss"
+        builder = loss_builder(loss, output, weight, name)
+        source = labels_of(net, number, output, inputs)
+        label_inputs.append(source.layer)
+        net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
+    return WrittenNet(net.layers, net.inputs, [feature(symbol).layer for symbol in outputs], label_inputs)
+
+
+def weights(objective: Objective) -> list[float]:
+    """Return the weight of each loss, 1 by default."""
+    return objective.weights or [1.0] * len(objective.losses)
+
+
+def labels_of(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
+    """Return what has the labels of an output: the first input, or an input layer of its own for further outputs."""
+    if number == 0:
+        return Feature(inputs[0].builder.name or "", None)
+    name = f"{output.layer}_labels"
+    net.inputs[name] = make_conf(name, "kRecordInput", [], store_conf={})
+    return Feature(name, None)
+
+
+def targets(
+    net: NetWriter,
+    builder: LayerBuilder,
+    source: Feature,
+    records: Feature,
+    label_shapes: Mapping[str, tuple[int, ...] | None],
+) -> Feature:
+    """Return what a loss compares with: the labels, as a feature where it needs one, or records that have no labels."""
+    if builder.kind not in TARGETS:
+        return source
+    shape = label_shapes.get(source.layer, ())
+    if shape is None:
+        return records
+    name = (
+        f"{source.layer}_target" if not source.layer.endswith("_labels") else source.layer.replace("_labels", "_target")
+    )
+    net.layers.append(make_conf(name, "kLabel", [source.layer]))
+    return Feature(name, shape if source.layer in label_shapes else None)
+
+
+def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Objective:
+    """Return the losses of ``compile``, one for each output; raise UserError where their number differs.
+
+    ``loss`` is one, a list, or a dict by the name of the output's layer; so are the weights.
+    """
+    names = [output.builder.name or "" for output in outputs]
+    losses = in_order("loss", loss, names)
+    count = len(losses)
+    if count > len(outputs) and not all(isinstance(each, Symbol) for each in losses):
+        raise UserError(f"the model has {len(outputs)} outputs, but {count} losses are given; give one for each output")
+    if losses and count < len(outputs) and not any(isinstance(each, Symbol) for each in losses):
+        raise UserError(f"the model has {len(outputs)} outputs, but {count} loss is given; give one for each output")
+    factors = [] if loss_weights is None else in_order("loss_weights", loss_weights, names)
+    if factors and len(factors) != count:
+        raise UserError(f"there are {count} losses, but {len(factors)} loss_weights; give one for each loss")
+    return Objective(losses, factors)
+
+
+def in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
+    """Return what is given for each output as a list in the order of the outputs."""
+    if given is None:
+        return []
+    if isinstance(given, dict):
+        for key in given:
+            if key not in names:
+                hint = nearest(str(key), names) or f"; the outputs are {', '.join(map(repr, names))}"
+                raise UserError(f"{what} names {key!r}, which is no output{hint}")
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise UserError(f"{what} has nothing for the output {missing[0]!r}")
+        return [given[name] for name in names]
+    return flatten([given])
+
+
+def check_metrics(metrics: Sequence[str], layers: Sequence[LayerConf]) -> None:
+    """Raise UserError for a metric that no layer of the job reports."""
+    kinds = {kind.removeprefix("k") for kind in (conf.type_name for conf in layers)}
+    known = {"loss", *(name for kind, names in METRICS.items() if kind in kinds for name in names)}
+    aliases = {"acc": "accuracy", "sparse_categorical_accuracy": "accuracy", "categorical_accuracy": "accuracy"}
+    for metric in metrics:
+        if kinds & {"Accuracy", "EntityF1"} or aliases.get(metric, metric) in known:
+            continue
+        raise UserError(
+            f"there is no metric {metric!r}{nearest(str(metric), known)}: the layers report "
+            f"{', '.join(sorted(known))}; compute others from predict()"
+        )
+
+
+def input_layers(conf: LayerConf, stores: Mapping[str, str | None], batch_size: Any) -> list[LayerConf]:
+    """Return the layers of an input: one for each phase that has data of its own.
+
+    ``stores`` has an entry for each of "train", "val" and "test" that has data: the path of a store, None for arrays.
+    One layer is in all phases where there are no data but those of training.
+    """
+    if conf.type is not LayerType.kRecordInput and conf.store_conf is None:
+        return [conf]
+    store = (conf.store_conf or StoreConf()).replace(batchsize=batch_size)
+    if not stores.keys() - {"train"}:
+        return [conf.replace(store_conf=with_path(store, stores.get("train")))]
+    phases = {"train": "kTrain", "val": "kVal", "test": "kTest"}
+    given = [
+        conf.replace(include=[phase], store_conf=with_path(store, stores.get(part)))
+        for part, phase in phases.items()
+        if part == "train" or part in stores
+    ]
+    others = [phase for part, phase in phases.items() if part != "train" and part not in stores]
+    return [*given, conf.replace(include=others, store_conf=store)] if others else given
+
+
+def with_path(store: StoreConf, path: str | None) -> StoreConf:
+    """Return the store_conf with a path, if there is one."""
+    return store if path is None else store.replace(path=path)

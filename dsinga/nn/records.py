@@ -1,0 +1,125 @@
+"""The records of a model's inputs: opened, with what the model must know of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsinga.data import open_records
+from dsinga.errors import UserError
+from dsinga.registry import nearest
+
+Pair = tuple[Any, Any]  # records and labels
+
+
+@dataclass
+class PhaseRecords:
+    """The source of each input in one phase: an opened source of records, and the path it came from, if from one."""
+
+    sources: dict[str, Any] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of a record of each input."""
+        return {name: tuple(source.shape) for name, source in self.sources.items()}
+
+    def label_shapes(self) -> dict[str, tuple[int, ...] | None]:
+        """Return the shape of a row's label of each input, None where it has no labels."""
+        return {name: tuple(source.label_shape) if source.has_labels else None for name, source in self.sources.items()}
+
+    def path(self, name: str) -> str | None:
+        """Return the path of an input's store, None for arrays."""
+        return self.paths.get(name)
+
+    def bound(self) -> dict[str, Any]:
+        """Return the sources that the job names no path for."""
+        return {name: source for name, source in self.sources.items() if name not in self.paths}
+
+    def __len__(self) -> int:
+        return min((len(source) for source in self.sources.values()), default=0)
+
+
+def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
+    """Return the opened records of each input. Raises UserError for what cannot be read."""
+    records = PhaseRecords()
+    for name, (x, y) in pairs.items():
+        if isinstance(x, (str, os.PathLike)) and y is None:
+            records.paths[name] = os.fspath(x)
+        records.sources[name] = open_records(x if y is None else (x, y))
+    return records
+
+
+def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
+    """Return the records of each input layer with their labels, None for records without, or with labels of their own.
+
+    Args:
+        x: a source as :func:`dsinga.data.open_records` takes it; for several inputs a list, or a dict by name.
+        y: labels, None where ``x`` has them or there are none; for several outputs a list in their order.
+        inputs: the names of the inputs.
+        label_inputs: the names of the input layers that have the labels of each output; one that is no input has the
+            labels as its records, too.
+
+    Raises:
+        UserError: there are more or fewer sources than inputs, or labels than outputs.
+    """
+    if isinstance(x, tuple) and y is None and len(inputs) == 1:
+        if len(x) != 2:
+            raise UserError(f"data are a pair (x, y), not {len(x)} things")
+        x, y = x
+    records = {} if x is None else by_name("x", x, inputs)
+    labels = {} if y is None else labels_by_input(y, label_inputs or inputs[:1])
+    pairs = {name: (source, labels.pop(name, None)) for name, source in records.items()}
+    for name, label in labels.items():
+        rows = np.asarray(label)
+        pairs[name] = (rows.reshape(len(rows), -1).astype(np.float32), rows)
+    return pairs
+
+
+def are_numpy(pairs: Mapping[str, Pair]) -> bool:
+    """Whether all records and labels are numpy arrays, which this process computes without a cluster."""
+    arrays = [array for pair in pairs.values() for array in pair if array is not None]
+    return bool(arrays) and all(isinstance(array, np.ndarray) for array in arrays)
+
+
+def one_hot_classes(y: Any) -> Any:
+    """Return the classes (n,) of one-hot labels (n, K), anything else as it is; raise UserError for other numbers."""
+    if isinstance(y, np.ndarray) and y.ndim == 2:
+        if not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
+            raise UserError(
+                "categorical_crossentropy takes one-hot labels, a single 1 in each row, or classes; these are neither"
+            )
+        return y.argmax(axis=1)
+    return y
+
+
+def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
+    if isinstance(given, Mapping):
+        for key in given:
+            if key not in names:
+                hint = nearest(str(key), names) or f"; these are {', '.join(map(repr, names))}"
+                raise UserError(f"{what} is given for {key!r}, which is no input{hint}")
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise UserError(f"{what} has nothing for the input {missing[0]!r}")
+        return {name: given[name] for name in names}
+    if len(names) == 1:
+        return {names[0]: given}
+    if not isinstance(given, (list, tuple)) or len(given) != len(names):
+        count = len(given) if isinstance(given, (list, tuple)) else 1
+        raise UserError(f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not {count}")
+    return dict(zip(names, given, strict=True))
+
+
+def labels_by_input(y: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the labels by the input that has them."""
+    if len(names) == 1:
+        return {names[0]: y}
+    if not isinstance(y, (list, tuple)) or len(y) != len(names):
+        count = len(y) if isinstance(y, (list, tuple)) else 1
+        raise UserError(f"y needs labels for each of {len(names)} outputs, in a list, not {count}")
+    return dict(zip(names, y, strict=True))

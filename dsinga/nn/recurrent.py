@@ -1,0 +1,157 @@
+"""Embeddings and recurrent layers over whole sequences (B, T, n)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.nn.arguments import layer
+from dsinga.nn.dense import Write
+from dsinga.nn.feature import Feature
+from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.writer import LayerWriter
+
+# The number of gates, which Keras's fans count together.
+CELLS = {"gru": 3, "lstm": 4, "rnn": 1}
+
+
+@layer
+def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = "uniform") -> Write:
+    """Row of a trained table for each code (kEmbedding): (B, T) of whole numbers below ``input_dim`` to (B, T, n)."""
+    settings = {"vocab_size": input_dim, "feature_dim": output_dim}
+    return lambda writer: writer.add("kEmbedding", embedding_conf=settings, inits={"weight": embeddings_initializer})
+
+
+@layer
+def OneHot(num_tokens: int) -> Write:
+    """One-hot vector of each code (kOneHot): (B, T) to (B, T, num_tokens)."""
+    return lambda writer: writer.add("kOneHot", onehot_conf={"vocab_size": num_tokens})
+
+
+def recurrent(
+    writer: LayerWriter, cell: str, units: int, use_bias: bool, initialisers: tuple[Any, Any, Any], **settings: Any
+) -> Feature:
+    """Write a recurrent layer; a second source gives the lengths of sequences by its labels."""
+    inputs, gates = writer.rows(writer.sources[0])[-1], CELLS[cell]
+    fields = {"dim_hidden": units, "bias_term": use_bias, **settings}
+    kernel, hidden, bias = initialisers
+    conf: dict[str, Any] = {f"{cell}_conf": {name: value for name, value in fields.items() if value is not None}}
+    return writer.add(
+        f"k{cell.upper()}",
+        inits={"hx": kernel, "hh": hidden, "b": bias},
+        fans={"hx": (inputs, gates * units), "hh": (units, gates * units)},
+        **conf,
+    )
+
+
+def check_sequences(kind: str, return_sequences: bool) -> None:
+    """Raise UserError for ``return_sequences=False``, which no layer of the engine can do."""
+    if not return_sequences:
+        raise UserError(
+            f"{kind} gives all steps here, (B, T, n); leave return_sequences out, and for one vector a sequence put "
+            "nn.GlobalMaxPooling1D() or nn.GlobalAveragePooling1D() after it"
+        )
+
+
+@layer
+def GRU(
+    units: int,
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    recurrent_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    return_sequences: bool = True,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+) -> Write:
+    """Gated recurrent units over sequences (kGRU): (B, T, n) to (B, T, units).
+
+    ``carry`` begins a batch with the last state of the batch before, like Keras's stateful.
+    """
+    check_sequences("GRU", return_sequences)
+    inits = (kernel_initializer, recurrent_initializer, bias_initializer)
+    return lambda writer: recurrent(
+        writer, "gru", units, use_bias, inits, bidirectional=bidirectional or None, carry=carry
+    )
+
+
+@layer
+def LSTM(
+    units: int,
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    recurrent_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    return_sequences: bool = True,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+) -> Write:
+    """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1."""
+    check_sequences("LSTM", return_sequences)
+    inits = (kernel_initializer, recurrent_initializer, bias_initializer)
+    return lambda writer: recurrent(
+        writer, "lstm", units, use_bias, inits, bidirectional=bidirectional or None, carry=carry
+    )
+
+
+@layer
+def SimpleRNN(
+    units: int,
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    recurrent_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    return_sequences: bool = True,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+) -> Write:
+    """Simple recurrent layer with tanh over sequences (kRNN)."""
+    check_sequences("SimpleRNN", return_sequences)
+    inits = (kernel_initializer, recurrent_initializer, bias_initializer)
+    return lambda writer: recurrent(
+        writer, "rnn", units, use_bias, inits, bidirectional=bidirectional or None, carry=carry
+    )
+
+
+MAKERS = {"GRU": GRU, "LSTM": LSTM, "SimpleRNN": SimpleRNN}
+
+
+def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilder:
+    """Return the recurrent layer in both directions: (B, T, 2·units), the forward direction first."""
+    if not isinstance(builder, LayerBuilder) or builder.kind not in MAKERS:
+        raise UserError(f"Bidirectional takes nn.GRU, nn.LSTM or nn.SimpleRNN, not {builder!r}")
+    settings = {**builder.settings, "bidirectional": True}
+    return MAKERS[builder.kind](**(settings if name is None else {**settings, "name": name}))
+
+
+def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
+    """Return the layer applied to each step of sequences (``per_step`` of a job)."""
+    if not isinstance(builder, LayerBuilder):
+        raise UserError(f"TimeDistributed takes a layer, as in nn.TimeDistributed(nn.Dense(10)), not {builder!r}")
+
+    def write(writer: LayerWriter) -> Feature:
+        return builder.write(StepWriter(writer))
+
+    return LayerBuilder(builder.kind, write, builder.settings)
+
+
+class StepWriter(LayerWriter):
+    """Writes the layers of one call with ``per_step``; sources look like those of one step."""
+
+    def __init__(self, writer: LayerWriter):
+        super().__init__(writer.net, writer.builder, writer.name, writer.sources)
+
+    def rows(self, source: Feature) -> tuple[int, ...]:
+        """Return the shape of a step of the source."""
+        rows = super().rows(source)
+        if len(rows) < 2:
+            raise self.fail(f"takes sequences (batch, steps, ...), but gets {('batch', *rows)}")
+        return rows[1:]
+
+    def add(self, type: str, **arguments: Any) -> Feature:
+        """Write the layer that has the params of the call."""
+        return super().add(type, **{**arguments, "per_step": True})
+
+    def extra(self, suffix: str, type: str, source: Feature, **fields: Any) -> Feature:
+        """Write a further layer without params."""
+        return super().extra(suffix, type, source, **{**fields, "per_step": True})

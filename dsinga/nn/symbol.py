@@ -1,0 +1,109 @@
+"""Symbols: the features of layers in a model that is not a job yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.nn.feature import Feature, row_shape
+from dsinga.nn.writer import NetWriter
+
+
+class LayerBuilder:
+    """A layer of a model: its settings, and the function that writes it into a job.
+
+    Calling it on symbols returns the symbol of its feature, as in ``nn.Dense(10)(x)``. A layer that is called more than
+    once shares its params among the calls.
+
+    Attributes:
+        kind: the name of the function that made it, such as "Dense".
+        name: the name of its layer in the job, None to make one from ``kind``.
+        settings: the arguments that it was made with, by name.
+        write: writes the layer, with a :class:`dsinga.nn.writer.LayerWriter`, and returns its feature.
+    """
+
+    def __init__(self, kind: str, write: Callable[[Any], Feature], settings: Mapping[str, Any]):
+        self.kind = kind
+        self.write = write
+        self.settings: Mapping[str, Any] = dict(settings)
+        self.name: str | None = settings.get("name")
+
+    def __call__(self, *sources: Any, labels: Symbol | None = None) -> Any:
+        """Return the symbol of the feature computed from ``sources``; a list of symbols for a layer with parts.
+
+        ``labels`` is the symbol of the input whose labels a loss takes. Raises UserError, with the name of the layer,
+        where the shapes of the sources are known and do not fit.
+        """
+        given = [*flatten(sources), *([] if labels is None else [labels])]
+        for source in given:
+            if not isinstance(source, Symbol):
+                raise UserError(
+                    f"{self.kind} is called on {type(source).__name__}, not on the feature of another layer; begin "
+                    "with x = nn.Input(shape=...), or put layers into nn.Sequential([...])"
+                )
+        symbol = Symbol(self, given)
+        parts = self.settings.get("parts")
+        return symbol if parts is None else [Symbol(self, given, part, symbol) for part in range(parts)]
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        return f"{self.kind}({arguments})"
+
+
+class Symbol:
+    """The feature of a layer that was called on the features of others.
+
+    Attributes:
+        builder: the layer.
+        sources: the symbols of its sources.
+        part: the number of the part, of a layer that cuts its source in parts; the parts have one ``whole``.
+        feature: the feature as far as it is known without a job, None where the shape of an input is not known.
+    """
+
+    def __init__(
+        self, builder: LayerBuilder, sources: Sequence[Symbol], part: int | None = None, whole: Symbol | None = None
+    ):
+        self.builder = builder
+        self.sources = tuple(sources)
+        self.part = part
+        self.whole = whole or self
+        self.feature: Feature | None = preview(self)
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        """The shape of the feature with None for the batch, as in Keras; None where it is not known."""
+        shape = None if self.feature is None else row_shape(self.feature)
+        return None if shape is None else (None, *shape)
+
+    def __repr__(self) -> str:
+        return f"<feature of {self.builder.name or self.builder.kind}, shape {self.shape or 'not known yet'}>"
+
+
+def preview(symbol: Symbol) -> Feature | None:
+    """Return the feature of a symbol as far as it is known before there is a job; raise UserError for wrong shapes."""
+    if symbol.part is not None:
+        return None if symbol.whole.feature is None else symbol.whole.feature.parts[symbol.part]
+    sources = [source.feature for source in symbol.sources]
+    known = [feature for feature in sources if feature is not None and feature.shape is not None]
+    return NetWriter().write(symbol.builder, known) if len(known) == len(sources) else None
+
+
+def flatten(values: Iterable[Any]) -> list[Any]:
+    """Return the items of ``values``, with those of lists and tuples among them in their place."""
+    return [item for value in values for item in (flatten(value) if isinstance(value, (list, tuple)) else [value])]
+
+
+def ancestors(outputs: Iterable[Symbol]) -> list[Symbol]:
+    """Return ``outputs`` and all symbols that they are computed from, sources first, each once."""
+    ordered: dict[int, Symbol] = {}
+    pending = list(outputs)[::-1]
+    while pending:  # without recursion because nets may be deep
+        symbol = pending[-1].whole
+        missing = [source.whole for source in symbol.sources if id(source.whole) not in ordered]
+        if missing:
+            pending.extend(reversed(missing))
+        else:
+            pending.pop()
+            ordered.setdefault(id(symbol), symbol)
+    return list(ordered.values())

@@ -1,0 +1,325 @@
+"""Trainable: training, testing, predicting and saving, for models described in Python and for those of job files."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import dsinga.api as api
+from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
+from dsinga.errors import UserError
+from dsinga.job import Job, UpdaterConf, to_text
+from dsinga.job.message import field_types
+from dsinga.monitor import History
+from dsinga.nn.arguments import check_names, checked
+from dsinga.nn.records import Pair, PhaseRecords, are_numpy, one_hot_classes, open_inputs, pair_up
+from dsinga.training import initial_values
+from dsinga.worker.bind_records import bind_records
+from dsinga.worker.local_net import LocalNet
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
+
+
+class Trainable(ABC):
+    """A net with its params, which can be trained, tested, used and saved.
+
+    Attributes:
+        name: the name of its job.
+        result: the result of the last ``fit``, None before.
+        record_shapes: the shapes of records by input, as far as they are known.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.result: api.Result | None = None
+        self.record_shapes: dict[str, tuple[int, ...]] = {}
+        self._params: dict[str, np.ndarray] | None = None
+        self._fits = 0
+
+    @abstractmethod
+    def input_names(self) -> list[str]:
+        """Return the names of the input layers that ``x`` is for."""
+
+    @abstractmethod
+    def label_inputs(self) -> list[str]:
+        """Return the names of the input layers that have the labels of each output."""
+
+    @abstractmethod
+    def output_layers(self) -> list[str]:
+        """Return the names of the layers whose features ``predict`` returns."""
+
+    @abstractmethod
+    def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
+        """Return the job for the records of "train", "val" and "test", without binding them to it."""
+
+    @property
+    def takes_one_hot(self) -> bool:
+        """Whether labels may be one-hot rows."""
+        return False
+
+    @checked
+    def job(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        validation_data: Any = None,
+        test_data: Any = None,
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        train_steps: int | None = None,
+        seed: int | None = None,
+        cluster: Any = None,
+        name: str | None = None,
+        **fields: Any,
+    ) -> Job:
+        """Return the model as a job, as a job file describes it.
+
+        Args:
+            x: records: a path, which is then in the job, or what :func:`dsinga.data.open_records` takes; for several
+                inputs a list, or a dict by name. Without records the shape of ``nn.Input`` is needed.
+            y: labels, where ``x`` has none.
+            validation_data: (x, y), or records with labels, to validate with after each epoch.
+            test_data: likewise for tests.
+            batch_size: rows of a batch, by default 32.
+            epochs: how many times all records are read.
+            train_steps: the number of batches, in place of ``epochs``.
+            seed: determines all random numbers, by default 0.
+            cluster: the topology, in place of that of ``compile``.
+            name: the name of the job, by default the model's.
+            fields: further fields of the job, such as ``checkpoint_freq``.
+
+        Raises:
+            UserError: shapes, losses and data do not fit.
+        """
+        check_names("job", [*inspect.signature(Trainable.job).parameters, *field_types(Job)], fields)
+        given = {"train": (x, y), "val": validation_data, "test": test_data}
+        phases = {phase: open_inputs(self._pairs(*two(data))) for phase, data in given.items() if has_data(data)}
+        chosen = {"seed": seed, "cluster": cluster, "name": name}
+        fields = fields | {key: value for key, value in chosen.items() if value is not None}
+        job = self.make_job(phases, batch_size, fields)
+        job = job.replace(**self._schedule(phases, epochs, train_steps, fields))
+        bound = {phase: records.bound() for phase, records in phases.items() if records.bound()}
+        return bind_records(job, bound) if bound else job
+
+    def _schedule(
+        self,
+        phases: Mapping[str, PhaseRecords],
+        epochs: int | None,
+        steps: int | None,
+        fields: Mapping[str, Any],
+    ) -> dict[str, int]:
+        """Return the fields of the job that say how long it trains, and how often it reports and validates."""
+        if steps is not None and epochs is not None:
+            raise UserError("give epochs or train_steps, not both")
+        if epochs is not None:  # then metrics and validation come at the end of each epoch
+            times = {"epochs": epochs, "train_steps": 0, "disp_freq": 0, "validate_freq": 0, "test_freq": 0}
+        elif steps is not None:
+            every = max(1, steps // 10)
+            often = {"validate_freq": every * ("val" in phases), "test_freq": every * ("test" in phases)}
+            times = {"train_steps": steps, "epochs": 0, "disp_freq": every, **often}
+        else:
+            times = {}
+        return {name: value for name, value in times.items() if name not in fields}
+
+    def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
+        if self.takes_one_hot:
+            y = one_hot_classes(y)
+        return pair_up(x, y, self.input_names(), self.label_inputs())
+
+    @checked
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        train_steps: int | None = None,
+        validation_data: Any = None,
+        callbacks: Sequence[Any] = (),
+        client: Client | None = None,
+        workers: int | None = None,
+        seed: int | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+        **fields: Any,
+    ) -> History:
+        """Train the model and return the history, whose rows are one an epoch; a second call goes on from the params.
+
+        Args:
+            x: records, and labels where they have them; see :meth:`job`.
+            y: labels.
+            epochs: how many times all records are read, by default once. Training shuffles the records.
+            batch_size: rows of a batch, by default 32.
+            train_steps: the number of batches, in place of ``epochs``.
+            validation_data: (x, y), with which the model is validated after each epoch.
+            callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics).
+            client: a Dask client; by default a cluster is started in this process for the run.
+            workers: the number of workers of each worker group.
+            seed: determines all random numbers; by default 0, and another number for each further call.
+            workspace: folder for metrics and checkpoints.
+            progress: whether to show progress.
+            fields: further fields of the job.
+
+        Raises:
+            UserError: shapes, losses and data do not fit.
+            RunError: where a worker or a server is lost during training.
+        """
+        if epochs is None and train_steps is None:
+            epochs = self.default_epochs()
+        job = self.job(
+            x, y, validation_data=validation_data, epochs=epochs, train_steps=train_steps, batch_size=batch_size,
+            seed=self._fits if seed is None else seed, **fields,
+        )  # fmt: skip
+        self.result = api.train(
+            job, client, workers=workers, workspace=workspace, progress=progress, extensions=callbacks,
+            params=self._params,
+        )  # fmt: skip
+        self._params, self._fits = self.result.params, self._fits + 1
+        return self.result.history
+
+    def default_epochs(self) -> int | None:
+        """Return the epochs of a ``fit`` that gives none."""
+        return 1
+
+    @checked
+    def evaluate(
+        self, x: Any = None, y: Any = None, *, batch_size: int | None = None, client: Client | None = None
+    ) -> dict[str, float]:
+        """Return the mean loss and metrics over all records.
+
+        numpy arrays are computed in this process unless a client is given. Raises UserError for bad input.
+        """
+        pairs = self._pairs(x, y)
+        if client is None and are_numpy(pairs):
+            net, records, labels = self._local(pairs)
+            return net.evaluate(self._known_params(net.net), records, labels, batchsize=batch_size)
+        opened = open_inputs(pairs)
+        job = self.make_job({"train": opened, "test": opened}, batch_size, {})
+        data = {"test": opened.sources} if pairs else None
+        return api.evaluate(job, self._require_params(), client=client, data=data)
+
+    @checked
+    def predict(self, x: Any = None, *, batch_size: int | None = None, client: Client | None = None) -> Any:
+        """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
+
+        A numpy array is computed in this process unless a client is given. Raises UserError for bad input.
+        """
+        return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+
+    @checked
+    def features(
+        self, x: Any, layers: str | Sequence[str], *, batch_size: int | None = None, client: Client | None = None
+    ) -> Any:
+        """Return the feature of a layer for all records, (n, ...) numpy; a list for several layers."""
+        names = [layers] if isinstance(layers, str) else list(layers)
+        pairs = pair_up(x, None, self.input_names(), self.label_inputs())
+        if client is None and are_numpy(pairs):
+            net, records, _ = self._local(pairs)
+            params = self._known_params(net.net) if self._params is None else self._params
+            found = [net.predict(params, records, name, batchsize=batch_size) for name in names]
+        else:
+            opened = open_inputs(pairs)
+            job = self.make_job({"train": opened, "test": opened}, batch_size, {})
+            data = {"test": opened.sources} if pairs else None
+            found = [api.predict(job, self._require_params(), name, client=client, data=data) for name in names]
+        return found[0] if len(names) == 1 else found
+
+    def _local(self, pairs: Mapping[str, Pair]) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
+        """Return the net of numpy arrays in this process, the records, and the labels."""
+        records = {name: x for name, (x, _) in pairs.items()}
+        labels = {name: y for name, (_, y) in pairs.items() if y is not None}
+        for name, array in records.items():
+            self.record_shapes.setdefault(name, np.shape(array)[1:])
+        job = self.make_job({}, None, {})
+        missing = [name for name in self.label_inputs() if name not in records]
+        shaped = {**records, **{name: np.zeros((1, 1), np.float32) for name in missing}}
+        shaped_labels = labels or {name: np.zeros(1, np.int64) for name in self.label_inputs()}
+        net = LocalNet(job, shaped, shaped_labels)
+        return net, records, labels or None
+
+    def _known_params(self, net: Any) -> dict[str, np.ndarray]:
+        if self._params is None:
+            self._params = initial_values(net.params, 0)
+        return self._params
+
+    def _require_params(self) -> dict[str, np.ndarray]:
+        if self._params is None:
+            raise UserError("the model has no params yet; call fit, or set model.params")
+        return self._params
+
+    @property
+    def params(self) -> dict[str, np.ndarray]:
+        """The params by name, float32: those of the last ``fit``, or initial values where the shapes are known.
+
+        They can be set: to arrays by name, or to the path of a checkpoint. The next ``fit`` starts from them, and from
+        initial values for params that are not among them.
+        """
+        if self._params is None:
+            shapes = self.record_shapes or self.input_shapes()
+            zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
+            net, _, _ = self._local({name: (array, None) for name, array in zeros.items()})
+            self._params = net.initial_params()
+        return self._params
+
+    @params.setter
+    def params(self, params: Mapping[str, np.ndarray] | str | os.PathLike[str]) -> None:
+        arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
+        self._params = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of records that the model names itself. Raises UserError where it names none."""
+        raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Return copies of the params in the order of the net."""
+        return [array.copy() for array in self.params.values()]
+
+    def set_weights(self, weights: Sequence[np.ndarray]) -> None:
+        """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number of arrays."""
+        names = list(self.params)
+        if len(names) != len(weights):
+            raise UserError(f"the model has {len(names)} params ({', '.join(names)}), but {len(weights)} are given")
+        self.params = dict(zip(names, weights, strict=True))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the job to ``job.conf`` and the params to ``params.safetensors`` in a folder; :func:`load` reads them.
+
+        ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too.
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        step = self.result.step if self.result else 0
+        (path / "job.conf").write_text(to_text(self._saved_job()), encoding="utf-8")
+        export_safetensors(Checkpoint(step, self.params, {}, {}), path / "params.safetensors")
+
+    def _saved_job(self) -> Job:
+        return self.make_job({}, None, {})
+
+    def __str__(self) -> str:
+        try:
+            return str(self.make_job({}, None, {}))
+        except UserError as error:
+            return f"{self!r}: {error}"
+
+    def set_updater(self, updater: UpdaterConf) -> None:
+        """Replace how params are updated."""
+        raise NotImplementedError
+
+
+def two(data: Any) -> tuple[Any, Any]:
+    """Return (x, y) of data that are a pair, else (data, None)."""
+    return (data[0], data[1]) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None)
+
+
+def has_data(data: Any) -> bool:
+    """Whether data are given: not None, and not a pair without records."""
+    return data is not None and not (isinstance(data, tuple) and len(data) == 2 and data[0] is None)

@@ -1,0 +1,213 @@
+"""Writing the layers of a job: names, sources, params and shapes, one call of a layer after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dsinga.layers  # noqa: F401  registers the built-in layers
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, LayerType, ParamConf
+from dsinga.job.message import set_fields
+from dsinga.layers.base import Layer, ParamSpec, Shape
+from dsinga.layers.timedistributed import MustUnroll
+from dsinga.net.layer_classes import layer_class
+from dsinga.net.sequences import make_sequence_layer
+from dsinga.nn.feature import Feature, Writable, row_shape
+from dsinga.nn.initialisers import init_conf
+
+# Layers that compute a flat feature elementwise, so that it stays flat; other layers of FLAT take its rows as vectors.
+ELEMENTWISE = {"kReLU", "kSigmoid", "kSTanh", "kActivation", "kDropout", "kSoftmax", "kLayerNorm", "kAdd", "kMultiply"}
+FLAT = {
+    *ELEMENTWISE, "kInnerProduct", "kSoftmaxLoss", "kEuclideanLoss", "kSigmoidCrossEntropyLoss", "kHingeLoss",
+    "kRBMVis", "kDummy", "kAccuracy", "kArgSort", "kCSVOutput", "kRecordOutput",
+}  # fmt: skip
+
+
+class NetWriter:
+    """The layers of a job while a model is written.
+
+    ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
+    that was written, by the id of its builder, for further calls to share. ``record_shapes`` are the shapes of records
+    by input layer, for inputs that do not say theirs.
+    """
+
+    def __init__(self, record_shapes: Mapping[str, Shape] | None = None) -> None:
+        self.record_shapes = dict(record_shapes or {})
+        self.layers: list[LayerConf] = []
+        self.inputs: dict[str, LayerConf] = {}
+        self.owners: dict[int, list[str]] = {}
+        self.named: dict[str, Writable] = {}
+
+    def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
+        """Write the layers that one call of ``builder`` stands for, and return its feature."""
+        return builder.write(LayerWriter(self, builder, self.unused_name(builder), sources))
+
+    def unused_name(self, builder: Writable) -> str:
+        """Return the name of the next call of a layer; raise UserError where two layers were given one name."""
+        base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=2)(?=D)", "_", builder.kind).lower().replace(
+            "2_d", "2d"
+        )
+        if builder.name and self.named.setdefault(base, builder) is not builder:
+            raise UserError(f"two layers are called {base!r}; give one of them another name")
+        taken = {conf.name for conf in self.layers}
+        names = [base, *(f"{base}_{number}" for number in range(1, len(taken) + 1))]
+        return next(name for name in names if name not in taken)
+
+
+class LayerWriter:
+    """Writes the layers of one call of a :class:`Writable`.
+
+    Attributes:
+        net: what has been written.
+        builder: the layer.
+        name: the name of the call, for the layer that has the params.
+        sources: the features of the sources.
+    """
+
+    def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
+        self.net, self.builder, self.name, self.sources = net, builder, name, tuple(sources)
+
+    @property
+    def source(self) -> Feature:
+        """The only source. Raises UserError where there are more or none."""
+        if len(self.sources) != 1:
+            raise self.fail(f"takes one source, not {len(self.sources)}")
+        return self.sources[0]
+
+    def rows(self, source: Feature) -> Shape:
+        """Return the shape of a row of a source. Raises UserError where it is not known."""
+        shape = row_shape(source)
+        if shape is None:
+            raise self.fail(
+                f"needs to know the shape that {source.layer!r} gives; begin with nn.Input(shape=...), or call fit, "
+                "which takes it from the data"
+            )
+        return shape
+
+    def fail(self, message: str) -> UserError:
+        """Return a UserError about this layer; the caller raises it."""
+        return UserError(f"layer {self.name!r}: {message}")
+
+    def add(
+        self,
+        type: str,
+        *,
+        sources: Sequence[Feature] | None = None,
+        further: Sequence[str] = (),
+        name: str | None = None,
+        inits: Mapping[str, Any] | None = None,
+        fans: Mapping[str, tuple[int, int]] | None = None,
+        param: Sequence[Any] | None = None,
+        **fields: Any,
+    ) -> Feature:
+        """Write the layer that has the params of the call, and return its feature.
+
+        Args:
+            type: the layer type, or the name under which a user's layer is registered.
+            sources: the features of its sources; by default those of the call.
+            further: names of further srclayers, which give no shape.
+            name: its name; by default the name of the call.
+            inits: initialisers by the role of a param, or the last part of its role.
+            fans: inputs and outputs of a param by role, where they are not its columns and rows.
+            param: the ParamConf of each param; by default those that the user gave.
+            fields: further fields of the layer.
+        """
+        features = self.sources if sources is None else tuple(sources)
+        settings = self.builder.settings
+        kept = ("partition_dim", "location", "include", "exclude")
+        common = {key: settings[key] for key in kept if settings.get(key) is not None}
+        srclayers = [*(feature.layer for feature in features), *further]
+        conf = make_conf(name or self.name, type, srclayers, **{**common, **fields})
+        made = self._make(conf, features)
+        if made is not None:
+            given = param if param is not None else settings.get("param") or ()
+            conf.param = self._params(conf.name, made, given, inits or {}, fans or {})
+        self.net.layers.append(conf)
+        return self._feature(conf, made, features)
+
+    def extra(self, suffix: str, type: str, source: Feature, **fields: Any) -> Feature:
+        """Write a further layer without params, such as an activation, and return its feature."""
+        conf = make_conf(f"{self.name}_{suffix}", type, [source.layer], **fields)
+        made = self._make(conf, (source,))
+        self.net.layers.append(conf)
+        return self._feature(conf, made, (source,))
+
+    def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
+        """Return the engine's layer, None where its shape cannot be known yet; raise UserError for wrong shapes."""
+        cls = layer_class(conf)
+        if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
+            return None
+        for source in sources:
+            if source.flat and conf.type_name not in FLAT:
+                raise self.fail(
+                    f"takes {source.layer!r} flattened, but no layer only reshapes here: put nn.Dense between, or "
+                    "leave nn.Flatten out"
+                )
+        shapes = [(1, *(source.shape or ())) for source in sources]
+        try:
+            return make_sequence_layer(cls, conf, shapes, None, {})
+        except MustUnroll:
+            return None
+
+    def _feature(self, conf: LayerConf, made: Layer | None, sources: Sequence[Feature]) -> Feature:
+        flat = conf.type_name in ELEMENTWISE and any(source.flat for source in sources)
+        parts = tuple(Feature(conf.name, shape[1:]) for shape in made.part_shapes) if made is not None else ()
+        return Feature(conf.name, None if made is None else made.shape[1:], flat, parts=parts)
+
+    def _params(
+        self,
+        name: str,
+        made: Layer,
+        given: Sequence[Any],
+        inits: Mapping[str, Any],
+        fans: Mapping[str, tuple[int, int]],
+    ) -> list[ParamConf]:
+        """Return the confs of the layer's params, without those at the end that say nothing."""
+        specs = [spec for spec in made.params if not spec.by_rows]
+        if len(given) > len(specs):
+            roles = ", ".join(spec.role for spec in specs) or "none"
+            raise self.fail(f"has the params {roles}, but {len(given)} are given")
+        owners = self.net.owners.get(id(self.builder))
+        if owners is not None:  # a further call shares the params of the first
+            pairs = zip(specs, owners, strict=True)
+            return [ParamConf(name=f"{name}_{spec.role}", share_from=owner) for spec, owner in pairs]
+        confs = []
+        for number, spec in enumerate(specs):
+            conf = given[number] if number < len(given) else None
+            fields = dict(conf) if isinstance(conf, Mapping) else {} if conf is None else set_fields(conf)
+            if "share_from" not in fields and "init" not in fields:
+                init = init_conf(by_role(inits, spec), spec, by_role(fans, spec), self.name)
+                fields |= {} if init is None else {"init": init}
+            for scale in ("lr_scale", "wd_scale"):
+                number_given = self._scale(scale, number, len(specs))
+                fields |= {} if number_given is None else {scale: number_given}
+            confs.append(ParamConf(**fields))
+        self.net.owners[id(self.builder)] = [
+            conf.share_from or conf.name or f"{name}_{spec.role}" for conf, spec in zip(confs, specs, strict=True)
+        ]
+        while confs and not set_fields(confs[-1]):
+            confs.pop()
+        return confs
+
+    def _scale(self, scale: str, number: int, count: int) -> float | None:
+        value = self.builder.settings.get(scale)
+        if not isinstance(value, (list, tuple)):
+            return value
+        if len(value) > count:
+            raise self.fail(f"{scale} has {len(value)} numbers, but the layer has {count} params")
+        return value[number] if number < len(value) else None
+
+
+def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> LayerConf:
+    """Return a LayerConf; ``type`` is a layer type, or the name under which a user's layer is registered."""
+    user = isinstance(type, str) and type not in LayerType.__members__
+    kind = {"type": "kUserLayer", "user_type": type} if user and "user_type" not in fields else {"type": type}
+    set_values = {key: value for key, value in fields.items() if value is not None}
+    return LayerConf(name=name, **kind, srclayers=list(srclayers), **set_values)  # type: ignore[arg-type]
+
+
+def by_role(values: Mapping[str, Any], spec: ParamSpec) -> Any:
+    """Return the value for the role of a param, or for its last part: "bias" or "hx" of "back_z_hx"."""
+    return values.get(spec.role, values.get(spec.role.rpartition("_")[2]))
