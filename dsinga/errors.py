@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
+
+def without_credentials(text: str) -> str:
+    """Return ``text`` with the user, password and query of every URL in it replaced by asterisks.
+
+    A query may be a signature that lets everybody read.
+    """
+    text = re.sub(r"(\w://)[^/\s@]+@", r"\1***@", text)
+    return re.sub(r"""(\w://[^\s?'"]*)\?[^\s'"),;]+""", r"\1?***", text)
+
 
 class UserError(ValueError):
     """A fault in the user's input: a job, a store, a checkpoint, an option.
 
     The message names the file, line, layer or field, and the remedy. The command line prints it without a traceback
-    and exits with status 2.
+    and exits with status 2. It shows no credentials of URLs.
     """
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*(without_credentials(part) if isinstance(part, str) else part for part in arguments))
 
 
 class RunError(RuntimeError):

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dsinga.commands.options import IMPORT
+from dsinga.errors import without_credentials
 
 
 @click.group()
@@ -58,10 +59,20 @@ def import_(kind: str, source: str, destination: str, overwrite: bool, **options
 
 
 @data.command()
-@click.argument("store")
-def info(store: str) -> None:
-    """Describe the zarr store STORE."""
-    from dsinga.data import describe, open_store
+@click.argument("source")
+@click.option("--data", metavar="NAME", help="Name of the array of records in a zarr group [default: guessed].")
+@click.option("--label", metavar="NAME", help="Name of its array of labels [default: guessed].")
+def info(source: str, data: str | None, label: str | None) -> None:
+    """Describe the records of SOURCE: the path or URL of a store, or of any other zarr array or group."""
+    from dsinga.data import describe, open_records
 
-    for name, value in describe(open_store(store)).items():
-        click.echo(f"{name:18} {value}")
+    for name, value in describe(open_records(source, data=data, label=label)).items():
+        click.echo(f"{name:18} {_text(name, value)}")
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "location":
+        return without_credentials(value)
+    if name in ("sample", "label_values"):
+        return ", ".join(f"{key} {number:.6g}" if key != "rows" else f"{number} rows" for key, number in value.items())
+    return str(value)

@@ -14,6 +14,7 @@ from dsinga.data.store import RecordStore
 from dsinga.data.store_info import describe
 from dsinga.data.windows import Windows, open_text
 from dsinga.data.writer import write_store
+from dsinga.data.zarr_source import ZarrSource
 
 if TYPE_CHECKING:
     from dsinga.data.importers import KINDS, import_records
@@ -30,6 +31,7 @@ __all__ = [
     "Sampler",
     "StoreContents",
     "Windows",
+    "ZarrSource",
     "describe",
     "import_records",
     "open_records",

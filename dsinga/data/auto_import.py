@@ -7,10 +7,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.data.filesystem import exists, is_url, join
+from dsinga.data.filesystem import has_zarr_metadata, is_url
 from dsinga.data.paths import imported_name, resolve
+from dsinga.data.record_source import RecordSource
 from dsinga.data.store import RecordStore, is_complete
 from dsinga.data.writer import DestinationExists
+from dsinga.data.zarr_source import open_zarr_records
 from dsinga.errors import UserError
 from dsinga.registry import nearest
 
@@ -26,8 +28,10 @@ def open_store(
     has_label: bool = True,
     shape: Sequence[int] = (),
     encoded: bool = False,
-) -> RecordStore:
-    """Open the record store at ``path``, or import a file in one of SINGA's formats and open the resulting store.
+    data: str | None = None,
+    label: str | None = None,
+) -> RecordSource:
+    """Open the zarr store at ``path``, or import a file in one of SINGA's formats and open the resulting store.
 
     A kvfile, textfile, lmdb or imagefolder is imported once into a zarr store beside it (``train_data.bin`` into
     ``train_data.zarr``). That store is used from then on, as long as it is complete and not older than its source.
@@ -37,17 +41,22 @@ def open_store(
         backend: "zarr", or one of SINGA's; with None or "" the format is detected from the path.
         roots: folders in which a relative path is looked up after the working directory.
         separator: character between the values of a line of a textfile.
-        has_label: whether the first value of each line of a textfile is a label.
+        has_label: whether the first value of each line of a textfile is a label; False reads no labels of a store.
         shape: shape of a record, (..., height, width); images of an imagefolder are resized to it.
         encoded: whether the pixels of a kvfile or lmdb are image files, such as JPEG.
+        data: name of the array of records in a zarr group that is not a record store, such as "train/images"; None
+            guesses it.
+        label: the same for the labels; "" reads no labels.
 
     Raises:
         UserError: ``path`` does not exist or cannot be read; the message says where it looked and what to do.
     """
     location = resolve(path, roots)
-    kind = _importer_kind(location, backend)
+    kind = _importer_kind(location, "zarr" if data and not backend else backend)
     if kind is None:
-        return RecordStore(location)
+        return open_zarr_records(location, data, label if has_label else "")
+    if data or label:
+        raise UserError(f"{location} is a {kind}, whose parts have no names; leave data and label out")
     options: dict[str, dict[str, Any]] = {
         "textfile": {"separator": separator, "has_label": has_label},
         "kvfile": {"encoded": encoded},
@@ -65,7 +74,7 @@ def _importer_kind(location: str, backend: str | None) -> str | None:
         )
     if backend and backend not in (*BACKENDS, "zarr"):
         raise UserError(f"{location}: unknown backend {backend!r}{nearest(backend, BACKENDS)}")
-    if location.endswith(".zarr") or exists(join(location, "zarr.json")) or backend == "zarr":
+    if location.endswith(".zarr") or backend == "zarr" or has_zarr_metadata(location):
         return None
     if is_url(location):
         if backend:

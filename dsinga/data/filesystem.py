@@ -13,6 +13,8 @@ from zarr.storage import FsspecStore, LocalStore
 
 from dsinga.errors import UserError
 
+ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
+
 
 def is_url(location: str) -> bool:
     """Return whether ``location`` is outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
@@ -39,8 +41,16 @@ def exists(location: str) -> bool:
     """Return whether there is a file or folder at ``location``."""
     if is_url(location):
         filesystem, path = _filesystem(location)
-        return bool(filesystem.exists(path))
+        try:
+            return bool(filesystem.exists(path))
+        except Exception as error:  # refusals of a server; each package has classes of its own
+            raise UserError(f"{location} cannot be reached: {type(error).__name__}: {error}") from None
     return os.path.exists(location)
+
+
+def has_zarr_metadata(location: str) -> bool:
+    """Return whether there is a zarr array or group at ``location``, format 2 or 3."""
+    return any(exists(join(location, name)) for name in ZARR_METADATA)
 
 
 def remove(location: str) -> None:

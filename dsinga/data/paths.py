@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dsinga.data.filesystem import absolute, exists, is_url, join
+from dsinga.data.filesystem import absolute, exists, has_zarr_metadata, is_url, join
 from dsinga.errors import UserError
 
 
@@ -25,7 +25,7 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
     places = [absolute(text)] if fixed else [absolute(join(root, text)) for root in ("", *roots)]
     for place in dict.fromkeys(places):
         for candidate in (place, imported_name(place)):
-            if exists(candidate):
+            if exists(candidate) or (is_url(candidate) and has_zarr_metadata(candidate)):  # a web server has no folders
                 return candidate
     lines = "".join(f"\n  {place}" for place in dict.fromkeys(places))
     if not roots:  # not a path of a job

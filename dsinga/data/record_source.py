@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.store_format import LABEL_ROWS
-from dsinga.errors import UserError
+from dsinga.errors import UserError, without_credentials
 
 _cache = ChunkCache()
 
@@ -93,7 +94,9 @@ class RecordSource:
         UserError: there are no records, or not as many labels.
     """
 
+    kind = "records"  # of source, for ``dsinga data info``
     allows_nonfinite = False
+    _changes: Mapping[str, Any] = MappingProxyType({})  # of a copy
 
     def __init__(
         self,
@@ -136,7 +139,7 @@ class RecordSource:
     def __repr__(self) -> str:
         labels = "with labels" if self.has_labels else "no labels"
         kind = type(self).__name__
-        return f"<{kind} {self.location}: {len(self)} records {self.dtype} {self.shape}, {labels}>"
+        return f"<{kind} {without_credentials(self.location)}: {len(self)} records {self.dtype} {self.shape}, {labels}>"
 
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the records of ``rows`` and their labels, in the order of ``rows``.
@@ -160,6 +163,10 @@ class RecordSource:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
         return None if self._labels is None else self._gather(self._labels, rows)
 
+    def storage(self) -> dict[str, Any]:
+        """Return how the records are stored, for :func:`dsinga.data.describe`; nothing for arrays in memory."""
+        return {}
+
     def label_range(self) -> tuple[int, int] | None:
         """Return the smallest and the largest integer label, or None for float labels or none; reads all labels.
 
@@ -178,8 +185,20 @@ class RecordSource:
 
     def allowing_nonfinite(self) -> RecordSource:
         """Return a copy that returns NaN and infinity, for jobs that leave out the batches that have them."""
+        return self._changed(allows_nonfinite=True)
+
+    def without_labels(self) -> RecordSource:
+        """Return a copy that has no labels."""
+        return self._changed(_labels=None, label_shape=(), label_dtype=None)
+
+    def _pickled_changes(self) -> dict[str, Any] | None:
+        """Return the state of a pickle that opens the source again: what a copy has changed, or None."""
+        return {**self._changes, "_changes": self._changes} if self._changes else None
+
+    def _changed(self, **changes: Any) -> RecordSource:
         source = object.__new__(type(self))  # not copy.copy, which may open the source again, as a pickle does
-        source.__dict__.update(self.__dict__, allows_nonfinite=True)
+        changes = {**self._changes, **changes}
+        source.__dict__.update(self.__dict__, _changes=changes, **changes)
         _cache.reserve(source, self._data.block_bytes)
         return source
 

@@ -33,6 +33,8 @@ class RecordStore(RecordSource):
         UserError: the store is missing, incomplete, or not a record store.
     """
 
+    kind = "record store"
+
     def __init__(self, location: str | os.PathLike[str]):
         location = absolute(location)
         group = _open_group(location)
@@ -51,17 +53,16 @@ class RecordStore(RecordSource):
         self._arrays = arrays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RecordStore, (self.location,), {"allows_nonfinite": True} if self.allows_nonfinite else None
+        return RecordStore, (self.location,), self._pickled_changes()
 
-    @property
-    def raw_bytes(self) -> int:
-        """Bytes of all records and labels in memory."""
-        return sum(array.nbytes for array in self._arrays)
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of all records and labels as stored on disk; looks up the size of every chunk."""
-        return sum(array.nbytes_stored() for array in self._arrays)
+    def storage(self) -> dict[str, Any]:
+        """Return rows of a chunk, the number of chunks of data, and the bytes of all arrays in memory and on disk."""
+        return {
+            "chunk_rows": self.chunk,
+            "chunks": -(-len(self) // self.chunk),
+            "raw_bytes": sum(array.nbytes for array in self._arrays),
+            "stored_bytes": sum(array.nbytes_stored() for array in self._arrays),
+        }
 
 
 def _check(arrays: Sequence[zarr.Array], location: str) -> None:
@@ -101,8 +102,8 @@ def _open_group(location: str) -> zarr.Group:
     version = group.attrs.get("dsinga")
     if version is None:
         raise UserError(
-            f"{location} is a zarr group, but not a record store (it lacks the attribute 'dsinga'); "
-            "write one with dsinga.data.write_store or dsinga data import"
+            f"{location} is a zarr group, but not a record store (it lacks the attribute 'dsinga'); open it with "
+            "dsinga.data.open_records, or write a record store with dsinga.data.write_store or dsinga data import"
         )
     if version != VERSION:
         raise UserError(

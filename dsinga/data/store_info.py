@@ -1,60 +1,117 @@
-"""The summary of a store's contents, for ``dsinga data info``."""
+"""The summary of a source's contents, for ``dsinga data info``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from dsinga.data.store import RecordStore
+from dsinga.data.record_source import RecordSource
 from dsinga.data.store_format import LABEL_ROWS
 
-SAMPLED_CHUNKS = 4
+SAMPLED_BLOCKS = 16
+MOST_CLASSES = 1000  # beyond which integer labels are described as numbers
 
 
-def describe(store: RecordStore) -> dict[str, Any]:
-    """Return a summary of a store: counts, shapes, bytes, labels and the range of values.
+def describe(source: RecordSource) -> dict[str, Any]:
+    """Return a summary of a source, computed in bounded memory: counts, shapes, bytes, labels and values.
 
-    Keys: ``location``, ``records``, ``shape``, ``dtype``, ``chunk_rows``, ``chunks``, ``raw_bytes``, ``stored_bytes``,
-    ``labels`` (number of records, or of steps of sequences, by label or class name; None without labels),
-    ``vocabulary`` (its length), ``sample`` (``rows`` and the ``min``, ``max``, ``mean`` of their values, from up to 4
-    chunks spread over the store).
+    Keys:
+        ``location``, ``kind``, ``records``, ``shape``, ``dtype``: as the source returns its records.
+        ``chunk_rows``, ``chunks``, ``stored_bytes`` and others: how they are stored, see :meth:`RecordSource.storage`.
+        ``block_rows``: rows that are read and shuffled together.
+        ``raw_bytes``: bytes of all records and labels in memory, as they are stored.
+        ``label_shape``, ``label_dtype``: of one label; None without labels.
+        ``labels``: number of records, or of steps of sequences, by label or class name. None without labels, for
+            floats, and for more than 1000 different labels.
+        ``label_values``: for labels that are not counted: as ``sample``, of all labels.
+        ``outputs``: outputs that a net needs for these labels: the largest class and one more, or the number of floats;
+            K for integers (N, K) that are all 0 or 1. None without labels, or if there are negative ones.
+        ``vocabulary``: its length.
+        ``sample``: ``rows`` and the ``min``, ``max``, ``mean``, ``std`` of their finite numbers, from up to 16 blocks
+            spread over the source, and ``nonfinite``, how many numbers are NaN or infinite, if any.
     """
-    chunks = -(-len(store) // store.chunk)
-    return {
-        "location": store.location,
-        "records": len(store),
-        "shape": store.shape,
-        "dtype": store.dtype.name,
-        "chunk_rows": store.chunk,
-        "chunks": chunks,
-        "raw_bytes": store.raw_bytes,
-        "stored_bytes": store.stored_bytes,
-        "labels": _histogram(store),
-        "vocabulary": len(store.vocabulary),
-        "sample": _sample(store, chunks),
+    source = source.allowing_nonfinite()
+    counts = _histogram(source)
+    names = dict(enumerate(source.classes))
+    facts: dict[str, Any] = {
+        "location": source.location,
+        "kind": source.kind,
+        "records": len(source),
+        "shape": source.shape,
+        "dtype": source.dtype.name,
+        **source.storage(),
+        "block_rows": source.block,
+        "label_shape": source.label_shape if source.has_labels else None,
+        "label_dtype": source.label_dtype.name if source.label_dtype is not None else None,
+        "labels": None if counts is None else {names.get(label, str(label)): n for label, n in counts.items()},
     }
+    if source.has_labels and counts is None:
+        facts["label_values"] = _statistics(_label_parts(source))
+    facts["outputs"] = _outputs(source, counts)
+    facts["vocabulary"] = len(source.vocabulary)
+    facts["sample"] = _statistics(_data_parts(source))
+    return facts
 
 
-def _histogram(store: RecordStore) -> dict[str, int] | None:
+def _label_parts(source: RecordSource) -> Iterator[np.ndarray]:
+    for start in range(0, len(source), LABEL_ROWS):
+        labels = source.read_labels(np.arange(start, min(start + LABEL_ROWS, len(source))))
+        if labels is not None:
+            yield labels
+
+
+def _data_parts(source: RecordSource) -> Iterator[np.ndarray]:
+    unlabelled, blocks = source.without_labels(), -(-len(source) // source.block)
+    for index in np.unique(np.linspace(0, blocks - 1, SAMPLED_BLOCKS).round().astype(int)):
+        yield unlabelled.read(np.arange(index * source.block, min((index + 1) * source.block, len(source))))[0]
+
+
+def _histogram(source: RecordSource) -> dict[int, int] | None:
+    """Return how often each integer label occurs, or None for floats and for too many different labels."""
+    if source.label_dtype != np.int64:
+        return None
     counts: dict[int, int] = {}
-    for start in range(0, len(store), LABEL_ROWS):
-        labels = store.read_labels(np.arange(start, min(start + LABEL_ROWS, len(store))))
-        if labels is None:
-            return None
-        labels = labels[labels != -1] if store.label_shape else labels  # -1 pads a sequence after its end
+    for labels in _label_parts(source):
+        labels = labels[labels != -1] if source.label_shape else labels  # -1 pads a sequence after its end
         for label, count in zip(*np.unique(labels, return_counts=True), strict=True):
             counts[int(label)] = counts.get(int(label), 0) + int(count)
-    names = dict(enumerate(store.classes))
-    return {names.get(label, str(label)): counts[label] for label in sorted(counts)}
+        if len(counts) > MOST_CLASSES:
+            return None
+    return dict(sorted(counts.items()))
 
 
-def _sample(store: RecordStore, chunks: int) -> dict[str, float]:
-    indices = np.unique(np.linspace(0, chunks - 1, SAMPLED_CHUNKS).round().astype(int))
-    rows, low, high, total = 0, np.inf, -np.inf, 0.0
-    for index in indices:
-        data, _ = store.read(np.arange(index * store.chunk, min((index + 1) * store.chunk, len(store))))
-        rows += len(data)
-        low, high = min(low, float(data.min())), max(high, float(data.max()))
-        total += float(data.mean(dtype=np.float64)) * len(data)
-    return {"rows": rows, "min": low, "max": high, "mean": total / rows}
+def _outputs(source: RecordSource, counts: dict[int, int] | None) -> int | None:
+    if not source.has_labels:
+        return None
+    if source.label_dtype != np.int64:
+        return int(np.prod(source.label_shape))
+    if counts is not None and set(counts) <= {0, 1} and source.label_shape:
+        padded = any((labels == -1).any() for labels in _label_parts(source))
+        return 2 if padded else source.label_shape[0]
+    span = source.label_range()
+    return None if span is None or span[0] < 0 else max(span[1] + 1, len(source.classes))
+
+
+def _statistics(parts: Iterator[np.ndarray]) -> dict[str, Any]:
+    """Return rows, min, max, mean and standard deviation of arrays, combined as by Chan, Golub and LeVeque (1983)."""
+    rows = count = nonfinite = 0
+    low, high, mean, squares = np.inf, -np.inf, 0.0, 0.0
+    for part in parts:
+        rows += len(part)
+        numbers = part.ravel() if part.dtype.kind != "f" else part[np.isfinite(part)]
+        nonfinite += part.size - numbers.size
+        if not numbers.size:
+            continue
+        low, high = min(low, float(numbers.min())), max(high, float(numbers.max()))
+        part_mean = float(numbers.mean(dtype=np.float64))
+        part_squares = float(numbers.var(dtype=np.float64)) * numbers.size
+        total, change = count + numbers.size, part_mean - mean
+        mean += change * numbers.size / total
+        squares += part_squares + change**2 * count * numbers.size / total
+        count = total
+    facts: dict[str, Any] = {"rows": rows}
+    if count:
+        facts |= {"min": low, "max": high, "mean": mean, "std": (squares / count) ** 0.5}
+    return facts | {"nonfinite": nonfinite} if nonfinite else facts

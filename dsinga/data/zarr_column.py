@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 import uuid
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import zarr
 
+from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.filesystem import exists, join
 from dsinga.data.record_source import Column
-from dsinga.data.store_format import shared_block_rows
+from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
 from dsinga.errors import UserError
+
+MAX_BLOCK_BYTES = 256 << 20  # a sampler mixes eight blocks, so reading keeps up to ten times as much in memory
 
 
 class StoreColumn(Column):
@@ -53,3 +60,88 @@ def chunk_key(array: zarr.Array, index: int) -> str:
 def damaged(location: str, fault: str) -> UserError:
     """Return the error for a record store that was complete once."""
     return UserError(f"{location} is damaged: {fault}; import it again with --overwrite")
+
+
+class ZarrColumn(Column):
+    """An array of any zarr store: chunks of any shape, numbers of any dtype, and fill values for chunks not written.
+
+    Where all rows fit into 128 MiB and blocks do not consist of whole chunks, all rows are decoded at once and kept, so
+    that no chunk is decoded more than once.
+
+    Args:
+        array: the array, (length, *shape).
+        location: path or URL of its group, for messages.
+        is_label: whether the rows are labels: integers become int64 and floats float32. Data become uint8, int32 or
+            float32.
+        key: identifies the contents of the group; None makes a new one.
+
+    Raises:
+        UserError: the dtype is none of numbers, there is no axis of rows, or one block needs more than 256 MiB.
+    """
+
+    def __init__(self, array: zarr.Array, location: str, is_label: bool, key: str | None = None):
+        self.token = key or uuid.uuid4().hex
+        self.array, self.location, self.is_label = array, location, is_label
+        name = array.path or os.path.basename(location)
+        try:
+            dtype = (label_dtype if is_label else record_dtype)(array.dtype)
+        except UserError as error:
+            raise UserError(f"{location}: {name!r}: {error}") from None
+        if not array.ndim or (is_label and array.ndim > 2):
+            what = "labels need the shape (N,) or (N, K)" if is_label else "records need an axis along which they lie"
+            raise UserError(f"{location}: {name!r} has the shape {array.shape}, but {what}; name another array")
+        length, row_bytes = array.shape[0], math.prod(array.shape[1:]) * dtype.itemsize
+        rows = block_rows(max(length, 1), row_bytes, array.chunks[0])
+        super().__init__(name, length, array.shape[1:], dtype, rows, (self.token, name))
+        block_bytes = self.block_bytes // dtype.itemsize * max(dtype.itemsize, array.dtype.itemsize)
+        if rows > block_rows(length, row_bytes) and block_bytes > MAX_BLOCK_BYTES:
+            raise UserError(
+                f"{location}: {name!r} has chunks of shape {array.chunks}, so that {rows} rows are decoded together: "
+                f"{block_bytes >> 20} MiB, more than {MAX_BLOCK_BYTES >> 20}; rechunk it along the first axis, for "
+                f"instance in chunks of {(chunk_rows(row_bytes), *self.shape)}"
+            )
+        whole = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
+        self._all_rows = _AllRows.shared(self.key) if whole else None
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows ``start`` to ``stop`` in the dtype of the column."""
+        if self._all_rows is None:
+            return self._read(start, stop)
+        return self._all_rows.get(lambda: self._read(0, self.length))[start:stop]
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        try:
+            rows = np.asarray(self.array[start:stop])
+        except Exception as error:  # of codecs, file systems, web servers: any class
+            raise UserError(
+                f"{self.location}: rows {start} to {stop - 1} of {self.name!r} cannot be read "
+                f"({type(error).__name__}: {error}); write the array again, or see whether its chunks can be reached"
+            ) from error
+        try:
+            return (as_labels if self.is_label else as_records)(rows)
+        except UserError as error:
+            raise UserError(f"{self.location}: {self.name!r}, rows {start} to {stop - 1}: {error}") from None
+
+
+class _AllRows:
+    """All rows of an array, decoded at most once in a process while a column of the array exists."""
+
+    _by_key: ClassVar[WeakValueDictionary[Hashable, _AllRows]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        self._own_lock = threading.Lock()
+        self._rows: np.ndarray | None = None
+
+    @classmethod
+    def shared(cls, key: Hashable) -> _AllRows:
+        """Return the rows of the array that has ``key``."""
+        with cls._lock:
+            return cls._by_key.setdefault(key, cls())
+
+    def get(self, decode: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return the rows; the first call decodes them."""
+        with self._own_lock:
+            if self._rows is None:
+                self._rows = decode()
+            return self._rows

@@ -11,6 +11,9 @@ from dsinga.job.message import Message
 class StoreConf(Message):
     """The store from which an input layer reads records, or to which an output layer writes results.
 
+    Beyond SINGA: ``data`` and ``label`` name the arrays of records and labels in a zarr group; where they are left out,
+    they are guessed from the names of the arrays. ``label: ""`` reads no labels.
+
     In Python, ``records`` may be a source of records (:func:`dsinga.data.open_records`), which the layer reads in place
     of ``path``. It is not a field of the schema: copies keep it, job files and pickles leave it out.
     """
@@ -30,6 +33,8 @@ class StoreConf(Message):
     random_skip: int = 0
     has_label: bool = True
     prefetching: bool = False
+    data: str | None = None
+    label: str | None = None
 
     @property
     def records(self) -> Any:

@@ -139,6 +139,8 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
         has_label=conf.has_label,
         shape=conf.shape,
         encoded=conf.encoded,
+        data=conf.data,
+        label=conf.label,
     )
 
 

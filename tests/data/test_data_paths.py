@@ -194,7 +194,7 @@ class TestRefused:
             ("kvfiel", "unknown backend 'kvfiel'; did you mean 'kvfile'"),
             ("hdfsfile", "backend 'hdfsfile' is not supported; copy the file to this machine"),
             (None, "its name does not show its format; set backend to one of kvfile, textfile"),
-            ("zarr", "is not a zarr v3 group"),
+            ("zarr", "is no zarr array or group that can be opened"),
         ],
     )
     def test_backends(self, tmp_path: Path, backend: str | None, message: str) -> None:

@@ -170,7 +170,9 @@ class StoreContract:
         assert (facts["records"], facts["shape"], facts["dtype"], facts["chunks"]) == (ROWS, (100,), "float32", 1)
         assert facts["raw_bytes"] == ROWS * 404
         assert 0 < facts["stored_bytes"] < facts["raw_bytes"]
-        assert facts["sample"] == {"rows": ROWS, "min": 0.0, "max": 99999.0, "mean": 49999.5}
+        assert facts["sample"] == pytest.approx(
+            {"rows": ROWS, "min": 0, "max": 99999, "mean": 49999.5, "std": data.std()}
+        )
 
 
 class TestLocal(StoreContract):

@@ -1,0 +1,112 @@
+"""Records in any zarr array or group, formats 2 and 3, read as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import zarr
+
+from dsinga.data.filesystem import absolute, exists, zarr_store
+from dsinga.data.record_source import RecordSource
+from dsinga.data.store import RecordStore
+from dsinga.data.zarr_column import ZarrColumn
+from dsinga.data.zarr_names import find_arrays
+from dsinga.errors import UserError
+
+
+class ZarrSource(RecordSource):
+    """Records, and perhaps labels, that are arrays of a zarr group, or one zarr array.
+
+    A pickle contains the location and the names of the arrays, so that each worker reads the chunks that it needs.
+
+    Attributes:
+        data_array: the array of records.
+        label_array: the array of labels, or None.
+
+    Args:
+        location: local path or fsspec URL of an array or a group.
+        data: path of the array of records in the group; None guesses by :func:`dsinga.data.zarr_names.find_arrays`.
+        label: path of the array of labels; None guesses, "" means no labels.
+        key: identifies the contents in the cache; None makes a new one, since the same path may get other contents.
+
+    Raises:
+        UserError: there is no zarr at ``location``, the arrays are not found, or they cannot be records and labels.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        data: str | None = None,
+        label: str | None = None,
+        key: str | None = None,
+    ):
+        location = absolute(location)
+        node = open_zarr(location)
+        if isinstance(node, zarr.Group):
+            records, labels = find_arrays(node, location, data, label)
+        elif data or label:
+            raise UserError(f"{location} is an array, not a group with arrays of the names in data: and label:")
+        else:
+            records, labels = node, None
+        data_column = ZarrColumn(records, location, is_label=False, key=key)
+        label_column = None if labels is None else ZarrColumn(labels, location, is_label=True, key=data_column.token)
+        super().__init__(location, data_column, label_column)
+        self.data_array, self.label_array = records, labels
+        self.kind = f"zarr {records.metadata.zarr_format} {'group' if isinstance(node, zarr.Group) else 'array'}"
+        is_group = isinstance(node, zarr.Group)
+        names = [data_column.name, label_column.name if label_column else ""] if is_group else [None, None]
+        self._arguments = (location, *names, data_column.token)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments, self._pickled_changes()
+
+    def storage(self) -> dict[str, Any]:
+        """Return the arrays, their dtypes and chunks, and the bytes of all of them in memory and as stored."""
+        arrays = {"data": self.data_array, "label": self.label_array}
+        facts: dict[str, Any] = {}
+        for name, array in arrays.items():
+            if array is not None:
+                facts[f"{name}_array"] = f"{array.path or 'the array'} {array.shape} {array.dtype}"
+                facts[f"{name}_chunks"] = array.chunks
+        present = [array for array in arrays.values() if array is not None]
+        facts["raw_bytes"] = sum(array.nbytes for array in present)
+        with contextlib.suppress(Exception):  # a web server does not list its files
+            facts["stored_bytes"] = sum(array.nbytes_stored() for array in present)
+        return facts
+
+
+def open_zarr_records(
+    location: str | os.PathLike[str], data: str | None = None, label: str | None = None
+) -> RecordSource:
+    """Return the record store at ``location``, or the records of any other zarr array or group.
+
+    ``data`` and ``label`` name arrays, as :class:`ZarrSource` takes them. In a record store these are "data" and
+    "labels"; label "" leaves its labels out. Raises UserError as the classes do.
+    """
+    location = absolute(location)
+    if data in (None, "", "data") and label in (None, "", "labels"):
+        node = open_zarr(location)
+        if isinstance(node, zarr.Group) and "dsinga" in node.attrs:
+            store = RecordStore(location)
+            return store if label != "" else store.without_labels()
+    return ZarrSource(location, data or None, label)
+
+
+def open_zarr(location: str) -> zarr.Array | zarr.Group:
+    """Return the zarr array or group at ``location``; raise UserError if there is none that zarr can open."""
+    try:
+        return zarr.open(store=zarr_store(location, read_only=True), mode="r")
+    except UserError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        fault = ""
+    except Exception as error:  # metadata that are no JSON, codecs that are not installed, refusals of a server
+        fault = f" ({type(error).__name__}: {error})"
+    if not fault and not exists(location):
+        raise UserError(f"there is no store at {location}; make one with: dsinga data import KIND SOURCE {location}")
+    raise UserError(
+        f"{location} is no zarr array or group that can be opened{fault}; import it into a store with: "
+        f"dsinga data import KIND {location} DESTINATION"
+    )

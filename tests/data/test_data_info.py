@@ -1,0 +1,87 @@
+"""The summary of a source says what is in it, and what a net needs for its labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+from dsinga.commands.data import info
+from dsinga.data import describe, open_store, write_store
+from tests.data.test_data_zarr import ZEROS, write_group
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        (np.array([0, 2, 2, 2]), (), ({"0": 1, "2": 3}, 3)),
+        (np.array([0, 2, 2, 2]), ("a", "b", "c", "d"), ({"a": 1, "c": 3}, 4)),
+        (np.array([-7, 2, 2, 2]), (), ({"-7": 1, "2": 3}, None)),
+        (np.array([[0, 1, -1]] * 4), (), ({"0": 4, "1": 4}, 2)),
+        (np.array([[0, 1, 3]] * 4), (), ({"0": 4, "1": 4, "3": 4}, 4)),
+        (np.array([[0, 1, 1]] * 4), (), ({"0": 4, "1": 8}, 3)),
+    ],
+)
+def test_integer_labels_are_counted(
+    tmp_path: Path, labels: np.ndarray, classes: tuple[str, ...], expected: tuple[Any, Any]
+) -> None:
+    write_store(tmp_path / "s.zarr", [(ZEROS, labels)], classes=classes)
+    facts = describe(open_store(tmp_path / "s.zarr"))
+    assert (facts["labels"], facts["outputs"]) == expected
+    assert (facts["label_shape"], facts["label_dtype"]) == (labels.shape[1:], "int64")
+    assert "label_values" not in facts
+
+
+@pytest.mark.parametrize("shape", [(500,), (500, 3)])
+def test_float_labels_are_described_as_numbers(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    labels = np.random.default_rng(0).normal(3, 2, shape).astype(np.float32)
+    path = write_group(tmp_path / "g", {"x": np.zeros((500, 2)), "y": labels})
+    facts = describe(open_store(path))
+    assert (facts["labels"], facts["outputs"], facts["label_dtype"]) == (None, labels[0].size, "float32")
+    exact = {"rows": 500, "min": labels.min(), "max": labels.max(), "mean": labels.mean(), "std": labels.std()}
+    assert facts["label_values"] == pytest.approx(exact, rel=1e-5)
+
+
+def test_more_labels_than_classes_are_described_as_numbers(tmp_path: Path) -> None:
+    path = write_group(tmp_path / "g", {"x": np.zeros((2000, 1)), "y": np.arange(2000)})
+    facts = describe(open_store(path))
+    assert (facts["labels"], facts["outputs"]) == (None, 2000)
+    assert facts["label_values"]["mean"] == pytest.approx(999.5)
+
+
+def test_values_are_those_of_blocks_spread_over_the_source(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).normal(5, 3, (16 * 256, 1024)).astype(np.float32)
+    write_group(tmp_path / "g", {"x": data[: 256 * 10]})
+    sample = describe(open_store(tmp_path / "g"))["sample"]
+    part = data[: 256 * 10].astype(np.float64)
+    assert sample == pytest.approx(
+        {"rows": 2560, "min": part.min(), "max": part.max(), "mean": part.mean(), "std": part.std()}
+    )
+    array = zarr.create_array(tmp_path / "large", shape=(1_000_000, 1024), chunks=(256, 1024), dtype="f4", fill_value=2)
+    assert describe(open_store(tmp_path / "large"))["sample"]["rows"] == 15 * 256 + array.shape[0] % 256
+
+
+def test_what_is_not_finite_is_counted(tmp_path: Path) -> None:
+    data = np.array([[1, np.nan], [np.inf, 3], [2, 2]])
+    facts = describe(open_store(write_group(tmp_path / "g", {"x": data})))
+    assert facts["sample"] == pytest.approx({"rows": 3, "min": 1, "max": 3, "mean": 2, "std": 0.5**0.5, "nonfinite": 2})
+    facts = describe(open_store(write_group(tmp_path / "n", {"x": data * np.nan})))
+    assert facts["sample"] == {"rows": 3, "nonfinite": 6}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_the_command_describes_any_group(tmp_path: Path, zarr_format: int) -> None:
+    arrays = {"t/images": np.full((4, 2, 2), 7, np.uint8), "t/kinds": np.array([0, 1, 1, 5])}
+    path = write_group(tmp_path / "g", arrays, zarr_format, **{"t/images": {"chunks": (2, 2, 1)}})
+    result = CliRunner().invoke(info, [str(path), "--data", "t/images", "--label", "t/kinds"])
+    lines = dict(line.split(None, 1) for line in result.output.splitlines())
+    assert lines["kind"] == f"zarr {zarr_format} group"
+    assert lines["data_array"] == "t/images (4, 2, 2) uint8"
+    assert lines["data_chunks"] == "(2, 2, 1)"
+    assert lines["labels"] == "{'0': 1, '1': 2, '5': 1}"
+    assert lines["outputs"] == "6"
+    assert lines["sample"] == "4 rows, min 7, max 7, mean 7, std 0"

@@ -1,0 +1,124 @@
+"""Zarr arrays that cannot be records or labels are refused in one message: the source, the array, what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dsinga.data import open_store
+from dsinga.errors import UserError
+from tests.data.test_data_zarr import LABELS, ZEROS, write_group
+
+STRINGS = np.array(["a", "bb", "c", "d"], np.dtypes.StringDType())
+FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "not found": (
+        {"a": ZEROS, "b": ZEROS[0]},
+        {},
+        "no array has a usual name of records (data, x, image, images, feature, features, record, records, input, "
+        'inputs); name the records in store_conf, as in data: "NAME" label: "NAME"; its arrays are\n'
+        "  a (4, 2, 3) float32\n  b (2, 3) float32",
+    ),
+    "ambiguous records": (
+        {"data": ZEROS, "images": ZEROS},
+        {},
+        "the records may be 'data' or 'images'; name them in store_conf, as in data: \"data\"; its arrays are\n  data",
+    ),
+    "ambiguous labels": (
+        {"t/x": ZEROS, "t/y": LABELS, "t/label": LABELS},
+        {"data": "t/x"},
+        "the labels may be 'label' or 'y'; name them in store_conf, as in label: \"t/label\", or give label: \"\" for "
+        "no labels; its arrays are\n  t/label (4,) int64\n",
+    ),
+    "nested only": ({"train/x": ZEROS}, {}, "; its arrays are\n  train/x (4, 2, 3) float32"),
+    "no arrays": ({}, {}, "it has no arrays that can be listed"),
+    "missing records": (
+        {"train/images": ZEROS},
+        {"data": "train/image"},
+        " has no array 'train/image', which data: names; did you mean 'train/images'?; its arrays are",
+    ),
+    "missing labels": ({"x": ZEROS, "y": LABELS}, {"label": "why"}, "has no array 'why', which label: names"),
+    "a group": ({"train/images": ZEROS}, {"data": "train"}, "data: 'train' is a group; name an array in it; its"),
+    "strings": ({"x": STRINGS}, {}, "'x': records must be numbers, not strings; give codes of the strings"),
+    "string labels": ({"x": ZEROS, "y": STRINGS}, {}, "'y': labels must be integers or floats, not strings; give"),
+    "complex": ({"x": ZEROS + 1j}, {}, "'x': records must be numbers, not complex64; give the real and the imaginary"),
+    "lengths": ({"x": ZEROS, "y": np.arange(3)}, {}, " has 4 records in 'x', but 3 labels in 'y'; give one label, or"),
+    "empty": ({"x": ZEROS[:0]}, {}, "has no records: 'x' is empty"),
+    "no axis": ({"x": np.float32(3)}, {}, "'x' has the shape (), but records need an axis along which they lie; name"),
+    "labels of labels": ({"x": ZEROS, "y": ZEROS}, {}, "'y' has the shape (4, 2, 3), but labels need the shape (N,)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_arrays_is_named(tmp_path: Path, fault: str, zarr_format: int) -> None:
+    arrays, names, message = FAULTS[fault]
+    path = write_group(tmp_path / "own", arrays, zarr_format)
+    with pytest.raises(UserError, match=re.escape(message)) as refused:
+        open_store(path, backend="zarr", **names)
+    assert str(refused.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("array", "index", "message"),
+    [
+        (np.zeros((9, 4)), (5, 2), "'x' has NaN in record 5, column 2; leave such records out"),
+        (np.zeros((9, 2, 3), "f4"), (8, 1, 2), "'x' has NaN in record 8, index (1, 2); leave"),
+        (np.zeros((9, 1)), (8, 0), "'x' has NaN in record 8, column 0; leave"),
+    ],
+)
+def test_nan_is_named(tmp_path: Path, array: np.ndarray, index: tuple[int, ...], message: str) -> None:
+    array[index] = np.nan
+    source = open_store(write_group(tmp_path / "g", {"x": array}, x={"chunks": (2, *array.shape[1:])}))
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path}/g: {message}")):
+        source.read([0])
+
+
+def test_nan_labels_are_named(tmp_path: Path) -> None:
+    labels = np.array([0.5, 1, np.nan, 2])
+    source = open_store(write_group(tmp_path / "g", {"x": ZEROS, "y": labels}))
+    with pytest.raises(UserError, match="'y' has NaN in record 2; leave such records out"):
+        source.read([0])
+
+
+def test_numbers_beyond_float32_are_named(tmp_path: Path) -> None:
+    source = open_store(write_group(tmp_path / "g", {"x": np.full((4, 1), 1e300)}))
+    with pytest.raises(UserError, match="g: 'x', rows 0 to 3: records have values beyond the range of float32; scale"):
+        source.read([0])
+
+
+@pytest.mark.parametrize(("zarr_format", "chunk"), [(2, "x/1.0"), (3, "x/c/1/0")])
+def test_an_unreadable_chunk_is_named(tmp_path: Path, zarr_format: int, chunk: str) -> None:
+    array = np.random.default_rng(0).random((64, 1 << 13), np.float32)
+    path = write_group(tmp_path / "g", {"x": array}, zarr_format, x={"chunks": (32, 1 << 13)})
+    (path / chunk).write_bytes(b"nonsense" * 10)
+    source = open_store(path)
+    source.read([31])
+    with pytest.raises(UserError, match=r"g: rows 32 to 63 of 'x' cannot be read \(\w+: .*write the array again"):
+        source.read([40])
+
+
+@pytest.mark.parametrize("name", ["file.zarr", "folder.zarr", "garbled.zarr"])
+def test_what_is_no_zarr_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file.zarr").write_text("x")
+    (tmp_path / "folder.zarr").mkdir()
+    (tmp_path / "garbled.zarr").mkdir()
+    (tmp_path / "garbled.zarr" / "zarr.json").write_text("{nonsense")
+    path = tmp_path / name
+    with pytest.raises(
+        UserError, match=f"{path} is no zarr array or group that can be opened.*; import it into a store"
+    ):
+        open_store(path)
+
+
+def test_names_of_arrays_where_there_is_one_array(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "a", data=ZEROS)
+    with pytest.raises(UserError, match="a is an array, not a group with arrays of the names in data: and label:"):
+        open_store(tmp_path / "a", data="x")
+    (tmp_path / "rows.csv").write_text("1,2\n")
+    with pytest.raises(UserError, match="rows.csv is a textfile, whose parts have no names; leave data and label out"):
+        open_store(tmp_path / "rows.csv", backend="textfile", data="x")
