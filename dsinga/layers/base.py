@@ -89,8 +89,9 @@ class Layer(ABC):
     ``makes_labels`` layers give labels of their own; so do input layers. Others pass on those of their sources.
     ``metric_names`` are the names of all metrics that it may report; a job may let its extensions monitor them.
     ``label_shape`` is the shape of one row's label: () for one label, (K,) for several, (T,) for sequences; and
-    ``label_dtype`` is int64 or float32. A layer that makes labels sets them; for other layers the net does, by their
-    sources. A ``label_dtype`` of None means that of the sources' labels.
+    ``label_dtype`` is int64 or float32, and ``label_names`` are the names of the labels 0, 1, ..., if known. A layer
+    that makes labels sets them; for other layers the net does, by their sources. A ``label_dtype`` of None means that
+    of the sources' labels.
 
     Cut by rows (dimension 0), a layer computes any rows of the batch. ``connection`` says how it is cut by features
     (dimension 1); where that is None, it is not, ``gathered_because`` says why, and each worker gathers the features of
@@ -122,6 +123,7 @@ class Layer(ABC):
     metric_names: ClassVar[tuple[str, ...]] = ()
     label_shape: Shape = ()
     label_dtype: Any = None
+    label_names: tuple[str, ...] = ()
     takes_float_labels: bool = False
     takes_one_label: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False

@@ -69,9 +69,9 @@ class RecordInfo:
 
     ``label_shape`` is () for one label a record, (K,) for K labels, (T,) where each step of a sequence has a label;
     whether it is the second or the third depends on the layer that takes the labels. ``label_dtype`` is int64 or
-    float32. ``label_range`` has the smallest and the largest label, where they are integers. ``continues`` says that
-    each row of a batch continues that row of the batch before. ``codes`` is the number of different codes of a text, 0
-    for others.
+    float32. ``label_names`` are the names of the labels 0, 1, ..., if known. ``label_range`` has the smallest and the
+    largest label, where they are integers. ``continues`` says that each row of a batch continues that row of the batch
+    before. ``codes`` is the number of different codes of a text, 0 for others.
     """
 
     shape: Shape
@@ -84,6 +84,7 @@ class RecordInfo:
     continues: bool = False
     codes: int = 0
     label_dtype: Any = np.int64
+    label_names: tuple[str, ...] = ()
 
 
 def single_worker(key: str, array: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -13,6 +14,9 @@ from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import integer_labels
 from dsinga.registry import register
 
+TAG = re.compile(r"O|([BIMELSUW])(?:-(.+))?")
+OPEN, INNER = frozenset("BIM"), frozenset("IMEL")  # roles that a word of the same entity may follow, or may have
+
 
 @register("layer", "kEntityF1")
 class EntityF1(Layer):
@@ -20,9 +24,11 @@ class EntityF1(Layer):
 
     The feature is the tags, (B, T) int64, -1 after the end of a sequence. The first source gives tags (B, T), as kCRF
     does, or scores (B, T, K), of which the highest counts; the second the true tags as its labels (B, T), -1 after the
-    end. Tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 the first word of an entity of type k
-    (B-), 2k + 2 one of its other words (I-). An entity counts as found if its first word, its last word and its type
-    are right. An I- that follows no word of its type begins an entity.
+    end. An entity counts as found if its first word, its last word and its type are right.
+
+    ``label_names`` has the names of the tags, where the records have names; a net sets it by :meth:`name_tags`. They
+    may be of any scheme of :class:`TagScheme`. Without names, tags are numbered as by ``dsinga data import conll``: 0
+    is O, 2k + 1 is B-k and 2k + 2 is I-k, for each type k.
     """
 
     source_count: ClassVar[int | None] = 2
@@ -42,6 +48,19 @@ class EntityF1(Layer):
                 field="srclayers",
             )
         self.shape = shape[:2]
+        self.scheme: TagScheme | None = None
+
+    def name_tags(self, names: Sequence[str]) -> None:
+        """Count tags of these ``names``; raise UserError for a name that is of no scheme."""
+        if not names:
+            return
+        if unknown := next((name for name in names if not TAG.fullmatch(name)), None):
+            raise self.fail(
+                f"counts entities in tags such as O, B-x and I-x, also with E-x and S-x, but the labels of "
+                f"{self.source_name(1)} have the tag {unknown!r}; import the sentences with such tags, or leave this "
+                "layer out and look at the accuracy"
+            )
+        self.scheme = TagScheme.of(names)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         gold, predicted = integer_labels(self, sources[1]), ctx.ops.to_numpy(sources[0])
@@ -51,7 +70,45 @@ class EntityF1(Layer):
             )
         tags = predicted.argmax(axis=2) if predicted.ndim == 3 else predicted
         tags = np.where(gold >= 0, tags, -1).astype(np.int64)
-        return Output(tags, metrics=entity_metrics(tags, gold))
+        return Output(tags, metrics=entity_metrics(tags, gold, self.scheme))
+
+
+class TagScheme(NamedTuple):
+    """What each tag says: the type of the entity, and whether its word may be followed by, or follow, another of it.
+
+    The letter before the hyphen is the role of the word: B begins an entity, I (or M) is in one, E (or L) ends one, S
+    (or U, W) is one by itself. A word goes on with an entity if its tag is I or E and that of the word before is B or I
+    of the same type; any other word that is not O begins one. This is the rule of CoNLL's evaluation, by which IOB1,
+    IOB2, IOE1, IOE2, BIOES, BILOU and BMES are all counted.
+
+    Each array has an entry for each tag, and one more at the end, which is that of the tag -1.
+    """
+
+    kinds: Array
+    is_open: Array
+    is_inner: Array
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> TagScheme:
+        """Return the scheme of tags with these names, in the order of their codes."""
+        matches = [TAG.fullmatch(name) for name in names]
+        roles = [match[1] if match else None for match in matches]
+        types = [match[2] or "" if match and match[1] else None for match in matches]
+        codes = {kind: code for code, kind in enumerate(dict.fromkeys(types)) if kind is not None}
+        return cls(
+            np.array([*(codes.get(kind, -1) if kind is not None else -1 for kind in types), -1]),
+            np.array([*(role in OPEN for role in roles), False]),
+            np.array([*(role in INNER for role in roles), False]),
+        )
+
+    @classmethod
+    def numbered(cls, count: int) -> TagScheme:
+        """Return the scheme of ``count`` tags that are numbered O, B-0, I-0, B-1, I-1, ..."""
+        return cls.of(["O" if code == 0 else f"{'IB'[code % 2]}-{(code - 1) // 2}" for code in range(count)])
+
+    def known(self, tags: Array) -> Array:
+        """Return ``tags`` with -1 in place of those that have no name."""
+        return np.where(tags < len(self.kinds) - 1, tags, -1)
 
 
 class Entities(NamedTuple):
@@ -61,26 +118,23 @@ class Entities(NamedTuple):
     ends: Array
 
 
-def entity_metrics(tags: Array, gold: Array) -> dict[str, tuple[float, float]]:
+def entity_metrics(tags: Array, gold: Array, scheme: TagScheme | None = None) -> dict[str, tuple[float, float]]:
     """Return precision, recall and F1 of the entities of ``tags``, as (sum, count), which add up over a batch."""
-    predicted, true = entities(tags), entities(gold)
-    same = predicted.begins & true.begins & (predicted.ends == true.ends) & (kinds(tags) == kinds(gold))
+    scheme = scheme or TagScheme.numbered(1 + max(tags.max(initial=0), gold.max(initial=0)))
+    tags, gold = scheme.known(tags), scheme.known(gold)
+    predicted, true = entities(tags, scheme), entities(gold, scheme)
+    same = predicted.begins & true.begins & (predicted.ends == true.ends) & (scheme.kinds[tags] == scheme.kinds[gold])
     hits, predictions, entity_count = (int(mask.sum()) for mask in (same, predicted.begins, true.begins))
     precision, recall = (hits, predictions), (hits, entity_count)
     return {"precision": precision, "recall": recall, "f1": (2 * hits, predictions + entity_count)}
 
 
-def kinds(tags: Array) -> Array:
-    """Return the entity type of each tag, -1 for tags of no entity."""
-    return np.where(tags > 0, (tags - 1) // 2, -1)
-
-
-def entities(tags: Array) -> Entities:
+def entities(tags: Array, scheme: TagScheme) -> Entities:
     """Find the entities in tags (B, T), numbered as for :class:`EntityF1`."""
-    inner, steps = (tags > 0) & (tags % 2 == 0), tags.shape[1]
+    kinds, steps = scheme.kinds[tags], tags.shape[1]
     goes_on = np.zeros(tags.shape, bool)
-    goes_on[:, 1:] = inner[:, 1:] & (kinds(tags)[:, 1:] == kinds(tags)[:, :-1])
+    goes_on[:, 1:] = scheme.is_inner[tags][:, 1:] & scheme.is_open[tags][:, :-1] & (kinds[:, 1:] == kinds[:, :-1])
     stops = np.where(goes_on, steps, np.arange(steps))  # the next stop from a step on is its minimum from there
     following = np.full((len(tags), steps + 1), steps)
     following[:, :steps] = np.minimum.accumulate(stops[:, ::-1], axis=1)[:, ::-1]
-    return Entities((tags > 0) & ~goes_on, following[:, 1:])
+    return Entities((kinds >= 0) & ~goes_on, following[:, 1:])

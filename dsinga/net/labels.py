@@ -9,6 +9,7 @@ import numpy as np
 from dsinga.layers.base import Layer, Shape
 from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.context import RecordInfo
+from dsinga.layers.entity import EntityF1
 from dsinga.layers.label import check_one_label, class_labels, float_labels_fault
 
 
@@ -26,29 +27,33 @@ def labels_shape(layer: Layer) -> Shape:
 
 
 def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | None) -> None:
-    """Set ``label_shape`` and ``label_dtype`` of a layer to those of its records, or its first source that has labels.
+    """Set shape, dtype and names of the labels of a layer: those of its records or its first source that has labels.
 
-    A layer that makes labels keeps its own shape, and its own dtype unless that is None. ``info`` describes the records
-    of an input layer.
+    A layer that makes labels keeps its own shape, and its own dtype unless that is None; it has the names of labels
+    that it takes. ``info`` describes the records of an input layer.
     """
     if layer.is_input:
         if info and info.has_labels and makes_labels(layer):
             layer.label_shape = layer.label_shape or tuple(info.label_shape)
             layer.label_dtype = np.dtype(layer.label_dtype or info.label_dtype)
+            layer.label_names = layer.label_names or tuple(info.label_names)
         return
     source = next((source for source in sources if source.label_dtype is not None), None)
     if makes_labels(layer):
         inherited = np.dtype(np.int64) if source is None else source.label_dtype
         layer.label_dtype = inherited if layer.label_dtype is None else np.dtype(layer.label_dtype)
+        if layer.label_source is not None:
+            layer.label_names = layer.label_names or sources[layer.label_source].label_names
     elif source is not None:
         layer.label_shape, layer.label_dtype = source.label_shape, source.label_dtype
+        layer.label_names = source.label_names
 
 
 def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, RecordInfo]) -> None:
     """Raise UserError where a layer gets labels of a kind that it does not take.
 
     These are float labels where it takes classes, several labels a row where it takes one, and, of layers that take
-    labels directly from a store, labels beyond its classes.
+    labels directly from a store, labels beyond its classes. kEntityF1 learns the names of its tags.
     """
     if layer.label_source is None:
         return
@@ -58,6 +63,8 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
         raise float_labels_fault(layer)
     if layer.takes_one_label:
         check_one_label(layer, labels_shape(source))
+    if isinstance(layer, EntityF1):
+        layer.name_tags(source.label_names)
     classes = getattr(layer, "classes", None)
     info = records.get(layer.conf.srclayers[layer.label_source])
     if classes is not None and info and info.label_range:

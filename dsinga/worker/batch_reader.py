@@ -157,8 +157,14 @@ def _open_text(layer: LayerConf, roots: Sequence[str], job: Job) -> tuple[Window
 
 def _info(store: RecordSource, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
     facts = (store.has_labels, store.label_range(), mean, std, store.label_shape)
-    label_dtype = store.label_dtype or np.int64
-    return RecordInfo(store.shape, batchsize, *facts, codes=len(store.vocabulary), label_dtype=label_dtype)
+    return RecordInfo(
+        store.shape,
+        batchsize,
+        *facts,
+        codes=len(store.vocabulary),
+        label_dtype=store.label_dtype or np.int64,
+        label_names=store.classes,
+    )
 
 
 def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: int, number: int) -> None:
