@@ -137,6 +137,13 @@ class LayerWriter:
     def _make(self, conf: LayerConf, sources: Sequence[Feature]) -> Layer | None:
         """Return the engine's layer, None where its shape cannot be known yet; raise UserError for wrong shapes."""
         cls = layer_class(conf)
+        labels = cls.label_source
+        if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
+            shape = row_shape(sources[0])
+            sources = [*sources]
+            sources[labels] = sources[labels]._replace(shape=None if shape is None else shape[:-1], flat=False)
+        elif labels is not None:
+            return None
         if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
             return None
         for source in sources:
@@ -145,6 +152,8 @@ class LayerWriter:
                     f"takes {source.layer!r} flattened, but no layer only reshapes here: put nn.Dense between, or "
                     "leave nn.Flatten out"
                 )
+        if conf.slice_conf is not None and conf.slice_conf.slice_dim == 0:
+            return None  # how many rows a batch has is not known here
         shapes = [(1, *(source.shape or ())) for source in sources]
         try:
             return make_sequence_layer(cls, conf, shapes, None, {})

@@ -1,0 +1,266 @@
+"""Layers in the words of Keras: what each writes into a job, and that every type of the engine can be written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, LayerType
+from dsinga.job.message import readable, set_fields
+from dsinga.layers.activation import ElementwiseFunction
+from dsinga.registry import register
+from tests.support.layer_cases import CASES
+
+IMAGES, ROWS, STEPS = (3, 9, 8), (12,), (6, 5)
+
+
+@register("layer", "Halved")
+class Halved(ElementwiseFunction):
+    """A user's layer."""
+
+    def forward(self, x, ops):
+        return x / 2
+
+    def backward(self, y, dy, ops):
+        return dy / 2
+
+
+def written(*layers: Any, shape: tuple[int, ...]) -> list[LayerConf]:
+    """Return the layers above the input of a chain."""
+    model = nn.Sequential([nn.Input(shape), *layers])
+    return [conf for conf in model.job().neuralnet.layer if conf.name != "data"]
+
+
+def fields(conf: LayerConf) -> dict[str, Any]:
+    """Return the settings of a layer as a job file has them, without its name and sources."""
+    named = {name: value for name, value in set_fields(conf).items() if name not in ("name", "srclayers")}
+    return {
+        name: {key: readable(inner) for key, inner in set_fields(value).items()}
+        if hasattr(value, "replace") and not isinstance(value, str)
+        else readable(value)
+        for name, value in named.items()
+        if name != "param"
+    }
+
+
+CHAINS = {
+    "dense": (nn.Dense(4), ROWS, {"type": "kInnerProduct", "innerproduct_conf": {"num_output": 4}}),
+    "dense, per step": (
+        nn.Dense(4),
+        STEPS,
+        {"type": "kInnerProduct", "innerproduct_conf": {"num_output": 4}, "per_step": True},
+    ),
+    "conv": (nn.Conv2D(4, 3), IMAGES, {"type": "kConvolution", "convolution_conf": {"num_filters": 4, "kernel": 3}}),
+    "conv, same": (
+        nn.Conv2D(4, (5, 3), strides=2, padding="same"),
+        IMAGES,
+        {
+            "type": "kConvolution",
+            "convolution_conf": {
+                "num_filters": 4,
+                "kernel_y": 5,
+                "kernel_x": 3,
+                "stride": 2,
+                "pad_y": 2,
+                "pad_x": 1,
+            },
+        },
+    ),
+    "pool": (nn.MaxPooling2D(), IMAGES, {"type": "kPooling", "pooling_conf": {"kernel": 2}}),
+    "average": (
+        nn.AveragePooling2D(3, 1, padding="same"),
+        IMAGES,
+        {"type": "kPooling", "pooling_conf": {"pool": "AVG", "kernel": 3, "stride": 1, "pad": 1}},
+    ),
+    "global": (
+        nn.GlobalAveragePooling2D(),
+        IMAGES,
+        {"type": "kPooling", "pooling_conf": {"pool": "AVG", "global_pooling": True}},
+    ),
+    "over steps": (
+        nn.GlobalMaxPooling1D(),
+        STEPS,
+        {"type": "kPooling", "pooling_conf": {"kernel_y": 6, "kernel_x": 1, "stride_y": 1, "stride_x": 1}},
+    ),
+    "lrn": (
+        nn.LocalResponseNormalization(3, 5e-5),
+        IMAGES,
+        {"type": "kLRN", "lrn_conf": {"local_size": 3, "alpha": 5e-5}},
+    ),
+    "batch norm": (nn.BatchNormalization(0.99), IMAGES, {"type": "kBM", "bm_conf": {"momentum": 0.01}}),
+    "layer norm": (nn.LayerNormalization(), STEPS, {"type": "kLayerNorm", "layernorm_conf": {"first_axis": 2}}),
+    "layer norm, rows": (nn.LayerNormalization((1, 2)), STEPS, {"type": "kLayerNorm"}),
+    "dropout": (nn.Dropout(0.2), ROWS, {"type": "kDropout", "dropout_conf": {"dropout_ratio": 0.2}}),
+    "channels": (nn.SpatialDropout2D(0.5), IMAGES, {"type": "kDropout", "dropout_conf": {"unit": "kChannel"}}),
+    "relu": (nn.ReLU(0.1), ROWS, {"type": "kReLU", "relu_conf": {"negative_slope": 0.1}}),
+    "tanh": (nn.Activation("tanh"), ROWS, {"type": "kActivation", "activation_conf": {"type": "TANH"}}),
+    "softmax, per step": (nn.Softmax(), STEPS, {"type": "kSoftmax", "per_step": True}),
+    "gru": (nn.GRU(7), STEPS, {"type": "kGRU", "gru_conf": {"dim_hidden": 7}}),
+    "both ways": (
+        nn.Bidirectional(nn.LSTM(7, carry=False)),
+        STEPS,
+        {"type": "kLSTM", "lstm_conf": {"dim_hidden": 7, "bidirectional": True, "carry": False}},
+    ),
+    "rnn": (
+        nn.SimpleRNN(7, use_bias=False),
+        STEPS,
+        {"type": "kRNN", "rnn_conf": {"dim_hidden": 7, "bias_term": False}},
+    ),
+    "embedding": (
+        nn.Embedding(50, 8),
+        (6,),
+        {"type": "kEmbedding", "embedding_conf": {"vocab_size": 50, "feature_dim": 8}},
+    ),
+    "one hot": (nn.OneHot(50), (6,), {"type": "kOneHot", "onehot_conf": {"vocab_size": 50}}),
+    "crop": (
+        nn.RandomCrop(8, 8, pad=1),
+        IMAGES,
+        {"type": "kImagePreprocess", "rgbimage_conf": {"cropsize": 8, "pad": 1}},
+    ),
+    "flip": (nn.RandomFlip(), IMAGES, {"type": "kImagePreprocess", "rgbimage_conf": {"mirror": True}}),
+    "per step": (
+        nn.TimeDistributed(nn.LayerNormalization()),
+        (4, 3, 5),
+        {"type": "kLayerNorm", "per_step": True, "layernorm_conf": {"first_axis": 2}},
+    ),
+    "where": (
+        nn.Dense(4, partition_dim=1, location=0, exclude=["kTest"]),
+        ROWS,
+        {
+            "type": "kInnerProduct",
+            "innerproduct_conf": {"num_output": 4},
+            "partition_dim": 1,
+            "location": 0,
+            "exclude": ["kTest"],
+        },
+    ),
+    "any": (nn.Layer("kLRN", lrn_conf={"local_size": 3}), IMAGES, {"type": "kLRN", "lrn_conf": {"local_size": 3}}),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_layer_is_written_as_in_a_job_file(name):
+    layer, shape, expected = CHAINS[name]
+    (conf,) = written(layer, shape=shape)
+    assert fields(conf) == expected
+
+
+def test_an_activation_is_a_layer_of_its_own():
+    assert [(conf.name, conf.type.name) for conf in written(nn.Dense(4, "tanh", name="fc"), shape=ROWS)] == [
+        ("fc", "kInnerProduct"),
+        ("fc_tanh", "kActivation"),
+    ]
+    assert len(written(nn.Dense(4, "linear"), shape=ROWS)) == 1
+
+
+def test_params_have_initialisers_scales_and_names():
+    (conf,) = written(
+        nn.Dense(4, kernel_initializer=nn.RandomNormal(stddev=0.1), lr_scale=(1, 2), wd_scale=(250, 0)), shape=ROWS
+    )
+    assert [readable(set_fields(param).get("init") and param.init.type) for param in conf.param] == ["kGaussian", None]
+    assert [(param.lr_scale, param.wd_scale) for param in conf.param] == [(1, 250), (2, 0)]
+    (conf,) = written(nn.Dense(4, param=[nn.Param("w", "ones", lr_scale=3), {"name": "b"}], lr_scale=2), shape=ROWS)
+    assert [(param.name, param.lr_scale) for param in conf.param] == [("w", 2), ("b", 2)]
+    assert conf.param[0].init.value == 1
+
+
+@pytest.mark.parametrize("name", [kind.name for kind in LayerType])
+def test_every_type_of_layer_can_be_written(name):
+    cases = [case for case in CASES if case.kind == name]
+    if name == "kUserLayer":
+        (conf,) = written(nn.Layer("Halved", name="h"), shape=ROWS)
+        assert conf == LayerConf(name="h", type="kUserLayer", user_type="Halved", srclayers=["data"])
+        return
+    if name in ("kRBMVis", "kRBMHid"):
+        types = [conf.type.name for conf in written(nn.RBM(4), shape=ROWS)]
+        assert types == ["kRBMVis", "kRBMHid"]
+        return
+    assert cases, f"no case for {name}"
+    for case in cases:
+        sources = [nn.Input(tuple(shape[1:]), name=f"source{number}") for number, shape in enumerate(case.shapes)]
+        symbol = nn.Layer(name, name="layer", **case.conf)(*sources)
+        model = nn.Model(sources or [nn.Input((3,))], symbol)
+        (conf,) = (conf for conf in model.job().neuralnet.layer if conf.name == "layer")
+        expected = LayerConf(
+            name="layer", type=name, srclayers=[f"source{k}" for k in range(len(sources))], **case.conf
+        )
+        assert conf == expected
+
+
+def test_layers_with_several_sources_and_parts():
+    x = nn.Input((8, 6), name="images")
+    left, right = nn.Slice(2, axis=1, name="halves")(x)
+    assert left.shape == right.shape == (None, 4, 6)
+    joined = nn.Concatenate(axis=1)([right, left])
+    both = nn.Add()([joined, nn.Multiply()([x, x])])
+    model = nn.Model(x, both)
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(5, 8, 6)).astype(np.float32)
+    found = model.predict(images)
+    np.testing.assert_allclose(found, np.concatenate([images[:, 4:], images[:, :4]], axis=1) + images**2, rtol=1e-6)
+
+
+def test_a_layer_that_is_called_twice_shares_its_params():
+    x, y = nn.Input(ROWS, name="x"), nn.Input(ROWS, name="y")
+    shared = nn.Dense(4, name="shared")
+    model = nn.Model([x, y], nn.Add()([shared(x), shared(y)]))
+    assert list(model.params) == ["shared_weight", "shared_bias"]
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 5, 12)).astype(np.float32)
+    weight = model.params["shared_weight"]
+    np.testing.assert_allclose(model.predict([a, b]), (a + b) @ weight.T, rtol=1e-4, atol=1e-5)
+
+
+FAULTS = {
+    "unit": (lambda: nn.Dense(unit=3), "Dense has no argument 'unit'; did you mean 'units'?"),
+    "missing": (lambda: nn.Dense(), "Dense: missing a required argument: 'units'"),
+    "regulariser": (
+        lambda: nn.Dense(3, kernel_regularizer="l2"),
+        "give the optimizer weight_decay, and the layer wd_scale",
+    ),
+    "data_format": (lambda: nn.Conv2D(3, 3, data_format="channels_last"), "images are channels first here"),
+    "sequences": (lambda: nn.GRU(3, return_sequences=False), "GRU gives all steps here"),
+    "activation": (
+        lambda: written(nn.Dense(3, "rleu"), shape=ROWS),
+        "there is no activation 'rleu'; did you mean 'relu'?",
+    ),
+    "initialiser": (
+        lambda: written(nn.Dense(3, kernel_initializer="he_norml"), shape=ROWS),
+        "layer 'dense', param 'weight': there is no initialiser 'he_norml'; did you mean 'he_normal'?",
+    ),
+    "kernel": (lambda: written(nn.Conv2D(3, 5), shape=(28, 28, 1)), "layer 'conv2d': a kernel of 5 x 5 is larger"),
+    "channels last": (lambda: written(nn.Conv2D(3, 5), shape=(28, 28, 1)), "if the channels are last, use x = np.move"),
+    "no image": (lambda: written(nn.Conv2D(3, 5, name="c"), shape=ROWS), "layer 'c': takes images"),
+    "even": (lambda: written(nn.Conv2D(3, 4, padding="same"), shape=IMAGES), 'padding="same" needs an odd window'),
+    "padding": (lambda: written(nn.MaxPooling2D(2, padding="vaild"), shape=IMAGES), "not 'vaild'"),
+    "flat": (lambda: written(nn.Flatten(), nn.BatchNormalization(), shape=IMAGES), "put nn.Dense between"),
+    "steps": (lambda: written(nn.BatchNormalization(), shape=STEPS), "use nn.LayerNormalization"),
+    "axis": (lambda: written(nn.LayerNormalization(1), shape=STEPS), "normalises the last axes"),
+    "names": (lambda: written(nn.ReLU(name="a"), nn.ReLU(name="a"), shape=ROWS), "two layers are called 'a'"),
+    "scales": (lambda: written(nn.Dense(2, lr_scale=(1, 2, 3)), shape=ROWS), "lr_scale has 3 numbers"),
+    "params": (lambda: written(nn.Dense(2, param=[{}, {}, {}]), shape=ROWS), "has the params weight, bias, but 3"),
+    "type": (lambda: nn.Layer("kLNR"), "there is no layer type 'kLNR'; did you mean 'kLRN'?"),
+    "field": (lambda: nn.Layer("kLRN", lrn_cnf={}), "has no argument 'lrn_cnf'; did you mean 'lrn_conf'?"),
+    "rescaling": (
+        lambda: written(nn.Dense(3), nn.Rescaling(2.0), shape=ROWS),
+        "directly after nn.Input, not after 'dense'",
+    ),
+    "called": (lambda: nn.Dense(3)(np.zeros(3)), "Dense is called on ndarray"),
+    "bidirectional": (lambda: nn.Bidirectional(nn.Dense(3)), "takes nn.GRU, nn.LSTM or nn.SimpleRNN"),
+    "add": (
+        lambda: nn.Add()([nn.Input(3, name="a"), nn.Input(4, name="b")]),
+        "layer 'add': 'a' gives 1 x 3, 'b' 1 x 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_sentence_that_names_the_layer(name):
+    make, message = FAULTS[name]
+    with pytest.raises(UserError) as caught:
+        make()
+    assert message in str(caught.value)
