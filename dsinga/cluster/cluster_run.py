@@ -65,9 +65,10 @@ class ClusterRun:
             self._servers.link()
         for group in range(1, shape.groups) if warms_up else ():
             self._servers.call(group, "leave", group)
+        config = self._shared_config()
         self._actors = [
             self._submit(
-                WorkerActor, group, p, "worker", self.config, self._servers.actors(group),
+                WorkerActor, group, p, "worker", config, self._servers.actors(group),
                 Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
                 actor=True,
             )
@@ -161,6 +162,14 @@ class ClusterRun:
             tokens = [token for group in self._tokens for token in group if token]
             self._client.cancel([*tokens, *self._actors, *self._servers.futures], force=True)
         self._tokens, self._actors = [], []
+
+    def _shared_config(self) -> Any:
+        """Return the configuration as an argument of tasks: sent once to each process if it has arrays to read."""
+        if all(store.from_files for reader in self.config.readers.values() for store in reader.stores.values()):
+            return self.config
+        addresses = sorted({address for group in self._placement.partitions for address in group})
+        (config,) = self._client.scatter([self.config], workers=addresses, broadcast=True, hash=False)
+        return config
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
         """Wait for the last updates of worker groups that stand still, then let them pull the values anew.

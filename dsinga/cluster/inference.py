@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from distributed import Client, Future, get_worker
+from distributed import Client, Future, get_client, get_worker
 
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.cluster.supervision import gather
-from dsinga.data import write_csv, write_store
+from dsinga.data import connect_sources, write_csv, write_store
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Context, Records, Rows
@@ -172,6 +172,7 @@ def _forward_range(
 ) -> tuple[dict[str, Records], Metrics]:
     """Task: one forward pass over the records ``start`` to ``stop`` - 1."""
     ops, values = shared.thread_kernels()
+    connect_sources(shared.reader.stores.values(), get_client)
     records = shared.reader.read_range(start, stop)
     rows = min(stop, len(shared.reader)) - start
     ctx = Context(ops, shared.net.phase, Rows(0, rows, rows), shared.seed)

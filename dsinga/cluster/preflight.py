@@ -49,7 +49,8 @@ def check_user_code(
 
 def check_stores(client: Client, addresses: Iterable[str], readers: Iterable[BatchReader]) -> None:
     """Raise UserError unless every Dask worker can open the readers' stores, by their path or URL."""
-    for store in {store.location: store for reader in readers for store in reader.stores.values()}.values():
+    stores = (store for reader in readers for store in reader.stores.values() if store.from_files)
+    for store in {store.location: store for store in stores}.values():
         for address, trouble in _load_troubles(client, addresses, dumps(store)):
             raise UserError(
                 f"the Dask worker {address} cannot read {store.location}: {trouble}; put the records where every "

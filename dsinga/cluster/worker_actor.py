@@ -7,9 +7,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from distributed import get_worker
+from distributed import get_client, get_worker
 
 from dsinga.cluster.dask_workers import process
+from dsinga.data import connect_sources
 from dsinga.errors import RunError, UserError
 from dsinga.transport.actor import ActorEndpoint
 from dsinga.transport.endpoints import Endpoint, close_endpoints
@@ -33,6 +34,8 @@ class WorkerActor(ActorEndpoint):
         self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
     ):
         check_address(key.address)
+        for reader in config.readers.values():
+            connect_sources(reader.stores.values(), get_client)
         with _creating:
             _check_free_thread(key)
             worker = WORKERS[key] = GroupWorker(key, config, servers, processor, step)

@@ -8,7 +8,7 @@ from dsinga.data.mean_file import read_mean
 from dsinga.data.open_records import open_records
 from dsinga.data.paths import resolve
 from dsinga.data.prefetch import Prefetch
-from dsinga.data.record_source import Column, RecordSource
+from dsinga.data.record_source import Column, RecordSource, connect_sources
 from dsinga.data.sampler import Sampler
 from dsinga.data.store import RecordStore
 from dsinga.data.store_info import describe
@@ -32,6 +32,7 @@ __all__ = [
     "StoreContents",
     "Windows",
     "ZarrSource",
+    "connect_sources",
     "describe",
     "import_records",
     "open_records",

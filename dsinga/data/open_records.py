@@ -1,4 +1,4 @@
-"""Opening records from whatever a person has: a path, a URL, a source of records."""
+"""Opening records from whatever a person has: a path or URL, arrays, data frames, a source of records."""
 
 from __future__ import annotations
 
@@ -6,22 +6,75 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.data.array_source import array_source, is_dask_array
 from dsinga.data.auto_import import open_store
 from dsinga.data.record_source import RecordSource
 from dsinga.errors import UserError
 
 
 def open_records(
-    source: Any, roots: Sequence[str] = (), data: str | None = None, label: str | None = None
+    source: Any,
+    *,
+    data: str | None = None,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    dim: str | None = None,
+    classes: Sequence[str] | None = None,
+    roots: Sequence[str] = (),
 ) -> RecordSource:
-    """Return the source of records for ``source``: a path or URL of a store, or a source of records as it is.
+    """Return the source of records that ``source`` is or has.
 
-    A relative path is looked up in the working directory, then under ``roots``. ``data`` and ``label`` name the arrays
-    of a zarr group, as :func:`dsinga.data.open_store` takes them. Raises UserError if ``source`` is of another type, or
-    cannot be read.
+    Nothing is copied to disk. Numbers are converted as :func:`dsinga.data.write_store` converts them, and training
+    gives the same bits as from a store with the same records; docs/arrays.md says which chunks are too large for that.
+
+    Args:
+        source: one of
+
+            - the path or URL of a store; a relative path is looked up in the working directory, then under ``roots``;
+            - an array of records: numpy, dask, an xarray DataArray, or what numpy converts;
+            - a pair (x, y) of such an array, or a data frame, and labels;
+            - an xarray Dataset, or a data frame of pandas or Dask;
+            - a source of records, which is returned as it is.
+        data: the array of a zarr group, or the variable of a Dataset, that has the records; by default guessed from the
+            names.
+        label: the array of a zarr group, the variable of a Dataset, or the column of a data frame, that has the labels;
+            "" for none. By default guessed; none in a data frame.
+        columns: the feature columns of a data frame; by default all but ``label``.
+        dim: the dimension of xarray objects along which samples are counted; by default the first.
+        classes: the names of the labels 0, 1, ...; labels that are strings are coded by their place among these.
+        roots: folders where a relative path is looked up.
+
+    Raises:
+        UserError: ``source`` is of another type, cannot be read, or does not have numbers of the right shape.
     """
     if isinstance(source, RecordSource):
         return source
     if isinstance(source, (str, os.PathLike)):
         return open_store(source, roots=roots, data=data, label=label)
-    raise UserError(f"records cannot be read from a {type(source).__name__}; give the path or URL of a store")
+    x, y = _pair(source)
+    from dsinga.data.dataframe_source import frame_labels, frame_source, is_frame
+    from dsinga.data.xarray_source import data_array_source, dataset_source, is_data_array, is_dataset
+
+    if is_dataset(x) and y is None:
+        return dataset_source(x, data, label, dim, classes)
+    if is_frame(x):
+        return frame_source(x, y, label=label or None, columns=columns, classes=classes)
+    if is_frame(y):
+        y, classes = frame_labels(y, classes)
+    if is_data_array(x):
+        return data_array_source(x, y, dim, classes)
+    if is_dask_array(x) or hasattr(x, "__array__") or isinstance(x, list):
+        return array_source(x, y, classes=classes)
+    raise UserError(
+        f"records cannot be read from a {type(source).__name__}; give an array, a pair (x, y), a data frame, or the "
+        "path or URL of a store"
+    )
+
+
+def _pair(source: Any) -> tuple[Any, Any]:
+    """Return x and y of a pair, or the source and None."""
+    if not isinstance(source, tuple):
+        return source, None
+    if len(source) != 2:
+        raise UserError(f"a tuple of records has 2 parts, x and y, not {len(source)}")
+    return source

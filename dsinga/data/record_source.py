@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,9 @@ class Column(ABC):
             None makes a new one.
     """
 
+    # Whether rows are read from files or URLs, which every process that reads must be able to reach.
+    from_files: ClassVar[bool] = True
+
     def __init__(
         self, name: str, length: int, shape: tuple[int, ...], dtype: Any, block: int, key: Hashable | None = None
     ):
@@ -46,6 +49,9 @@ class Column(ABC):
         The array is kept in the cache and made read-only. Called from several threads. Raises UserError if the rows
         cannot be read.
         """
+
+    def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
+        """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
 
     def place(self, index: Sequence[int]) -> str:
         """Return where in a row a number is, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar row."""
@@ -122,6 +128,20 @@ class RecordSource:
         self.classes, self.vocabulary, self.digest = tuple(classes), tuple(vocabulary), digest
         self._data, self._labels = data, labels
         _cache.reserve(self, data.block_bytes)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        _cache.reserve(self, self._data.block_bytes)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of data and, if records have labels, of these."""
+        return (self._data,) if self._labels is None else (self._data, self._labels)
+
+    @property
+    def from_files(self) -> bool:
+        """Whether a process must reach files or URLs to read records."""
+        return any(column.from_files for column in self.columns)
 
     @property
     def record_bytes(self) -> int:
@@ -248,3 +268,10 @@ class RecordSource:
             f"{self.location}: {column.name!r} has {value} in record {start + row}{place}; leave such records out, or "
             "put a number in its place"
         )
+
+
+def connect_sources(sources: Iterable[Any], client: Callable[[], Any]) -> None:
+    """Prepare to read ``sources`` in the process of a Dask worker; see :meth:`Column.connect`."""
+    for source in sources:
+        for column in getattr(source, "columns", ()):  # windows of a text have none
+            column.connect(client)

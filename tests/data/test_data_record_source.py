@@ -112,5 +112,5 @@ def test_the_cache_holds_the_large_blocks_of_a_source_in_use() -> None:
 def test_open_records_takes_sources_and_names_what_it_cannot_read() -> None:
     source = RecordSource("x", ArrayColumn(np.zeros((3, 2), np.uint8), 8))
     assert open_records(source) is source
-    with pytest.raises(UserError, match="records cannot be read from a object; give the path"):
+    with pytest.raises(UserError, match="records cannot be read from a object; give an array"):
         open_records(object())

@@ -75,7 +75,7 @@ def test_an_older_input_layer_keeps_its_batch_size(stores: Path) -> None:
         ({"tets": 1}, "data are given for 'tets', which is no phase and no input layer in phase kTrain; did you mean"),
         ({"val": 1}, "there are data for phase kVal, but the net has no input layer in it; add kVal to the include"),
         ({"train": {"dta": 1}}, "there are data for 'dta', which is no input layer in phase kTrain; did you mean 'dat"),
-        ({"train": 3}, "records cannot be read from a int"),
+        ({"train": 3}, "records cannot be read from a int; give an array"),
     ],
 )
 def test_data_that_no_layer_reads_are_refused(job: Job, data: object, expected: str) -> None:

@@ -1,0 +1,200 @@
+"""Columns of records that are dask arrays: each process computes the blocks that it reads, in the thread that reads.
+
+The one file of this folder that knows Dask.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import dask
+import numpy as np
+from dask.core import flatten, get
+
+from dsinga.data.array_column import check_block, title
+from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
+from dsinga.data.record_source import Column
+from dsinga.data.store_format import SMALL_BYTES, block_rows
+from dsinga.data.zarr_column import MAX_BLOCK_BYTES
+from dsinga.errors import UserError
+
+
+class DaskColumn(Column):
+    """Records, or labels, that are a dask array (length, *shape), computed chunk by chunk when they are read.
+
+    The graph of the array is optimised once. To load a block, the part of the graph that its chunks need runs in the
+    calling thread, task after task, without a scheduler: so a worker that reads waits for no thread of the cluster.
+    Chunks that a cluster keeps (of a persisted array) are fetched from the Dask workers that have them.
+
+    A pickle contains the graph. Where this has keys of chunks that a cluster keeps, the process that loads it must call
+    :meth:`connect` before it reads.
+
+    Args:
+        array: the dask array, with chunks along the first axis only.
+        name: the name by which messages call the array.
+        labels: whether the array has labels, in their dtypes, rather than records.
+        titles: the names of the columns of a table (length, columns), for messages.
+
+    Raises:
+        UserError: chunks have unknown sizes or cut records, or the dtype is not one of numbers.
+    """
+
+    from_files = False
+
+    def __init__(self, array: Any, name: str, labels: bool = False, titles: Sequence[str] = ()):
+        check_chunks(array, name)
+        self.labels, self.titles = labels, tuple(titles)
+        dtype = (label_dtype if labels else record_dtype)(array.dtype)
+        row_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * dtype.itemsize
+        sizes = array.chunks[0] or (0,)
+        block = block_rows(array.shape[0], row_bytes, max(sizes))
+        super().__init__(name, array.shape[0], array.shape[1:], dtype, block)
+        check_block(
+            self, f"chunk it finer: {name}.rechunk({{0: {max(1, MAX_BLOCK_BYTES // 16 // max(row_bytes, 1))}}})"
+        )
+        self._futures = {future.key: future for future in _finished_futures(array, name)}
+        (optimised,) = dask.optimize(array)
+        self._graph: Mapping[Any, Any] = dict(optimised.__dask_graph__())
+        self._keys: list[Hashable] = list(flatten(optimised.__dask_keys__()))
+        self._ends = np.cumsum(sizes)
+        # A chunk that several blocks share is computed once, if the whole array is small; else by each block.
+        aligned = set(range(block, array.shape[0], block)) <= set(self._ends.tolist())
+        self._chunks = ChunkCache(SMALL_BYTES) if not aligned and array.shape[0] * row_bytes <= SMALL_BYTES else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A future belongs to the client of one process.
+        chunks = ChunkCache(SMALL_BYTES) if self._chunks else None
+        return {**vars(self), "_futures": dict.fromkeys(self._futures), "_chunks": chunks}
+
+    def connect(self, client: Callable[[], Any]) -> None:
+        """Take chunks that a cluster keeps through the Dask client that ``client`` returns; it is called if needed."""
+        if missing := [key for key, future in self._futures.items() if future is None]:
+            import distributed
+
+            here, future = client(), cast(Any, distributed.Future)  # its type of ``state`` is not what it takes
+            self._futures |= {key: future(key, here, state="memory") for key in missing}
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Compute the rows ``start`` to ``stop``."""
+        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
+        chunks = self._compute(range(first, last + 1))
+        offset = int(self._ends[first]) - len(chunks[0])
+        rows = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+        rows = rows[start - offset : stop - offset]
+        if rows.dtype.kind in "bu" and np.can_cast(rows.dtype, self.dtype):
+            return rows
+        return (as_labels if self.labels else as_records)(rows)
+
+    def place(self, index: Sequence[int]) -> str:
+        """Return the name of the table's column that ``index`` belongs to, or the position."""
+        return title(self.titles, index) or super().place(index)
+
+    def _compute(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        """Return the chunks with these numbers."""
+        if self._chunks is None:
+            return self._run(numbers)
+        return [self._chunks.get(number, partial(self._run_one, number)) for number in numbers]
+
+    def _run_one(self, number: int) -> np.ndarray:
+        """Compute one chunk."""
+        return self._run([number])[0]
+
+    def _run(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        """Compute chunks, all in one run, so that tasks that several of them need run once."""
+        keys = [self._keys[number] for number in numbers]
+        graph, kept = self._needed(keys)
+        values = self._fetch(kept)
+        computed = [key for key in keys if key in graph]
+        chunks = values | dict(zip(computed, get(graph, computed, cache=dict(values)), strict=True))
+        return [self._checked(chunks[key], number) for key, number in zip(keys, numbers, strict=True)]
+
+    def _needed(self, keys: Sequence[Hashable]) -> tuple[dict[Any, Any], list[Any]]:
+        """Return the part of the graph that computes ``keys``, and the keys that it takes from the cluster."""
+        graph: dict[Any, Any] = {}
+        kept: list[Any] = []
+        stack = list(keys)
+        while stack:
+            key = stack.pop()
+            if key in graph or key in kept:
+                continue
+            if key in self._futures:
+                kept.append(key)
+                continue
+            graph[key] = self._graph[key]
+            stack += graph[key].dependencies
+        return graph, kept
+
+    def _fetch(self, keys: Sequence[Any]) -> dict[Any, Any]:
+        """Return the values that the cluster keeps, by key."""
+        if not keys:
+            return {}
+        futures = [self._futures[key] for key in keys]
+        assert all(futures), "connect was called in this process"
+        return dict(zip(keys, futures[0].client.gather(futures), strict=True))
+
+    def _checked(self, chunk: Any, number: int) -> np.ndarray:
+        """Return a chunk as a numpy array; raise UserError if its shape is not the one that the array promises."""
+        rows = np.asarray(chunk)[:]  # a view, because the cache makes it read-only
+        start = int(self._ends[number - 1]) if number else 0
+        expected = (int(self._ends[number]) - start, *self.shape)
+        if rows.shape != expected:
+            raise UserError(
+                f"dask array: chunk {number} of {self.name!r} has the shape {rows.shape}, but the array says "
+                f"{expected}; give the right chunks= or shape= where the array is made"
+            )
+        return rows
+
+
+def check_chunks(array: Any, name: str) -> None:
+    """Raise UserError for a dask array with chunks of unknown sizes, or with chunks that cut records."""
+    if any(np.isnan(size) for sizes in array.chunks for size in sizes):
+        raise UserError(
+            f"the dask array {name!r} has chunks of unknown sizes; call {name}.compute_chunk_sizes() first, or "
+            "to_dask_array(lengths=True) where it comes from a data frame"
+        )
+    if any(len(sizes) > 1 for sizes in array.chunks[1:]):
+        whole = ", ".join(f"{axis}: -1" for axis in range(1, array.ndim))
+        raise UserError(
+            f"the dask array {name!r} has chunks of shape {array.chunksize}, which cut its records of shape "
+            f"{array.shape[1:]}; chunk it along the samples only: {name}.rechunk({{0: 'auto', {whole}}})"
+        )
+
+
+def compute(*collections: Any) -> tuple[Any, ...]:
+    """Compute dask collections on the cluster that keeps their data, if any, else as Dask is set up here."""
+    futures = [future for collection in collections for future in _futures(collection)]
+    if futures:
+        client = futures[0].client
+        return tuple(client.gather(client.compute(list(collections))))
+    return dask.compute(*collections)
+
+
+def _finished_futures(array: Any, name: str) -> list[Any]:
+    """Return the futures in the graph of an array when they are done.
+
+    A cluster that is busy with training could have no thread for them. Raises UserError where one has failed.
+    """
+    if futures := _futures(array):
+        from distributed import wait
+
+        wait(futures)
+        for future in futures:
+            if future.status != "finished":
+                raise UserError(
+                    f"the cluster has not computed the dask array {name!r}: {future.key} is {future.status}"
+                    f"{': ' + repr(future.exception()) if future.status == 'error' else ''}"
+                )
+    return futures
+
+
+def _futures(collection: Any) -> list[Any]:
+    """Return the futures in the graph of a collection: the chunks that a cluster keeps."""
+    if "distributed" not in sys.modules:  # nobody has made one
+        return []
+    from distributed.client import futures_of
+
+    return list(futures_of(collection))

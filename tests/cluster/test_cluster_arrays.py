@@ -1,0 +1,142 @@
+"""Training from arrays that live in Python gives the bits of training from a store with the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from distributed import Client, LocalCluster, wait
+
+import dsinga
+from dsinga.data import RecordSource, open_records, open_store
+from dsinga.data.array_column import ArrayColumn
+from dsinga.errors import UserError
+from dsinga.job import Job
+from tests.support.small_job import assert_same, with_topology
+
+Source = Callable[[np.ndarray, np.ndarray], Any]
+
+
+def frame(x: np.ndarray, y: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame(x.reshape(len(x), -1)).add_prefix("pixel").assign(species=y)
+
+
+SOURCES: dict[str, Source] = {
+    "numpy": lambda x, y: (x, y),
+    "lists": lambda x, y: (x, y.tolist()),
+    "dask": lambda x, y: (da.from_array(x, chunks=(130, -1, -1, -1)), da.from_array(y, chunks=99)),
+    "dask computed": lambda x, y: (da.from_array(x.astype(int), chunks=(300, -1, -1, -1)).astype(np.uint8), y),
+    "xarray": lambda x, y: (xr.DataArray(x, dims=("n", "c", "h", "w")), xr.DataArray(y, dims="n")),
+    "xarray dataset": lambda x, y: xr.Dataset({"images": (("n", "c", "h", "w"), x), "y": ("n", y)}).chunk(n=77),
+    "pandas": lambda x, y: open_records(frame(x, y), label="species"),
+    "dask dataframe": lambda x, y: open_records(dd.from_pandas(frame(x, y), npartitions=3), label="species"),
+}
+
+
+@pytest.fixture
+def short(job: Job) -> Job:
+    return with_topology(job.replace(train_steps=15), 2)
+
+
+@pytest.fixture
+def records(stores: Path) -> tuple[np.ndarray, np.ndarray]:
+    data, labels = open_store(stores / "train.zarr").read(range(1000))
+    assert labels is not None
+    return data, labels
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    return {}
+
+
+def from_store(job: Job, client: Client, params: dict[str, Any]) -> dict[str, np.ndarray]:
+    if not params:
+        params.update(dsinga.train(job, client, progress=False).params)
+    return params
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_bits_are_those_of_a_store(short: Job, threads: Client, records, expected, kind: str) -> None:
+    data = {"train": SOURCES[kind](*records)}
+    result = dsinga.train(short, threads, data=data, progress=False)
+    assert_same(result.params, from_store(short, threads, expected))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "dask", "xarray dataset"])
+def test_so_they_are_in_worker_processes(short: Job, processes: Client, records, expected, kind: str) -> None:
+    result = dsinga.train(short, processes, data=SOURCES[kind](*records), progress=False)
+    assert_same(result.params, from_store(short, processes, expected))
+
+
+def test_chunks_that_workers_keep_are_fetched_from_them(short: Job, processes: Client, records, expected) -> None:
+    with processes.as_current():
+        x, y = (da.from_array(array, chunks=(100, *array.shape[1:])) for array in records)
+        x, y = processes.persist([(x + 1) - 1, y])
+        wait([x, y])
+        data = x.astype(np.uint8), y  # a graph with futures
+        result = dsinga.train(short, processes, data=data, progress=False)
+        assert_same(result.params, from_store(short, processes, expected))
+        assert_same(dsinga.train(short, processes, data=(x, y), progress=False).params, result.params)
+        features = dsinga.predict(short, result.params, "ip", client=processes, data=x)
+        np.testing.assert_array_equal(features, dsinga.predict(short, result.params, "ip", data=records[0]))
+
+
+def test_one_worker_of_one_thread_trains_on_what_it_keeps(job: Job, forked: None, records) -> None:
+    short = with_topology(job.replace(train_steps=4), 1)
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as local, Client(local) as client:
+        x = client.persist(da.from_array(records[0], chunks=(100, 1, 8, 8)) // 1)
+        result = dsinga.train(short, client, data=(x, da.from_array(records[1])), progress=False)
+    assert_same(result.params, dsinga.train(short, data=records, progress=False).params)
+
+
+def test_an_array_in_memory_is_sent_once_however_many_workers_read_it(
+    job: Job, processes: Client, records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickled: list[str] = []  # Dask pickles an object up to three times to send it, each time in another way
+    monkeypatch.setattr(
+        ArrayColumn, "__getstate__", lambda self: pickled.append(self.name) or vars(self), raising=False
+    )
+    counts = []
+    for workers in (1, 3):
+        dsinga.train(with_topology(job.replace(train_steps=2), workers), processes, data=records, progress=False)
+        counts.append(pickled.count("x"))
+        pickled.clear()
+    assert counts[0] == counts[1] <= 3
+    params = dsinga.train(job.replace(train_steps=1), progress=False).params
+    dsinga.predict(job, params, "ip", "train", processes, data=records)
+    assert pickled.count("x") <= 3  # for ten batches
+
+
+def test_threads_of_this_process_share_the_array(short: Job, threads: Client, records, monkeypatch) -> None:
+    monkeypatch.setattr(ArrayColumn, "__getstate__", lambda self: pytest.fail("an array was pickled"), raising=False)
+    dsinga.train(short, threads, data=records, progress=False)
+
+
+def test_nan_in_an_array_ends_training_and_is_named(short: Job, threads: Client, records) -> None:
+    x = records[0].astype(np.float32)
+    x[700, 0, 3, 5] = np.nan
+    with pytest.raises(UserError, match=r"numpy array: 'x' has NaN in record 700, index \(0, 3, 5\)"):
+        dsinga.train(short, threads, data=(x, records[1]), progress=False)
+
+
+def test_evaluate_reads_the_arrays_of_its_phase(short: Job, threads: Client, stores: Path) -> None:
+    params = dsinga.train(short.replace(train_steps=2), threads, progress=False).params
+    test = open_store(stores / "test.zarr").read(range(150))
+    data = da.from_array(test[0], chunks=(40, -1, -1, -1)), test[1]
+    assert dsinga.evaluate(short, params, "test", threads, data=data) == dsinga.evaluate(short, params, "test", threads)
+
+
+def test_a_source_is_read_in_the_thread_that_asks(records) -> None:
+    with dask.config.set(scheduler=lambda *args, **kwargs: pytest.fail("a scheduler was asked")):
+        source = open_records((da.from_array(records[0], chunks=(100, -1, -1, -1)), records[1]))
+        assert isinstance(source, RecordSource)
+        np.testing.assert_array_equal(source.read([999, 3])[0], records[0][[999, 3]])
