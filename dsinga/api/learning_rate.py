@@ -72,6 +72,6 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
         type=ChangeMethod.kFixedStep, fixedstep_conf=FixedStepConf(step=list(range(len(rates))), step_lr=rates)
     )
     cluster = job.cluster and job.cluster.replace(workspace=None)
-    never = dict.fromkeys(("test_freq", "validate_freq", "checkpoint_freq", "disp_freq", "disp_after"), 0)
+    never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq", "disp_freq", "disp_after"), 0)
     updater = job.updater.replace(learning_rate=schedule)
     return job.replace(train_steps=len(rates), updater=updater, cluster=cluster, extension=[], **never)

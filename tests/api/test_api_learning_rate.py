@@ -40,7 +40,8 @@ def test_the_suggested_rate_is_better_than_much_lower_and_much_higher_ones(job: 
 
 def test_the_losses_are_those_of_training_with_the_rates(job: Job, threads: Client) -> None:
     job = with_topology(job, 2)
-    found = search(job, threads, low=1e-3, high=0.1, steps=20)
+    in_epochs = job.replace(train_steps=0, epochs=1)  # neither these nor the job's train_steps count
+    found = search(in_epochs, threads, low=1e-3, high=0.1, steps=20)
     np.testing.assert_allclose(found.rates, np.geomspace(1e-3, 0.1, 20))
     conf = LRGenConf(type="kFixedStep", fixedstep_conf={"step": list(range(20)), "step_lr": list(found.rates)})
     expected = train(
