@@ -20,15 +20,15 @@ Rows of a job with ``epochs`` also have "epoch", the number of epochs that are d
 class History(Sequence[Row]):
     """A sequence of rows, indexed like a list or, with a second index, by column.
 
-    ==============================  ==============================================================
-    ``history[-1]``                 the last row, a dict
-    ``history[-1, "loss"]``         its loss; KeyError, with the nearest column, if it has none
-    ``history[10:20]``              these rows, a History
-    ``history[:, "loss"]``          a list of the losses of all rows that have one
-    ``history[:, ("step", "loss")]``  a list of pairs, for all rows that have both
-    ``history.phase("test")``       the rows of one phase, a History
-    ``history.history["val_loss"]``  a list of the losses of all validations, by the names of Keras
-    ==============================  ==============================================================
+    | | |
+    | --- | --- |
+    | `history[-1]` | the last row, a dict |
+    | `history[-1, "loss"]` | its loss; KeyError, with the nearest column, if it has none |
+    | `history[10:20]` | these rows, a History |
+    | `history[:, "loss"]` | a list of the losses of all rows that have one |
+    | `history[:, ("step", "loss")]` | a list of pairs, for all rows that have both |
+    | `history.phase("test")` | the rows of one phase, a History |
+    | `history.history["val_loss"]` | a list of the losses of all validations, by the names of Keras |
 
     In a notebook it is displayed as curves. ``remarks`` are sentences about the run, such as why it stopped early.
     """

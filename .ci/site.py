@@ -1,0 +1,206 @@
+"""What mkdocs does besides rendering docs/: navigation, pages of the API, and pages of files outside docs/.
+
+On GitHub, pages link to files of the repository by relative paths. On the site, each such file is a page below
+``project/``: Markdown as it is, notebooks as text and code, other files as code. Links are rewritten, so that they lead
+somewhere in both places.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+MODELS = [path for path in ROOT.glob("dsinga/models/*.py") if path.stem != "__init__"]
+LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)([^)\s]*\))")
+FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^(```\w+) file=(\S+)$", re.MULTILINE)  # what the tests write a block to
+ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>~?([^<]*)</code>")
+# The pages of the API: their titles, by the name of the page, and the modules whose public names they show.
+API = {
+    "api": ("Training, testing, planning", ["dsinga.api"]),
+    "nn": ("Nets in Python", ["dsinga.nn"]),
+    "estimators": ("Estimators", ["dsinga.estimators"]),
+    "job": ("Jobs", ["dsinga.job"]),
+    "data": ("Data", ["dsinga.data"]),
+    "models": ("Models", ["dsinga.models", *sorted(f"dsinga.models.{path.stem}" for path in MODELS)]),
+    "extensions": ("Extensions", ["dsinga.extensions"]),
+    "monitor": ("History and pictures", ["dsinga.monitor"]),
+    "checkpoint": ("Checkpoints", ["dsinga.checkpoint"]),
+    "layers": ("Layers", ["dsinga.layers", "dsinga.layers.base", "dsinga.layers.context"]),
+    "training": ("Updaters and algorithms", ["dsinga.training"]),
+    "retrieval": ("Retrieval", ["dsinga.retrieval"]),
+    "testing": ("Contracts for tests", ["dsinga.testing"]),
+    "errors": ("Errors and registration", ["dsinga.errors", "dsinga.registry"]),
+}
+PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Set the navigation, and anchors as GitHub makes them."""
+    config.mdx_configs.setdefault("toc", {})["slugify"] = slugify
+    notebooks = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*.ipynb"))
+    dev = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/dev/*.md"))
+    config.nav = [
+        {"Overview": "README.md"},
+        *sections((ROOT / "docs" / "README.md").read_text(encoding="utf-8")),
+        {"Notebooks": [site_path(path) for path in notebooks]},
+        {"API": [f"api/{name}.md" for name in api_pages()]},
+        {"The project": [site_path(path) for path in (*PROJECT, *dev)]},
+    ]
+    return config
+
+
+def sections(index: str) -> list[dict[str, list[str]]]:
+    """Return the navigation that docs/README.md gives: for each heading, the pages in the first cells of its table."""
+    found = []
+    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        title, _, text = section.partition("\n")
+        cells = re.findall(r"^\| (\[.*?) \|", text, re.MULTILINE)
+        found.append({title: re.findall(r"\((\S+?\.md)\)", " ".join(cells))})
+    return found
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of the API, and those of files outside docs/, as far as links lead from page to page."""
+    for name, text in api_pages().items():
+        files.append(File.generated(config, f"api/{name}.md", content=text))
+    for file in [file for file in files if file.src_uri.startswith("dev/")]:
+        file.inclusion = InclusionLevel.INCLUDED
+    todo = [*PROJECT, *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*.ipynb"))]
+    for file in files.documentation_pages():
+        if not file.src_uri.startswith("api/"):
+            todo += targets(repo_path(file.src_uri))
+    done: set[str] = set()
+    while todo:
+        path = todo.pop()
+        if path in done or path.startswith("docs/") and (ROOT / path).is_file():
+            continue
+        done.add(path)
+        files.append(File.generated(config, site_path(path), content=page_text(path)))
+        if path.endswith(".ipynb"):
+            files.append(File.generated(config, f"project/{path}", abs_src_path=str(ROOT / path)))
+        todo += targets(path)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Rewrite the links of a page."""
+    source = page.file.src_uri
+    if source.startswith("api/"):
+        return markdown
+    folder = posixpath.dirname(source)
+
+    def rewrite(target: str) -> str:
+        path = resolve(repo_path(source), target)
+        return posixpath.relpath(site_path(path), folder or ".") if path else target
+
+    return FILE.sub(r'\1 title="\2"', replace_links(markdown, rewrite))
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Show the roles of docstrings, as in :func:`train`, as code."""
+    return ROLE.sub(r"<code>\1</code>", html) if page.file.src_uri.startswith("api/") else html
+
+
+def api_pages() -> dict[str, str]:
+    """Return the pages of the API by name, for the modules that exist."""
+    pages = {}
+    for name, (title, modules) in API.items():
+        paths = {module: ROOT / module.replace(".", "/") for module in modules}
+        found = [module for module, path in paths.items() if path.is_dir() or path.with_suffix(".py").exists()]
+        if found:
+            pages[name] = f"# {title}\n\n" + "".join(f"`{module}`\n\n::: {module}\n\n" for module in found)
+    return pages
+
+
+def site_path(path: str) -> str:
+    """Return the path below the site's docs_dir for a path of the repository: pages of docs/ stay where they are."""
+    if path.startswith("docs/"):
+        return (
+            path.removeprefix("docs/")
+            if (ROOT / path).is_file()
+            else f"{path.removeprefix('docs/').rstrip('/')}/index.md"
+        )
+    if (ROOT / path).is_dir():
+        return f"project/{path}/index.md"
+    return f"project/{path}" if path.endswith(".md") else f"project/{path}.md"
+
+
+def repo_path(source: str) -> str:
+    """Return the path in the repository of the page at ``source``, the opposite of :func:`site_path`."""
+    if not source.startswith("project/"):
+        return (
+            f"docs/{source}".removesuffix("/index.md") if not (ROOT / "docs" / source).is_file() else f"docs/{source}"
+        )
+    path = source.removeprefix("project/")
+    return path if (ROOT / path).exists() else path.removesuffix("/index.md").removesuffix(".md")
+
+
+def resolve(page: str, target: str) -> str | None:
+    """Return the path in the repository to which a link of a page leads, None where nothing is there."""
+    folder = page if (ROOT / page).is_dir() else posixpath.dirname(page)
+    path = posixpath.normpath(posixpath.join(folder, target))
+    if (ROOT / path).is_dir() and (ROOT / path / "README.md").is_file():
+        path = f"{path}/README.md"
+    return path if (ROOT / path).exists() and not path.startswith("..") else None
+
+
+def targets(path: str) -> list[str]:
+    """Return the paths in the repository to which the links of a file lead."""
+    found: list[str] = []
+    if path.endswith((".md", ".ipynb")) or (ROOT / path).is_dir():
+
+        def note(target: str) -> str:
+            found.extend(filter(None, [resolve(path, target)]))
+            return target
+
+        replace_links(page_text(path), note)
+    return found
+
+
+def page_text(path: str) -> str:
+    """Return a file of the repository, or the list of a folder's files, as Markdown."""
+    file = ROOT / path
+    if file.is_dir():
+        names = sorted(item.name for item in file.iterdir() if item.suffix in {".md", ".conf", ".py"})
+        return f"# {path}\n\n" + "".join(f"- [{name}]({name})\n" for name in names)
+    if path.endswith((".png", ".svg")):
+        return ""
+    text = file.read_text(encoding="utf-8")
+    if path.endswith(".ipynb"):
+        return "\n\n".join(notebook_blocks(json.loads(text), file.name))
+    if path.endswith(".md"):
+        return text
+    language = "python" if file.suffix == ".py" else "text"
+    return f"# {path}\n\n````{language}\n{text}````\n"
+
+
+def notebook_blocks(notebook: dict[str, Any], name: str) -> Iterator[str]:
+    """Yield the cells of a notebook as Markdown; a link to the notebook comes after its title."""
+    for number, cell in enumerate(notebook["cells"]):
+        text = "".join(cell["source"])
+        yield text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        if not number:
+            yield f'<p><a href="{name}" download>{name}</a>: download it, and open it in JupyterLab.</p>'
+
+
+def replace_links(markdown: str, rewrite: Callable[[str], str]) -> str:
+    """Return Markdown with the targets of its relative links replaced, those in blocks of code left as they are."""
+    parts = FENCE.split(markdown)
+    for number in range(0, len(parts), 2):
+        parts[number] = LINK.sub(lambda match: match[1] + rewrite(match[2]) + match[3], parts[number])
+    return "".join(parts)
+
+
+def slugify(text: str, separator: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", separator)

@@ -1,0 +1,112 @@
+"""The rendered site: it builds without a warning, no link of it is broken, and it needs no network."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytest.importorskip("mkdocstrings", reason="needs pip install 'dsinga[docs]'")
+pytest.importorskip("material", reason="needs pip install 'dsinga[docs]'")
+
+ROOT = Path(__file__).parents[2]
+
+
+class Links(HTMLParser):
+    """The anchors of a page, the targets of its links, and what a browser loads for it."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.targets: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.targets.append(given["href"])
+        elif tag == "link" and "stylesheet" in given.get("rel", ""):
+            self.loaded.append(given["href"])
+        elif tag in ("script", "img", "iframe") and "src" in given:
+            self.loaded.append(given["src"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, Links]:
+    """The pages by path."""
+    return {path.relative_to(site).as_posix(): Links(path.read_text("utf-8")) for path in site.rglob("*.html")}
+
+
+def test_every_page_of_the_documentation_is_in_the_navigation(pages: dict[str, Links]) -> None:
+    linked = {posixpath.normpath(urlsplit(target).path) for target in pages["index.html"].targets}
+    names = {"index" if path.stem == "README" else path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert {f"{name}.html" for name in names} - {"index.html"} <= linked
+    notebooks = {f"project/notebooks/{path.name}.html" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert notebooks
+    assert notebooks | {"api/api.html", "api/extensions.html", "project/index.html", "dev/measurements.html"} <= linked
+
+
+def test_links_lead_somewhere(site: Path, pages: dict[str, Links]) -> None:
+    broken = []
+    for page, links in pages.items():
+        if page == "404.html":  # its links begin at the root of the server
+            continue
+        for target in [*links.targets, *links.loaded]:
+            parts = urlsplit(target)
+            if parts.scheme or not (parts.path or parts.fragment):
+                continue
+            path = (
+                posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path))) if parts.path else page
+            )
+            if not (site / path).is_file():
+                broken.append(f"{page}: {target}")
+            elif parts.fragment and path in pages and unquote(parts.fragment) not in pages[path].anchors:
+                broken.append(f"{page}: {target} (no such anchor)")
+    assert sum(len(links.targets) for links in pages.values()) > 1000
+    assert not broken, "\n".join(broken[:20])
+
+
+def test_nothing_is_loaded_over_the_network(site: Path, pages: dict[str, Links]) -> None:
+    loaded = [(page, target) for page, links in pages.items() for target in links.loaded if urlsplit(target).netloc]
+    assert not loaded
+    styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
+    assert "@import url(http" not in styles
+    assert "fonts.googleapis" not in "".join((site / page).read_text("utf-8") for page in pages)
+
+
+def test_the_api_has_the_public_names(pages: dict[str, Links]) -> None:
+    import dsinga
+    from dsinga import api, extensions, models
+
+    functions = {f"dsinga.api.{name}" for name in dsinga.__all__ if name in vars(api)}
+    assert "dsinga.api.train" in functions
+    assert functions <= pages["api/api.html"].anchors
+    assert {f"dsinga.extensions.{name}" for name in extensions.__all__} - {"dsinga.extensions.ExtensionLike"} <= (
+        pages["api/extensions.html"].anchors
+    )
+    assert {f"dsinga.models.{name}.{name}" for name in models.__all__} <= pages["api/models.html"].anchors
+
+
+def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: Path) -> None:
+    text = (site / "divergence.html").read_text("utf-8")
+    assert '<span class="filename">job.conf</span>' in text
+    assert "```" not in text
