@@ -14,7 +14,6 @@ from typing import Any
 from dsinga.checkpoint import latest
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
-from dsinga.extensions.function import NOT_METRICS
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job, LayerConf, Message, to_text

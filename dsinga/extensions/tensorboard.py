@@ -11,7 +11,6 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
-from dsinga.extensions.function import NOT_METRICS
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.output import choose_path
 from dsinga.extensions.triggers import AtEnd, EverySteps
