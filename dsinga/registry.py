@@ -42,8 +42,18 @@ def lookup(kind: str, name: str) -> Any:
     try:
         return _entries[kind][name]
     except KeyError:
-        remedy = nearest(name, _entries[kind]) or f'; decorate it with @dsinga.register("{kind}", "{name}")'
-        raise UserError(f"no {kind} is registered as {name!r}{remedy}") from None
+        hint = nearest(name, _entries[kind])
+        raise UserError(
+            f"no {kind} is registered as {name!r}{hint}{'' if hint else ';'} {how_to_register(kind, name)}"
+        ) from None
+
+
+def how_to_register(kind: str, name: str) -> str:
+    """Return how a user's class becomes known under ``name``, in a sentence without its full stop."""
+    return (
+        f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and import its file: '
+        "--import FILE on the command line, import in Python"
+    )
 
 
 def registered(kind: str) -> list[str]:
@@ -90,6 +100,15 @@ def is_user_code(entry: Any) -> bool:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or the empty string if none is similar."""
-    matches = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or the empty string if none is similar.
+
+    Case counts only between names that differ in nothing else.
+    """
+    spellings: dict[str, list[str]] = {}
+    for known in names:
+        spellings.setdefault(known.casefold(), []).append(known)
+    matches = difflib.get_close_matches(name.casefold(), spellings, n=1)
+    if not matches:
+        return ""
+    best = difflib.get_close_matches(name, spellings[matches[0]], n=1, cutoff=0)
+    return f"; did you mean {best[0]!r}?"

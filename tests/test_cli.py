@@ -271,6 +271,11 @@ def test_data_import_and_info(dsinga: Dsinga, folder: Path) -> None:
 BAD_JOBS = {
     "unknown field": ("train_steps: 20", "train_step: 20", r"job.conf:2: .*'train_step'.*did you mean 'train_steps'"),
     "unknown layer type": ("kInnerProduct", "kInnerproduct", r"job.conf:12: .*ip1.*did you mean 'kInnerProduct'"),
+    "unregistered layer": (
+        "type: kInnerProduct",
+        'type: kUserLayer user_type: "Swish"',
+        r"job.conf:12: layer 'ip1': no layer is registered as 'Swish'; .* --import FILE on the command",
+    ),
     "wrong type": ("num_output: 3", 'num_output: "three"', r"job.conf:12: .*num_output.*whole number"),
     "missing required field": ("num_output: 3", "", r"job.conf:12: .*ip1.*num_output"),
     "duplicate name": ('name: "ip1"', 'name: "data"', r"job.conf:12: .*'data'"),

@@ -10,7 +10,7 @@ from distributed.protocol.pickle import dumps
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
-from dsinga.registry import import_file, lookup, registered
+from dsinga.registry import import_file, lookup, nearest, registered
 
 USER_FILE = """
 from __future__ import annotations
@@ -82,6 +82,27 @@ def test_a_faulty_file_is_refused(tmp_path, text, message):
     with pytest.raises(UserError, match=rf"^{tmp_path}/{message}[^\n]*$"):
         import_file(path)
     assert "imported_own" not in sys.modules
+
+
+def test_an_unknown_name_says_how_to_register_it():
+    with pytest.raises(
+        UserError, match="no updater is registered as 'Xyzzy'; if it is your own, .* import its file: --im"
+    ):
+        lookup("updater", "Xyzzy")
+    with pytest.raises(UserError, match="'kRELU'; did you mean 'kReLU'[?] if it is your own, .* in Python"):
+        lookup("layer", "kRELU")
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "suggested"),
+    [("kADAM", ["kAdaGrad", "kAdam"], "kAdam"), ("ABc", ["abc", "ABC"], "ABC"), ("ABX", ["abc", "xyz"], "abc")],
+)
+def test_the_nearest_name_is_found_in_any_case(name: str, names: list[str], suggested: str):
+    assert nearest(name, names) == f"; did you mean {suggested!r}?"
+
+
+def test_no_name_is_suggested_where_none_is_similar():
+    assert nearest("kADAM", ["kSGD", "", "dense"]) == ""
 
 
 def test_a_file_is_compiled_without_inherited_future_imports(tmp_path):

@@ -209,4 +209,7 @@ def member(value: Any, cls: type[enum.Enum], what: str) -> enum.Enum:
         for candidate in names.values():
             if value is candidate or (type(value) is int and value == candidate.value):
                 return candidate
-    raise JobError(f"{what}: there is no {cls.__name__} {value!r}{nearest(str(value), names)}")
+    hint = nearest(str(value), names)
+    if isinstance(value, str) and not hint and any(name.startswith("kUser") for name in names):
+        hint = f'; name a class of your own by user_{what.rpartition(".")[2]}: "{value}"'
+    raise JobError(f"{what}: there is no {cls.__name__} {value!r}{hint}")

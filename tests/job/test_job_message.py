@@ -67,6 +67,14 @@ def test_assignment_converts_and_checks_too():
             lambda: LayerConf(name="a", type="kRelu"),
             "LayerConf.type: there is no LayerType 'kRelu'; did you mean 'kReLU'?",
         ),
+        (
+            lambda: UpdaterConf(type="kADAM", learning_rate={"type": "kFixed"}),
+            "there is no UpdaterType 'kADAM'; did you mean 'kAdam'?",
+        ),
+        (
+            lambda: LayerConf(name="a", type="Swoosh"),
+            "LayerConf.type: there is no LayerType 'Swoosh'; name a class of your own by user_type: \"Swoosh\"",
+        ),
         (lambda: LayerConf(name="a", type=True), "there is no LayerType True"),
         (lambda: LayerConf(name="a", include=[Phase.kTrain | Phase.kTest]), "there is no Phase"),
         (lambda: LayerConf(name=3), "LayerConf.name takes a string, not 3"),
