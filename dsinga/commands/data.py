@@ -24,6 +24,9 @@ def data() -> None:
 @click.option(
     "--no-label", "has_label", flag_value=False, default=None, help="csv, textfile, conll: there is no label column."
 )
+@click.option(
+    "--label-columns", type=int, metavar="K", help="csv, textfile: the first K numbers of a line are float labels."
+)
 @click.option("--vocabulary", help="conll, text: the imported training text, whose codes are used.")
 @click.option("--words", flag_value=True, default=None, help="text: records are words, not characters.")
 @click.option(

@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import zarr
 
+from dsinga.data.conversion import label_dtype
 from dsinga.data.filesystem import absolute, exists, zarr_store
 from dsinga.data.record_source import RecordSource
-from dsinga.data.store_format import DTYPES, LABEL_ROWS, VERSION
+from dsinga.data.store_format import DTYPES, FLOAT_LABELS_VERSION, LABEL_ROWS, VERSION
 from dsinga.data.zarr_column import StoreColumn, damaged
 from dsinga.errors import UserError
 
@@ -45,8 +45,7 @@ class RecordStore(RecordSource):
         data = StoreColumn(arrays[0], "data", location, digest, arrays[0].dtype)
         labels = None
         if len(arrays) > 1:
-            dtype = np.dtype(np.float32 if arrays[1].dtype.kind == "f" else np.int64)
-            labels = StoreColumn(arrays[1], "labels", location, digest, dtype)
+            labels = StoreColumn(arrays[1], "labels", location, digest, label_dtype(arrays[1].dtype))
         classes, vocabulary = attributes.get("classes", ()), attributes.get("vocabulary", ())
         super().__init__(location, data, labels, classes=classes, vocabulary=vocabulary, digest=digest)
         self.chunk = data.chunk
@@ -77,6 +76,8 @@ def _check(arrays: Sequence[zarr.Array], location: str) -> None:
         )
     if labels is not None and (labels.shape[:1] != data.shape[:1] or labels.chunks[1:] != labels.shape[1:]):
         raise damaged(location, f"{data.shape[0]} records but labels of shape {labels.shape}")
+    if labels is not None and labels.dtype.name not in ("int32", "float32"):
+        raise damaged(location, f"labels are {labels.dtype}, not int32 or float32")
     if not data.shape[0]:
         raise UserError(f"{location} has no records; import it again with --overwrite")
 
@@ -105,10 +106,10 @@ def _open_group(location: str) -> zarr.Group:
             f"{location} is a zarr group, but not a record store (it lacks the attribute 'dsinga'); open it with "
             "dsinga.data.open_records, or write a record store with dsinga.data.write_store or dsinga data import"
         )
-    if version != VERSION:
+    if version not in (VERSION, FLOAT_LABELS_VERSION):
         raise UserError(
-            f"{location} has version {version!r} of the store format, but this dsinga reads version {VERSION}; import "
-            "it again from its source, or upgrade dsinga"
+            f"{location} has version {version!r} of the store format, but this dsinga reads versions {VERSION} and "
+            f"{FLOAT_LABELS_VERSION}; import it again from its source, or upgrade dsinga"
         )
     if group.attrs.get("complete") is not True:
         raise UserError(f"{location} is incomplete: its import was interrupted; import it again with --overwrite")

@@ -1,10 +1,11 @@
 """The format of a record store: a zarr v3 group of records and their labels.
 
 The array ``data`` (N, *shape), uint8, int32 or float32, is chunked along axis 0 only, in chunks of about one MiB. The
-optional array ``labels``, int32, is (N,), or (N, T) for sequences with a label for each step, padded with -1. Its
-chunks have more rows, since opening a file of a kilobyte costs as much as one of a megabyte. Attributes of the group:
+optional array ``labels``, int32 or float32, is (N,), or (N, K) for several labels of a record, or (N, T) for sequences
+with a label for each step, padded with -1. Its chunks have more rows, since opening a file of a kilobyte costs as much
+as one of a megabyte. Attributes of the group:
 
-- ``dsinga``: the version of this format, 1;
+- ``dsinga``: the version of this format: 2 for float labels, which versions of dsinga before them refuse, else 1;
 - ``complete``: true; it is written last, so a store without it is an interrupted import;
 - ``digest``: hash of all records and labels, their shape and dtype, by which equal data are recognised;
 - ``classes``: names of the labels 0, 1, ..., if known;
@@ -14,6 +15,7 @@ chunks have more rows, since opening a file of a kilobyte costs as much as one o
 from __future__ import annotations
 
 VERSION = 1
+FLOAT_LABELS_VERSION = 2
 LABEL_ROWS = 65536
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20

@@ -15,10 +15,10 @@ import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
-from dsinga.data.conversion import as_records
+from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.filesystem import absolute, exists, is_url, remove, zarr_store
 from dsinga.data.store import is_store
-from dsinga.data.store_format import VERSION, chunk_rows
+from dsinga.data.store_format import FLOAT_LABELS_VERSION, VERSION, chunk_rows
 from dsinga.errors import UserError
 
 
@@ -42,16 +42,17 @@ def write_store(
 
     Args:
         destination: local path or fsspec URL.
-        batches: pairs of data (n, *shape) and integer labels (n,), or None in all pairs. uint8 and bool are stored as
-            uint8, int32 as int32, all other numbers as float32. n may differ between batches. Records that are
-            sequences may have a label for each step, (n, T), padded with -1.
+        batches: pairs of data (n, *shape) and labels, or None in all pairs. Data of uint8 and bool are stored as uint8,
+            int32 as int32, all other numbers as float32; integer labels as int32, floats as float32. n may differ
+            between batches. Labels are (n,), or (n, K) for several of a record; records that are sequences may have
+            one for each step, (n, T), padded with -1.
         classes: names of the labels 0, 1, ...
         vocabulary: the words or characters that the codes 0, 1, ... stand for, if data are codes.
         overwrite: whether an existing store is replaced; a function is called when all records are written.
 
     Raises:
         DestinationExists: the destination exists; also, despite ``overwrite``, if it is not a record store.
-        UserError: there are no records, batches differ in shape or dtype, or labels exceed 32 bits.
+        UserError: there are no records, batches differ in shape or dtype, or a label exceeds 32 bits or is NaN.
     """
     destination = absolute(destination)
     may_replace = overwrite if callable(overwrite) else lambda: bool(overwrite)
@@ -121,7 +122,7 @@ def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mappin
     group.attrs.put({"dsinga": VERSION, "complete": False})
     columns: tuple[_ColumnWriter, _ColumnWriter | None] | None = None
     for batch in batches:
-        data, labels = _as_stored(*batch[:2])
+        data, labels = _as_stored(batch[0], batch[1], columns[0].count if columns else 0)
         if columns is None:
             rows = chunk_rows(data.nbytes // max(len(data), 1))
             columns = (
@@ -137,24 +138,34 @@ def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mappin
             columns[1].append(labels)
     if columns is None or not columns[0].count:
         raise UserError("there are no records to write")
-    attributes: dict[str, Any] = {"dsinga": VERSION, "complete": True}
+    is_float = columns[1] is not None and columns[1].dtype == np.float32
+    attributes: dict[str, Any] = {"dsinga": FLOAT_LABELS_VERSION if is_float else VERSION, "complete": True}
     attributes["digest"] = "-".join(column.close() for column in columns if column)
     attributes.update({key: strings for key, strings in names.items() if strings})
     group.attrs.put(attributes)
     return columns[0].count
 
 
-def _as_stored(data: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return data and labels in the dtypes of a store; raise UserError if they do not fit these."""
+def _as_stored(data: Any, labels: Any, start: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return data and labels in the dtypes of a store; raise UserError if they do not fit these.
+
+    ``start`` is the number of the first record, for messages.
+    """
     data = as_records(np.asarray(data))
     if labels is None:
         return data, None
     labels = np.asarray(labels)
-    if labels.dtype.kind not in "bui" or labels.shape[:1] != data.shape[:1] or labels.ndim > 2:
+    if labels.dtype.kind not in "buif" or labels.shape[:1] != data.shape[:1] or labels.ndim > 2:
         raise UserError(
-            "labels must be one integer per record, or for sequences a row of integers per record, not "
+            "labels must be one number per record, or a row of numbers per record, not "
             f"{labels.dtype} {labels.shape} for {len(data)} records"
         )
+    if labels.dtype.kind == "f":
+        finite = np.isfinite(labels).all(axis=tuple(range(1, labels.ndim)))
+        if not finite.all():
+            record = start + int(np.argmin(finite))
+            raise UserError(f"record {record}: its label is NaN or infinite; leave such records out")
+        return data, as_labels(labels)
     limits = np.iinfo(np.int32)
     for label in (labels.min(), labels.max()) if labels.size else ():
         if not limits.min <= label <= limits.max:
@@ -167,6 +178,7 @@ class _ColumnWriter:
 
     def __init__(self, group: zarr.Group, name: str, first: np.ndarray, rows: int):
         self.name = name
+        self.dtype = first.dtype
         self.count = 0
         self._buffer = np.empty((rows, *first.shape[1:]), first.dtype)
         self._filled = 0

@@ -6,6 +6,7 @@ import gzip
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
@@ -66,7 +67,8 @@ IMAGES = idx(records(10, (28, 28))[0])
 ROWS = cifar_rows(*records(5, (3, 32, 32)))
 PAIRS = [pair(b"%d" % row, pixels(np.full((4, 4), row, np.uint8), row)) for row in range(3)]
 
-FAULTS: dict[str, tuple[str, Fault, str]] = {
+# kind, source, message, and perhaps options
+FAULTS: dict[str, tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]]] = {
     "no file": ("mnist", lambda folder: folder, "has no file train-images-idx3-ubyte"),
     "no such source": (
         "mnist",
@@ -133,6 +135,18 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
         "csv",
         lambda folder: _file(folder, "x.csv", b"1,2\n\n1.5,2\n"),
         "x.csv:3: label 1.5 is not an integer",
+    ),
+    "csv label columns": (
+        "csv",
+        lambda folder: _file(folder, "x.csv", b"1,2\n"),
+        "x.csv:1: 2 values, but 2 columns of labels and data are needed",
+        {"label_columns": 2},
+    ),
+    "csv no label columns": (
+        "csv",
+        lambda folder: _file(folder, "x.csv", b"1,2\n"),
+        "label_columns is 0; give at least 1 column, or leave it out",
+        {"label_columns": 0},
     ),
     "csv no data": (
         "csv",
@@ -262,11 +276,11 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_source_is_named_and_leaves_no_store(fault: str, tmp_path: Path) -> None:
-    kind, make, message = FAULTS[fault]
+    kind, make, message, *options = FAULTS[fault]
     (tmp_path / "source").mkdir()
     source = make(tmp_path / "source")
     with pytest.raises(UserError, match=message):
-        import_records(kind, source, tmp_path / "out" / "x.zarr")
+        import_records(kind, source, tmp_path / "out" / "x.zarr", **(options[0] if options else {}))
     assert not [path for path in (tmp_path / "out").rglob("*") if path.name == "zarr.json"]
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dsinga.data import RecordStore, describe, write_store
 from dsinga.data import record_source as source_module
 from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.filesystem import absolute, zarr_store
 from dsinga.data.store_format import LABEL_ROWS, chunk_rows
 from dsinga.errors import UserError
 
@@ -79,6 +80,25 @@ class StoreContract:
         assert store.label_range() == (0, 6)
         histogram = describe(store)["labels"]
         assert histogram == {"O": int((labels == 0).sum())} | {str(k): int((labels == k).sum()) for k in range(1, 7)}
+
+    @pytest.mark.parametrize("shape", [(), (1,), (3,)])
+    def test_float_labels(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
+        data, _ = contents(100, (4,))
+        labels = np.random.default_rng(0).normal(size=(100, *shape))
+        location = self.location(tmp_path)
+        write_store(location, in_batches(data, labels, 32))
+        store = RecordStore(location)
+        assert (store.label_shape, store.label_dtype, store.label_range()) == (shape, np.float32, None)
+        read = store.read([99, 0, 50])[1]
+        assert read.dtype == np.float32
+        np.testing.assert_array_equal(read, labels[[99, 0, 50]].astype(np.float32))
+        # Versions of dsinga that read integer labels only refuse the store, and read all others.
+        versions = zarr.open_group(zarr_store(absolute(location), read_only=True), mode="r").attrs["dsinga"]
+        write_store(location, [(data, None)], overwrite=True)
+        unlabelled = zarr.open_group(zarr_store(absolute(location), read_only=True), mode="r").attrs["dsinga"]
+        write_store(location, [(data, labels > 0)], overwrite=True)
+        integers = zarr.open_group(zarr_store(absolute(location), read_only=True), mode="r").attrs["dsinga"]
+        assert (versions, unlabelled, integers) == (2, 1, 1)
 
     def test_records_come_in_the_order_of_rows(self, tmp_path: Path) -> None:
         data, labels = contents(dtype="float32")
@@ -219,7 +239,10 @@ class TestRefusals:
         ("attributes", "message"),
         [
             ({}, "not a record store .it lacks the attribute 'dsinga'"),
-            ({"dsinga": 2, "complete": True}, "has version 2 of the store format, but this dsinga reads version 1"),
+            (
+                {"dsinga": 3, "complete": True},
+                "has version 3 of the store format, .* reads versions 1 and 2; import",
+            ),
             ({"dsinga": 1}, "is incomplete: its import was interrupted; import it again"),
             ({"dsinga": 1, "complete": False}, "is incomplete"),
         ],

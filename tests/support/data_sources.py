@@ -99,6 +99,21 @@ def csv_unlabelled(folder: Path) -> Source:
     return Source("textfile", path, {"": (data, None)}, {"separator": ";", "has_label": False})
 
 
+def csv_targets(folder: Path) -> Source:
+    values = np.random.default_rng(0).normal(size=(900, 5)).astype(np.float32)
+    path = folder / "targets.csv"
+    path.write_text("\n".join(",".join(map(repr, row)) for row in values.tolist()))
+    return Source("csv", path, {"": (values[:, 2:], values[:, :2])}, {"label_columns": 2})
+
+
+def csv_target(folder: Path) -> Source:
+    source = csv_targets(folder)
+    data, labels = source.expected[""]
+    return source._replace(
+        expected={"": (np.hstack([labels[:, 1:], data]), labels[:, 0])}, options={"label_columns": 1}
+    )
+
+
 def pair(key: bytes, value: bytes) -> bytes:
     return struct.pack("=Q", len(key)) + key + struct.pack("=Q", len(value)) + value
 
@@ -155,6 +170,20 @@ def npz(folder: Path) -> Source:
     return Source("npz", path, {"": (data, labels)})
 
 
+def npz_targets(folder: Path) -> Source:
+    data, _ = records(1000, (4, 5))
+    labels = np.random.default_rng(0).normal(size=(1000, 3))
+    np.savez(folder / "arrays.npz", x=data, y=labels)
+    return Source("npz", folder / "arrays.npz", {"": (data, labels.astype(np.float32))})
+
+
+def npz_multilabel(folder: Path) -> Source:
+    data, labels = records(1000, (4, 5))
+    labels = labels[:, None] == np.arange(10)
+    np.savez(folder / "arrays.npz", x=data, y=labels)
+    return Source("npz", folder / "arrays.npz", {"": (data, labels.astype(np.int64))})
+
+
 def npz_fortran(folder: Path) -> Source:
     data = np.random.default_rng(0).normal(size=(30, 7))
     path = folder / "arrays.npz"
@@ -204,11 +233,15 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
         cifar10_tar,
         csv,
         csv_unlabelled,
+        csv_targets,
+        csv_target,
         kvfile,
         kvfile_floats,
         lmdb_datum,
         lmdb_record,
         npz,
+        npz_targets,
+        npz_multilabel,
         npz_fortran,
         mat,
         mat_lists,

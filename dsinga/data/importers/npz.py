@@ -25,10 +25,10 @@ class _Header(NamedTuple):
 
 
 def npz(source: str) -> dict[str, StoreContents]:
-    """Read the array ``data``, ``x`` or ``images`` (N, *shape), and ``labels`` or ``y`` (N,) if there is one.
+    """Read the array ``data``, ``x`` or ``images`` (N, *shape), and ``labels`` or ``y`` if there is one.
 
-    Bytes and booleans stay bytes, all other numbers become float32. The arrays are streamed, unless they are in
-    Fortran order.
+    Bytes and booleans stay bytes, all other numbers become float32. Labels are (N,) or (N, K), integers or floats. The
+    arrays are streamed, unless they are in Fortran order.
     """
     with _archive(source) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
@@ -38,8 +38,8 @@ def npz(source: str) -> dict[str, StoreContents]:
             listing = ", ".join(sorted(names)) or "nothing"
             raise UserError(f"{source} has no array named {' or '.join(DATA)}; it has {listing}")
         header = _header(archive, source, data)
-        if labels and _header(archive, source, labels).shape != header.shape[:1]:
-            shape = _header(archive, source, labels).shape
+        shape = _header(archive, source, labels).shape if labels else header.shape[:1]
+        if shape[:1] != header.shape[:1] or len(shape) > 2:
             raise UserError(f"{source}: {labels!r} has shape {shape}, but {data!r} has shape {header.shape}")
     return {"": StoreContents(_read(source, data, labels, header), header.shape[0])}
 

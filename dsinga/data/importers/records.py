@@ -12,7 +12,7 @@ from dsinga.errors import UserError
 
 
 class Batch(NamedTuple):
-    """A batch of records: data (n, *shape), labels (n,), (n, T) or None, and how much of the source has been read.
+    """A batch of records: data (n, *shape), labels (n,), (n, K) or None, and how much of the source has been read.
 
     ``done`` has the unit of ``StoreContents.total``.
     """
@@ -36,10 +36,13 @@ class StoreContents(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record: data (*shape), label or None, its place (file and row or offset) for errors, and ``Batch.done``."""
+    """One record: data (*shape), label or None, its place (file and row or offset) for errors, and ``Batch.done``.
+
+    A label is an integer or a float, or an array (K,) of them.
+    """
 
     data: np.ndarray
-    label: int | None
+    label: int | float | np.ndarray | None
     where: str
     done: int | None = None
 
@@ -77,5 +80,5 @@ def _compare(record: Record, first: Record) -> None:
 
 
 def _join(records: list[Record]) -> Batch:
-    labels = None if records[0].label is None else np.array([record.label for record in records], np.int64)
+    labels = None if records[0].label is None else np.array([record.label for record in records])
     return Batch(np.stack([record.data for record in records]), labels, records[-1].done)

@@ -14,25 +14,33 @@ from dsinga.errors import UserError
 BLOCK_BYTES = 1 << 20
 
 
-def textfile(source: str, separator: str = ",", has_label: bool = True) -> dict[str, StoreContents]:
+def textfile(
+    source: str, separator: str = ",", has_label: bool = True, label_columns: int | None = None
+) -> dict[str, StoreContents]:
     """Read a file of numbers, plain, .gz or .xz: records float32 (columns,); empty lines are skipped.
 
     Args:
         source: the file.
         separator: character between the numbers of a line.
         has_label: whether the first number of each line is its label, an integer.
+        label_columns: K, where the first K numbers of each line are float labels, (N,) for 1 and else (N, K).
     """
-    return {"": StoreContents(_read(source, separator, has_label), os.path.getsize(source))}
+    if label_columns is not None and (label_columns < 1 or not has_label):
+        raise UserError(f"label_columns is {label_columns}; give at least 1 column, or leave it out with --no-label")
+    return {"": StoreContents(_read(source, separator, has_label, label_columns), os.path.getsize(source))}
 
 
-def _read(path: str, separator: str, has_label: bool) -> Generator[Batch]:
+def _read(path: str, separator: str, has_label: bool, label_columns: int | None) -> Generator[Batch]:
     with opened(path) as (file, tell):
         number, columns = 1, 0
         while lines := file.readlines(BLOCK_BYTES):
             if any(line.strip() for line in lines):
                 values = _parse(path, number, lines, separator, columns)
                 columns = values.shape[1]
-                yield _split(path, number, lines, values, has_label)._replace(done=tell())
+                if label_columns is None:
+                    yield _split(path, number, lines, values, has_label)._replace(done=tell())
+                else:
+                    yield _split_floats(path, number, values, label_columns)._replace(done=tell())
             number += len(lines)
 
 
@@ -78,6 +86,16 @@ def _split(path: str, number: int, lines: list[bytes], values: np.ndarray, has_l
         row = fractions[0]
         at = [line for line, text in enumerate(lines, number) if text.strip()][row]
         raise UserError(
-            f"{path}:{at}: label {labels[row]:g} is not an integer; without labels use --no-label or has_label: false"
+            f"{path}:{at}: label {labels[row]:g} is not an integer; import float labels with --label-columns 1, or "
+            "without labels use --no-label or has_label: false"
         )
     return Batch(values[:, 1:].astype(np.float32), labels.astype(np.int64))
+
+
+def _split_floats(path: str, number: int, values: np.ndarray, columns: int) -> Batch:
+    if values.shape[1] <= columns:
+        raise UserError(
+            f"{path}:{number}: {values.shape[1]} values, but {columns} columns of labels and data are needed"
+        )
+    labels = values[:, 0] if columns == 1 else values[:, :columns]
+    return Batch(values[:, columns:].astype(np.float32), labels)
