@@ -35,10 +35,7 @@ class ArrayColumn(Column):
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop``: a view of the array if that has the right dtype, else a copy."""
-        rows = self.array[start:stop]
-        if rows.dtype.kind in "bu" and np.can_cast(rows.dtype, self.dtype):
-            return rows[:]
-        return (as_labels if self.labels else as_records)(rows)[:]
+        return convert(self.array[start:stop], self, self.labels)
 
     def place(self, index: Sequence[int]) -> str:
         """Return the name of the table's column that ``index`` belongs to, or the position."""
@@ -48,6 +45,16 @@ class ArrayColumn(Column):
 def title(titles: Sequence[str], index: Sequence[int]) -> str:
     """Return the words for a column of a table, empty if it has no name."""
     return f"column {titles[index[0]]!r}" if titles and len(index) == 1 else ""
+
+
+def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarray:
+    """Return a view of rows that cast safely to the dtype of their column, else a copy in that dtype."""
+    if rows.dtype.kind in "bui" and np.can_cast(rows.dtype, column.dtype):
+        return rows[:]  # a view, since the cache makes it read-only
+    try:
+        return (as_labels if labels else as_records)(rows)[:]
+    except UserError as error:
+        raise UserError(f"{column.name!r}: {error}") from None
 
 
 def check_block(column: Column, remedy: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.array_column import ArrayColumn
-from dsinga.data.conversion import label_dtype
+from dsinga.data.conversion import label_dtype, record_dtype
 from dsinga.data.record_source import Column, RecordSource
 from dsinga.data.store_format import SMALL_BYTES
 from dsinga.errors import UserError
@@ -63,13 +63,19 @@ def _is_a(value: Any, module: str, *names: str) -> bool:
 
 def column(array: Any, name: str, labels: bool = False, titles: Sequence[str] = ()) -> Column:
     """Return the column of an array: a dask array is computed when it is read, any other one is in memory."""
-    if is_dask_array(array):
+    dask = is_dask_array(array)
+    array = array if dask else as_numpy(array, name)
+    if not array.ndim or (labels and array.ndim > 2):
+        needed = "labels need the shape (n,) or (n, K)" if labels else "records need a row each"
+        raise UserError(f"{name!r} has the shape {array.shape}, but {needed}")
+    try:
+        (label_dtype if labels else record_dtype)(array.dtype)
+    except UserError as error:
+        raise UserError(f"{name!r}: {error}") from None
+    if dask:
         from dsinga.data.dask_column import DaskColumn
 
-        _check_dimensions(array.ndim, name, labels)
         return DaskColumn(array, name, labels, titles)
-    array = as_numpy(array, name)
-    _check_dimensions(array.ndim, name, labels)
     return ArrayColumn(array, name, labels, titles)
 
 
@@ -83,10 +89,9 @@ def label_column(y: Any, name: str, length: int, classes: Sequence[str] | None =
         from dsinga.data.dask_column import check_chunks, compute
 
         check_chunks(y, name)
-        _check_dimensions(y.ndim, name, labels=True)
-        if y.shape[0] == length and (label_dtype(y.dtype).kind == "i" or y.nbytes <= SMALL_BYTES):
+        if y.dtype.kind in "OSUT" or (y.shape[:1] == (length,) and (y.dtype.kind in "bui" or y.nbytes <= SMALL_BYTES)):
             (y,) = compute(y)
-    else:
+    if not is_dask_array(y):
         y = as_numpy(y, name)
         if y.dtype.kind in "OSUT":
             y = codes(y, name, classes)
@@ -122,12 +127,3 @@ def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.nd
             text = f"{name!r} has the label {str(value)!r} in record {record}, which is not among the classes"
             raise UserError(f"{text}{nearest(str(value), list(places_of))}")
     return np.array([places_of[str(value)] for value in values], np.int64)[places].reshape(labels.shape)
-
-
-def _check_dimensions(ndim: int, name: str, labels: bool) -> None:
-    if not ndim:
-        raise UserError(f"{name!r} is a single number; give an array with a row for each record")
-    if labels and ndim > 2:
-        raise UserError(
-            f"{name!r} has {ndim} dimensions; give one label for each record (n,), or a row of labels or targets (n, K)"
-        )

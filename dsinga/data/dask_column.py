@@ -14,9 +14,9 @@ import dask
 import numpy as np
 from dask.core import flatten, get
 
-from dsinga.data.array_column import check_block, title
+from dsinga.data.array_column import check_block, convert, title
 from dsinga.data.chunk_cache import ChunkCache
-from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
+from dsinga.data.conversion import label_dtype, record_dtype
 from dsinga.data.record_source import Column
 from dsinga.data.store_format import SMALL_BYTES, block_rows
 from dsinga.data.zarr_column import MAX_BLOCK_BYTES
@@ -84,10 +84,7 @@ class DaskColumn(Column):
         chunks = self._compute(range(first, last + 1))
         offset = int(self._ends[first]) - len(chunks[0])
         rows = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
-        rows = rows[start - offset : stop - offset]
-        if rows.dtype.kind in "bu" and np.can_cast(rows.dtype, self.dtype):
-            return rows
-        return (as_labels if self.labels else as_records)(rows)
+        return convert(rows[start - offset : stop - offset], self, self.labels)
 
     def place(self, index: Sequence[int]) -> str:
         """Return the name of the table's column that ``index`` belongs to, or the position."""
@@ -138,7 +135,7 @@ class DaskColumn(Column):
 
     def _checked(self, chunk: Any, number: int) -> np.ndarray:
         """Return a chunk as a numpy array; raise UserError if its shape is not the one that the array promises."""
-        rows = np.asarray(chunk)[:]  # a view, because the cache makes it read-only
+        rows = np.asarray(chunk)[:]  # a view, since a cache makes it read-only
         start = int(self._ends[number - 1]) if number else 0
         expected = (int(self._ends[number]) - start, *self.shape)
         if rows.shape != expected:

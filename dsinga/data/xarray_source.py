@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.array_column import check_block
+from dsinga.data.array_column import check_block, convert
 from dsinga.data.array_source import column, label_column
-from dsinga.data.conversion import as_records, record_dtype
+from dsinga.data.conversion import record_dtype
 from dsinga.data.record_source import Column, RecordSource
 from dsinga.data.store_format import block_rows
 from dsinga.data.zarr_names import DATA_NAMES, LABEL_NAMES
@@ -117,7 +117,7 @@ class FileColumn(Column):
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Read the rows ``start`` to ``stop`` from the file."""
-        return as_records(self.array[start:stop].values)
+        return convert(self.array[start:stop].values, self)
 
 
 def _chunk_rows(array: Any) -> int | None:

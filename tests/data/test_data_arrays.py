@@ -1,0 +1,190 @@
+"""Records in numpy and dask arrays, and what is wrong with arrays that are refused."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsinga.data import open_records, write_store
+from dsinga.data.dask_column import DaskColumn
+from dsinga.data.store import RecordStore
+from dsinga.errors import UserError
+
+X, Y = np.arange(60, dtype=np.float32).reshape(20, 3), np.arange(20) % 4
+
+
+@settings(max_examples=40)
+@given(
+    length=st.integers(1, 40),
+    cuts=st.lists(st.integers(0, 40), max_size=5),
+    dtype=st.sampled_from(["uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bool"]),
+    seed=st.integers(0, 1 << 20),
+)
+def test_a_dask_array_has_the_rows_of_the_numpy_array(length: int, cuts: list[int], dtype: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 2, (length, 2, 3)).astype(dtype)
+    ends = sorted({min(cut, length) for cut in cuts} | {0, length})
+    chunks = tuple(int(size) for size in np.diff(ends))
+    source = open_records((da.from_array(x, chunks=(chunks, -1, -1)), rng.random((length, 2))))
+    expected = open_records(x)
+    rows = rng.integers(0, length, 2 * length)
+    np.testing.assert_array_equal(source.read(rows)[0], x[rows])
+    assert (source.dtype, source.block, source.label_dtype) == (expected.dtype, expected.block, np.float32)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).read(rows)[0], expected.read(rows)[0])
+
+
+def test_blocks_are_those_of_a_store(tmp_path: Any) -> None:
+    x = np.zeros((3000, 3, 32, 32), np.uint8)
+    write_store(tmp_path / "x.zarr", [(x, None)])
+    block = RecordStore(tmp_path / "x.zarr").block
+    for chunk in (64, 341, 1000, 3000):
+        assert open_records(da.from_array(x, chunks=(chunk, -1, -1, -1))).block == open_records(x).block == block
+
+
+def test_a_large_array_with_large_chunks_has_these_as_blocks() -> None:
+    x = da.zeros((4000, 50_000), chunks=(200, -1), dtype=np.float32)  # 800 MB, of which a chunk is computed
+    source = open_records(x)
+    assert source.block == 200
+    assert source.read([3999])[0].sum() == 0
+
+
+def test_each_chunk_of_a_small_array_is_computed_once() -> None:
+    computed = []
+
+    def count(block: np.ndarray) -> np.ndarray:
+        computed.append(len(block))
+        return block
+
+    x = da.from_array(np.zeros((3000, 3, 32, 32), np.uint8), chunks=(1000, -1, -1, -1)).map_blocks(count, dtype="u1")
+    source = open_records(x)
+    computed.clear()  # of what Dask computed to find the dtype
+    for _ in range(2):
+        source.read(np.random.default_rng(0).permutation(3000))
+    assert computed == [1000, 1000, 1000]
+
+
+def test_only_the_chunks_that_rows_need_are_computed() -> None:
+    x = da.map_blocks(_fail_after_first, chunks=((10, 10), (3,)), dtype=np.float32, meta=np.empty((0, 3), np.float32))
+    column = DaskColumn(x, "x")
+    np.testing.assert_array_equal(column.load(0, 10), np.zeros((10, 3)))
+    with pytest.raises(ZeroDivisionError):
+        column.load(5, 12)
+
+
+def _fail_after_first(block_info: Any = None) -> np.ndarray:
+    if block_info[None]["chunk-location"][0]:
+        raise ZeroDivisionError
+    return np.zeros((10, 3), np.float32)
+
+
+def test_rows_are_copies_and_the_array_stays_writable() -> None:
+    x = X.copy()
+    for source in (open_records(x), open_records(da.from_array(x, chunks=-1))):
+        source.read([1])[0][:] = 7
+        np.testing.assert_array_equal(source.read([1])[0], X[1:2])
+    assert x.flags.writeable
+
+
+def test_labels_keep_their_kind() -> None:
+    for labels in (Y, Y.tolist(), Y.astype(np.uint8), da.from_array(Y, chunks=6), Y > 2):
+        source = open_records((X, labels))
+        read = source.read([19, 0])[1]
+        assert read is not None
+        assert read.dtype == np.int64
+        np.testing.assert_array_equal(read, np.asarray(labels)[[19, 0]])
+    targets = open_records((X, X.astype(np.float64)))
+    assert (targets.label_shape, targets.label_dtype, targets.label_range()) == ((3,), np.float32, None)
+    many = da.zeros((10, 40_000_000), chunks=(1, -1), dtype=np.float32)  # too many to compute at once
+    assert open_records((X[:10], many)).label_shape == (40_000_000,)
+
+
+def test_strings_are_coded_by_their_place_among_the_classes() -> None:
+    names = np.array(["cat", "dog", "cow"])[Y[:12] % 3]
+    for labels in (names, names.astype(object), list(names), da.from_array(names, chunks=5)):
+        source = open_records((X[:12], labels), classes=["cow", "cat", "dog"])
+        assert source.classes == ("cow", "cat", "dog")
+        np.testing.assert_array_equal(source.read(range(3))[1], [1, 2, 0])
+
+
+def filtered() -> da.Array:
+    x = da.from_array(X, chunks=(5, -1))
+    return x[x[:, 0] > 3]
+
+
+NAN = np.where(np.arange(60).reshape(20, 3) == 31, np.nan, X)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (3.5, "records cannot be read from a float; give an array, a pair"),
+        ((X, Y, Y), "a tuple of records has 2 parts, x and y, not 3"),
+        (np.float32(3), r"'x' has the shape \(\), but records need a row each"),
+        ([[1], [1, 2]], "'x', a list, does not convert to a numpy array"),
+        (X[:0], "numpy array has no records: 'x' is empty"),
+        (da.zeros((0, 3)), "dask array has no records: 'x' is empty"),
+        ((X, Y[:19]), "numpy array has 20 records in 'x', but 19 labels in 'y'; give one label"),
+        ((X, da.from_array(Y[:19])), "numpy array has 20 records in 'x', but 19 labels in 'y'; give one label"),
+        ((X, Y.reshape(20, 1, 1)), r"'y' has the shape \(20, 1, 1\), but labels need the shape \(n,\) or \(n, K\)"),
+        ((X, 3), r"'y' has the shape \(\), but labels need"),
+        (X.astype(str), "'x': records must be numbers, not strings"),
+        (X.astype(object), "'x': records must be numbers, not object"),
+        (X.astype(complex), "'x': records must be numbers, not complex128; give the real"),
+        (da.from_array(X.astype("M8[D]")), r"'x': records must be numbers, not datetime64\[D\]; give a number"),
+        ((X, np.full(20, "a")), r"'y' has labels that are strings; name the classes .*classes=\['a'\]"),
+        (np.ma.masked_less(X, 3), r"'x' has masked numbers; fill them: x.filled\(0\)"),
+        (filtered(), r"'x' has chunks of unknown sizes; call x.compute_chunk_sizes\(\) first"),
+        ((X, da.from_array(Y, chunks=6)[da.from_array(Y, chunks=6) > 2]), "'y' has chunks of unknown sizes"),
+        (
+            da.from_array(X, chunks=(20, 1)),
+            r"'x' has chunks of shape \(20, 1\), which cut .* shape \(3,\); .*x.rechunk\({0: 'auto', 1: -1}",
+        ),
+        (
+            da.zeros((100, 10_000_000), chunks=(50, -1), dtype="f4"),
+            r"'x' has chunks of 1907 MiB, and reading .*at most 256 MiB do; chunk it finer: x.rechunk\({0: 1}\)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_when_the_source_is_opened(source: Any, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        open_records(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (NAN, "^numpy array: 'x' has NaN in record 10, column 1; leave"),
+        (da.from_array(NAN, chunks=(7, -1)), "^dask array: 'x' has NaN in record 10, column 1; leave"),
+        ((X, np.where(np.arange(20) == 4, np.inf, Y)), "^numpy array: 'y' has infinity in record 4; leave"),
+        (np.full((2, 2), 1e300), "'x': records have values beyond the range of float32; scale them"),
+        (da.from_array(np.full((2, 2), 1e300)), "'x': records have values beyond the range of float32; scale them"),
+        (
+            da.map_blocks(lambda x: x[1:], da.from_array(X, chunks=(10, -1)), dtype=X.dtype),
+            r"dask array: chunk 0 of 'x' has the shape \(9, 3\), but the array says \(10, 3\)",
+        ),
+    ],
+)
+def test_what_is_wrong_with_numbers_is_said_when_they_are_read(source: Any, expected: str) -> None:
+    records = open_records(source)
+    with pytest.raises(UserError, match=expected):
+        records.read(range(len(records)))
+
+
+def test_an_unknown_class_is_named_with_its_record() -> None:
+    with pytest.raises(UserError, match="'y' has the label 'dig' in record 1, which is not among the classes; did you"):
+        open_records((X[:3], ["cat", "dig", "cat"]), classes=["cat", "dog"])
+
+
+def test_no_scheduler_of_dask_is_asked_for_rows() -> None:
+    def scheduler(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a scheduler was asked")
+
+    with dask.config.set(scheduler=scheduler):
+        assert open_records(da.from_array(X, chunks=(5, -1)) + 1).read([6])[0].tolist() == [[19, 20, 21]]
