@@ -66,7 +66,7 @@ def train(
     prepared = prepare_run(job, client, roots)
     all_extensions = create_extensions(job, extensions, prepared.epoch)
     nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
-    check_extensions(all_extensions, job, nets)
+    check_extensions(all_extensions, job, nets, workspace)
     begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots, params or {})
     observer.begin(begin.step)
     run = ClusterRun(client, prepared.config, prepared.placement)

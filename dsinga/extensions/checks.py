@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from dsinga.checkpoint import separate_arrays
 from dsinga.errors import UserError
@@ -18,7 +19,9 @@ PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest}
 ASKED_BY = {"val": "validate_freq", "test": "test_freq"}
 
 
-def check_extensions(extensions: Sequence[Extension], job: Job, nets: Mapping[Phase, NeuralNet]) -> None:
+def check_extensions(
+    extensions: Sequence[Extension], job: Job, nets: Mapping[Phase, NeuralNet], workspace: Path | None = None
+) -> None:
     """Raise UserError for the first extension that can never run, or whose state cannot be saved.
 
     ``nets`` are the nets of the phases that the job runs: their layers say which metrics they report.
@@ -34,6 +37,7 @@ def check_extensions(extensions: Sequence[Extension], job: Job, nets: Mapping[Ph
             separate_arrays(extension.state_dict())
         except TypeError as error:
             raise extension.error(f"its state_dict() cannot be saved: {error}") from error
+        extension.check(workspace)
 
 
 def _check_monitor(

@@ -37,9 +37,15 @@ class CSV(Extension):
         self._path = Path()
         self._columns: list[str] = []
 
+    def check(self, workspace: Path | None) -> None:
+        """Choose the file."""
+        self._path = choose_path(self, workspace, self._given, "metrics.csv", "path")
+        if self._path.is_dir():
+            raise self.error(f"{self._path} is a folder; give it the path of a file", "path")
+
     def start(self, loop: LoopView) -> None:
         """Begin a new file, or go on with that of the earlier run."""
-        self._path = choose_path(loop, self._given, "metrics.csv", "path")
+        self.check(loop.workspace)
         self._columns = []
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dsinga.errors import UserError
@@ -50,6 +51,9 @@ class Extension(ABC):
         """Return the UserError that says ``message`` of this extension, with its place in the job file."""
         text = f"extension {self.name}: {message}"
         return UserError(text) if self.conf is None else self.conf.error(text, field)
+
+    def check(self, workspace: Path | None) -> None:
+        """Raise UserError, before anything is done, for what the extension needs and a run in ``workspace`` lacks."""
 
     def start(self, loop: LoopView) -> None:
         """Prepare for a run, before the first step and after :meth:`load_state`.

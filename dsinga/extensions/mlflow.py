@@ -54,11 +54,17 @@ class MLflow(Extension):
         self._run_id = ""
         self._logged: dict[str, int] = {}  # the last step of each metric, in a resumed run
 
+    def check(self, workspace: Path | None) -> None:
+        """Ask MLflow for the experiment, to see that it answers."""
+        with self._naming_the_server():
+            self._client = _connect(self._uri)
+            self._client.get_experiment_by_name(self._experiment)
+
     def start(self, loop: LoopView) -> None:
         """Make a run of MLflow, or go on with that of the run that is resumed."""
         self._logged = {}
+        self.check(loop.workspace)
         with self._naming_the_server():
-            self._client = _connect(self._uri)
             self._run_id = (self._earlier_run(loop) if loop.step else "") or self._create_run(loop)
         if loop.workspace is not None:
             (loop.workspace / RUN_FILE).write_text(self._run_id, encoding="utf-8")

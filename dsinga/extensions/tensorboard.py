@@ -44,9 +44,14 @@ class TensorBoard(Extension):
         self._given, self._folder, self._begin = folder, Path(), 0
         self._writers: dict[str, Any] = {}
 
+    def check(self, workspace: Path | None) -> None:
+        """Choose the folder."""
+        self._folder = choose_path(self, workspace, self._given, "tensorboard", "folder")
+
     def start(self, loop: LoopView) -> None:
-        """Choose the folder, and set the files of an earlier run aside."""
-        self._folder, self._begin = choose_path(loop, self._given, "tensorboard", "folder"), loop.step
+        """Set the files of an earlier run aside."""
+        self.check(loop.workspace)
+        self._begin = loop.step
         if not loop.step:
             self._set_aside()
 

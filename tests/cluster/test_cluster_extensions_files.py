@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from distributed import Client
 
+from dsinga import UserError
 from dsinga.api import train
 from dsinga.checkpoint import read_params
 from dsinga.extensions import CSV, EverySteps, Extension, KeepBest, MLflow, TensorBoard
-from dsinga.job import Job, LRGenConf, to_text
+from dsinga.job import Job, LRGenConf, loads, to_text
 from tests.support.extension_runs import Acting, rows, validating
 from tests.support.small_job import assert_same
 
@@ -128,3 +129,31 @@ def assert_logged(folder: Path, job: Job, written: list[dict[str, Any]]) -> None
     path = client.download_artifacts(run.info.run_id, "checkpoint/step40", str(folder))
     assert_same(read_params(path), read_params(folder / "checkpoint" / "step40"))
     assert Path(client.download_artifacts(run.info.run_id, "job.conf", str(folder))).read_text() == to_text(job)
+
+
+@pytest.mark.parametrize(
+    ("extension", "message"),
+    [
+        ('type: kCSV path: "s3://bucket/rows.csv"', "kCSV: it writes local files only, not s3://bucket/rows.csv"),
+        ('type: kCSV path: "folder"', "kCSV: folder is a folder; give it the path of a file"),
+        (
+            'type: kCSV path: "a_file/rows.csv"',
+            "kCSV: a_file/rows.csv cannot be written, because of .*a_file; give it an",
+        ),
+        ('type: kTensorBoard folder: "a_file/runs"', "kTensorBoard: a_file/runs cannot be written, because of "),
+        ('type: kMLflow uri: "a_file"', "kMLflow: MLflow at a_file failed: "),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_the_old_run_is_moved(
+    job: Job, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extension: str, message: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "work").mkdir()
+    for name in ("a_file", "work/metrics.jsonl"):
+        (tmp_path / name).write_text("")
+    job = job.replace(extension=loads(f"train_steps: 1\nextension {{ {extension} }}", "own.conf").extension)
+    with pytest.raises(UserError, match=f"^own.conf:2: extension {message}"):
+        train(job, threads, workspace=tmp_path / "work", progress=False)
+    assert os.listdir(tmp_path / "work") == ["metrics.jsonl"]

@@ -45,7 +45,9 @@ def test_each_row_is_a_line_whatever_metrics_come_late(tmp_path: Path) -> None:
 
 def test_the_file_is_in_the_workspace_unless_told_otherwise(tmp_path: Path) -> None:
     assert_holds(tmp_path / "metrics.csv", SimulatedLoop([CSV()], metrics_of, workspace=tmp_path).run())
-    with pytest.raises(UserError, match=r'give it path, as in "metrics.csv", or the run a workspace'):
+    with pytest.raises(
+        UserError, match=r'^extension CSV: give it path, as in path: "metrics.csv", or the run a workspace'
+    ):
         SimulatedLoop([CSV()], metrics_of).run()
 
 

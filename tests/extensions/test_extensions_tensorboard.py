@@ -76,7 +76,9 @@ def test_the_rows_are_there_by_phase(tmp_path: Path) -> None:
 def test_the_folder_is_in_the_workspace_unless_told_otherwise(tmp_path: Path) -> None:
     loop = SimulatedLoop([TensorBoard()], metrics_of, workspace=tmp_path).run()
     assert_holds(tmp_path / "tensorboard", loop)
-    with pytest.raises(UserError, match='give it folder, as in "tensorboard", or the run a workspace'):
+    with pytest.raises(
+        UserError, match='^extension TensorBoard: give it folder, as in folder: "tensorboard", or the run a workspace'
+    ):
         SimulatedLoop([TensorBoard()], metrics_of).run()
 
 
