@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, Phase
 from dsinga.job import load as load_job
@@ -43,6 +45,10 @@ class JobModel(Trainable):
                 names.append(layer.srclayers[source])
         return list(dict.fromkeys(names))
 
+    def label_examples(self) -> dict[str, np.ndarray]:
+        """Return labels (1,) of a class, by input layer."""
+        return {name: np.zeros(1, np.int64) for name in self.label_inputs()}
+
     def output_layers(self) -> list[str]:
         """Return the layers on top that are no losses; where there are none, the sources of the losses."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
@@ -67,7 +73,7 @@ class JobModel(Trainable):
             store = layer.store_conf
             if store is not None and layer_class(layer).is_input:
                 part = "train" if layer.in_phase(Phase.kTrain) else "val" if layer.in_phase(Phase.kVal) else "test"
-                path = phases[part].path(layer.name) if part in phases else None
+                path = phases[part].paths.get(layer.name) if part in phases else None
                 changes: dict[str, Any] = {} if path is None else {"path": path}
                 changes |= {} if batch_size is None else {"batchsize": batch_size}
                 layer = layer.replace(store_conf=store.replace(**changes)) if changes else layer

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.nn.arguments import checked
@@ -83,9 +85,18 @@ class Model(Trainable):
             return self.input_names()[:1]
         return self._write(PhaseRecords()).label_inputs
 
+    def label_examples(self) -> dict[str, np.ndarray]:
+        """Return labels (1, ...) as the losses take them, by input layer."""
+        return self._write(PhaseRecords()).label_examples
+
+    @property
+    def takes_one_hot(self) -> bool:
+        """Whether labels may be one-hot rows: for categorical_crossentropy."""
+        return "categorical_crossentropy" in self.objective.losses
+
     def _write(self, train: PhaseRecords) -> Any:
-        self.record_shapes |= train.shapes()
-        return write_net(self._inputs(), self._outputs(), self.objective, self.record_shapes, train.label_shapes())
+        self.record_shapes |= train.shapes
+        return write_net(self._inputs(), self._outputs(), self.objective, self.record_shapes, train.label_shapes)
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that inputs name. Raises UserError where one names none."""
@@ -101,7 +112,7 @@ class Model(Trainable):
         check_metrics(self.metrics, written.layers)
         layers: list[LayerConf] = []
         for name, conf in written.inputs.items():
-            paths = {phase: records.path(name) for phase, records in phases.items()}
+            paths = {phase: records.paths.get(name) for phase, records in phases.items()}
             layers += input_layers(conf, paths, batch_size or 32)
         layers += written.layers
         return Job(

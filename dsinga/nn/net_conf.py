@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, StoreConf
-from dsinga.nn.feature import Feature
+from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.losses import METRICS, TARGETS, loss_builder
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
@@ -35,12 +37,14 @@ class WrittenNet:
         inputs: the input layers without phases, by name; the labels of the first belong to the first output.
         outputs: the names of the layers of the outputs.
         label_inputs: the names of the inputs that give the labels of each output that has a loss.
+        label_examples: labels (1, ...) of the shape and dtype that the losses take, by input.
     """
 
     layers: list[LayerConf]
     inputs: dict[str, LayerConf]
     outputs: list[str]
     label_inputs: list[str]
+    label_examples: dict[str, np.ndarray]
 
 
 def write_net(
@@ -73,7 +77,7 @@ def write_net(
     ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
     for symbol in ancestors([*inputs, *ends]):
         features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
-    label_inputs = []
+    examples: dict[str, np.ndarray] = {}
     named = [(loss, weight) for loss, weight in zip(objective.losses, weights(objective), strict=True)]
     for number, (loss, weight) in enumerate(named):
         if isinstance(loss, Symbol):
@@ -82,9 +86,18 @@ def write_net(
         name = "loss" if len(named) == 1 else f"{output.layer}_loss"
         builder = loss_builder(loss, output, weight, name)
         source = labels_of(net, number, output, inputs)
-        label_inputs.append(source.layer)
+        examples[source.layer] = label_example(builder, output)
         net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
-    return WrittenNet(net.layers, net.inputs, [feature(symbol).layer for symbol in outputs], label_inputs)
+    layers = [feature(symbol).layer for symbol in outputs]
+    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples)
+
+
+def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
+    """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output."""
+    shape = row_shape(output) or ()
+    if builder.kind in TARGETS:
+        return np.zeros((1, *shape), np.float32)
+    return np.zeros((1, *shape[:-1]), np.int64)
 
 
 def weights(objective: Objective) -> list[float]:

@@ -18,29 +18,23 @@ Pair = tuple[Any, Any]  # records and labels
 
 @dataclass
 class PhaseRecords:
-    """The source of each input in one phase: an opened source of records, and the path it came from, if from one."""
+    """The records of each input in one phase.
+
+    Attributes:
+        sources: opened sources of records, by input; none for numpy arrays that are only described.
+        paths: the paths of those that were given as paths, which a job names.
+        shapes: the shape of a record.
+        label_shapes: the shape of a row's label, None where there are none.
+    """
 
     sources: dict[str, Any] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of a record of each input."""
-        return {name: tuple(source.shape) for name, source in self.sources.items()}
-
-    def label_shapes(self) -> dict[str, tuple[int, ...] | None]:
-        """Return the shape of a row's label of each input, None where it has no labels."""
-        return {name: tuple(source.label_shape) if source.has_labels else None for name, source in self.sources.items()}
-
-    def path(self, name: str) -> str | None:
-        """Return the path of an input's store, None for arrays."""
-        return self.paths.get(name)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
 
     def bound(self) -> dict[str, Any]:
         """Return the sources that the job names no path for."""
         return {name: source for name, source in self.sources.items() if name not in self.paths}
-
-    def __len__(self) -> int:
-        return min((len(source) for source in self.sources.values()), default=0)
 
 
 def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
@@ -49,8 +43,18 @@ def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
     for name, (x, y) in pairs.items():
         if isinstance(x, (str, os.PathLike)) and y is None:
             records.paths[name] = os.fspath(x)
-        records.sources[name] = open_records(x if y is None else (x, y))
+        source = records.sources[name] = open_records(x if y is None else (x, y))
+        records.shapes[name] = tuple(source.shape)
+        records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records
+
+
+def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
+    """Return the shapes of numpy arrays (n, ...)."""
+    shapes = {name: np.shape(x)[1:] for name, (x, _) in pairs.items()}
+    return PhaseRecords(
+        shapes=shapes, label_shapes={name: None if y is None else np.shape(y)[1:] for name, (_, y) in pairs.items()}
+    )
 
 
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:

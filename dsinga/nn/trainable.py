@@ -18,8 +18,7 @@ from dsinga.job import Job, UpdaterConf, to_text
 from dsinga.job.message import field_types
 from dsinga.monitor import History
 from dsinga.nn.arguments import check_names, checked
-from dsinga.nn.records import Pair, PhaseRecords, are_numpy, one_hot_classes, open_inputs, pair_up
-from dsinga.training import initial_values
+from dsinga.nn.records import Pair, PhaseRecords, are_numpy, describe_arrays, one_hot_classes, open_inputs, pair_up
 from dsinga.worker.bind_records import bind_records
 from dsinga.worker.local_net import LocalNet
 
@@ -50,6 +49,10 @@ class Trainable(ABC):
     @abstractmethod
     def label_inputs(self) -> list[str]:
         """Return the names of the input layers that have the labels of each output."""
+
+    @abstractmethod
+    def label_examples(self) -> dict[str, np.ndarray]:
+        """Return labels (1, ...) of the shape and dtype that the losses take, by input layer."""
 
     @abstractmethod
     def output_layers(self) -> list[str]:
@@ -200,8 +203,8 @@ class Trainable(ABC):
         """
         pairs = self._pairs(x, y)
         if client is None and are_numpy(pairs):
-            net, records, labels = self._local(pairs)
-            return net.evaluate(self._known_params(net.net), records, labels, batchsize=batch_size)
+            net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
+            return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
         opened = open_inputs(pairs)
         job = self.make_job({"train": opened, "test": opened}, batch_size, {})
         data = {"test": opened.sources} if pairs else None
@@ -223,9 +226,8 @@ class Trainable(ABC):
         names = [layers] if isinstance(layers, str) else list(layers)
         pairs = pair_up(x, None, self.input_names(), self.label_inputs())
         if client is None and are_numpy(pairs):
-            net, records, _ = self._local(pairs)
-            params = self._known_params(net.net) if self._params is None else self._params
-            found = [net.predict(params, records, name, batchsize=batch_size) for name in names]
+            net, records, _ = self._local(pairs, labelled=True)
+            found = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
             opened = open_inputs(pairs)
             job = self.make_job({"train": opened, "test": opened}, batch_size, {})
@@ -233,22 +235,29 @@ class Trainable(ABC):
             found = [api.predict(job, self._require_params(), name, client=client, data=data) for name in names]
         return found[0] if len(names) == 1 else found
 
-    def _local(self, pairs: Mapping[str, Pair]) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-        """Return the net of numpy arrays in this process, the records, and the labels."""
+    def _local(
+        self, pairs: Mapping[str, Pair], labelled: bool
+    ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
+        """Return the net of numpy arrays in this process, the records, and the labels.
+
+        ``labelled`` says that the net has losses with labels even where there are none here.
+        """
+        described = describe_arrays(pairs)
+        if labelled:
+            described.label_shapes = {
+                name: shape for name, shape in described.label_shapes.items() if shape is not None
+            }
         records = {name: x for name, (x, _) in pairs.items()}
         labels = {name: y for name, (_, y) in pairs.items() if y is not None}
-        for name, array in records.items():
-            self.record_shapes.setdefault(name, np.shape(array)[1:])
-        job = self.make_job({}, None, {})
-        missing = [name for name in self.label_inputs() if name not in records]
-        shaped = {**records, **{name: np.zeros((1, 1), np.float32) for name in missing}}
-        shaped_labels = labels or {name: np.zeros(1, np.int64) for name in self.label_inputs()}
-        net = LocalNet(job, shaped, shaped_labels)
+        job = self.make_job({"train": described}, None, {})
+        examples = self.label_examples()
+        missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
+        net = LocalNet(job, {**records, **missing}, examples | labels if labelled else None)
         return net, records, labels or None
 
-    def _known_params(self, net: Any) -> dict[str, np.ndarray]:
+    def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         if self._params is None:
-            self._params = initial_values(net.params, 0)
+            self._params = net.initial_params()
         return self._params
 
     def _require_params(self) -> dict[str, np.ndarray]:
@@ -266,7 +275,7 @@ class Trainable(ABC):
         if self._params is None:
             shapes = self.record_shapes or self.input_shapes()
             zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
-            net, _, _ = self._local({name: (array, None) for name, array in zeros.items()})
+            net, _, _ = self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)
             self._params = net.initial_params()
         return self._params
 

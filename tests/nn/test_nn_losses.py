@@ -1,0 +1,140 @@
+"""Losses by the names of Keras: their values by Keras's formulas, what they take, and faults."""
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.errors import UserError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(50, 6)).astype(np.float32)
+CLASSES = RNG.integers(3, size=50)
+NUMBERS = RNG.normal(size=(50, 3)).astype(np.float32)
+ANSWERS = RNG.integers(2, size=(50, 3)).astype(np.float32)
+
+
+def model(*end, loss, **compiled) -> nn.Sequential:
+    made = nn.Sequential([nn.Input(6), nn.Dense(3, name="scores"), *end])
+    made.compile("sgd", loss, **compiled)
+    return made
+
+
+def scores(made: nn.Model) -> np.ndarray:
+    """Return the scores by numpy."""
+    return X @ made.params["scores_weight"].T + made.params["scores_bias"]
+
+
+def softmax(values: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(values - values.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("end", [(), (nn.Softmax(),)])
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "categorical_crossentropy"])
+def test_cross_entropy_from_scores_or_from_a_softmax(end, loss):
+    made = model(*end, loss=loss, metrics=["accuracy"])
+    chances = softmax(scores(made))
+    labels = CLASSES if loss.startswith("sparse") else np.eye(3)[CLASSES]
+    metrics = made.evaluate(X, labels)
+    assert metrics["loss"] == pytest.approx(-np.log(chances[np.arange(50), CLASSES]).mean(), rel=1e-5)
+    assert metrics["accuracy"] == pytest.approx((chances.argmax(axis=1) == CLASSES).mean())
+    np.testing.assert_allclose(made.predict(X), chances if end else scores(made), rtol=1e-4, atol=1e-5)
+
+
+def test_mean_squared_error_is_the_mean_over_outputs():
+    made = model(loss="mean_squared_error")
+    assert made.evaluate(X, NUMBERS)["loss"] == pytest.approx(((scores(made) - NUMBERS) ** 2).mean(), rel=1e-5)
+    (loss,) = (conf for conf in made.job().neuralnet.layer if conf.name == "loss")
+    assert loss.euclideanloss_conf.scale == 1 / 3
+
+
+@pytest.mark.parametrize("end", [(), (nn.Activation("sigmoid"),)])
+def test_binary_cross_entropy_is_the_mean_over_outputs(end):
+    made = model(*end, loss="binary_crossentropy")
+    chances = 1 / (1 + np.exp(-scores(made)))
+    expected = -(ANSWERS * np.log(chances) + (1 - ANSWERS) * np.log(1 - chances)).mean()
+    assert made.evaluate(X, ANSWERS)["loss"] == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(made.predict(X), chances if end else scores(made), rtol=1e-4, atol=1e-5)
+
+
+def test_one_number_a_row():
+    made = nn.Sequential([nn.Input(6), nn.Dense(1, name="scores")])
+    made.compile("sgd", "mse")
+    expected = ((scores(made)[:, 0] - NUMBERS[:, 0]) ** 2).mean()
+    assert made.evaluate(X, NUMBERS[:, 0])["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_labels_the_records_are_the_target():
+    made = nn.Sequential([nn.Input(6), nn.Dense(2), nn.Dense(6, name="copy")])
+    made.compile("sgd", "mse")
+    found = made.evaluate(X)["loss"]
+    assert found == pytest.approx(((made.predict(X) - X) ** 2).mean(), rel=1e-5)
+
+
+def test_an_explicit_loss_has_its_sources():
+    x = nn.Input(6)
+    code = nn.Dense(2)(x)
+    copy = nn.Dense(6)(code)
+    made = nn.Model(x, [code, copy])
+    made.compile("sgd", [nn.EuclideanLoss()(copy, x)])
+    codes, copies = made.predict(X)
+    assert codes.shape == (50, 2)
+    assert made.evaluate(X)["loss"] == pytest.approx(((copies - X) ** 2).sum(axis=1).mean(), rel=1e-5)
+
+
+def test_two_outputs_have_a_loss_and_labels_each():
+    x = nn.Input(6)
+    hidden = nn.Dense(8, activation="relu")(x)
+    kind, size = nn.Dense(3, name="kind")(hidden), nn.Dense(1, name="size")(hidden)
+    made = nn.Model(x, [kind, size])
+    made.compile(
+        "sgd", {"kind": "sparse_categorical_crossentropy", "size": "mse"}, loss_weights={"kind": 1, "size": 0.5}
+    )
+    metrics = made.evaluate(X, [CLASSES, NUMBERS[:, 0]])
+    kinds, sizes = made.predict(X)
+    entropy = -np.log(softmax(kinds)[np.arange(50), CLASSES]).mean()
+    error = ((sizes[:, 0] - NUMBERS[:, 0]) ** 2).mean()
+    assert metrics["kind_loss/loss"] == pytest.approx(entropy, rel=1e-4)
+    assert metrics["loss"] == pytest.approx(entropy + 0.5 * error, rel=1e-4)
+
+
+def test_a_loss_layer_has_settings():
+    made = model(loss=nn.SoftmaxLoss(topk=2))
+    best = np.argsort(scores(made), axis=1)[:, 1:]
+    expected = (best == CLASSES[:, None]).any(axis=1).mean()
+    assert made.evaluate(X, CLASSES)["accuracy"] == pytest.approx(expected)
+    assert model(loss=nn.HingeLoss("L2")).evaluate(X, CLASSES)["loss"] > 0
+
+
+FAULTS = {
+    "name": (lambda: model(loss="mse2").job(), "there is no loss 'mse2'; did you mean 'mse'?"),
+    "metric": (lambda: model(loss="mse", metrics=["accuracy"]).job(), "no metric 'accuracy': the layers report loss"),
+    "count": (lambda: model(loss=["mse", "mse"]), "the model has 1 outputs, but 2 losses are given"),
+    "weights": (lambda: model(loss="mse", loss_weights=[1, 2]), "there are 1 losses, but 2 loss_weights"),
+    "key": (lambda: model(loss={"score": "mse"}), "loss names 'score', which is no output; did you mean 'scores'?"),
+    "scale": (
+        lambda: model(loss=nn.SoftmaxLoss(), loss_weights=[2]).job(),
+        "loss_weights has no effect on SoftmaxLoss(); give it scale=2",
+    ),
+    "one hot": (
+        lambda: model(loss="categorical_crossentropy").evaluate(X, ANSWERS + 1),
+        "categorical_crossentropy takes one-hot labels",
+    ),
+    "targets": (
+        lambda: nn.EuclideanLoss()(nn.Dense(3, name="d")(nn.Input(6, name="a")), nn.Input(4, name="b")),
+        "compares 'd', 3 numbers a row, with 'b', 4",
+    ),
+    "shape": (
+        lambda: model(loss="mse").evaluate(X, NUMBERS[:, :2]),
+        "give both as many rows, and rows as long",
+    ),
+    "classes": (lambda: model(loss="softmax").evaluate(X, CLASSES + 1), "label 3 is none of its 3 classes (0 to 2)"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_sentence(name):
+    make, message = FAULTS[name]
+    with pytest.raises(UserError) as caught:
+        make()
+    assert message in str(caught.value)
