@@ -256,9 +256,11 @@ class Trainable(ABC):
         return net, records, labels or None
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
-        if self._params is None:
-            self._params = net.initial_params()
-        return self._params
+        """Return the params of a net, with initial values for those that the model was not given."""
+        given = self._params or {}
+        if any(name not in given for name in net.net.params):
+            self._params = net.initial_params() | given
+        return self._params or {}
 
     def _require_params(self) -> dict[str, np.ndarray]:
         if self._params is None:

@@ -126,7 +126,7 @@ FAULTS = {
     ),
     "shape": (
         lambda: model(loss="mse").evaluate(X, NUMBERS[:, :2]),
-        "give both as many rows, and rows as long",
+        "give the last layer as many outputs as the target has",
     ),
     "classes": (lambda: model(loss="softmax").evaluate(X, CLASSES + 1), "label 3 is none of its 3 classes (0 to 2)"),
 }

@@ -1,0 +1,187 @@
+"""Training, testing, predicting and saving models on numpy arrays."""
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import nn
+from dsinga.data import write_store
+from dsinga.errors import UserError
+from dsinga.extensions import EarlyStopping
+from tests.support.small_job import assert_same
+
+RNG = np.random.default_rng(0)
+Y = RNG.integers(3, size=150)
+X = (RNG.normal(size=(150, 4)) + 3 * Y[:, None] * np.array([1, -1, 1, 0])).astype(np.float32)
+
+
+def blobs() -> nn.Sequential:
+    model = nn.Sequential([nn.Dense(8, activation="relu"), nn.Dense(3, activation="softmax")], name="blobs")
+    model.compile(nn.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+@pytest.fixture(scope="module")
+def trained():
+    model = blobs()
+    history = model.fit(X, Y, epochs=4, batch_size=25, validation_data=(X[:50], Y[:50]), progress=False)
+    return model, history
+
+
+def test_the_history_has_a_value_an_epoch(trained):
+    _, history = trained
+    assert {name: len(values) for name, values in history.history.items()} == {
+        "loss": 4, "accuracy": 4, "val_loss": 4, "val_accuracy": 4,
+    }  # fmt: skip
+    assert history.history["accuracy"][-1] > 0.9
+    assert history.history["loss"][-1] < history.history["loss"][0]
+
+
+def test_evaluate_and_predict_in_this_process_and_on_a_cluster(trained, threads):
+    model, history = trained
+    metrics = model.evaluate(X[:50], Y[:50])
+    assert metrics["loss"] == pytest.approx(history.history["val_loss"][-1], rel=1e-5)
+    assert model.evaluate(X[:50], Y[:50], client=threads) == pytest.approx(metrics, rel=1e-5)
+    chances = model.predict(X)
+    assert chances.shape == (150, 3)
+    np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-5)
+    assert (chances.argmax(axis=1) == Y).mean() > 0.9
+    np.testing.assert_allclose(model.predict(X, client=threads), chances, rtol=1e-5, atol=1e-6)
+    assert model.features(X[:2], "dense").shape == (2, 8)
+
+
+def test_arrays_train_to_the_bits_of_a_store(trained, tmp_path):
+    write_store(tmp_path / "train.zarr", [(X, Y)])
+    model = blobs()
+    model.fit(tmp_path / "train.zarr", epochs=4, batch_size=25, progress=False)
+    assert_same(model.params, trained[0].params)
+
+
+def test_a_second_fit_goes_on_from_the_params():
+    model = blobs()
+    model.fit(X, Y, epochs=3, batch_size=25, progress=False)
+    before = model.evaluate(X, Y)["loss"]
+    first = model.fit(X, Y, epochs=1, batch_size=25, progress=False).history["loss"][0]
+    assert first < 1.5 * before
+    assert first < 0.5 * blobs().evaluate(X, Y)["loss"]
+
+
+def test_params_can_be_set_and_saved(trained, tmp_path):
+    model, _ = trained
+    other = blobs()
+    other.fit(X, Y, train_steps=1, progress=False)
+    other.set_weights(model.get_weights())
+    assert_same(other.params, model.params)
+    model.save(tmp_path / "saved")
+    loaded = nn.load(tmp_path / "saved")
+    assert_same(loaded.params, model.params)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.evaluate(X, Y) == model.evaluate(X, Y)
+    loaded.fit(X, Y, epochs=1, progress=False)
+    assert loaded.result.step == 5  # of 32 rows, as saved
+    params = dsinga.load(tmp_path / "saved" / "job.conf")
+    assert params.name == "blobs"
+
+
+def test_callbacks_and_topology():
+    seen = []
+    model = blobs()
+    rules = [EarlyStopping("val/loss", patience=1, min_delta=10), lambda step, metrics: seen.append(step)]
+    model.fit(X, Y, epochs=5, batch_size=30, validation_data=(X, Y), callbacks=rules, workers=2, progress=False)
+    assert seen[0] == 5
+    assert model.result.step < 25
+    assert model.result.job.cluster.nworkers_per_group == 2
+
+
+def test_several_inputs_by_name_or_in_order():
+    left, right = nn.Input(2, name="left"), nn.Input(2, name="right")
+    joined = nn.Concatenate()([nn.Dense(4, activation="tanh")(left), nn.Dense(4, activation="tanh")(right)])
+    model = nn.Model([left, right], nn.Dense(3)(joined))
+    model.compile(nn.Adam(0.02), "sparse_categorical_crossentropy")
+    model.fit({"left": X[:, :2], "right": X[:, 2:]}, Y, epochs=5, progress=False)
+    assert model.evaluate([X[:, :2], X[:, 2:]], Y)["accuracy"] > 0.8
+    with pytest.raises(UserError, match="x needs 2 sources, one for each of left, right, not 1"):
+        model.predict(X)
+    with pytest.raises(UserError, match="x is given for 'lft', which is no input; did you mean 'left'"):
+        model.predict({"lft": X, "right": X})
+
+
+def test_two_outputs_train_with_labels_each():
+    x = nn.Input(4)
+    hidden = nn.Dense(8, activation="relu")(x)
+    model = nn.Model(x, [nn.Dense(3, name="kind")(hidden), nn.Dense(1, name="size")(hidden)])
+    model.compile(nn.Adam(0.02), ["sparse_categorical_crossentropy", "mse"])
+    size = X.sum(axis=1)
+    history = model.fit(X, [Y, size], epochs=5, progress=False, validation_data=(X, [Y, size]))
+    assert history.history["loss"][-1] < 0.7 * history.history["loss"][0]
+    assert history.history["val_size_loss/loss"]
+    kinds, sizes = model.predict(X)
+    assert kinds.shape == (150, 3)
+    assert sizes.shape == (150, 1)
+
+
+def test_a_stack_of_machines_becomes_an_auto_encoder():
+    lines = (RNG.integers(0, 2, (400, 4, 1)) * np.ones((1, 1, 4), int)).reshape(400, 16).astype(np.uint8)
+    below, params, machines = [], {}, []
+    for number, units in enumerate((12, 4), 1):
+        machine = nn.RBM(units, gaussian=number == 2, name=f"rbm{number}")
+        model = nn.Sequential([nn.Input(16), *below, machine])
+        model.compile(nn.SGD(0.1 if number == 1 else 0.01, momentum=0.5), algorithm=nn.CD(1))
+        model.params = params
+        history = model.fit(lines, epochs=20, batch_size=50, progress=False)
+        errors = history.history["reconstruction_error"]
+        assert errors[-1] < errors[0]
+        params = model.params
+        machines.append(machine)
+        below.append(nn.encoder(machine))
+    auto = nn.Sequential([nn.Input(16), *below, nn.decoder(machines[1], 12), nn.decoder(machines[0], 16)])
+    auto.compile(nn.Adagrad(0.02), nn.EuclideanLoss())
+    auto.params = params
+    assert_same({name: auto.params[name] for name in ("rbm1_weight", "rbm2_bias")},
+                {name: params[name] for name in ("rbm1_weight", "rbm2_bias")})  # fmt: skip
+    before = auto.evaluate(lines)["loss"]
+    auto.fit(lines, epochs=10, batch_size=50, progress=False)
+    assert auto.evaluate(lines)["loss"] < before
+    assert auto.features(lines, "rbm2_encoder").shape == (400, 4)
+
+
+def test_a_net_for_sequences():
+    words = RNG.integers(20, size=(80, 7)).astype(np.int32)
+    tags = (words > 9).astype(int)
+    model = nn.Sequential([nn.Input(7), nn.Embedding(20, 6), nn.Bidirectional(nn.GRU(5)), nn.Dense(2)])
+    model.compile(nn.Adam(0.05), "sparse_categorical_crossentropy")
+    model.fit(words, tags, epochs=10, batch_size=20, progress=False)
+    assert model.evaluate(words, tags)["accuracy"] > 0.9
+    assert model.predict(words).shape == (80, 7, 2)
+
+
+def test_images_that_are_cropped_and_mirrored():
+    images = RNG.integers(0, 255, (60, 1, 10, 10)).astype(np.uint8)
+    augment = [nn.Rescaling(1 / 255), nn.RandomCrop(8, 8), nn.RandomFlip()]
+    model = nn.Sequential([*augment, nn.Conv2D(4, 3, activation="relu"), nn.GlobalAveragePooling2D(), nn.Dense(2)])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    model.fit(images, images.mean(axis=(1, 2, 3)) > 127, epochs=1, progress=False)
+    assert model.predict(images).shape == (60, 2)
+
+
+FAULTS = {
+    "nothing": (lambda: blobs().fit(), "the shape that 'data' gives; begin with nn.Input(shape=...)"),
+    "epochs": (lambda: blobs().job(X, Y, epochs=1, train_steps=1), "give epochs or train_steps, not both"),
+    "name": (lambda: blobs().fit(X, Y, epoch=1), "no argument 'epoch'; did you mean 'epochs'?"),
+    "verbose": (lambda: blobs().fit(X, Y, verbose=0), "use progress=False to show nothing"),
+    "length": (lambda: blobs().fit(X, Y[:10]), "150"),
+    "params": (lambda: blobs().params, "the shapes of the model's inputs are not known"),
+    "weights": (lambda: nn.Sequential([nn.Input(2), nn.Dense(1)]).set_weights([]), "has 2 params"),
+    "load": (lambda: nn.load("nowhere"), "nowhere has no job.conf"),
+    "empty": (lambda: nn.Sequential().fit(X, Y), "the model has no layers"),
+    "add": (lambda: nn.Sequential([3]), "nn.Sequential takes layers, as in nn.Dense(10), not 3"),
+    "model": (lambda: nn.Model(nn.Dense(3), nn.Dense(3)), "inputs of nn.Model are features of layers"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_sentence(name):
+    make, message = FAULTS[name]
+    with pytest.raises(UserError) as caught:
+        make()
+    assert message in str(caught.value)
