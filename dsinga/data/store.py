@@ -12,7 +12,7 @@ from dsinga.data.conversion import label_dtype
 from dsinga.data.filesystem import absolute, exists, zarr_store
 from dsinga.data.record_source import RecordSource
 from dsinga.data.store_format import DTYPES, FLOAT_LABELS_VERSION, LABEL_ROWS, VERSION
-from dsinga.data.zarr_column import StoreColumn, damaged
+from dsinga.data.zarr_column import StoreColumn, damaged, stored_bytes
 from dsinga.errors import UserError
 
 
@@ -60,7 +60,7 @@ class RecordStore(RecordSource):
             "chunk_rows": self.chunk,
             "chunks": -(-len(self) // self.chunk),
             "raw_bytes": sum(array.nbytes for array in self._arrays),
-            "stored_bytes": sum(array.nbytes_stored() for array in self._arrays),
+            "stored_bytes": stored_bytes(self._arrays),
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
@@ -11,7 +10,7 @@ import zarr
 from dsinga.data.filesystem import absolute, exists, zarr_store
 from dsinga.data.record_source import RecordSource
 from dsinga.data.store import RecordStore
-from dsinga.data.zarr_column import ZarrColumn
+from dsinga.data.zarr_column import ZarrColumn, stored_bytes
 from dsinga.data.zarr_names import find_arrays
 from dsinga.errors import UserError
 
@@ -72,8 +71,7 @@ class ZarrSource(RecordSource):
                 facts[f"{name}_chunks"] = array.chunks
         present = [array for array in arrays.values() if array is not None]
         facts["raw_bytes"] = sum(array.nbytes for array in present)
-        with contextlib.suppress(Exception):  # a web server does not list its files
-            facts["stored_bytes"] = sum(array.nbytes_stored() for array in present)
+        facts["stored_bytes"] = stored_bytes(present)
         return facts
 
 
