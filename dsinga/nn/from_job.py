@@ -68,6 +68,10 @@ class JobModel(Trainable):
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job without its data; see :meth:`job`."""
+        names = self.input_names()
+        for name in phases.get("train", PhaseRecords()).shapes:
+            if name not in names:
+                raise UserError(f"the job has no input layer {name!r}; its input layers are {', '.join(names)}")
         layers = []
         for layer in self.base.neuralnet.layer:
             store = layer.store_conf

@@ -132,10 +132,15 @@ NAMES = {
     "crf": CRF,
 }
 MEANS = {"mean_squared_error", "mse", "binary_crossentropy"}  # over the outputs of a row, which the engine sums
+WEIGHTED = {"kSoftmaxLoss", "kEuclideanLoss", "kSigmoidCrossEntropyLoss"}  # they take weights of rows
 TARGETS = {"EuclideanLoss", "SigmoidCrossEntropyLoss"}  # they compare with a feature, not with classes
 METRICS = {
-    "SoftmaxLoss": ("accuracy",), "HingeLoss": ("accuracy",), "CRF": ("accuracy",), "ClassSoftmaxLoss": ("entropy",),
-}  # fmt: skip
+    "SoftmaxLoss": ("accuracy",),
+    "SigmoidCrossEntropyLoss": ("accuracy",),
+    "HingeLoss": ("accuracy",),
+    "CRF": ("accuracy",),
+    "ClassSoftmaxLoss": ("entropy",),
+}
 
 
 def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:

@@ -11,7 +11,7 @@ from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.nn.arguments import checked
 from dsinga.nn.inputs import Input
-from dsinga.nn.net_conf import Objective, check_metrics, input_layers, objective_of, write_net
+from dsinga.nn.net_conf import SAMPLE_WEIGHT, Objective, check_metrics, input_layers, objective_of, write_net
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords
 from dsinga.nn.symbol import LayerBuilder, Symbol, flatten
@@ -95,8 +95,9 @@ class Model(Trainable):
         return "categorical_crossentropy" in self.objective.losses
 
     def _write(self, train: PhaseRecords) -> Any:
-        self.record_shapes |= train.shapes
-        return write_net(self._inputs(), self._outputs(), self.objective, self.record_shapes, train.label_shapes)
+        self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
+        shapes = self.record_shapes | train.shapes
+        return write_net(self._inputs(), self._outputs(), self.objective, shapes, train.label_shapes)
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that inputs name. Raises UserError where one names none."""

@@ -10,11 +10,14 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, StoreConf
+from dsinga.net.layer_classes import layer_class
 from dsinga.nn.feature import Feature, row_shape
-from dsinga.nn.losses import METRICS, TARGETS, loss_builder
+from dsinga.nn.losses import METRICS, TARGETS, WEIGHTED, loss_builder
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
 from dsinga.registry import nearest
+
+SAMPLE_WEIGHT = "sample_weight"  # the input layer of the weights of rows
 
 
 @dataclass
@@ -88,8 +91,24 @@ def write_net(
         source = labels_of(net, number, output, inputs)
         examples[source.layer] = label_example(builder, output)
         net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
+    if SAMPLE_WEIGHT in shapes:
+        net.layers = [part for conf in net.layers for part in weighted(conf)]
+        net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=["kTrain"])
     layers = [feature(symbol).layer for symbol in outputs]
     return WrittenNet(net.layers, net.inputs, layers, list(examples), examples)
+
+
+def weighted(conf: LayerConf) -> list[LayerConf]:
+    """Return a loss as two layers, in training with weights of rows, and any other layer as it is.
+
+    Raises UserError for a loss that takes no weights.
+    """
+    if not layer_class(conf).is_loss:
+        return [conf]
+    if conf.type_name not in WEIGHTED:
+        raise UserError(f"layer {conf.name!r}: {conf.type_name} takes no sample_weight, unlike {', '.join(WEIGHTED)}")
+    trained = conf.replace(include=["kTrain"], srclayers=[*conf.srclayers, SAMPLE_WEIGHT])
+    return [trained, conf.replace(exclude=["kTrain"])]
 
 
 def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
@@ -191,6 +210,8 @@ def input_layers(conf: LayerConf, stores: Mapping[str, str | None], batch_size: 
     if conf.type is not LayerType.kRecordInput and conf.store_conf is None:
         return [conf]
     store = (conf.store_conf or StoreConf()).replace(batchsize=batch_size)
+    if conf.include:
+        return [conf.replace(store_conf=store)]
     if not stores.keys() - {"train"}:
         return [conf.replace(store_conf=with_path(store, stores.get("train")))]
     phases = {"train": "kTrain", "val": "kVal", "test": "kTest"}

@@ -57,6 +57,15 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
     )
 
 
+def add_weights(records: PhaseRecords, weights: Any) -> None:
+    """Add the weights of rows (n,) as the records of the input layer "sample_weight"."""
+    array = np.asarray(weights, np.float32)
+    if array.ndim != 1:
+        raise UserError(f"sample_weight has a number for each record, not the shape {array.shape}")
+    records.sources["sample_weight"] = open_records(array[:, None])
+    records.shapes["sample_weight"] = (1,)
+
+
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
     """Return the records of each input layer with their labels, None for records without, or with labels of their own.
 

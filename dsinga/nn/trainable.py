@@ -18,7 +18,16 @@ from dsinga.job import Job, UpdaterConf, to_text
 from dsinga.job.message import field_types
 from dsinga.monitor import History
 from dsinga.nn.arguments import check_names, checked
-from dsinga.nn.records import Pair, PhaseRecords, are_numpy, describe_arrays, one_hot_classes, open_inputs, pair_up
+from dsinga.nn.records import (
+    Pair,
+    PhaseRecords,
+    add_weights,
+    are_numpy,
+    describe_arrays,
+    one_hot_classes,
+    open_inputs,
+    pair_up,
+)
 from dsinga.worker.bind_records import bind_records
 from dsinga.worker.local_net import LocalNet
 
@@ -73,6 +82,7 @@ class Trainable(ABC):
         x: Any = None,
         y: Any = None,
         *,
+        sample_weight: Any = None,
         validation_data: Any = None,
         test_data: Any = None,
         batch_size: int | None = None,
@@ -89,6 +99,7 @@ class Trainable(ABC):
             x: records: a path, which is then in the job, or what :func:`dsinga.data.open_records` takes; for several
                 inputs a list, or a dict by name. Without records the shape of ``nn.Input`` is needed.
             y: labels, where ``x`` has none.
+            sample_weight: a factor for the loss of each record in training, (n,).
             validation_data: (x, y), or records with labels, to validate with after each epoch.
             test_data: likewise for tests.
             batch_size: rows of a batch, by default 32.
@@ -105,6 +116,8 @@ class Trainable(ABC):
         check_names("job", [*inspect.signature(Trainable.job).parameters, *field_types(Job)], fields)
         given = {"train": (x, y), "val": validation_data, "test": test_data}
         phases = {phase: open_inputs(self._pairs(*two(data))) for phase, data in given.items() if has_data(data)}
+        if sample_weight is not None:
+            add_weights(phases["train"], sample_weight)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         fields = fields | {key: value for key, value in chosen.items() if value is not None}
         job = self.make_job(phases, batch_size, fields)
@@ -146,6 +159,7 @@ class Trainable(ABC):
         epochs: int | None = None,
         batch_size: int | None = None,
         train_steps: int | None = None,
+        sample_weight: Any = None,
         validation_data: Any = None,
         callbacks: Sequence[Any] = (),
         client: Client | None = None,
@@ -160,6 +174,7 @@ class Trainable(ABC):
         Args:
             x: records, and labels where they have them; see :meth:`job`.
             y: labels.
+            sample_weight: a factor for the loss of each record, (n,).
             epochs: how many times all records are read, by default once. Training shuffles the records.
             batch_size: rows of a batch, by default 32.
             train_steps: the number of batches, in place of ``epochs``.
@@ -179,8 +194,8 @@ class Trainable(ABC):
         if epochs is None and train_steps is None:
             epochs = self.default_epochs()
         job = self.job(
-            x, y, validation_data=validation_data, epochs=epochs, train_steps=train_steps, batch_size=batch_size,
-            seed=self._fits if seed is None else seed, **fields,
+            x, y, sample_weight=sample_weight, validation_data=validation_data, epochs=epochs, train_steps=train_steps,
+            batch_size=batch_size, seed=self._fits if seed is None else seed, **fields,
         )  # fmt: skip
         self.result = api.train(
             job, client, workers=workers, workspace=workspace, progress=progress, extensions=callbacks,

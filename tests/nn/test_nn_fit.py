@@ -66,6 +66,20 @@ def test_a_second_fit_goes_on_from_the_params():
     assert first < 0.5 * blobs().evaluate(X, Y)["loss"]
 
 
+def test_weights_of_records_count_as_copies_do():
+    twice = RNG.permutation(150)[:40]
+    model, copies = blobs(), blobs()
+    weights = np.ones(150)
+    weights[twice] = 2
+    one = {"epochs": 1, "progress": False}
+    model.fit(X, Y, sample_weight=weights, batch_size=150, validation_data=(X, Y), **one)
+    rows = np.concatenate([np.arange(150), twice])
+    copies.compile(nn.SGD(0.1 * 190 / 150), "sparse_categorical_crossentropy")  # whose loss is a mean over 190 rows
+    copies.fit(X[rows], Y[rows], batch_size=190, **one)
+    for name, values in model.params.items():
+        np.testing.assert_allclose(values, copies.params[name], rtol=1e-4, atol=1e-6)
+
+
 def test_params_can_be_set_and_saved(trained, tmp_path):
     model, _ = trained
     other = blobs()
@@ -166,12 +180,17 @@ def test_images_that_are_cropped_and_mirrored():
 
 FAULTS = {
     "nothing": (lambda: blobs().fit(), "the shape that 'data' gives; begin with nn.Input(shape=...)"),
+    "weights": (lambda: blobs().fit(X, Y, sample_weight=np.ones((150, 2))), "has a number for each record, not"),
+    "hinge": (
+        lambda: nn.from_job(blobs().job(X, Y)).fit(X, Y, sample_weight=np.ones(150)),
+        "the job has no input layer 'sample_weight'",
+    ),
     "epochs": (lambda: blobs().job(X, Y, epochs=1, train_steps=1), "give epochs or train_steps, not both"),
     "name": (lambda: blobs().fit(X, Y, epoch=1), "no argument 'epoch'; did you mean 'epochs'?"),
     "verbose": (lambda: blobs().fit(X, Y, verbose=0), "use progress=False to show nothing"),
     "length": (lambda: blobs().fit(X, Y[:10]), "150"),
     "params": (lambda: blobs().params, "the shapes of the model's inputs are not known"),
-    "weights": (lambda: nn.Sequential([nn.Input(2), nn.Dense(1)]).set_weights([]), "has 2 params"),
+    "set": (lambda: nn.Sequential([nn.Input(2), nn.Dense(1)]).set_weights([]), "has 2 params"),
     "load": (lambda: nn.load("nowhere"), "nowhere has no job.conf"),
     "empty": (lambda: nn.Sequential().fit(X, Y), "the model has no layers"),
     "add": (lambda: nn.Sequential([3]), "nn.Sequential takes layers, as in nn.Dense(10), not 3"),

@@ -108,7 +108,7 @@ def test_a_loss_layer_has_settings():
 
 FAULTS = {
     "name": (lambda: model(loss="mse2").job(), "there is no loss 'mse2'; did you mean 'mse'?"),
-    "metric": (lambda: model(loss="mse", metrics=["accuracy"]).job(), "no metric 'accuracy': the layers report loss"),
+    "metric": (lambda: model(loss="mse", metrics=["accuracy"]).job(), "no metric 'accuracy': the layers report loss;"),
     "count": (lambda: model(loss=["mse", "mse"]), "the model has 1 outputs, but 2 losses are given"),
     "weights": (lambda: model(loss="mse", loss_weights=[1, 2]), "there are 1 losses, but 2 loss_weights"),
     "key": (lambda: model(loss={"score": "mse"}), "loss names 'score', which is no output; did you mean 'scores'?"),
