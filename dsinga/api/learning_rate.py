@@ -33,7 +33,8 @@ def find_learning_rate(
 
     The rates form a geometric sequence; the search ends early when the loss diverges. Nothing is written, tested or
     kept: the job, its workspace and its params stay as they are. Schedule and extensions of the job have no effect
-    here, all else is as in training. :class:`RateSearch` says how the rate is chosen; in a notebook it is a picture.
+    here, and of several worker groups one trains; all else is as in training. :class:`RateSearch` says how the rate is
+    chosen; in a notebook it is a picture.
 
     Args:
         job: a Job, or the path of a job file.
@@ -71,7 +72,9 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
     schedule = LRGenConf(
         type=ChangeMethod.kFixedStep, fixedstep_conf=FixedStepConf(step=list(range(len(rates))), step_lr=rates)
     )
-    cluster = job.cluster and job.cluster.replace(workspace=None)
+    # Further worker groups would be at other steps, and so at other rates, while the first one pauses after each step.
+    one_group = {"nworker_groups": 1, "nserver_groups": 1, "sync_edge": [], "staleness": None}
+    cluster = job.cluster and job.cluster.replace(workspace=None, **one_group)
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq", "disp_freq", "disp_after"), 0)
     updater = job.updater.replace(learning_rate=schedule)
     return job.replace(train_steps=len(rates), updater=updater, cluster=cluster, extension=[], **never)

@@ -14,7 +14,7 @@ import dsinga
 from dsinga import UserError
 from dsinga.api import roots, train
 from dsinga.data import open_records
-from dsinga.job import ClusterConf, Job, LRGenConf
+from dsinga.job import ClusterConf, Job, LRGenConf, loads
 from dsinga.monitor import RateSearch
 from tests.support.small_job import with_topology
 
@@ -87,3 +87,27 @@ def test_data_may_be_given(job: Job, threads: Client) -> None:
 def test_rates_must_rise_from_above_0(job: Job, threads: Client, low: float, high: float, steps: int) -> None:
     with pytest.raises(UserError, match="0 < low < high and at least 10 steps, not"):
         search(job, threads, low=low, high=high, steps=steps)
+
+
+def test_of_several_groups_one_trains(job: Job, threads: Client) -> None:
+    """Whatever the job says about several."""
+    groups = ClusterConf(nworker_groups=2, nserver_groups=2, staleness=3, sync_edge=[{"group": [0, 1]}])
+    alone = search(with_topology(job, 1), threads, steps=20)
+    assert search(job.replace(cluster=groups), threads, steps=20).losses == alone.losses
+
+
+def test_machines_are_judged_by_their_reconstruction_error(stores: Path, threads: Client) -> None:
+    text = """
+    train_steps: 1
+    train_one_batch { alg: kCD cd_conf { cd_k: 1 } }
+    neuralnet {
+      layer { name: "data" type: kRecordInput store_conf { path: "train.zarr" batchsize: 100 shape: 64 std_value: 16 } }
+      layer { name: "vis" type: kRBMVis srclayers: "data" srclayers: "hid" rbm_conf { hdim: 64 }
+        param { name: "w" init { type: kGaussian std: 0.1 } } param { name: "b1" } }
+      layer { name: "hid" type: kRBMHid srclayers: "vis" rbm_conf { hdim: 64 }
+        param { name: "w_" share_from: "w" } param { name: "b2" } }
+    }
+    """
+    found = search(loads(text, str(stores / "machine.conf")), threads, steps=30)
+    assert found.suggestion is not None
+    assert min(found.losses) < 0.9 * found.losses[0]
