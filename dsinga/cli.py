@@ -6,15 +6,28 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
+from dsinga.advice import command_line
 from dsinga.commands import data, inference, inspection, learning_rate, training
 from dsinga.errors import RunError, UserError
 from dsinga.version import __version__
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The group of commands; an interrupted one exits with status 130, as shells expect, and says how to go on."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            click.echo(f"dsinga: interrupted: {interrupt}" if str(interrupt) else "dsinga: interrupted", err=True)
+            sys.exit(130)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dsinga")
 def main_group() -> None:
     """Train neural networks on Dask clusters, with jobs written as for Apache SINGA and data in zarr stores."""
@@ -42,7 +55,7 @@ def main() -> None:
     logger = logging.getLogger("dsinga")
     logger.addHandler(logging.StreamHandler())
     logger.setLevel(logging.INFO)
-    with _plain_errors():
+    with _plain_errors(), command_line(sys.argv[1:]):
         main_group(prog_name="dsinga")
 
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -164,9 +165,75 @@ def test_resume_continues_and_a_new_run_keeps_the_old_checkpoints(dsinga: Dsinga
     resumed = dsinga("train", "job.conf", "--resume", "--set", "train_steps=30")
     assert resumed.returncode == 0, resumed.stderr
     assert (folder / "work/checkpoint/step30").is_dir()
-    assert dsinga("train", "job.conf").returncode == 0
+    for number in (1, 2):
+        again = dsinga("train", "job.conf")
+        assert again.returncode == 0
+        assert f"the earlier run in work is kept in work/run-{number}\n" in again.stderr
     assert not (folder / "work/checkpoint/step30").exists()
-    assert (folder / "work/checkpoint.old/step30").is_dir()
+    assert (folder / "work/run-1/checkpoint/step30").is_dir()
+    assert (folder / "work/run-2/checkpoint/step20").is_dir()
+    assert (folder / "work/run-1/metrics.jsonl").read_text().count('"step": 30') == 2
+
+
+def test_params_are_found_in_the_workspace_or_at_the_checkpoint_path(dsinga: Dsinga, folder: Path) -> None:
+    refused = dsinga("test", "job.conf")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "dsinga: there are no trained params: there is no checkpoint in work, and the job has no checkpoint_path; "
+        "train first, or give --checkpoint PATH\n"
+    )
+    assert dsinga("train", "job.conf", "--set", "checkpoint_freq=10").returncode == 0
+    named = dsinga("test", "job.conf", "--checkpoint", "work/checkpoint/step20")
+    found = dsinga("test", "job.conf")
+    assert (found.stderr, found.stdout) == ("params of work/checkpoint/step20\n", named.stdout)
+    both = dsinga("test", "job.conf", "--set", "checkpoint_path=work/checkpoint/step10")
+    assert both.stderr == "params of work/checkpoint/step20 (not of the job's checkpoint_path)\n"
+    assert both.stdout == named.stdout
+    (folder / "work").rename(folder / "moved")
+    path = dsinga("predict", "job.conf", "--layer", "ip1", "--out", "x.zarr", "--set", "checkpoint_path=moved")
+    assert (path.returncode, path.stderr) == (0, "params of moved\n")
+
+
+def test_resuming_a_finished_run_says_that_nothing_is_left(dsinga: Dsinga, folder: Path) -> None:
+    assert dsinga("train", "job.conf").returncode == 0
+    resumed = dsinga("train", "job.conf", "--resume")
+    assert resumed.returncode == 0
+    sentence = (
+        "nothing was left to do: the run has done its 20 train_steps; go on with more, as in --set train_steps=40"
+    )
+    assert sentence in resumed.stderr
+    assert sentence in resumed.stdout
+    beyond = dsinga("train", "job.conf", "--resume", "--set", "train_steps=10")
+    assert beyond.returncode == 2
+    assert beyond.stderr.endswith("the job's 10 train_steps; give 20 or more, with --set train_steps=20\n")
+
+
+@pytest.mark.parametrize("checkpoint_freq", [20, 0])
+def test_an_interrupted_run_names_the_command_to_go_on(folder: Path, checkpoint_freq: int) -> None:
+    command = ["train", "job.conf", "--set", "train_steps=1000000", "--set", f"checkpoint_freq={checkpoint_freq}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dsinga", *command],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "step 50/" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    last = err.splitlines()[-1]
+    if not checkpoint_freq:
+        advice = "no checkpoint was written; have some with --set checkpoint_freq=100"
+        assert re.fullmatch(rf"dsinga: interrupted: \d+ steps were done and {advice}", last)
+        return
+    match = re.fullmatch(r"dsinga: interrupted: \d+ steps were done; go on from (\S+) with dsinga (.*)", last)
+    assert match, err
+    assert (folder / match[1] / "params.safetensors").exists()
+    assert match[2] == " ".join([*command, "--resume"])
 
 
 RULES = """disp_freq: 10

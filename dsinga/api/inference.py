@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga import cluster
 from dsinga.api.jobs import open_job, roots
-from dsinga.checkpoint import read_params
+from dsinga.api.trained import trained_params
 from dsinga.cluster import text_generation
 from dsinga.job import Job, load
 from dsinga.worker.bind_records import find_phase
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 def evaluate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str] | None = None,
     phase: str = "test",
     client: Client | None = None,
     *,
@@ -33,18 +33,20 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the mean loss and metrics of ``params`` over all records of ``phase``: "train", "val" or "test".
 
-    ``params`` are arrays by name, or the path of a checkpoint. ``data`` are arrays that the phase's input layer reads
-    in place of its store, such as a pair (x, y); see :func:`dsinga.train`. Raises UserError for bad input.
+    ``params`` are arrays by name, or the path of a checkpoint; by default those of the newest checkpoint in the job's
+    workspace or, where there is none, of its ``checkpoint_path``. ``data`` are arrays that the phase's input layer
+    reads in place of its store, such as a pair (x, y); see :func:`dsinga.train`. Raises UserError for bad input.
     """
     each = find_phase(phase)
     job = open_job(job, data, each, data_root)
     with _client(client) as client:
-        return cluster.evaluate(job, client, _params(params), each, roots(job, data_root))
+        where = roots(job, data_root)
+        return cluster.evaluate(job, client, trained_params(job, params, where), each, where)
 
 
 def predict(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -54,17 +56,17 @@ def predict(
 ) -> np.ndarray:
     """Return the output of ``layer`` for every record of ``phase``, in the order of the store: (records, ...).
 
-    ``params`` are arrays by name, or the path of a checkpoint. ``data`` are arrays that the phase's input layer reads
-    in place of its store: x, or a pair (x, y); see :func:`dsinga.train`. Where records have no labels, layers that need
-    some are left out of the net. Raises UserError for bad input. Use :func:`predict_batches` where the result does not
-    fit into memory.
+    ``params`` are arrays by name, or the path of a checkpoint; None for those that :func:`evaluate` takes by default.
+    ``data`` are arrays that the phase's input layer reads in place of its store: x, or a pair (x, y); see
+    :func:`dsinga.train`. Where records have no labels, layers that need some are left out of the net. Raises UserError
+    for bad input. Use :func:`predict_batches` where the result does not fit into memory.
     """
     return np.concatenate(list(predict_batches(job, params, layer, phase, client, data=data, data_root=data_root)))
 
 
 def predict_batches(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -79,7 +81,7 @@ def predict_batches(
 
 def predict_with_labels(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -94,12 +96,13 @@ def predict_with_labels(
     each = find_phase(phase)
     job = open_job(job, data, each, data_root)
     with _client(client) as client:
-        yield from cluster.predict(job, client, _params(params), layer, each, roots(job, data_root))
+        where = roots(job, data_root)
+        yield from cluster.predict(job, client, trained_params(job, params, where), layer, each, where)
 
 
 def generate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str],
+    params: Arrays | str | os.PathLike[str] | None = None,
     seed_text: str = "",
     length: int = 500,
     temperature: float = 1.0,
@@ -110,18 +113,16 @@ def generate(
     """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
 
     ``job`` is that of a net that predicts the next character or word of a text (kCharRNN), ``params`` are arrays by
-    name, or the path of a checkpoint. Each character is drawn from the predicted distribution: a lower ``temperature``
-    prefers the more probable ones, and 0 always takes the most probable one. Without a ``seed_text`` the first one is
-    drawn uniformly. The same ``seed`` gives the same text. Raises UserError for bad input, such as characters that the
-    vocabulary lacks.
+    name, or the path of a checkpoint, and by default those that :func:`evaluate` takes. Each character is drawn from
+    the predicted distribution: a lower ``temperature`` prefers the more probable ones, and 0 always takes the most
+    probable one. Without a ``seed_text`` the first one is drawn uniformly. The same ``seed`` gives the same text.
+    Raises UserError for bad input, such as characters that the vocabulary lacks.
     """
     job = job if isinstance(job, Job) else load(job)
-    return text_generation.generate(job, _params(params), seed_text, length, temperature, seed, roots(job, data_root))
+    where = roots(job, data_root)
+    trained = trained_params(job, params, where)
+    return text_generation.generate(job, trained, seed_text, length, temperature, seed, where)
 
 
 def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:
     return contextlib.nullcontext(client) if client else cluster.connect()
-
-
-def _params(params: Arrays | str | os.PathLike[str]) -> Arrays:
-    return params if isinstance(params, dict) else read_params(params)

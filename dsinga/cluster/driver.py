@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from distributed import Client
 
+from dsinga.advice import job_field, option
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import ROUNDS, Grain
@@ -82,15 +83,18 @@ def train(
     except RunError as error:
         run.close(str(error))
         raise RunError(f"{error}; {describe_way_on(workspace, loop.view.step)}") from error
-    except BaseException:
+    except BaseException as error:
         run.close("the driver has ended the run")
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(describe_way_on(workspace, loop.view.step)) from None
         raise
     run.close()
     rows = prepared.topology.groups * prepared.config.readers[Phase.kTrain].batchsize
     step = loop.view.step
     is_early = loop.view.stopped and step < job.train_steps
+    remarks = [_nothing_left(step)] if begin.step == step == job.train_steps else []
     stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.view.stopped}" if is_early else ""
-    return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, loop.view.remarks)
+    return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, [*remarks, *loop.view.remarks])
 
 
 def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str], params: Mapping[str, np.ndarray]) -> Checkpoint:
@@ -114,11 +118,13 @@ def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
         raise UserError("resuming needs a workspace, the folder in which an earlier run has left checkpoints")
     path = latest(workspace / "checkpoint")
     if path is None:
-        raise UserError(f"there is no checkpoint to resume from in {workspace}; train without --resume first")
+        raise UserError(f"there is no checkpoint to resume from in {workspace}; train without {option('resume')} first")
     checkpoint = read_checkpoint(path)
     if checkpoint.step > prepared.job.train_steps:
-        wanted = prepared.job.train_steps
-        raise UserError(f"{path} is beyond the job's {wanted} train_steps; give train_steps: {checkpoint.step} or more")
+        raise UserError(
+            f"{path} is beyond the job's {prepared.job.train_steps} train_steps; give {checkpoint.step} or more, with "
+            f"{job_field('train_steps', str(checkpoint.step))}"
+        )
     if checkpoint.meta["seed"] != prepared.job.seed:
         raise UserError(
             f"{path} is of a run with seed: {checkpoint.meta['seed']}; resume with that seed, or start anew"
@@ -130,6 +136,11 @@ def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
                 "that wrote it, or name it as checkpoint_path to start anew from its params"
             )
     return checkpoint
+
+
+def _nothing_left(step: int) -> str:
+    more = job_field("train_steps", str(2 * step))
+    return f"nothing was left to do: the run has done its {step} train_steps; go on with more, as in {more}"
 
 
 def _last_good(workspace: Path | None) -> str:

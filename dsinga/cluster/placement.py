@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dsinga.advice import option
 from dsinga.cluster.dask_workers import count_processes, host
 from dsinga.errors import UserError
 from dsinga.job.topology import Topology
@@ -77,7 +78,7 @@ def _place_partitions(topology: Topology, workers: Mapping[str, Mapping[str, Any
         apart = " beside those of the servers" if topology.separate else ""
         raise UserError(
             f"the job needs {needed} workers, but the Dask cluster has {available}{apart}; start more Dask workers, or "
-            f"request fewer with --workers or {fewer}cluster.nworkers_per_group"
+            f"request fewer with {option('workers', 'N')} or {fewer}cluster.nworkers_per_group"
         )
     return _grouped([address for _, address in threads[:needed]], topology.workers)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from dsinga.advice import how_to_resume, job_field
 from dsinga.checkpoint import latest, remove_old_checkpoints, write_checkpoint
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import Grain
@@ -250,5 +251,6 @@ def describe_way_on(workspace: Path | None, step: int) -> str:
     """Return a text that says how to resume a run that has ended after ``step`` steps."""
     path = latest(workspace / "checkpoint") if workspace else None
     if path is None:
-        return f"{step} steps were done and no checkpoint was written (set checkpoint_freq to have some)"
-    return f"{step} steps were done; go on from {path} with --resume"
+        some = job_field("checkpoint_freq", "100")
+        return f"{step} steps were done and no checkpoint was written; have some with {some}"
+    return f"{step} steps were done; go on from {path} with {how_to_resume()}"

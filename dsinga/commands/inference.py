@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @job_options
 @cluster_options
 def predict(
-    conf: Path, checkpoint: str, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
+    conf: Path, checkpoint: str | None, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
     **options: Any,
 ) -> None:  # fmt: skip
     """Write the output of a layer to a zarr store.
@@ -80,8 +80,8 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
 @DEVICE
 @job_options
 def generate(
-    conf: Path, checkpoint: str, seed_text: str, length: int, temperature: float, seed: int, data_root: str | None,
-    overrides: tuple[str, ...],
+    conf: Path, checkpoint: str | None, seed_text: str, length: int, temperature: float, seed: int,
+    data_root: str | None, overrides: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Generate text with a trained net.
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help
 Command = Callable[..., Any]
 
 CHECKPOINT = click.option(
-    "--checkpoint", required=True, help="A checkpoint: a step folder, a checkpoint folder or a .safetensors file."
+    "--checkpoint",
+    help="A checkpoint: a step folder, a checkpoint folder or a .safetensors file [default: the newest one in the "
+    "job's workspace, else the job's checkpoint_path].",
 )
 
 

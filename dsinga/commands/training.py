@@ -41,9 +41,10 @@ def train(
     Metrics and checkpoints are written to the workspace.
     """
     from dsinga import api
+    from dsinga.api.trained import default_workspace
 
     job, connection = job_and_connection(conf, options, dashboard=grain == "graph")
-    workspace = workspace or (job.cluster and job.cluster.workspace) or f"{job.name}-workspace"
+    workspace = workspace or str(default_workspace(job))
     with connection as client:
         result = api.train(
             job, client, epochs=epochs, workspace=workspace, data_root=data_root, resume=resume, grain=grain
@@ -58,7 +59,7 @@ def train(
 @DEVICE
 @job_options
 @cluster_options
-def test(conf: Path, checkpoint: str, phase: str, data_root: str | None, **options: Any) -> None:
+def test(conf: Path, checkpoint: str | None, phase: str, data_root: str | None, **options: Any) -> None:
     """Evaluate a checkpoint of the job file CONF.
 
     Prints the mean loss and metrics over all records of a phase, as JSON.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from dsinga.advice import option
 from dsinga.data.filesystem import absolute, exists, has_zarr_metadata, is_url, join
 from dsinga.errors import UserError
 
@@ -34,7 +35,7 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
     beside = f" (nor {os.path.basename(zarr)} beside it)" if zarr != text else ""
     raise UserError(
         f"{text} was not found{beside}; looked for{lines}\n"
-        "give the folder that contains the path with --data-root, or make a store with: "
+        f"give the folder that contains the path with {option('data_root', 'FOLDER')}, or make a store with: "
         "dsinga data import KIND SOURCE DESTINATION"
     )
 

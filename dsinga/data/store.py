@@ -8,6 +8,7 @@ from typing import Any
 
 import zarr
 
+from dsinga.advice import option
 from dsinga.data.conversion import label_dtype
 from dsinga.data.filesystem import absolute, exists, zarr_store
 from dsinga.data.record_source import RecordSource
@@ -79,7 +80,7 @@ def _check(arrays: Sequence[zarr.Array], location: str) -> None:
     if labels is not None and labels.dtype.name not in ("int32", "float32"):
         raise damaged(location, f"labels are {labels.dtype}, not int32 or float32")
     if not data.shape[0]:
-        raise UserError(f"{location} has no records; import it again with --overwrite")
+        raise UserError(f"{location} has no records; import it again with {option('overwrite')}")
 
 
 def _zarr_group(location: str) -> zarr.Group | None:
@@ -112,7 +113,9 @@ def _open_group(location: str) -> zarr.Group:
             f"{FLOAT_LABELS_VERSION}; import it again from its source, or upgrade dsinga"
         )
     if group.attrs.get("complete") is not True:
-        raise UserError(f"{location} is incomplete: its import was interrupted; import it again with --overwrite")
+        raise UserError(
+            f"{location} is incomplete: its import was interrupted; import it again with {option('overwrite')}"
+        )
     return group
 
 

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import zarr
 
+from dsinga.advice import option
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.filesystem import exists, join
 from dsinga.data.record_source import Column
@@ -67,7 +68,7 @@ def chunk_key(array: zarr.Array, index: int) -> str:
 
 def damaged(location: str, fault: str) -> UserError:
     """Return the error for a record store that was complete once."""
-    return UserError(f"{location} is damaged: {fault}; import it again with --overwrite")
+    return UserError(f"{location} is damaged: {fault}; import it again with {option('overwrite')}")
 
 
 class ZarrColumn(Column):

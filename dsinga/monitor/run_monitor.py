@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ from dsinga.errors import UserError
 from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
+
+# What a run writes into its workspace.
+RUN_FILES = ("metrics.jsonl", "checkpoint", "best.safetensors", "metrics.csv")
 
 
 class RunMonitor(contextlib.ExitStack):
@@ -22,7 +25,8 @@ class RunMonitor(contextlib.ExitStack):
         name: name of the job.
         steps: number of steps of the run.
         workspace: folder for ``metrics.jsonl``; None for no file.
-        resume: whether rows are appended to those of an earlier run; otherwise these are renamed to ``*.old``.
+        resume: whether rows are appended to those of an earlier run; otherwise these are moved to a folder
+            ``run-1``, ``run-2``, ... of the workspace.
         progress: whether a progress line is shown, or a picture in a notebook.
     """
 
@@ -31,6 +35,7 @@ class RunMonitor(contextlib.ExitStack):
         self._name, self._steps = name, steps
         self._workspace, self._resume, self._progress = workspace, resume, progress
         self._file: MetricsFile | None = None
+        self._kept: Path | None = None
         self._display: Progress | None = None
         self.history = History()
 
@@ -44,12 +49,15 @@ class RunMonitor(contextlib.ExitStack):
                 self._open(self._workspace / "metrics.jsonl", step)
             except OSError as error:
                 raise UserError(f"the workspace {self._workspace} cannot be written: {error}") from error
+        kept = "" if self._kept is None else f"the earlier run in {self._workspace} is kept in {self._kept}"
         if self._progress:
             self._display = self.enter_context(show_progress(self._steps, self._name, earlier=self.history))
+        if kept:
+            self.remark(kept)
 
     def _open(self, path: Path, step: int) -> None:
         if not self._resume:
-            rename_old_run(path.parent)
+            self._kept = keep_earlier_run(path.parent)
         self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
         self.history = read_metrics(path)
 
@@ -73,11 +81,16 @@ class RunMonitor(contextlib.ExitStack):
             self._display.remark(sentence)
 
 
-def rename_old_run(workspace: Path) -> None:
-    """Rename what an earlier run left in the workspace to ``*.old``, replacing what is called so already."""
-    for name in ("metrics.jsonl", "checkpoint", "best.safetensors"):
-        path, old_path = workspace / name, workspace / f"{name}.old"
-        if path.exists():
-            if old_path.is_dir():
-                shutil.rmtree(old_path)
-            path.replace(old_path)
+def keep_earlier_run(workspace: Path) -> Path | None:
+    """Move what an earlier run left in the workspace to its folder ``run-<number>``; return that, None for no run.
+
+    The number is one more than that of the last such folder, at least 1.
+    """
+    files = [path for name in RUN_FILES if (path := workspace / name).exists()]
+    if not files:
+        return None
+    folder = next(folder for n in itertools.count(1) if not (folder := workspace / f"run-{n}").exists())
+    folder.mkdir()
+    for path in files:
+        path.replace(folder / path.name)
+    return folder

@@ -57,7 +57,7 @@ def test_a_killed_worker_ends_the_run(job: Job, tmp_path: Path, victim: int) -> 
         assert observer.killed
         assert address in str(raised.value)
         assert "was lost" in str(raised.value)
-        assert re.search(r"steps were done; go on from .*/checkpoint/step[46]0 with --resume", str(raised.value))
+        assert re.search(r"steps were done; go on from .*/checkpoint/step[46]0 with resume=True", str(raised.value))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
 def test_too_few_threads_are_refused() -> None:
     with pytest.raises(UserError, match="the job needs 3 workers, but the Dask cluster has 2 worker threads; start"):
         place(Topology(3, 1), dask_workers(1, 1))
-    with pytest.raises(UserError, match=r"needs 4 workers, .* request fewer with --workers or cluster.nworker_groups"):
+    with pytest.raises(UserError, match=r"needs 4 workers, .* request fewer with workers=N or cluster.nworker_groups"):
         place(Topology(2, 1, groups=2), dask_workers(1, 1))
 
 

@@ -82,7 +82,7 @@ def test_resuming_without_a_checkpoint_is_refused(job: Job, threads: Client, tmp
     with pytest.raises(UserError, match="there is no checkpoint to resume from in"):
         train(job, threads, workspace=tmp_path, resume=True, progress=False)
     train(job, threads, workspace=tmp_path, progress=False)
-    with pytest.raises(UserError, match="step5 is beyond the job's 3 train_steps; give train_steps: 5 or more"):
+    with pytest.raises(UserError, match="step5 is beyond the job's 3 train_steps; give 5 or more, with train_steps=5"):
         train(job.replace(train_steps=3), threads, workspace=tmp_path, resume=True, progress=False)
 
 

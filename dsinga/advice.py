@@ -1,0 +1,42 @@
+"""Advice in messages, in the words of where dsinga is used: options on the command line, arguments in Python."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Sequence
+
+_command_lines: list[Sequence[str]] = []  # the arguments of the command that runs, none in Python
+
+
+@contextlib.contextmanager
+def command_line(arguments: Sequence[str]) -> Iterator[None]:
+    """Word advice for the user of the command ``dsinga ARGUMENTS``, as long as the context lasts."""
+    _command_lines.append(arguments)
+    try:
+        yield
+    finally:
+        _command_lines.pop()
+
+
+def how_to_resume() -> str:
+    """Return how to go on from the last checkpoint: the whole command, or the argument of ``dsinga.train``."""
+    if not _command_lines:
+        return "resume=True"
+    arguments = _command_lines[-1]
+    return shlex.join(["dsinga", *arguments, *(["--resume"] if "--resume" not in arguments else [])])
+
+
+def option(argument: str, value: str = "", python: str = "") -> str:
+    """Return an argument as people write it here: ``--argument value``, or ``argument=value``.
+
+    ``python`` is the argument in Python where it has another name there.
+    """
+    if _command_lines:
+        return f"--{argument.replace('_', '-')} {value}".strip()
+    return python or f"{argument}={value or 'True'}"
+
+
+def job_field(field: str, value: str) -> str:
+    """Return a field of a job as people give it here: ``--set field=value``, or ``field=value``."""
+    return f"{'--set ' if _command_lines else ''}{field}={value}"

@@ -1,0 +1,44 @@
+"""The trained params of a job: those that are given, or those of its own checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsinga.advice import option
+from dsinga.checkpoint import latest, read_params
+from dsinga.errors import UserError
+from dsinga.job import Job
+
+if TYPE_CHECKING:
+    from dsinga.cluster import Arrays
+
+
+def default_workspace(job: Job) -> Path:
+    """Return the workspace that the job names, else ``<name>-workspace``, which is the command line's."""
+    return Path((job.cluster.workspace if job.cluster else None) or f"{job.name}-workspace")
+
+
+def trained_params(job: Job, params: Arrays | str | os.PathLike[str] | None, roots: list[str]) -> Arrays:
+    """Return params by name: those given, or read from the path of a checkpoint.
+
+    For None they are those of the newest checkpoint in the job's workspace or, where there is none, of its
+    ``checkpoint_path``; a line on standard error says which. Raises UserError where there are neither.
+    """
+    if isinstance(params, dict):
+        return params
+    if params is not None:
+        return read_params(params)
+    workspace = default_workspace(job)
+    newest = latest(workspace / "checkpoint")
+    if newest is None and not job.checkpoint_path:
+        raise UserError(
+            f"there are no trained params: there is no checkpoint in {workspace}, and the job has no checkpoint_path; "
+            f"train first, or give {option('checkpoint', 'PATH', python='params=PATH')}"
+        )
+    paths: list[str | Path] = [newest] if newest else [*job.checkpoint_path]
+    named = " (not of the job's checkpoint_path)" if newest and job.checkpoint_path else ""
+    print(f"params of {', '.join(map(str, paths))}{named}", file=sys.stderr)
+    return {name: value for path in paths for name, value in read_params(path, roots).items()}
