@@ -56,7 +56,7 @@ class TestResolve:
         lines = str(caught.value).splitlines()
         assert lines[0] == "a/x.bin was not found (nor x.zarr beside it); looked for"
         assert lines[1:3] == [f"  {tmp_path}/working/a/x.bin", f"  {tmp_path}/root/a/x.bin"]
-        assert "--data-root" in lines[3]
+        assert "data_root=FOLDER" in lines[3]
         with pytest.raises(UserError, match=r"^x.zarr was not found; looked for"):
             resolve("x.zarr", [str(tmp_path / "root")])
         with pytest.raises(UserError, match=rf"^{tmp_path}/working/x.zarr was not found; make a store with: .*$"):
