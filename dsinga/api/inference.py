@@ -89,7 +89,7 @@ def predict_with_labels(
     data: Any = None,
     data_root: str | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """Yield the output of ``layer`` (rows, ...) and the labels (rows,), None without labels, batch by batch.
+    """Yield the output of ``layer`` (rows, ...) and the labels (rows, ...), None without labels, batch by batch.
 
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """

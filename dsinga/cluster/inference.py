@@ -63,7 +63,7 @@ def predict(
 ) -> Iterator[Records]:
     """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
 
-    Labels are (rows,). Where records have no labels, layers that need some are left out of the net.
+    Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net.
     Raises UserError for an unknown layer, and for what is wrong with the job, stores or params.
     """
     net, reader = _open(job, params, phase, roots, layer)
@@ -181,6 +181,6 @@ def _forward_range(
 
 
 def _records(feature: np.ndarray, labels: Any) -> Records:
-    """Return a feature with its labels, or without where there is not one label for each row."""
-    has_labels = labels is not None and np.shape(labels) == feature.shape[:1]
-    return Records(np.ascontiguousarray(feature), np.asarray(labels) if has_labels else None)
+    """Return a feature with its labels, or without where they are not those of its rows."""
+    has_labels = isinstance(labels, np.ndarray) and len(labels) == len(feature)
+    return Records(np.ascontiguousarray(feature), labels if has_labels else None)

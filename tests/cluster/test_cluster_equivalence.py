@@ -138,7 +138,6 @@ def check_random(data: st.DataObject, clients: Clients, folder: Path, choices: l
     """
     workers = data.draw(st.integers(1, WORKERS))
     net, setting = data.draw(nets(workers)), data.draw(st.sampled_from(choices))
-    assume(not any(node.layer.label_dtype == np.float32 for node in net.nodes))  # write_store takes integers only
     try:
         whole = params(job_of(net, folder), clients)
     except (Diverged, RuntimeWarning):  # numpy warns first, and warnings are errors

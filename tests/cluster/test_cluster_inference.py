@@ -53,7 +53,9 @@ def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, pa
 
 
 def test_a_feature_of_another_number_of_rows_has_no_labels() -> None:
-    assert inference._records(np.zeros((3, 2)), np.zeros((3, 4), int)).labels is None
+    assert inference._records(np.zeros((3, 2)), np.zeros(4, int)).labels is None
+    assert inference._records(np.zeros((3, 2)), (np.zeros(2, int), np.zeros(1, int))).labels is None  # of two slices
+    assert inference._records(np.zeros((3, 2)), np.zeros((3, 4), int)).labels.shape == (3, 4)
     assert inference._records(np.zeros((3, 2)), None).labels is None
 
 
