@@ -56,6 +56,8 @@ _API = (
     "predict_with_labels",
     "train",
 )
+# Folders that users import, or reach as attributes.
+_SUBMODULES = ("data", "estimators", "extensions", "models", "nn")
 _MODULES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
 
 
@@ -63,8 +65,19 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that a process imports only what it needs."""
     import importlib
 
-    if name in ("extensions", "models", "nn"):
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    if name in _SUBMODULES and _exists(name):
         return importlib.import_module(f"dsinga.{name}")
-    if name not in _MODULES:
-        raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, those not imported yet included, for completion by the Tab key."""
+    return sorted([*__all__, "__version__", "__doc__", *filter(_exists, _SUBMODULES)])
+
+
+def _exists(submodule: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(f"dsinga.{submodule}") is not None
