@@ -19,13 +19,12 @@ from dsinga.ops import SparseRows, get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_params, forward, initial_values
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.batch_reader import open_batch_reader
+from dsinga.worker.bind_records import find_phase
 from dsinga.worker.local_cut import KEPT_NETS, CutRunner
 from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
 
 FEATURE_BYTES = 1 << 25  # of all layers in one pass of predict and evaluate: enough rows that kernels are fast
-PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}
-
 Batch = Any  # an array (B, ...), or several by the names of their input layers
 
 
@@ -85,7 +84,7 @@ class LocalNet:
         roots: Sequence[str] = (),
     ):
         self.job = job if x is None else _with_paths(job)
-        check(self.job.replace(train_steps=job.train_steps or 1), [Phase.kTrain])  # steps are the caller's
+        check(self.job.replace(train_steps=1, epochs=0), [Phase.kTrain])  # the number of steps is the caller's
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads, self._roots = threads, roots
         self._algorithm = algorithm(job.train_one_batch)
@@ -126,7 +125,7 @@ class LocalNet:
         UserError for bad input.
         """
         unlabelled, cut_rows = None if y is not None else tuple(layers), self._cut_rows(x)
-        net = self._whole(_phase(phase), unlabelled, cut_rows)
+        net = self._whole(find_phase(phase), unlabelled, cut_rows)
         keep = tuple(layers) or _last_layers(net)
         records, rows = self._records(net, x, y)
         if cut_rows:
@@ -196,6 +195,10 @@ class LocalNet:
             metrics = self.forward(params, part, labels).metrics
             parts.append({name: (mean * count, count) for name, mean in metrics.items()})
         return _means(add_metrics(parts))
+
+    def feature_shape(self, layer: str) -> tuple[int, ...]:
+        """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""
+        return self._whole(Phase.kTest, (layer,)).layer(layer).shape[1:]
 
     def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
         self._ops.enter()
@@ -345,9 +348,3 @@ def _batch_rows(net: NeuralNet) -> int:
 
 def _means(metrics: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     return {name: total / count for name, (total, count) in metrics.items() if count}
-
-
-def _phase(name: str) -> Phase:
-    if name not in PHASES:
-        raise UserError(f"there is no phase {name!r}; the phases are {', '.join(PHASES)}")
-    return PHASES[name]

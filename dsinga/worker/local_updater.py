@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,15 @@ class LocalUpdater:
     """
 
     def __init__(self, conf: UpdaterConf, params: Mapping[str, Param]):
-        self._updater, self._params = create_updater(conf), params
+        self._conf, self._updater, self._params = conf, create_updater(conf), params
         self.steps = 0
         self.state: dict[str, dict[str, np.ndarray]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_updater"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _updater=create_updater(state["_conf"]))
 
     def step(self, params: MutableMapping[str, np.ndarray], gradients: Mapping[str, np.ndarray | SparseRows]) -> None:
         """Change ``params`` in place by their gradients; a lasting state, such as a running mean, is replaced.

@@ -1,0 +1,274 @@
+"""NetEstimator, the base of the estimators: parameters, training here or on a cluster, and passes over new records."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
+
+from dsinga.estimators import jobs
+from dsinga.estimators.cluster_training import compute, find_scaling, train_on_cluster
+from dsinga.estimators.lazy import is_lazy, open_collection
+from dsinga.estimators.local_training import Row, Trained, train_here
+from dsinga.estimators.records import Scaling, TrainingSet, canonical, mean_one
+from dsinga.estimators.saving import save
+from dsinga.job import Job
+from dsinga.worker.local_net import LocalNet
+from dsinga.worker.local_updater import LocalUpdater
+from dsinga.worker.param_slices import Arrays
+
+BATCHSIZE = 200
+LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small data are read more often
+NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
+
+
+class NetEstimator(BaseEstimator, ABC):
+    """Base of the estimators. Its parameters are those of :class:`dsinga.estimators.Classifier`."""
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        hidden: Sequence[int] = (64,),
+        activation: str = "relu",
+        epochs: int | None = None,
+        batchsize: int | None = None,
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.01,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ):
+        self.net = net
+        self.hidden = hidden
+        self.activation = activation
+        self.epochs = epochs
+        self.batchsize = batchsize
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    job_: Job
+    params_: Arrays
+    history_: list[Row]
+    classes_: np.ndarray
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    _updater: LocalUpdater | None
+    _scaling: Scaling | None
+    _record_shape: tuple[int, ...]
+    _local: LocalNet
+    is_eager = False  # whether results for dask arrays are computed at once
+    _merges = True  # whether equal records may become one with the sum of their weights
+
+    # -- what a subclass defines ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        """Return records and targets as arrays; set what they determine (``classes_``, ``n_features_in_``) if first."""
+
+    @abstractmethod
+    def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
+        """Return targets (n, ...), a dask array, as :meth:`_validate` does."""
+
+    @abstractmethod
+    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+        """Return the job of the small net for records like ``x``."""
+
+    @abstractmethod
+    def _targets(self, y: Any) -> Any:
+        """Return validated targets as the labels of the net."""
+
+    @property
+    @abstractmethod
+    def _output(self) -> str:
+        """The name of the layer whose feature predictions are made from."""
+
+    # -- training ---------------------------------------------------------------------------------------------
+
+    def _fit(
+        self, X: Any, y: Any, *, go_on: bool, validation_data: Any = None, sample_weight: Any = None,
+        client: Any = None, classes: Any = None, epochs: int | None = None,
+    ) -> Self:  # fmt: skip
+        """Train from the beginning or, with ``go_on``, from the present params: here, or on a cluster."""
+        go_on = go_on and hasattr(self, "params_")
+        on_cluster = is_lazy(X) or client is not None
+        if is_lazy(X):
+            records = self._open_lazy(X, y, sample_weight, not go_on, classes, client)
+        else:
+            records = TrainingSet(*self._validate(X, y, not go_on, classes))
+            if sample_weight is not None:
+                weights = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
+                records = records._replace(weights=weights)
+        size = self._batchsize()
+        if self._merges and len(records.x) <= size and not is_lazy(X):
+            records = canonical(records)
+        job = self.job_ if go_on else self._make_job(records, client)
+        self.job_ = jobs.with_batchsize(self._with_epochs(job, epochs, size, len(records.x)), min(size, len(records.x)))
+        records = self._prepare(records, client)
+        validation = self._open_validation(validation_data, client)
+        before = Trained(self.params_, self._updater, self.history_) if go_on else None
+        trained_job = self.job_ if records.weights is None else jobs.with_weights(self.job_)
+        if on_cluster:
+            trained = train_on_cluster(trained_job, records, client, before, validation)
+        else:
+            trained = train_here(trained_job, records, before, self._validate_here(validation))
+        self.params_, self._updater, self.history_ = trained.params, trained.updater, trained.history
+        self._local = self._local_net()
+        return self
+
+    def _open_lazy(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
+        """Return collections of records as dask arrays, with their lengths."""
+        collection = open_collection(X, lengths=True)
+        x, weights = collection.array, None
+        _check_n_features(self, x, reset=first)
+        if first:
+            self._record_shape = x.shape[1:]
+            if collection.names is not None:
+                self.feature_names_in_ = np.array(collection.names, object)
+        self.check_shape(x.shape[1:], collection.names)
+        if y is not None:
+            y = open_collection(y, lengths=True).array
+            y = self._open_lazy_targets(y, first, classes, client)
+        if sample_weight is not None:
+            weights = open_collection(sample_weight, lengths=True).array.astype(np.float64)
+        for name, array in (("y", y), ("sample_weight", weights)):
+            if array is not None and len(array) != len(x):
+                raise ValueError(f"X has {len(x)} records, but {name} has {len(array)}; give both as many")
+        return TrainingSet(x, y, weights)
+
+    def check_shape(self, shape: tuple[int, ...], names: Sequence[str] | None = None) -> None:
+        """Raise ValueError unless records of this shape, with these names of columns, are like those of ``fit``."""
+        check_is_fitted(self, "_record_shape")
+        cls = type(self).__name__
+        if len(shape) == 1 == len(self._record_shape) and shape != self._record_shape:
+            expected = self._record_shape[0]
+            raise ValueError(f"X has {shape[0]} features, but {cls} is expecting {expected} features as input")
+        if shape != self._record_shape:
+            raise ValueError(f"X has records of shape {shape}, but {cls} was fitted to shape {self._record_shape}")
+        known = getattr(self, "feature_names_in_", None)
+        if names is not None and known is not None and list(names) != list(known):
+            raise ValueError(f"X has the columns {list(names)}, but {cls} was fitted to {list(known)}")
+
+    def _make_job(self, records: TrainingSet, client: Any) -> Job:
+        """Return the job that is trained: of the user's net, or of the small one; determine its scaling."""
+        seed = check_random_state(self.random_state).randint(2**31)
+        self._find_scaling(records, client)
+        if self.net is None:
+            fields = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay, "seed": seed}
+            return self._default_job(records.x, **fields)
+        job = jobs.open_net(self.net)
+        return job if self.random_state is None else job.replace(seed=seed)
+
+    def _find_scaling(self, records: TrainingSet, client: Any) -> None:
+        self._scaling = None if self.net is not None else find_scaling(records.x, records.weights, client)
+
+    def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
+        """Return records, targets and weights as the net takes them."""
+        y = None if records.y is None else self._targets(records.y)
+        if is_lazy(records.weights):
+            weights = records.weights / compute(records.weights.mean(), client)
+        else:
+            weights = mean_one(records.weights)
+        return TrainingSet(self._scaled(records.x), y, weights)
+
+    def _scaled(self, x: Any) -> Any:
+        if self._scaling is not None:
+            return self._scaling.apply(x)
+        return x if x.dtype in (np.uint8, np.int32, np.float32) else x.astype(np.float32)
+
+    def _batchsize(self) -> int:
+        if self.batchsize is not None:
+            if self.batchsize < 1:
+                raise ValueError(f"batchsize must be 1 or more, not {self.batchsize}")
+            return int(self.batchsize)
+        return BATCHSIZE if self.net is None else jobs.batchsize_of(jobs.open_net(self.net))
+
+    def _with_epochs(self, job: Job, epochs: int | None, batchsize: int, length: int) -> Job:
+        if self.epochs is not None and self.epochs < 1:
+            raise ValueError(f"epochs must be 1 or more, not {self.epochs}")
+        epochs = epochs or (None if self.epochs is None else int(self.epochs))
+        if epochs is None and self.net is None:
+            epochs = max(LEAST_EPOCHS, math.ceil(LEAST_STEPS * min(batchsize, length) / length))
+        return job if epochs is None else job.replace(epochs=epochs, train_steps=0)
+
+    def _open_validation(self, data: Any, client: Any) -> TrainingSet | None:
+        if data is None:
+            return None
+        x, y = data if isinstance(data, tuple) else (data, None)
+        if is_lazy(x):
+            return self._prepare(self._open_lazy(x, y, None, False, None, client), client)
+        return self._prepare(TrainingSet(*self._validate(x, y, False)), client)
+
+    def _validate_here(self, records: TrainingSet | None) -> Callable[[Arrays], Row] | None:
+        """Return a function that tests params on records."""
+        if records is None:
+            return None
+        if is_lazy(records.x):
+            records = TrainingSet(*compute(records[:2], None))
+        net = LocalNet(self.job_, records.x[:1], None if records.y is None else records.y[:1])
+
+        def validate(params: Arrays) -> Row:
+            return {f"val_{name}": value for name, value in net.evaluate(params, records.x, records.y).items()}
+
+        return validate
+
+    # -- passes over new records ------------------------------------------------------------------------------
+
+    def _local_net(self) -> LocalNet:
+        threads = getattr(self, "_threads", None)
+        return LocalNet(self.job_, np.empty((1, *self._record_shape), np.float32), workers=1, threads=threads)
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        """Return the feature of the net's output for new records (n, ...)."""
+        x = self._validate_records(X, False)
+        return self._local.predict(self.params_, self._scaled(x), self._output)
+
+    def to_local(self) -> Self:
+        """Return a copy whose results are numpy arrays, also for dask and xarray arrays, which it computes."""
+        check_is_fitted(self, "params_")
+        local = copy.copy(self)
+        local.is_eager = True
+        return local
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the fitted estimator in a new folder, from which :func:`dsinga.estimators.load` reads it."""
+        save(self, path)
+
+    def for_blocks(self) -> Self:
+        """Return a copy that only computes results of single blocks, in one thread, as on the workers of a cluster."""
+        state = {name: value for name, value in self.__getstate__().items() if name not in NOT_FOR_BLOCKS}
+        block = type(self).__new__(type(self))
+        block.__setstate__(state | {"is_eager": True, "history_": [], "_updater": None, "_threads": 1})
+        return block
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all params."""
+        return sum(value.nbytes for value in self.params_.values())
+
+    def _validate_records(self, X: Any, first: bool) -> np.ndarray:
+        x = validate_data(self, X, reset=first, dtype="numeric", allow_nd=self.net is not None)
+        if first:
+            self._record_shape = x.shape[1:]
+        return x
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "params_")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "params_"):
+            self._local = self._local_net()

@@ -1,0 +1,144 @@
+"""Classifier: a neural net that predicts one class of several, or several yes-or-no labels."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from dsinga.estimators import jobs
+from dsinga.estimators.base import NetEstimator
+from dsinga.estimators.cluster_training import compute
+from dsinga.estimators.lazy import average, is_lazy, lazily, open_collection
+from dsinga.job import Job
+
+
+def unique_of(y: Any, client: Any) -> np.ndarray:
+    """Return the different classes in a dask array, sorted."""
+    import dask.array as da
+
+    return np.asarray(compute(da.unique(y.reshape(-1)), client))
+
+
+def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the positions of classes in ``classes``, int64. Raises ValueError for a class that it lacks."""
+    unknown = np.setdiff1d(y, classes)
+    if len(unknown):
+        raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call")
+    return np.searchsorted(classes, y)
+
+
+class Classifier(ClassifierMixin, NetEstimator):
+    """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
+
+    Args:
+        net: a Job, the path of a job file, or a model of dsinga.nn; it has one input layer and one loss. By default it
+            is a small fully connected net, whose records are scaled to mean 0 and deviation 1.
+        hidden: the number of units of each hidden layer of the default net.
+        activation: the function after each hidden layer of the default net: "relu", "sigmoid", "tanh" or "stanh".
+        epochs: how often all records are read; by default those of ``net``. For the default net it is 10, or more for
+            few records, so that there are at least 200 steps.
+        batchsize: records of one step; by default those of ``net``, or 200 for the default net.
+        learning_rate: of the default net's updater, Adam.
+        weight_decay: of the default net's updater.
+        warm_start: whether ``fit`` goes on from the params of the last ``fit``.
+        random_state: an int for the same result each time. By default it is random for the default net, and the seed of
+            ``net`` otherwise.
+
+    Attributes:
+        classes_: the classes, sorted; for label matrices the numbers of the columns.
+        job_: the job of the net.
+        params_: the params of the net, float32 by name.
+        history_: a row of metrics for each epoch.
+        n_features_in_: the number of features of a record.
+    """
+
+    def fit(
+        self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None
+    ) -> Self:
+        """Train on records X (n, ...) and classes y (n,), or a matrix y (n, k) of zeros and ones.
+
+        ``validation_data`` is a pair (X, y), tested after each epoch. ``sample_weight`` (n,) weighs the loss of each
+        record. Raises ValueError for bad input.
+        """
+        return self._fit(
+            X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, client=client
+        )
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None, client: Any = None
+    ) -> Self:
+        """Train on for one epoch of these records. The first call needs ``classes`` unless y has all of them."""
+        return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, classes=classes, epochs=1)
+
+    @lazily("output")
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of each record (n,), or a matrix of labels (n, k)."""
+        scores = self._outputs(X)
+        if self._multilabel:
+            return (scores > 0).astype(self.classes_.dtype)
+        return self.classes_[np.argmax(scores, axis=1)]
+
+    @lazily("class")
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of each class (n, k); of label matrices, that of each label."""
+        scores = self._outputs(X).astype(np.float64)
+        if self._multilabel:
+            return np.exp(-np.logaddexp(0, -scores))
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return scores / scores.sum(axis=1, keepdims=True)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of records whose prediction is right; of collections, computed block by block."""
+        if not is_lazy(X):
+            return super().score(X, y, sample_weight)
+        right = open_collection(self.predict(X)).array == open_collection(y).array
+        if right.ndim == 2:
+            right = right.all(axis=1)
+        return float(compute(average(right, sample_weight), None))
+
+    def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        x, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True, allow_nd=self.net is not None)
+        check_classification_targets(y)
+        kind = type_of_target(y)
+        if kind == "multiclass-multioutput":
+            raise ValueError("y has several columns of classes; give one column, or a matrix of zeros and ones")
+        multilabel = kind == "multilabel-indicator"
+        y = y if multilabel else column_or_1d(y, warn=True)
+        if first:
+            self._record_shape, self._multilabel = x.shape[1:], multilabel
+            self.classes_ = np.arange(y.shape[1]) if multilabel else unique_labels(y if classes is None else classes)
+        if multilabel != self._multilabel:
+            raise ValueError("y is a matrix of labels in one call and a column of classes in another")
+        if multilabel and y.shape[1] != len(self.classes_):
+            raise ValueError(f"y has {y.shape[1]} columns, but had {len(self.classes_)} in the first call")
+        return x, y if multilabel else _codes(y, self.classes_)
+
+    def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
+        if first:
+            self._multilabel = y.ndim == 2 and y.shape[1] > 1
+            if self._multilabel:
+                self.classes_ = np.arange(y.shape[1])
+            else:
+                self.classes_ = np.unique(unique_of(y, client) if classes is None else np.asarray(classes))
+        if self._multilabel:
+            return y
+        return y.reshape(-1).map_blocks(_codes, self.classes_, dtype=np.int64, meta=np.empty(0, np.int64))
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        return y.astype(np.int64)
+
+    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+        return jobs.classifier_job(self.hidden, self.activation, len(self.classes_), self._multilabel, **fields)
+
+    @property
+    def _output(self) -> str:
+        return jobs.losses(self.job_)[-1].srclayers[0]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

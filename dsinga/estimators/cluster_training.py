@@ -1,0 +1,98 @@
+"""Training on a Dask cluster, on dask arrays or numpy arrays of any size."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dsinga.estimators.jobs import WEIGHTS, batchsize_of, input_name
+from dsinga.estimators.lazy import is_lazy
+from dsinga.estimators.local_training import Row, Trained
+from dsinga.estimators.records import Scaling, TrainingSet, standard_scaling, without_zeros
+from dsinga.job import Job
+
+
+def train_on_cluster(
+    job: Job, records: TrainingSet, client: Any, before: Trained | None = None, validation: TrainingSet | None = None
+) -> Trained:
+    """Train a job on a cluster, from the params of ``before`` or from initial values, and return the result.
+
+    ``client`` is None for the current client; where there is none, either, a cluster is started in this process for the
+    run. Raises UserError for bad input.
+    """
+    from dsinga.api import train  # imports Dask, which training here does not need
+
+    data: dict[str, Any] = {"train": _sources(job, records)}
+    job = _reported_by_epoch(job, len(records.x))
+    if validation is not None:
+        weights = None if records.weights is None else np.ones(len(validation.x))
+        data["test"] = _sources(job, validation._replace(weights=weights))
+    params = None if before is None else before.params
+    result = train(job, client or current_client(), data=data, params=params, progress=False)
+    history = [] if before is None else before.history
+    return Trained(result.params, None, [*history, *_rows(result.history, len(history))])
+
+
+def current_client() -> Any:
+    """Return the current Dask client, None where there is none."""
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def compute(values: Any, client: Any) -> Any:
+    """Return dask collections, in any nesting, computed on the cluster of ``client``, or of the current client."""
+    import dask
+
+    client = client or current_client()
+    return dask.compute(values)[0] if client is None else client.compute(dask.delayed(values)).result()
+
+
+def find_scaling(x: Any, weights: Any, client: Any) -> Scaling:
+    """Return the scaling to weighted mean 0 and deviation 1 of each column; a dask array is read twice."""
+    if not is_lazy(x):
+        return standard_scaling(x, weights)
+    import dask.array as da
+
+    mean = np.asarray(compute(da.average(x, axis=0, weights=weights), client), np.float64)
+    variance = compute(da.average(da.square(x - mean), axis=0, weights=weights), client)
+    return Scaling(mean, without_zeros(np.sqrt(np.asarray(variance)), mean))
+
+
+def find_range(x: Any, client: Any) -> Scaling:
+    """Return the scaling of each column to [0, 1]; a dask array is read once."""
+    low, high = (x.min(axis=0), x.max(axis=0))
+    if is_lazy(x):
+        low, high = compute((low, high), client)
+    low = np.asarray(low, np.float64)
+    return Scaling(low, without_zeros(np.asarray(high) - low, low))
+
+
+def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
+    name = input_name(job)
+    main = records.x if records.y is None else (records.x, records.y)
+    return {name: main} if records.weights is None else {name: main, WEIGHTS: records.weights.astype(np.float32)}
+
+
+def _reported_by_epoch(job: Job, length: int) -> Job:
+    """Return the job with a row of metrics for each epoch, which a job with ``epochs`` writes without frequencies."""
+    steps = 0 if job.epochs else math.ceil(length / batchsize_of(job))
+    return job.replace(disp_freq=steps, test_freq=steps)
+
+
+def _rows(history: Any, before: int) -> list[Row]:
+    """Return a row for each epoch from the rows of a run's phases."""
+    rows: dict[int, Row] = {}
+    for row in history:
+        if row["step"] == 0:  # a test before training
+            continue
+        metrics = {name: value for name, value in row.items() if name not in ("phase", "time", "step", "epoch")}
+        prefix = "" if row["phase"] == "train" else "val_"
+        kept = rows.setdefault(row["step"], {"epoch": before + len(rows) + 1, "step": row["step"]})
+        kept.update({f"{prefix}{name}": value for name, value in metrics.items()})
+    return list(rows.values())

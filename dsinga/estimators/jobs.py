@@ -1,0 +1,157 @@
+"""The jobs that estimators train: small nets of their own, and jobs that the user gives, prepared for arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import Job, LayerConf, Phase, load
+from dsinga.models.blocks import HE, dense, layer
+from dsinga.net import filter_layers
+from dsinga.net.layer_classes import layer_class
+from dsinga.registry import nearest
+
+WEIGHTS = "sample_weight"  # the name of the input layer of weights
+ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "relu": {"type": "kReLU"},
+    "sigmoid": {"type": "kSigmoid"},
+    "tanh": {"type": "kActivation", "activation_conf": {"type": "TANH"}},
+    "stanh": {"type": "kSTanh"},
+}
+DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps
+GLOROT = {"type": "kUniformFanInOut"}
+
+
+def classifier_job(hidden: Sequence[int], activation: str, outputs: int, multilabel: bool, **fields: Any) -> Job:
+    """Return the job of a fully connected net with a softmax loss, or with a sigmoid for each of several labels."""
+    if not multilabel:
+        return _job(
+            [*_fully_connected(hidden, activation, outputs), layer("loss", "kSoftmaxLoss", "out", "data")], **fields
+        )
+    layers = [*_fully_connected(hidden, activation, outputs), layer("label", "kLabel", "data")]
+    return _job([*layers, layer("loss", "kSigmoidCrossEntropyLoss", "out", "label")], **fields)
+
+
+def regressor_job(hidden: Sequence[int], activation: str, outputs: int, **fields: Any) -> Job:
+    """Return the job of a fully connected net with a squared error, averaged over the outputs."""
+    layers = [*_fully_connected(hidden, activation, outputs), layer("label", "kLabel", "data")]
+    scale = {"scale": 1 / outputs}
+    return _job([*layers, layer("loss", "kEuclideanLoss", "out", "label", euclideanloss_conf=scale)], **fields)
+
+
+def autoencoder_job(sizes: Sequence[int], activation: str, **fields: Any) -> Job:
+    """Return the job of an auto-encoder from ``sizes[0]`` numbers to a code of ``sizes[-1]``, the layer "code"."""
+    layers, source = [], "data"
+    path = [*sizes[1:], *reversed(sizes[:-1])]
+    for number, size in enumerate(path, 1):
+        name = "code" if number == len(sizes) - 1 else "out" if number == len(path) else f"fc{number}"
+        layers.append(dense(name, source, size, GLOROT))
+        source = name
+        if name.startswith("fc"):
+            layers.append(_activation(f"act{number}", activation, source))
+            source = f"act{number}"
+    scale = {"scale": 1 / sizes[0]}
+    return _job([*layers, layer("loss", "kEuclideanLoss", "out", "data", euclideanloss_conf=scale)], **fields)
+
+
+def rbm_job(inputs: int, units: int, **fields: Any) -> Job:
+    """Return the job of a restricted Boltzmann machine with binary units, the layer "code"."""
+    size, init = {"hdim": units}, {"type": "kGaussian", "std": 0.1}
+    layers = [
+        layer("visible", "kRBMVis", "data", "code", rbm_conf=size, param=[{"name": "w", "init": init}, {"name": "b1"}]),
+        layer("code", "kRBMHid", "visible", rbm_conf=size, param=[{"name": "wt", "share_from": "w"}, {"name": "b2"}]),
+    ]
+    return _job(layers, train_one_batch={"alg": "kCD", "cd_conf": {"cd_k": 1}}, **fields)
+
+
+def _fully_connected(hidden: Sequence[int], activation: str, outputs: int) -> list[LayerConf]:
+    layers, source = [], "data"
+    for number, size in enumerate(hidden, 1):
+        layers += [dense(f"fc{number}", source, size, HE), _activation(f"act{number}", activation, f"fc{number}")]
+        source = f"act{number}"
+    return [*layers, dense("out", source, outputs, GLOROT)]
+
+
+def _activation(name: str, activation: str, source: str) -> LayerConf:
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UserError(f"there is no activation {activation!r}{nearest(activation, ACTIVATIONS)} (known: {known})")
+    return LayerConf(name=name, srclayers=[source], **ACTIVATIONS[activation])
+
+
+def _job(layers: Sequence[LayerConf], learning_rate: float, weight_decay: float, **fields: Any) -> Job:
+    rate = {"type": "kFixed", "base_lr": learning_rate}
+    updater: dict[str, Any] = {"type": "kAdam", "weight_decay": weight_decay, "adam_conf": {"bias_correction": True}}
+    updater["learning_rate"] = rate
+    fields |= {"name": "estimator", "updater": updater}
+    fields["net"] = {"layer": [_input("data"), *layers]}
+    return Job(**fields)
+
+
+def _input(name: str, batchsize: int = 1) -> LayerConf:
+    return layer(name, "kRecordInput", store_conf={"batchsize": batchsize})
+
+
+def open_net(net: Any) -> Job:
+    """Return the job of ``net``: a Job, the path of a job file, or a model of dsinga.nn."""
+    if isinstance(net, (str, os.PathLike)):
+        net = load(net)
+    if not isinstance(net, Job) and callable(getattr(net, "job", None)):
+        net = net.job(epochs=DEFAULT_EPOCHS)
+    if not isinstance(net, Job):
+        raise UserError(f"net must be a Job, the path of a job file or a model of dsinga.nn, not {type(net).__name__}")
+    net = net if net.train_steps or net.epochs else net.replace(epochs=DEFAULT_EPOCHS)
+    return training_net(net)
+
+
+def training_net(job: Job) -> Job:
+    """Return the job with the layers of the training net only, for all phases.
+
+    The same layers then compute predictions. Raises UserError for a job with several input layers.
+    """
+    layers = [each.replace(include=[], exclude=[]) for each in filter_layers(job.neuralnet, Phase.kTrain)]
+    inputs = [each.name for each in layers if layer_class(each).is_input]
+    if len(inputs) != 1:
+        raise job.neuralnet.error(f"an estimator's net has one input layer, not {len(inputs)}: {', '.join(inputs)}")
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers), checkpoint_path=[])
+
+
+def input_name(job: Job) -> str:
+    """Return the name of the input layer of records."""
+    return next(each.name for each in job.neuralnet.layer if layer_class(each).is_input and each.name != WEIGHTS)
+
+
+def losses(job: Job) -> list[LayerConf]:
+    """Return the loss layers of a job."""
+    return [each for each in job.neuralnet.layer if layer_class(each).is_loss]
+
+
+def with_weights(job: Job) -> Job:
+    """Return the job with an input layer "sample_weight", which all losses take as a further source."""
+    layers = [
+        each.replace(srclayers=[*each.srclayers, WEIGHTS]) if layer_class(each).is_loss else each
+        for each in job.neuralnet.layer
+    ]
+    weights = _input(WEIGHTS, batchsize_of(job))
+    return job.replace(neuralnet=job.neuralnet.replace(layer=[weights, *layers]))
+
+
+def with_batchsize(job: Job, batchsize: int) -> Job:
+    """Return the job with this number of records in a batch."""
+    layers = [
+        each.replace(store_conf=each.store_conf.replace(batchsize=[batchsize]))
+        if layer_class(each).is_input and each.store_conf
+        else each
+        for each in job.neuralnet.layer
+    ]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def batchsize_of(job: Job) -> int:
+    """Return the number of records in a batch."""
+    sizes = [
+        each.store_conf.batchsize for each in job.neuralnet.layer if layer_class(each).is_input and each.store_conf
+    ]
+    return sum(sizes[0]) if sizes else 1

@@ -1,0 +1,168 @@
+"""Dask and xarray collections: as dask arrays of records, and lazy predictions, computed block by block."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SCATTERED_BYTES = 1 << 20  # a larger net is not put into the task graph where there is a client
+
+
+class Collection(NamedTuple):
+    """A collection of records as a dask array (n, ...), and the names that its kind has.
+
+    ``names`` are those of its columns, None without. ``wrap(array, name)`` makes a collection of the same kind from a
+    dask array of results, whose second axis is called ``name``.
+    """
+
+    array: Any
+    wrap: Callable[[Any, str], Any]
+    names: Sequence[str] | None = None
+
+
+def is_lazy(data: Any) -> bool:
+    """Whether ``data`` is a dask array, data frame or series, or an xarray array of dask chunks."""
+    if not _is_of(data, "dask", "dask_expr", "xarray"):
+        return False
+    return not _is_of(data, "xarray") or getattr(data, "chunks", None) is not None
+
+
+def is_xarray(data: Any) -> bool:
+    """Whether ``data`` is an xarray array."""
+    return _is_of(data, "xarray")
+
+
+def _is_of(data: Any, *packages: str) -> bool:
+    return any(cls.__module__.partition(".")[0] in packages for cls in type(data).__mro__)
+
+
+def open_collection(data: Any, lengths: bool = False) -> Collection:
+    """Return a collection as a dask array; a numpy array becomes one of one chunk.
+
+    ``lengths`` computes the number of records where it is unknown, as that of a data frame. Records are whole in each
+    chunk. Raises ValueError for what has no records along its first axis.
+    """
+    import dask.array as da
+
+    names = None
+    wrap: Callable[[Any, str], Any] = _identity
+    if hasattr(data, "to_dask_array"):
+        names = [str(name) for name in data.columns] if hasattr(data, "columns") else None
+        array = data.to_dask_array(lengths=True if lengths else None)
+    elif is_xarray(data):
+        array, wrap = da.asarray(data.data), _XarrayWrap(data)
+    else:
+        array = data if isinstance(data, da.Array) else da.asarray(np.asarray(data))
+    if array.ndim == 0:
+        raise ValueError("expected an array of records (n, ...), got a single number")
+    if lengths and np.isnan(array.shape[0]):
+        array = array.compute_chunk_sizes()
+    if array.ndim > 1:
+        array = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
+    return Collection(array, wrap, names)
+
+
+def _identity(array: Any, name: str) -> Any:
+    return array
+
+
+class _XarrayWrap:
+    """Makes xarray arrays of results that have the sample dimension of ``like`` and its coordinates."""
+
+    def __init__(self, like: Any):
+        self.dim = like.dims[0]
+        self.coords = {name: c for name, c in like.coords.items() if tuple(c.dims) in ((self.dim,), ())}
+
+    def __call__(self, array: Any, name: str) -> Any:
+        import xarray
+
+        return xarray.DataArray(array, dims=(self.dim, name)[: array.ndim], coords=self.coords)
+
+
+def as_result(data: Any, result: np.ndarray, name: str) -> Any:
+    """Return ``result`` as an xarray array if ``data`` is one, else as it is."""
+    return _XarrayWrap(data)(result, name) if is_xarray(data) else result
+
+
+def lazily(name: str) -> Callable[[F], F]:
+    """Return a decorator of a method of records, which makes its result lazy for dask collections.
+
+    For xarray arrays the result is an xarray array, whose second axis is called ``name``. The method itself takes and
+    returns numpy arrays.
+    """
+
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def apply(self: Any, X: Any) -> Any:
+            check_is_fitted(self, "params_")
+            if is_lazy(X) and not self.is_eager:
+                return map_records(self, method.__name__, X, name)
+            if is_lazy(X):
+                return method(self, open_collection(X).array.compute())
+            result = method(self, np.asarray(X) if is_xarray(X) else X)
+            return result if self.is_eager else as_result(X, result, name)
+
+        return cast(F, apply)
+
+    return decorate
+
+
+def average(array: Any, weights: Any = None) -> Any:
+    """Return the lazy mean of a dask array over records, weighted if ``weights`` (n,) are given."""
+    import dask.array as da
+
+    if weights is None:
+        return array.mean(axis=0)
+    return da.average(array, axis=0, weights=open_collection(weights).array)
+
+
+def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
+    """Return the lazy result of ``estimator.method`` for ``data``, of the kind of ``data``.
+
+    Each chunk of records is one task. The estimator is one object in the graph, or scattered to a client's workers,
+    which Dask sends to each worker once.
+    """
+    collection = open_collection(data)
+    array = collection.array
+    estimator.check_shape(array.shape[1:], collection.names)
+    worker_copy = estimator.to_local().for_blocks()
+    sample = getattr(worker_copy, method)(np.zeros((1, *array.shape[1:]), array.dtype))
+    result = array.map_blocks(
+        _compute_block,
+        shared(worker_copy),
+        method=method,
+        dtype=sample.dtype,
+        chunks=(array.chunks[0], *((size,) for size in sample.shape[1:])),
+        drop_axis=list(range(1, array.ndim)),
+        new_axis=list(range(1, sample.ndim)) or None,
+        meta=np.empty((0,) * sample.ndim, sample.dtype),
+    )
+    return collection.wrap(result, name)
+
+
+def _compute_block(block: np.ndarray, estimator: Any, method: str = "predict") -> np.ndarray:
+    """Task: the result of one chunk of records."""
+    if not len(block):
+        sample = getattr(estimator, method)(np.zeros((1, *block.shape[1:]), block.dtype))
+        return sample[:0]
+    return getattr(estimator, method)(block)
+
+
+def shared(value: Any) -> Any:
+    """Return a delayed object for ``value``; if it is large and there is a client, one in the memory of its workers."""
+    import dask
+    from distributed import default_client
+
+    if value.nbytes > SCATTERED_BYTES:
+        try:
+            client = default_client()
+        except ValueError:  # there is none
+            return dask.delayed(value, pure=False, traverse=False)
+        return dask.delayed(client.scatter(value, broadcast=True, hash=False), pure=False)
+    return dask.delayed(value, pure=False, traverse=False)

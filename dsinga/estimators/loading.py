@@ -1,0 +1,49 @@
+"""Loading saved estimators: nothing is unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from dsinga.errors import UserError
+from dsinga.estimators.classifier import Classifier
+from dsinga.estimators.records import Scaling
+from dsinga.estimators.regressor import Regressor
+from dsinga.estimators.saving import SCALINGS
+from dsinga.estimators.transformer import Transformer
+from dsinga.job import loads
+
+KINDS: dict[str, Any] = {cls.__name__: cls for cls in (Classifier, Regressor, Transformer)}
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Return the fitted estimator that was saved in a folder. Raises UserError where there is none."""
+    folder = Path(path)
+    try:
+        described = json.loads((folder / "estimator.json").read_text(encoding="utf-8"))
+        arrays = load_file(folder / "params.safetensors")
+        job = loads((folder / "job.conf").read_text(encoding="utf-8"), str(folder / "job.conf"))
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} is no saved estimator: it lacks {Path(error.filename).name}") from None
+    parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in described["parameters"].items()}
+    if parameters["net"] is not None:
+        parameters["net"] = job
+    estimator = KINDS[described["class"]](**parameters)
+    state = dict(described["attributes"])
+    for name in ("_record_shape", "_target_shape"):
+        if name in state:
+            state[name] = tuple(state[name])
+    for name in ("classes_", "feature_names_in_"):
+        if name in described:
+            state[name] = np.array(described[name]["values"], described[name]["dtype"])
+    params = {name.removeprefix("params/"): array for name, array in arrays.items() if name.startswith("params/")}
+    for name in SCALINGS:
+        has_scaling = f"{name}/offset" in arrays
+        state[name] = Scaling(*(arrays[f"{name}/{part}"] for part in Scaling._fields)) if has_scaling else None
+    estimator.__setstate__(vars(estimator) | state | {"job_": job, "params_": params, "_updater": None})
+    return estimator

@@ -1,0 +1,126 @@
+"""Transformer: the features that a layer of a net computes, of an auto-encoder or a Boltzmann machine by default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dsinga.errors import UserError
+from dsinga.estimators import jobs
+from dsinga.estimators.base import NetEstimator
+from dsinga.estimators.cluster_training import find_range
+from dsinga.estimators.lazy import lazily
+from dsinga.estimators.records import TrainingSet
+from dsinga.job import Job
+
+
+class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimator):
+    """A neural net whose layer computes features of each record.
+
+    By default it is an auto-encoder, trained to reproduce the records from ``n_components`` numbers.
+
+    Args:
+        net: a Job, the path of a job file, or a model of dsinga.nn, with one input layer.
+        layer: the layer of ``net`` whose feature is returned.
+        method: the default net: "autoencoder", or "rbm", a restricted Boltzmann machine with binary units.
+        n_components: the number of features of the default net.
+        hidden: the number of units of each hidden layer between records and code of the auto-encoder.
+
+    The other parameters are those of :class:`dsinga.estimators.Classifier`.
+    """
+
+    _merges = False
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        layer: str | None = None,
+        method: str = "autoencoder",
+        n_components: int = 8,
+        hidden: Sequence[int] = (32,),
+        activation: str = "relu",
+        epochs: int | None = None,
+        batchsize: int | None = None,
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.0,
+        warm_start: bool = False,
+        random_state: Any = None,
+    ):
+        super().__init__(
+            net, hidden=hidden, activation=activation, epochs=epochs, batchsize=batchsize, learning_rate=learning_rate,
+            weight_decay=weight_decay, warm_start=warm_start, random_state=random_state,
+        )  # fmt: skip
+        self.layer = layer
+        self.method = method
+        self.n_components = n_components
+
+    def fit(self, X: Any, y: Any = None, *, validation_data: Any = None, client: Any = None) -> Self:
+        """Train on records X (n, ...). ``y`` is used by a ``net`` whose loss takes labels, and ignored otherwise."""
+        return self._fit(X, y, go_on=self.warm_start, validation_data=validation_data, client=client)
+
+    def partial_fit(self, X: Any, y: Any = None, *, client: Any = None) -> Self:
+        """Train on for one epoch of these records. The first call determines how records are scaled."""
+        return self._fit(X, y, go_on=True, client=client, epochs=1)
+
+    @lazily("feature")
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the features of each record (n, k), in the precision of X where it has floats."""
+        outputs = self._outputs(X)
+        outputs = outputs.reshape(len(outputs), -1)
+        dtype = np.dtype(getattr(X, "dtype", np.float64))
+        return outputs.astype(dtype if dtype in (np.float32, np.float64) else np.float64)
+
+    def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        if self.net is None or y is None:
+            return self._validate_records(X, first), None
+        x, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True, y_numeric=True, allow_nd=True)
+        if first:
+            self._record_shape = x.shape[1:]
+        return x, y
+
+    def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
+        return y
+
+    def _find_scaling(self, records: TrainingSet, client: Any) -> None:
+        if self.net is None and self.method == "rbm":
+            self._scaling = find_range(records.x, client)
+        else:
+            super()._find_scaling(records, client)
+
+    def _scaled(self, x: Any) -> Any:
+        scaled = super()._scaled(x)
+        return scaled.clip(0, 1) if self.net is None and self.method == "rbm" else scaled
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        return y
+
+    def _make_job(self, records: TrainingSet, client: Any) -> Job:
+        if self.net is not None and self.layer is None:
+            raise UserError("name the layer of net whose feature is to be returned, as in layer='code'")
+        return super()._make_job(records, client)
+
+    def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
+        if self.method not in ("autoencoder", "rbm"):
+            raise UserError(f"method must be 'autoencoder' or 'rbm', not {self.method!r}")
+        if self.method == "rbm":
+            return jobs.rbm_job(x.shape[1], self.n_components, **fields)
+        return jobs.autoencoder_job([x.shape[1], *self.hidden, self.n_components], self.activation, **fields)
+
+    @property
+    def _output(self) -> str:
+        return "code" if self.net is None or self.layer is None else self.layer
+
+    @property
+    def _n_features_out(self) -> int:
+        check_is_fitted(self)
+        return int(np.prod(self._local.feature_shape(self._output)))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,230 @@
+"""Estimators on numpy arrays in this process: what they predict, what fit and partial_fit go on from, bad input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits, load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+
+import dsinga
+from dsinga import UserError, nn
+from dsinga.estimators import Classifier, Regressor, Transformer, load
+from dsinga.worker.local_net import LocalNet
+from tests.support.small_job import assert_same
+
+RNG = np.random.default_rng(0)
+
+
+def halves(x: np.ndarray, y: np.ndarray) -> Any:
+    return train_test_split(x, y, random_state=0)
+
+
+def test_a_classifier_without_arguments_learns_digits() -> None:
+    x, xt, y, yt = halves(*load_digits(return_X_y=True))
+    classifier = Classifier(random_state=0).fit(x, y, validation_data=(xt, yt))
+    assert classifier.score(xt, yt) > 0.95
+    last = classifier.history_[-1]
+    assert last["val_accuracy"] == pytest.approx(classifier.score(xt, yt))
+    assert last["val_loss"] < classifier.history_[0]["val_loss"]
+    assert [row["epoch"] for row in classifier.history_] == list(range(1, len(classifier.history_) + 1))
+
+
+def test_a_regressor_without_arguments_learns_numbers_of_any_size() -> None:
+    x, xt, y, yt = halves(*load_diabetes(return_X_y=True))
+    assert Regressor(random_state=0).fit(x, y).score(xt, yt) > 0.2
+    matrix = np.stack([y * 1e4 + 1e6, x[:, 0]], axis=1)
+    regressor = Regressor(random_state=0).fit(x, matrix, validation_data=(x, matrix))
+    assert regressor.predict(xt).shape == (len(xt), 2)
+    assert regressor.score(x, matrix) > 0.6
+
+
+def test_labels_of_any_type_are_predicted() -> None:
+    x, y = load_iris(return_X_y=True)
+    for names in (np.array(["setosa", "versicolor", "virginica"]), np.array([-1.0, 0.0, 7.0]), np.array("abc", object)):
+        labels = (names if names.ndim else np.array(list("abc"), object))[y]
+        classifier = Classifier(random_state=0).fit(x, labels)
+        assert set(classifier.predict(x)) == set(labels)
+        assert classifier.score(x, labels) > 0.9
+        np.testing.assert_allclose(classifier.predict_proba(x).sum(axis=1), 1)
+
+
+def test_a_matrix_of_labels_is_predicted_column_by_column() -> None:
+    x = RNG.normal(size=(600, 5))
+    y = (x[:, :3] > 0).astype(int)
+    classifier = Classifier(random_state=0, epochs=60).fit(x, y)
+    assert (classifier.predict(x) == y).mean() > 0.95
+    probabilities = classifier.predict_proba(x)
+    np.testing.assert_array_equal(probabilities > 0.5, classifier.predict(x) == 1)
+
+
+def test_pipelines_and_grid_search_take_estimators() -> None:
+    x, y = load_iris(return_X_y=True)
+    pipeline = make_pipeline(MinMaxScaler(), Transformer(n_components=3, random_state=0), LogisticRegression())
+    assert pipeline.fit(x, y).score(x, y) > 0.6
+    assert list(pipeline[:-1].get_feature_names_out()) == ["transformer0", "transformer1", "transformer2"]
+    search = GridSearchCV(Classifier(random_state=0), {"hidden": [(4,), (16, 8)], "activation": ["tanh"]}, cv=2)
+    search.fit(x, y)
+    assert search.best_score_ > 0.8
+
+
+@pytest.mark.parametrize("method", ["autoencoder", "rbm"])
+def test_a_transformer_learns_to_reproduce_records(method: str) -> None:
+    x = load_digits().data
+    transformer = Transformer(method=method, n_components=16, random_state=0)
+    features = transformer.fit_transform(x)
+    assert features.shape == (len(x), 16)
+    name = "loss" if method == "autoencoder" else "reconstruction_error"
+    assert transformer.history_[-1][name] < 0.6 * transformer.history_[0][name]
+
+
+def model() -> nn.Model:
+    net = nn.Sequential([nn.Input(shape=64), nn.Dense(16, activation="relu", name="hidden"), nn.Dense(10, "softmax")])
+    net.compile(optimizer="sgd", loss="sparse_categorical_crossentropy")
+    return net
+
+
+def test_a_job_trains_to_the_bits_of_dsinga_train() -> None:
+    x, y = load_digits(return_X_y=True)
+    x = x.astype(np.float32)
+    job = dsinga.models.mlp([16], inputs=64, batchsize=50, train_steps=40)
+    expected = dsinga.train(job, data={"train": (x, y), "test": (x, y)}, progress=False)
+    classifier = Classifier(job).fit(x, y)
+    assert_same(classifier.params_, expected.params)
+    scores = dsinga.predict(job, expected.params, "ip", data={"test": (x, y)})
+    np.testing.assert_array_equal(classifier.predict(x), scores.argmax(axis=1))
+
+
+def test_features_of_a_layer_of_ones_own_net() -> None:
+    x, y = load_digits(return_X_y=True)
+    job = dsinga.models.mlp([16], inputs=64, batchsize=50, train_steps=40)
+    transformer = Transformer(job, layer="act1").fit(x, y)
+    net = LocalNet(transformer.job_, x[:1].astype(np.float32))
+    expected = net.predict(transformer.params_, x.astype(np.float32), "act1")
+    np.testing.assert_array_equal(transformer.transform(x), expected)
+    with pytest.raises(UserError, match="name the layer of net"):
+        Transformer(job).fit(x, y)
+
+
+def test_images_go_to_nets_that_take_them() -> None:
+    x, y = load_digits(return_X_y=True)
+    images = x.reshape(-1, 1, 8, 8).astype(np.uint8)
+    net = dsinga.models.blocks
+    layers = [
+        *net.records("", 100, [1, 8, 8], std_value=16),
+        net.conv("conv", "data", 8), net.relu("relu", "conv"), net.dense("ip", "relu", 10), net.loss("ip"),
+    ]  # fmt: skip
+    updater = {"type": "kAdam", "learning_rate": {"type": "kFixed", "base_lr": 0.01}}
+    classifier = Classifier(dsinga.Job(updater=updater, net={"layer": layers}, epochs=5))
+    assert classifier.fit(images, y).score(images, y) > 0.9
+
+
+def test_fit_goes_on_with_warm_start_and_partial_fit_always() -> None:
+    x, y = load_iris(return_X_y=True)
+    once = Classifier(random_state=0, epochs=30, hidden=(8,)).fit(x, y)
+    twice = Classifier(random_state=0, epochs=15, hidden=(8,), warm_start=True).fit(x, y).fit(x, y)
+    assert_same(twice.params_, once.params_)
+    assert len(twice.history_) == 30
+    again = Classifier(random_state=0, epochs=15, hidden=(8,)).fit(x, y).fit(x, y)
+    assert len(again.history_) == 15
+    steps = Classifier(random_state=0, hidden=(8,))
+    for _ in range(30):
+        steps.partial_fit(x, y, classes=[0, 1, 2])
+    assert_same(steps.params_, once.params_)
+    with pytest.raises(ValueError, match="the class 3, which is none of the classes of the first call"):
+        steps.partial_fit(x, y + 1)
+
+
+def test_weights_are_repetitions() -> None:
+    x, y = RNG.normal(size=(60, 4)), RNG.integers(0, 3, 60)
+    weights = RNG.integers(0, 4, 60)
+    order = RNG.permutation(weights.sum())
+    repeated = [np.repeat(array, weights, axis=0)[order] for array in (x, y)]
+    for estimator in (Classifier(random_state=0, epochs=20), Regressor(random_state=0, epochs=20)):
+        weighted = clone(estimator).fit(x, y, sample_weight=weights)
+        assert_same(weighted.params_, clone(estimator).fit(*repeated).params_)
+        assert not np.array_equal(weighted.predict(x[:1]), [np.nan])
+
+
+def test_weights_count_in_batches_too() -> None:
+    x = RNG.normal(size=(1000, 2))
+    y = RNG.integers(0, 2, 1000)
+    classifier = Classifier(random_state=0, batchsize=50, epochs=5).fit(x, y, sample_weight=np.where(y, 9.0, 1.0))
+    assert classifier.predict_proba(x)[:, 1].mean() == pytest.approx(0.9, abs=0.05)
+
+
+def test_a_net_can_be_a_model_or_the_path_of_a_job(tmp_path: Any) -> None:
+    x, y = load_digits(return_X_y=True)
+    from_model = Classifier(model(), epochs=3).fit(x, y)
+    (tmp_path / "net.conf").write_text(str(model().job(epochs=3)))
+    from_path = Classifier(str(tmp_path / "net.conf")).fit(x, y)
+    assert_same(from_model.params_, from_path.params_)
+    assert Transformer(model(), layer="hidden", epochs=1).fit(x, y).transform(x).shape == (len(x), 16)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        Classifier(random_state=0, epochs=2),
+        Regressor(random_state=0, epochs=2, hidden=(5, 4)),
+        Transformer(random_state=0, epochs=2, n_components=3),
+        Transformer(method="rbm", random_state=0, epochs=2),
+        Classifier(dsinga.models.mlp([4], inputs=4, classes=3, train_steps=5)),
+    ],
+    ids=str,
+)
+def test_a_saved_estimator_gives_the_same_results(estimator: Any, tmp_path: Any) -> None:
+    x, y = load_iris(return_X_y=True)
+    labels = np.array(["a", "b", "c"])[y] if isinstance(estimator, Classifier) else y
+    estimator.fit(x, labels)
+    estimator.save(tmp_path / "saved")
+    loaded = load(tmp_path / "saved")
+    method = "transform" if isinstance(estimator, Transformer) else "predict"
+    np.testing.assert_array_equal(getattr(loaded, method)(x), getattr(estimator, method)(x))
+    if estimator.net is None:
+        assert loaded.get_params() == estimator.get_params()
+    loaded.partial_fit(x, labels)
+    with pytest.raises(UserError, match="saved is not empty"):
+        estimator.save(tmp_path / "saved")
+    with pytest.raises(UserError, match="is no saved estimator: it lacks estimator.json"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (Classifier(activation="rely"), "there is no activation 'rely'; did you mean 'relu'"),
+        (Classifier(epochs=0), "epochs must be 1 or more, not 0"),
+        (Classifier(batchsize=0), "batchsize must be 1 or more, not 0"),
+        (Classifier(net=3), "net must be a Job, the path of a job file or a model of dsinga.nn, not int"),
+        (Transformer(method="pca"), "method must be 'autoencoder' or 'rbm', not 'pca'"),
+    ],
+    ids=str,
+)
+def test_bad_parameters_are_refused(estimator: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(*load_iris(return_X_y=True))
+
+
+def test_a_net_with_too_few_outputs_is_refused() -> None:
+    job = dsinga.models.mlp([4], inputs=64, classes=3, train_steps=5)
+    with pytest.raises(UserError, match="label . is none of its 3 classes"):
+        Classifier(job).fit(*load_digits(return_X_y=True))
+
+
+def test_no_dask_is_imported() -> None:
+    code = (
+        "import sys, numpy; from dsinga.estimators import Classifier; "
+        "x = numpy.eye(9); Classifier().fit(x, x[:, 0]).predict(x); "
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'dask', 'distributed'}))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout.strip() == "[]"

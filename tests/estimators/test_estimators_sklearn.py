@@ -1,0 +1,12 @@
+"""The estimators pass the checks of scikit-learn, all of them."""
+
+from typing import Any
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dsinga.estimators import Classifier, Regressor, Transformer
+
+
+@parametrize_with_checks([Classifier(), Regressor(), Transformer(), Transformer(method="rbm")])
+def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
