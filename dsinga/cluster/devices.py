@@ -18,6 +18,7 @@ from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpu
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
+_reasons_said: set[str] = set()  # why members do not compute on the GPUs of a job, as far as a warning has said it
 
 # Stands for the address of a Dask worker where this process computes without Dask.
 THIS_PROCESS = ""
@@ -65,8 +66,8 @@ def choose_devices(
     the first one that its process sees. Dask's setting ``dsinga.device`` takes precedence: with "gpu" all members get
     GPUs, in rotation; with "cpu" none does.
 
-    If a member cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores, and a warning says
-    why. With "gpu" this is a UserError.
+    If a member cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores. One warning says
+    why, for all members and, in a process, for all later calls. With "gpu" this is a UserError.
 
     Args:
         job: the job.
@@ -86,6 +87,7 @@ def choose_devices(
         assigned = dict(_assign(requests, gpus))
         numbers = _devices_by_address(assigned)
         free = client.run(free_memory, numbers, workers=addresses) if client else {THIS_PROCESS: free_memory(numbers)}
+        refused: dict[GpuRequest, str] = {}
         for request, trouble in _troubles(assigned, gpus, free, bytes_needed):
             if not trouble:
                 devices[request.group][request.number] = assigned[request]
@@ -96,10 +98,23 @@ def choose_devices(
                     "CPU cores"
                 )
             else:
-                _log.warning(
-                    "%s computes on CPU cores, not on the GPU of the job's gpu line: %s", request.description, trouble
-                )
+                refused[request] = trouble
+        _warn_of_cpu_cores(refused)
     return tuple(map(tuple, devices))
+
+
+def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
+    """Warn, once in a process for the same reasons, that members do not compute on the GPUs that the job names."""
+    reasons = "; ".join(dict.fromkeys(refused.values()))
+    if not refused or reasons in _reasons_said:
+        return
+    _reasons_said.add(reasons)
+    if len(refused) == 1:
+        (request,) = refused
+        who = f"{request.description} computes on CPU cores, not on the GPU of the job's gpu line"
+    else:
+        who = f"{len(refused)} workers compute on CPU cores, not on the GPUs of the job's gpu lines"
+    _log.warning("%s: %s", who, reasons)
 
 
 def check_precision(job: Job, devices: Devices) -> None:

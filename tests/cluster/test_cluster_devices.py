@@ -141,6 +141,12 @@ def test_precision_is_passed_to_the_device(job: Job, threads: Client, stub: Stub
         train(with_topology(job, 2), threads, 1, gpu=[0], precision=Precision.kBF16)
 
 
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test see the warnings that a process gives once."""
+    monkeypatch.setattr(devices, "_reasons_said", set())
+
+
 def refused(job: Job, client: Client, caplog: pytest.LogCaptureFixture, gpu: list[int]) -> str:
     """Return the warning for the job's ``gpu`` lines; ``--device gpu`` must be refused in the same case."""
     with dask.config.set({"dsinga.device": "gpu"}), pytest.raises(UserError) as error:
@@ -164,6 +170,15 @@ def test_without_a_gpu_the_reason_is_named(
     monkeypatch.delitem(dsinga.ops._loaded, "cupy", raising=False)
     monkeypatch.delenv("DSINGA_OPS", raising=False)
     assert "the driver is for CUDA 11.4, CuPy needs 12.0" in refused(with_topology(job, 1), threads, caplog, [0])
+    caplog.clear()
+    devices._reasons_said.clear()
+    three = with_topology(job, 3).replace(gpu=[0, 1, 2])
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        params = train(three, threads, 1)
+        api.evaluate(three, params, client=threads)
+        api.predict(three, params, "ip", client=threads)
+    (message,) = [record.getMessage() for record in caplog.records if "GPU" in record.getMessage()]
+    assert message.startswith("3 workers compute on CPU cores, not on the GPUs of the job's gpu lines: ")
 
 
 def test_a_gpu_number_beyond_those_of_the_process(
