@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.job import LRGenConf, UpdaterConf, UpdaterType
+from dsinga.job import ChangeMethod, LRGenConf, UpdaterConf, UpdaterType
 from dsinga.nn.arguments import checked
 from dsinga.registry import nearest, registered
 
@@ -155,7 +155,10 @@ def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -
     if len(values) != len(boundaries) + 1:
         raise UserError(f"{len(boundaries)} boundaries need {len(boundaries) + 1} values, not {len(values)}")
     steps = [0, *(boundary + 1 for boundary in boundaries)]
-    return schedule("kFixedStep", values[0], fixedstep_conf={"step": steps, "step_lr": list(values)})
+    return LRGenConf(
+        type=ChangeMethod.kFixedStep,
+        fixedstep_conf={"step": steps, "step_lr": list(values)},  # type: ignore[arg-type]
+    )
 
 
 @checked
