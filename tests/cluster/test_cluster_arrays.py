@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from dask.utils import parse_bytes
 from distributed import Client, LocalCluster, wait
 
 import dsinga
 from dsinga.data import RecordSource, open_records, open_store
 from dsinga.data.array_column import ArrayColumn
 from dsinga.errors import UserError
-from dsinga.job import Job
+from dsinga.job import Job, loads
 from tests.support.small_job import assert_same, with_topology
 
 Source = Callable[[np.ndarray, np.ndarray], Any]
@@ -92,7 +95,7 @@ def test_chunks_that_workers_keep_are_fetched_from_them(short: Job, processes: C
 
 def test_one_worker_of_one_thread_trains_on_what_it_keeps(job: Job, forked: None, records) -> None:
     short = with_topology(job.replace(train_steps=4), 1)
-    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as local, Client(local) as client:
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as local, Client(local) as client:
         x = client.persist(da.from_array(records[0], chunks=(100, 1, 8, 8)) // 1)
         result = dsinga.train(short, client, data=(x, da.from_array(records[1])), progress=False)
     assert_same(result.params, dsinga.train(short, data=records, progress=False).params)
@@ -140,3 +143,33 @@ def test_a_source_is_read_in_the_thread_that_asks(records) -> None:
         source = open_records((da.from_array(records[0], chunks=(100, -1, -1, -1)), records[1]))
         assert isinstance(source, RecordSource)
         np.testing.assert_array_equal(source.read([999, 3])[0], records[0][[999, 3]])
+
+
+WIDE = """
+name: "wide" train_steps: 100
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 2000 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2 }
+    param { name: "w" init { type: kUniform low: -0.1 high: 0.1 } } param { name: "b" } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" } }
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_an_array_larger_than_the_memory_of_a_worker_trains_in_bounded_memory(forked: None) -> None:
+    limit = parse_bytes("600 MB")
+    x = da.random.default_rng(1).random((200_000, 1000), chunks=(2000, -1), dtype=np.float32)
+    assert x.nbytes > limit
+    y = np.arange(200_000) % 2
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, memory_limit=limit, dashboard_address=":0") as local,
+        Client(local) as client,
+    ):
+        (before,) = client.run(os.getpid).values()
+        result = dsinga.train(loads(WIDE), client, data=(x, y), progress=False)  # one epoch
+        (after,) = client.run(os.getpid).values()
+        (peak,) = client.run(lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss).values()
+    assert (result.step, before) == (100, after)
+    assert peak < 0.8 * limit  # at which Dask pauses a worker
