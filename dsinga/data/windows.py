@@ -28,6 +28,7 @@ class Windows:
     has_labels = False
     label_shape: tuple[int, ...] = ()
     from_files = True
+    classes: tuple[str, ...] = ()
 
     def __init__(self, store: RecordStore, batchsize: int, steps: int):
         self.store, self.batchsize, self.steps = store, batchsize, steps

@@ -8,13 +8,15 @@ from dsinga.job import NetConf, Phase
 from dsinga.layers.context import RecordInfo
 from dsinga.net.build import filter_layers
 from dsinga.net.layer_classes import layer_class
+from dsinga.net.needed_layers import needed_layers
 
 
 def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
     """Return the net without the layers that take labels from records without labels, and those that follow them.
 
     ``records`` describes the records of each input layer of ``phase``. The net is returned as it is where it needs no
-    such labels, and where ``layer`` would be left out.
+    such labels. Where ``layer`` is a softmax loss or a sigmoid cross-entropy loss, its probabilities take its place;
+    see :func:`dsinga.net.needed_layers.needed_layers`. Raises UserError where ``layer`` needs the labels.
     """
     removed: set[str] = set()
     layers = filter_layers(conf, phase)
@@ -25,6 +27,8 @@ def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo
             removed.add(each.name)
     while followers := {each.name for each in layers if removed.intersection(each.srclayers)} - removed:
         removed |= followers
-    if not removed or layer in removed:
+    if not removed:
         return conf
+    if layer in removed:
+        return needed_layers(conf, phase, (layer,))
     return conf.replace(layer=[each for each in layers if each.name not in removed])

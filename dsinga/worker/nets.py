@@ -72,7 +72,7 @@ def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
 
 
 def check_same_vocabularies(readers: Mapping[Phase, BatchReader]) -> None:
-    """Raise UserError where the codes of a text stand for other words or characters than in training."""
+    """Raise UserError where codes of a text, or labels, stand for other words or classes than in training."""
     for phase, reader in readers.items():
         for name, store in reader.stores.items():
             train = readers[Phase.kTrain].stores.get(name)
@@ -80,4 +80,10 @@ def check_same_vocabularies(readers: Mapping[Phase, BatchReader]) -> None:
                 raise UserError(
                     f"{store.location}, which phase {phase.name} reads, has another vocabulary than {train.location}; "
                     "import all parts of a text at once (--held-out), or the later ones with --vocabulary"
+                )
+            if train is not None and store.classes and train.classes and store.classes != train.classes:
+                raise UserError(
+                    f"the labels of {store.location}, which phase {phase.name} reads, stand for the classes "
+                    f"{', '.join(store.classes)}, those of {train.location} for {', '.join(train.classes)}; give the "
+                    "same classes in the same order, as in open_records(..., classes=[...])"
                 )

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 import dsinga
 from dsinga.api import roots
-from dsinga.data import open_store, write_store
+from dsinga.data import open_records, open_store, write_store
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase, StoreConf, check, loads
 from dsinga.job.writer import to_text
@@ -131,5 +132,14 @@ def test_the_functions_of_the_api_take_data(job: Job, pathless: Job, stores: Pat
     np.testing.assert_array_equal(
         dsinga.predict(pathless, result.params, "ip", "test", threads, data=unlabelled), features
     )
-    with pytest.raises(UserError, match="layer 'loss' takes labels from 'data', whose records have none"):
-        dsinga.predict(pathless, result.params, "loss", "test", threads, data=unlabelled)
+    probabilities = dsinga.predict(pathless, result.params, "loss", "test", threads, data=unlabelled)
+    np.testing.assert_allclose(probabilities, softmax(features, axis=1), rtol=1e-5)
+
+
+def test_classes_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
+    job = pathless.replace(test_freq=1, test_steps=1)
+    (x, y), names = open_store(stores / "test.zarr").read(range(150)), [f"class {number}" for number in range(10)]
+    same = open_records((x, y), classes=names)
+    train_in_threads(bind_records(job, {"train": same, "test": open_records((x, y), classes=names)}))
+    with pytest.raises(UserError, match="phase kTest reads, stand for the classes class 9, class 8, .*give the same"):
+        train_in_threads(bind_records(job, {"train": same, "test": open_records((x, y), classes=names[::-1])}))
