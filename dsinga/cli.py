@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from dsinga.advice import command_line
-from dsinga.commands import data, inference, inspection, learning_rate, training
+from dsinga.commands import data, examples, inference, inspection, learning_rate, training
 from dsinga.errors import RunError, UserError
 from dsinga.version import __version__
 
@@ -36,6 +36,7 @@ def main_group() -> None:
 for _command in (
     training.train, training.test, inference.predict, inference.generate, inference.retrieve,
     inspection.show, inspection.bench, inspection.plan, learning_rate.find_lr, data.data,
+    examples.example,
 ):  # fmt: skip
     main_group.add_command(_command)
 

@@ -1,4 +1,4 @@
-"""Write train_data.zarr and test_data.zarr, beside this file, from the digits that come with scikit-learn.
+"""Write train_data.zarr and test_data.zarr in dsinga/examples/digits, from the digits that come with scikit-learn.
 
 The stores are in the repository already; this script documents how they were made.
 """
@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from dsinga.data import write_store
 
+FOLDER = Path(__file__).parents[2] / "dsinga" / "examples" / "digits"  # where the links beside this file lead
 TRAINING_RECORDS = 1437  # of 1797; the other 360 are for testing
 
 
@@ -20,7 +21,7 @@ def main() -> None:
     order = np.random.Generator(np.random.PCG64(0)).permutation(len(images))
     parts = {"train_data.zarr": order[:TRAINING_RECORDS], "test_data.zarr": order[TRAINING_RECORDS:]}
     for name, rows in parts.items():
-        path = Path(__file__).parent / name
+        path = FOLDER / name
         count = write_store(path, [(images[rows], digits.target[rows])], classes="0123456789", overwrite=True)
         print(f"{path}: {count} records")
 
