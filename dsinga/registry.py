@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dsinga.advice import option
 from dsinga.errors import UserError
 
 T = TypeVar("T")
@@ -49,11 +50,9 @@ def lookup(kind: str, name: str) -> Any:
 
 
 def how_to_register(kind: str, name: str) -> str:
-    """Return how a user's class becomes known under ``name``, in a sentence without its full stop."""
-    return (
-        f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and import its file: '
-        "--import FILE on the command line, import in Python"
-    )
+    """Return how a user's class becomes known under ``name``: half a sentence."""
+    remedy = option("import", "FILE", python="import the module that does so")
+    return f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and {remedy}'
 
 
 def registered(kind: str) -> list[str]:

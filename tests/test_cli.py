@@ -341,7 +341,7 @@ BAD_JOBS = {
     "unregistered layer": (
         "type: kInnerProduct",
         'type: kUserLayer user_type: "Swish"',
-        r"job.conf:12: layer 'ip1': no layer is registered as 'Swish'; .* --import FILE on the command",
+        r"job.conf:12: layer 'ip1': no layer is registered as 'Swish'; .* and --import FILE",
     ),
     "wrong type": ("num_output: 3", 'num_output: "three"', r"job.conf:12: .*num_output.*whole number"),
     "missing required field": ("num_output: 3", "", r"job.conf:12: .*ip1.*num_output"),

@@ -8,6 +8,7 @@ import sys
 import pytest
 from distributed.protocol.pickle import dumps
 
+from dsinga.advice import command_line
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.registry import import_file, lookup, nearest, registered
@@ -85,12 +86,13 @@ def test_a_faulty_file_is_refused(tmp_path, text, message):
 
 
 def test_an_unknown_name_says_how_to_register_it():
-    with pytest.raises(
-        UserError, match="no updater is registered as 'Xyzzy'; if it is your own, .* import its file: --im"
-    ):
+    own = "if it is your own, decorate it with @dsinga.register.* and import the module that does so$"
+    with pytest.raises(UserError, match=f"no updater is registered as 'Xyzzy'; {own}"):
         lookup("updater", "Xyzzy")
-    with pytest.raises(UserError, match="'kRELU'; did you mean 'kReLU'[?] if it is your own, .* in Python"):
+    with pytest.raises(UserError, match=f"'kRELU'; did you mean 'kReLU'[?] {own}"):
         lookup("layer", "kRELU")
+    with command_line(["train"]), pytest.raises(UserError, match="'Xyzzy'; if it is your own, .* and --import FILE$"):
+        lookup("updater", "Xyzzy")
 
 
 @pytest.mark.parametrize(

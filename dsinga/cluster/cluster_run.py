@@ -41,7 +41,7 @@ class ClusterRun:
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement):
-        self._client = client
+        self.client = client
         self.config = config
         self._placement = placement
         self._run = config.run
@@ -105,7 +105,7 @@ class ClusterRun:
         """Submit a task graph for a worker group, which runs after the tasks that were sent to the group before."""
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
         with dask.annotate(priority=PRIORITY):
-            futures = submit(self._client, keys, self._tokens[group], f"{self._suffix(group)}-{self._run}")
+            futures = submit(self.client, keys, self._tokens[group], f"{self._suffix(group)}-{self._run}")
         self._tokens[group] = [*futures]
         return futures
 
@@ -148,8 +148,8 @@ class ClusterRun:
         # A worker that has just died may still be listed: do not wait until Dask gives up reaching it. Where the
         # scheduler or the client is gone, the run ends with its Actors.
         with contextlib.suppress(RunError, OSError):
-            addresses = sorted(self._placement.addresses & available_workers(self._client).keys())
-            self._client.run(
+            addresses = sorted(self._placement.addresses & available_workers(self.client).keys())
+            self.client.run(
                 end_run,
                 self.config.run,
                 message,
@@ -160,7 +160,7 @@ class ClusterRun:
         # Dropping futures is not enough: the traceback of an error that ends the run refers to them.
         with contextlib.suppress(ClosedClientError, OSError):
             tokens = [token for group in self._tokens for token in group if token]
-            self._client.cancel([*tokens, *self._actors, *self._servers.futures], force=True)
+            self.client.cancel([*tokens, *self._actors, *self._servers.futures], force=True)
         self._tokens, self._actors = [], []
 
     def _shared_config(self) -> Any:
@@ -168,7 +168,7 @@ class ClusterRun:
         if all(store.from_files for reader in self.config.readers.values() for store in reader.stores.values()):
             return self.config
         addresses = sorted({address for group in self._placement.partitions for address in group})
-        (config,) = self._client.scatter([self.config], workers=addresses, broadcast=True, hash=False)
+        (config,) = self.client.scatter([self.config], workers=addresses, broadcast=True, hash=False)
         return config
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
@@ -193,7 +193,7 @@ class ClusterRun:
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every worker the params that it replicates. There is one worker group then."""
-        (shared,) = self._client.scatter(
+        (shared,) = self.client.scatter(
             [replica_values(self.config, values, state)], workers=list(self._placement.partitions[0]), broadcast=True,
             hash=False,
         )  # fmt: skip
@@ -216,7 +216,7 @@ class ClusterRun:
         name = f"{task.__name__}-{what}-partition-{partition}{self._suffix(group)}-{self._run}"
         key = self._key(group, partition)
         with dask.annotate(priority=PRIORITY):
-            return self._client.submit(
+            return self.client.submit(
                 task,
                 key,
                 *arguments,
@@ -231,4 +231,4 @@ class ClusterRun:
         return f"-of-group-{group}" if self._several else ""
 
     def _gather(self, futures: Sequence[Future]) -> list[Any]:
-        return gather(self._client, futures, self._placement.addresses)
+        return gather(self.client, futures, self._placement.addresses)

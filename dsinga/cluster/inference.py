@@ -40,11 +40,25 @@ def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequ
     """
     net, reader = _open(job, params, phase, roots)
     batch_metrics = [metrics for _, metrics in _batches(job, client, net, reader, params, ())]
-    for conf in (node.layer.conf for node in net.nodes):
-        if conf.type in OUTPUT_LAYERS:  # one more pass for each: a job seldom has one, and then no loss
-            batches = _batches(job, client, net, reader, params, (conf.name,))
-            _write_output(conf, (features[conf.name].data for features, _ in batches))
+    write_outputs(job, client, net, reader, params)
     return {name: total / count for name, (total, count) in add_metrics(batch_metrics).items() if count}
+
+
+def output_layers(net: NeuralNet) -> list[LayerConf]:
+    """Return the layers of a net that write files."""
+    return [node.layer.conf for node in net.nodes if node.layer.conf.type in OUTPUT_LAYERS]
+
+
+def write_outputs(
+    job: Job, client: Client, net: NeuralNet, reader: BatchReader, params: Arrays, batches: int = 0
+) -> None:
+    """Write the files of the output layers of a net, of the records of the first ``batches`` batches, 0 for all.
+
+    This takes a forward pass for each output layer: a job seldom has one, and then no loss.
+    """
+    for conf in output_layers(net):
+        computed = _batches(job, client, net, reader, params, (conf.name,), batches)
+        _write_output(conf, (features[conf.name].data for features, _ in computed))
 
 
 def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
@@ -136,9 +150,18 @@ def _bytes_needed(net: NeuralNet, threads: int) -> int:
 
 
 def _batches(
-    job: Job, client: Client, net: NeuralNet, reader: BatchReader, params: Arrays, keep: Sequence[str]
+    job: Job,
+    client: Client,
+    net: NeuralNet,
+    reader: BatchReader,
+    params: Arrays,
+    keep: Sequence[str],
+    count: int = 0,
 ) -> Iterator[tuple[dict[str, Records], Metrics]]:
-    """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few ahead."""
+    """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few ahead.
+
+    ``count`` is the number of batches; 0 means all records.
+    """
     workers = available_workers(client)
     if not workers:
         raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
@@ -151,7 +174,8 @@ def _batches(
     forward_pass = ForwardPass(net, reader, net_params, job.seed, dict(zip(workers, processors, strict=True)))
     shared = client.scatter(forward_pass, broadcast=True, hash=False)
     in_flight: collections.deque[Future] = collections.deque()
-    starts = iter(range(0, len(reader), reader.batchsize))
+    records = min(len(reader), count * reader.batchsize) if count else len(reader)
+    starts = iter(range(0, records, reader.batchsize))
     while True:
         for start in starts:
             in_flight.append(

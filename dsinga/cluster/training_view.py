@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.inference import output_layers, write_outputs
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
@@ -92,7 +93,17 @@ class TrainingView(LoopView):
         with self.running_on_cluster():
             futures = self._run.evaluate(PHASES[phase], count, self.step)
             by_worker = self._run.chains.wait(futures)
+            if PHASES[phase] is Phase.kTest:
+                self._write_outputs(count)
         return self.means(phase, add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)]))
+
+    def _write_outputs(self, batches: int) -> None:
+        """Write the files of the output layers of the test net, of as many batches, 0 for all records."""
+        config = self._prepared.config
+        net = config.nets[Phase.kTest].whole
+        if output_layers(net):
+            params = self._run.snapshot(self.step, False)[0]
+            write_outputs(self._prepared.job, self._run.client, net, config.readers[Phase.kTest], params, batches)
 
     def params(self) -> dict[str, np.ndarray]:
         self._check_paused("params")

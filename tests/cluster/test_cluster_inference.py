@@ -9,13 +9,14 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
-from dsinga.api import roots
+from dsinga.api import predict, roots, train
 from dsinga.cluster import inference
 from dsinga.data import open_store
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.training import forward, initial_values
+from tests.support.small_job import with_topology
 
 
 @pytest.fixture
@@ -73,19 +74,40 @@ def test_params_that_do_not_fit_are_refused(job: Job, threads: Client, params) -
         cluster.evaluate(job, threads, params, Phase.kTest, roots(job, None))
 
 
-def test_output_layers_write_their_files(job: Job, client: Client, params, whole, tmp_path: Path) -> None:
+def with_outputs(job: Job, folder: Path) -> Job:
+    """Return the job with output layers that write o.csv and o.zarr in ``folder``."""
     layers = f"""
       layer {{ name: "top" type: kArgSort srclayers: "ip" include: kTest argsort_conf {{ topk: 3 }} }}
       layer {{ name: "text" type: kCSVOutput srclayers: "top" include: kTest
-        store_conf {{ path: "{tmp_path}/o.csv" }} }}
+        store_conf {{ path: "{folder}/o.csv" }} }}
       layer {{ name: "records" type: kRecordOutput srclayers: "ip" include: kTest
-        store_conf {{ path: "{tmp_path}/o.zarr" }} }}"""
-    job.neuralnet.layer.extend(loads(f"neuralnet {{ {layers} }}").neuralnet.layer)
+        store_conf {{ path: "{folder}/o.zarr" }} }}"""
+    more = loads(f"neuralnet {{ {layers} }}").neuralnet.layer
+    return job.replace(neuralnet=job.neuralnet.replace(layer=[*job.neuralnet.layer, *more]))
+
+
+def test_output_layers_write_their_files(job: Job, client: Client, params, whole, tmp_path: Path) -> None:
+    job = with_outputs(job, tmp_path)
     for _ in range(2):  # a second time replaces the first
         assert cluster.evaluate(job, client, params, Phase.kTest, roots(job, None))["accuracy"] <= 1
     best = np.loadtxt(tmp_path / "o.csv", delimiter=",", dtype=int)
     np.testing.assert_array_equal(best, np.argsort(-whole[0], axis=1)[:, :3])
     np.testing.assert_allclose(open_store(str(tmp_path / "o.zarr")).read(range(150))[0], whole[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("workers", "batches"), [(1, 0), (2, 0), (2, 2)])
+def test_tests_in_training_write_the_files(
+    job: Job, client: Client, tmp_path: Path, workers: int, batches: int
+) -> None:
+    job = with_topology(with_outputs(job, tmp_path), workers).replace(train_steps=6, test_freq=3, test_steps=batches)
+    result = train(job, client, workspace=tmp_path / "run", progress=False)
+    scores = predict(job, result.params, "ip", client=client)  # those of the last test, after the last step
+    rows = batches * sum(job.neuralnet.layer[1].store_conf.batchsize) or 150
+    np.testing.assert_array_equal(
+        np.loadtxt(tmp_path / "o.csv", delimiter=",", dtype=int), np.argsort(-scores[:rows], axis=1)[:, :3]
+    )
+    np.testing.assert_array_equal(open_store(str(tmp_path / "o.zarr")).read(range(rows))[0], scores[:rows])
+    assert len(open_store(str(tmp_path / "o.zarr"))) == rows
 
 
 def test_predicting_ends_when_the_data_are_lost(job: Job, params) -> None:

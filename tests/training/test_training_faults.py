@@ -256,5 +256,7 @@ def test_registering_without_a_name_is_refused():
 
 
 def test_an_unregistered_name_is_refused_with_a_remedy():
-    with pytest.raises(UserError, match=r'decorate it with @dsinga.register\("updater", "Xyzzy"\) .*: --import FILE'):
+    with pytest.raises(
+        UserError, match=r'decorate it with @dsinga.register\("updater", "Xyzzy"\) and import the module'
+    ):
         lookup("updater", "Xyzzy")
