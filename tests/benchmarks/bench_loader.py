@@ -1,9 +1,10 @@
 """Reading records, compared with PyTorch's DataLoader: ``python -m tests.benchmarks.bench_loader``.
 
 Images a second of the loader alone, from the same zarr store with chunks as the importers make them and with chunks of
-64 KiB, compressed; for PyTorch also from one numpy array in memory, record by record, as its users write data sets.
-The loaders run in turn, each turn from the first batch on; figures are medians of turns. With ``--steps`` it also
-prints how long a step of the cifar10 job waits for such stores.
+64 KiB, compressed; from zarr groups of one's own, formats 2 and 3, with the chunks and codecs of ours; for PyTorch also
+from one numpy array in memory, record by record, as its users write data sets. The loaders run in turn, each turn from
+the first batch on; figures are medians of turns. With ``--steps`` it also prints how long a step of the cifar10 job
+waits for such stores.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numcodecs
 import numpy as np
 import zarr
 
 from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.benchmark import measure
-from dsinga.data import Prefetch, RecordStore, Sampler, write_store
+from dsinga.data import Prefetch, Sampler, open_store, write_store
 from dsinga.job import load
 
 JOB = "datasets/cifar10/convnet.conf"
@@ -46,7 +48,25 @@ def make_stores(folder: Path, records: int) -> dict[str, str]:
     rows = SMALL_CHUNK // images[0].nbytes
     group.create_array("data", data=images, chunks=(rows, *images.shape[1:]))
     group.attrs["digest"] = "the same images in small chunks"
-    return {"1 MiB chunks": str(folder / "large.zarr"), "64 KiB chunks": str(folder / "small.zarr")}
+    copy_as_own(folder / "large.zarr", folder / "own3.zarr")
+    own = zarr.open_group(folder / "own2.zarr", mode="w", zarr_format=2)
+    chunks = zarr.open_array(folder / "large.zarr" / "data", mode="r").chunks
+    codec = numcodecs.Blosc(cname="zstd", clevel=3, shuffle=numcodecs.Blosc.NOSHUFFLE)
+    own.create_array("images", data=images, chunks=chunks, compressors=codec)
+    own.create_array("labels", data=labels)
+    return {
+        "1 MiB chunks": str(folder / "large.zarr"),
+        "64 KiB chunks": str(folder / "small.zarr"),
+        "own zarr 3": str(folder / "own3.zarr"),
+        "own zarr 2": str(folder / "own2.zarr"),
+    }
+
+
+def copy_as_own(store: Path, destination: Path) -> None:
+    """Copy a record store, without the attributes that make it one."""
+    shutil.copytree(store, destination)
+    group = zarr.open_group(destination, mode="a")
+    group.attrs.put({})
 
 
 def crop(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -61,7 +81,7 @@ def crop(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def ours(location: str, batch: int, shuffle: bool, augment: bool, decoded: bool = False) -> Batches:
     """Yield batches as a worker gets them: read ahead on a thread, by the sampler's order."""
-    store = RecordStore(location)
+    store = open_store(location)
     if decoded:
         store.read(range(len(store)))  # now the cache has all of them
     else:

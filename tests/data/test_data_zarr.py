@@ -14,7 +14,8 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.data import RecordStore, ZarrSource, open_records, open_store, write_store
+from dsinga.data import RecordStore, Sampler, ZarrSource, open_records, open_store, write_store
+from dsinga.data.zarr_column import ZarrColumn
 from dsinga.data.zarr_source import open_zarr_records
 from dsinga.errors import UserError
 
@@ -168,6 +169,19 @@ def test_large_sources_with_large_chunks_are_read_by_chunks(tmp_path: Path) -> N
     assert open_store(virtual(tmp_path / "b", (100_000, 512), (100, 512))).block == 512
     assert open_store(virtual(tmp_path / "c", (60_000, 512), (50_000, 512))).block == 512
     assert open_store(virtual(tmp_path / "d", (100_000, 512), (5_000, 8))).block == 5_000
+
+
+def test_the_chunks_that_a_sampler_mixes_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight chunks of 20 MiB, more than the cache has for small ones: an epoch decodes each chunk once."""
+    loads: list[int] = []
+    load = ZarrColumn.load
+    monkeypatch.setattr(ZarrColumn, "load", lambda self, start, stop: loads.append(start) or load(self, start, stop))
+    source = open_store(virtual(tmp_path / "a", (204_800, 1024), (20_480, 1024), "uint8"))
+    assert source.block == 20_480
+    sampler = Sampler(len(source), 2048, seed=1, chunk=source.block)
+    for step in range(100):
+        source.read(sampler.rows(step))
+    assert sorted(loads) == list(range(0, 204_800, 20_480))
 
 
 @pytest.mark.parametrize("chunks", [(200_000, 512), (200_000, 1)])
