@@ -124,8 +124,15 @@ class LocalNet:
         cross-entropy loss is its probabilities. ``step`` selects the random numbers, in the phase "train". Raises
         UserError for bad input.
         """
+        outputs, metrics = self._compute(params, x, y, layers, find_phase(phase), step)
+        return Forward(outputs, _means(metrics))
+
+    def _compute(
+        self, params: Mapping[str, np.ndarray], x: Batch, y: Batch, layers: Sequence[str], phase: Phase, step: int = 0
+    ) -> tuple[Arrays, Metrics]:
+        """Return the features and the metrics, as sums and counts, of a forward pass."""
         unlabelled, cut_rows = None if y is not None else tuple(layers), self._cut_rows(x)
-        net = self._whole(find_phase(phase), unlabelled, cut_rows)
+        net = self._whole(phase, unlabelled, cut_rows)
         keep = tuple(layers) or _last_layers(net)
         records, rows = self._records(net, x, y)
         if cut_rows:
@@ -135,7 +142,7 @@ class LocalNet:
             ctx = self._context(net, rows, step)
             computed, metrics = forward(net, self._values(net, params), records, ctx, keep)
             outputs = {name: self._ops.to_numpy(output.feature) for name, output in computed.items()}
-        return Forward({name: np.ascontiguousarray(array) for name, array in outputs.items()}, _means(metrics))
+        return {name: np.ascontiguousarray(array) for name, array in outputs.items()}, metrics
 
     def backward(
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, step: int | None = None
@@ -191,9 +198,7 @@ class LocalNet:
         parts: list[Metrics] = []
         for start in range(0, rows, size):
             part, labels = _part(x, start, start + size), None if y is None else _part(y, start, start + size)
-            count = min(size, rows - start)
-            metrics = self.forward(params, part, labels).metrics
-            parts.append({name: (mean * count, count) for name, mean in metrics.items()})
+            parts.append(self._compute(params, part, labels, (), Phase.kTest)[1])
         return _means(add_metrics(parts))
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:

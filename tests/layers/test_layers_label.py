@@ -7,11 +7,13 @@ import pytest
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
+from dsinga.layers.connection import join
 from dsinga.layers.contract import check_output
 from dsinga.layers.label import FeatureAsLabels, Label, LabelsAsFeature
 from dsinga.layers.loss import SoftmaxLoss
 from dsinga.ops import BACKENDS
 from dsinga.testing.layer_cases import read_only
+from tests.support.device_array import DeviceArray, StubOps
 from tests.support.layer_cases import BATCH, context
 
 LABELS = read_only(np.array([3, 1, 4, 1, 5]))
@@ -38,6 +40,18 @@ def test_labels_sent_as_a_feature_are_unchanged(labels: np.ndarray, dtype: type)
     assert out.shape == back.shape == labels.shape
     assert received.labels.dtype == dtype
     assert np.array_equal(received.labels, labels)
+
+
+@pytest.mark.parametrize(("dtype", "on_device"), [(np.float32, True), (np.int64, False)])
+def test_float_labels_are_sent_from_a_device(dtype: type, on_device: bool):
+    """A bridge puts the float features that it receives on the device, where a kConcate joins them with others."""
+    ctx, labels = context(StubOps()), read_only(MATRIX.astype(dtype))
+    sent = LabelsAsFeature(conf("out", "data"), [labels.shape]).compute_feature([], [labels], ctx).feature
+    assert isinstance(sent, DeviceArray) == on_device
+    joined = join([sent, sent], 0, ctx.ops)
+    received = FeatureAsLabels(conf("back", "out"), [joined.shape]).compute_feature([], [joined], ctx)
+    assert isinstance(received.labels, np.ndarray)
+    assert np.array_equal(received.labels, np.concatenate([labels, labels]))
 
 
 def test_only_layers_that_make_labels_declare_it():

@@ -165,3 +165,32 @@ def test_an_unknown_name_is_refused(job: Job) -> None:
         net.updater().step(params, {"w3": np.zeros(3, np.float32)})
     with pytest.raises(UserError, match="'w2', which the given params lack"):
         net.updater().step({}, {"w2": np.zeros((10, 128), np.float32)})
+
+
+WEIGHTED = """
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 4 } }
+  layer { name: "weights" type: kRecordInput store_conf { batchsize: 4 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 } }
+  layer { name: "target" type: kLabel srclayers: "data" }
+  layer { name: "loss" type: kSigmoidCrossEntropyLoss srclayers: ["ip", "target", "weights"] }
+}
+"""
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 11])
+def test_metrics_are_weighted_over_all_batches(size: int) -> None:
+    rng = np.random.default_rng(0)
+    x = {"data": rng.normal(size=(11, 6)).astype(np.float32), "weights": rng.uniform(0, 2, 11).astype(np.float32)}
+    y = {"data": rng.integers(0, 2, (11, 3)).astype(np.float32)}
+    net = LocalNet(dsinga.loads(WEIGHTED), x, y)
+    params = {"ip_weight": rng.normal(size=(3, 6)).astype(np.float32), "ip_bias": np.zeros(3, np.float32)}
+    scores = x["data"] @ params["ip_weight"].T
+    losses = np.logaddexp(0, scores) - scores * y["data"]
+    right = ((scores > 0) == (y["data"] > 0.5)).mean(axis=1)
+    expected = {
+        "loss": (losses.sum(axis=1) * x["weights"]).mean(),
+        "accuracy": np.average(right, weights=x["weights"]),
+    }
+    assert net.evaluate(params, x, y, batchsize=size) == pytest.approx(expected, rel=1e-5)
