@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from dsinga.data.auto_import import open_store
+from dsinga.data.column import Column
 from dsinga.data.csv_writer import write_csv
 from dsinga.data.mean_file import read_mean
 from dsinga.data.open_records import open_records
 from dsinga.data.paths import resolve
 from dsinga.data.prefetch import Prefetch
-from dsinga.data.record_source import Column, RecordSource, connect_sources
+from dsinga.data.record_source import RecordSource, connect_sources
 from dsinga.data.sampler import Sampler
 from dsinga.data.store import RecordStore
 from dsinga.data.store_info import describe

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
-from dsinga.data.record_source import Column
 from dsinga.data.store_format import block_rows
 from dsinga.data.zarr_column import MAX_BLOCK_BYTES
 from dsinga.errors import UserError

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.array_column import ArrayColumn
+from dsinga.data.column import Column
 from dsinga.data.conversion import label_dtype, record_dtype
-from dsinga.data.record_source import Column, RecordSource
+from dsinga.data.record_source import RecordSource
 from dsinga.data.store_format import SMALL_BYTES
 from dsinga.errors import UserError
 from dsinga.registry import nearest

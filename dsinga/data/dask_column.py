@@ -16,8 +16,8 @@ from dask.core import flatten, get
 
 from dsinga.data.array_column import check_block, convert, title
 from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.column import Column
 from dsinga.data.conversion import label_dtype, record_dtype
-from dsinga.data.record_source import Column
 from dsinga.data.store_format import SMALL_BYTES, block_rows
 from dsinga.data.zarr_column import MAX_BLOCK_BYTES
 from dsinga.errors import UserError

@@ -37,7 +37,7 @@ def describe(source: RecordSource) -> dict[str, Any]:
     names = dict(enumerate(source.classes))
     facts: dict[str, Any] = {
         "location": source.location,
-        "kind": source.kind,
+        "kind": source.kind or source.location,
         "records": len(source),
         "shape": source.shape,
         "dtype": source.dtype.name,

@@ -14,8 +14,9 @@ import numpy as np
 
 from dsinga.data.array_column import check_block, convert
 from dsinga.data.array_source import column, label_column
+from dsinga.data.column import Column
 from dsinga.data.conversion import record_dtype
-from dsinga.data.record_source import Column, RecordSource
+from dsinga.data.record_source import RecordSource
 from dsinga.data.store_format import block_rows
 from dsinga.data.zarr_names import DATA_NAMES, LABEL_NAMES
 from dsinga.errors import UserError

@@ -14,9 +14,9 @@ import numpy as np
 import zarr
 
 from dsinga.advice import option
+from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.filesystem import exists, join
-from dsinga.data.record_source import Column
 from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
 from dsinga.errors import UserError
 

@@ -80,3 +80,43 @@ def test_arrays_that_do_not_fit_the_job_are_refused(folder: Path) -> None:
         JobError, match=r"own.conf:6: .*'data'.*the shape 3 x 24 x 24 .* has records of a single number"
     ):
         train(wrong, data_root=str(folder), progress=False)
+
+
+REGRESSION = """
+name: "targets"
+train_steps: 12
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { path: "PATH" batchsize: 20 } }
+  layer { name: "out" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 } }
+  layer { name: "target" type: kLabel srclayers: "data" }
+  layer { name: "loss" type: kEuclideanLoss srclayers: "out" srclayers: "target" }
+}
+"""
+
+
+def test_float_labels_of_a_record_store_and_of_a_group(threads: Client, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    data, targets = rng.normal(size=(70, 6)), rng.normal(size=(70, 3))
+    write_store(tmp_path / "store", [(data, targets)])
+    group = zarr.open_group(tmp_path / "own", mode="w", zarr_format=2)
+    group.create_array("X", data=data, chunks=(9, 4))
+    group.create_array("Y", data=targets, chunks=(70, 1))
+    results = [
+        train(loads(REGRESSION.replace("PATH", str(tmp_path / name))), threads, progress=False)
+        for name in ("store", "own")
+    ]
+    assert_same(results[1].params, results[0].params)
+    assert results[0].history[-1, "loss"] < 2 * (targets**2).sum(axis=1).mean()
+
+
+def test_nan_ends_a_run_unless_bad_batches_are_skipped(threads: Client, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    data, targets = rng.normal(size=(70, 6)), rng.normal(size=(70, 3))
+    data[41, 5] = np.nan
+    write_store(tmp_path / "store", [(data, targets)])
+    job = loads(REGRESSION.replace("PATH", str(tmp_path / "store")))
+    with pytest.raises(UserError, match=f"{tmp_path}/store: 'data' has NaN in record 41, column 5; leave such records"):
+        train(job, threads, progress=False)
+    result = train(job.replace(skip_bad_batches=True), threads, progress=False)
+    assert all(np.isfinite(value).all() for value in result.params.values())

@@ -11,7 +11,7 @@ import zarr
 from click.testing import CliRunner
 
 from dsinga.commands.data import info
-from dsinga.data import describe, open_store, write_store
+from dsinga.data import describe, open_records, open_store, write_store
 from tests.data.test_data_zarr import ZEROS, write_group
 
 
@@ -71,6 +71,12 @@ def test_what_is_not_finite_is_counted(tmp_path: Path) -> None:
     assert facts["sample"] == pytest.approx({"rows": 3, "min": 1, "max": 3, "mean": 2, "std": 0.5**0.5, "nonfinite": 2})
     facts = describe(open_store(write_group(tmp_path / "n", {"x": data * np.nan})))
     assert facts["sample"] == {"rows": 3, "nonfinite": 6}
+
+
+def test_arrays_in_memory_are_described() -> None:
+    facts = describe(open_records((np.arange(12.0).reshape(6, 2), np.arange(6) % 2)))
+    assert (facts["kind"], facts["records"], facts["outputs"]) == ("numpy array", 6, 2)
+    assert facts["sample"] == pytest.approx({"rows": 6, "min": 0, "max": 11, "mean": 5.5, "std": (143 / 12) ** 0.5})
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

@@ -1,0 +1,62 @@
+"""A column of records: the data, or the labels, of a source, loaded in blocks of rows."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+class Column(ABC):
+    """The data, or the labels, of all records of a source: an array (length, *shape) that is loaded in blocks of rows.
+
+    Args:
+        name: the name by which messages call the array.
+        length: number of rows.
+        shape: shape of one row.
+        dtype: dtype in which rows are returned: uint8, int32 or float32 for data, int64 or float32 for labels.
+        block: rows that are loaded and, for data, shuffled together; see
+            :func:`dsinga.data.store_format.block_rows`.
+        key: identifies the contents in the cache of this process; columns with an equal key have equal blocks.
+            None makes a new one.
+    """
+
+    # Whether rows are read from files or URLs, which every process that reads must be able to reach.
+    from_files: ClassVar[bool] = True
+
+    def __init__(
+        self, name: str, length: int, shape: tuple[int, ...], dtype: Any, block: int, key: Hashable | None = None
+    ):
+        self.name, self.length, self.shape, self.dtype, self.block = name, length, shape, np.dtype(dtype), block
+        self.key = uuid.uuid4().hex if key is None else key
+
+    @abstractmethod
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows ``start`` to ``stop`` (stop - start, *shape), in a dtype that casts safely to ``dtype``.
+
+        The array is kept in the cache and made read-only. Called from several threads. Raises UserError if the rows
+        cannot be read.
+        """
+
+    def connect(self, client: Callable[[], Any]) -> None:  # noqa: B027  most columns need no client
+        """Prepare to read in this process. ``client`` returns the Dask client for data that a cluster keeps."""
+
+    def place(self, index: Sequence[int]) -> str:
+        """Return where in a row a number is, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar row."""
+        if len(index) < 2:
+            return "".join(f"column {position}" for position in index)
+        return f"index ({', '.join(map(str, index))})"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in memory, in the dtype in which it is returned."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the largest block in memory."""
+        return min(self.block, self.length) * self.row_bytes
