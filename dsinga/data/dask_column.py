@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import dask
 import numpy as np
+from dask._task_spec import DataNode, Task
+from dask.array.core import getter
 from dask.core import flatten, get
 
 from dsinga.data.array_column import check_block, convert, title
@@ -26,9 +28,10 @@ from dsinga.errors import UserError
 class DaskColumn(Column):
     """Records, or labels, that are a dask array (length, *shape), computed chunk by chunk when they are read.
 
-    The graph of the array is optimised once. To load a block, the part of the graph that its chunks need runs in the
-    calling thread, task after task, without a scheduler: so a worker that reads waits for no thread of the cluster.
-    Chunks that a cluster keeps (of a persisted array) are fetched from the Dask workers that have them.
+    The graph of the array is optimised once. Where it only cuts an array into chunks, as that of ``da.from_zarr`` does,
+    blocks are read from that array, several small chunks at once. Otherwise the part of the graph that the chunks of a
+    block need runs in the calling thread, task after task, without a scheduler: so a worker that reads waits for no
+    thread of the cluster. Chunks that a cluster keeps (of a persisted array) are fetched from its Dask workers.
 
     A pickle contains the graph. Where this has keys of chunks that a cluster keeps, the process that loads it must call
     :meth:`connect` before it reads.
@@ -61,9 +64,14 @@ class DaskColumn(Column):
         self._graph: Mapping[Any, Any] = dict(optimised.__dask_graph__())
         self._keys: list[Hashable] = list(flatten(optimised.__dask_keys__()))
         self._ends = np.cumsum(sizes)
-        # A chunk that several blocks share is computed once, if the whole array is small; else by each block.
-        aligned = set(range(block, array.shape[0], block)) <= set(self._ends.tolist())
-        self._chunks = ChunkCache(SMALL_BYTES) if not aligned and array.shape[0] * row_bytes <= SMALL_BYTES else None
+        self._chunks, self._array = None, None
+        if max(sizes) <= block:  # else a whole chunk would be read for each block of it
+            self._array = _cut_array(self._graph, self._keys, array.chunks)
+        if self._array is not None:
+            self._graph = {}
+        elif not set(range(block, array.shape[0], block)) <= set(self._ends.tolist()):
+            # A chunk that several blocks share is computed once, if the whole array is small; else by each block.
+            self._chunks = ChunkCache(SMALL_BYTES) if array.shape[0] * row_bytes <= SMALL_BYTES else None
 
     def __getstate__(self) -> dict[str, Any]:
         # A future belongs to the client of one process.
@@ -80,6 +88,9 @@ class DaskColumn(Column):
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Compute the rows ``start`` to ``stop``."""
+        if self._array is not None:
+            index = slice(start, stop), *(slice(0, size) for size in self.shape)
+            return convert(np.asarray(self._array[index]), self, self.labels)
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
         chunks = self._compute(range(first, last + 1))
         offset = int(self._ends[first]) - len(chunks[0])
@@ -144,6 +155,24 @@ class DaskColumn(Column):
                 f"{expected}; give the right chunks= or shape= where the array is made"
             )
         return rows
+
+
+def _cut_array(graph: Mapping[Any, Any], keys: Sequence[Hashable], chunks: Sequence[Sequence[int]]) -> Any:
+    """Return the array that a graph does nothing with but cut it into chunks, None where it does more."""
+    sizes, *others = chunks
+    rest = tuple(slice(0, size) for (size,) in others)
+    start = 0
+    origins: set[Hashable] = set()
+    for key, size in zip(keys, sizes, strict=True):
+        task = graph.get(key)
+        if not isinstance(task, Task) or task.func is not getter or len(task.args) != 2 or task.kwargs:
+            return None
+        if getattr(task.args[1], "value", None) != (slice(start, start + size), *rest):
+            return None
+        origins |= task.dependencies
+        start += size
+    origin = graph.get(origins.pop()) if len(origins) == 1 else None
+    return origin.value if isinstance(origin, DataNode) else None
 
 
 def check_chunks(array: Any, name: str) -> None:

@@ -70,6 +70,29 @@ def test_each_chunk_of_a_small_array_is_computed_once() -> None:
     assert computed == [1000, 1000, 1000]
 
 
+class Recorded:
+    """An array that records what is read of it."""
+
+    def __init__(self, array: np.ndarray):
+        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+        self.reads: list[Any] = []
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        self.reads.append(index)
+        return self.array[index]
+
+
+def test_small_chunks_of_an_array_are_read_together() -> None:
+    recorded = Recorded(np.arange(60_000, dtype=np.float32).reshape(20_000, 3))
+    x = da.from_array(recorded, chunks=(64, -1))
+    recorded.reads.clear()
+    source = open_records(x)
+    np.testing.assert_array_equal(source.read([7, 19_999])[0], recorded.array[[7, 19_999]])
+    assert recorded.reads == [(slice(0, 20_000), slice(0, 3))]
+    for more in (x[1:], x + 0, x[:, :2], x[::2], da.concatenate([x, x]), x[::-1]):  # which do more than cut the array
+        np.testing.assert_array_equal(open_records(more).read([8])[0], more[8:9].compute())
+
+
 def test_only_the_chunks_that_rows_need_are_computed() -> None:
     x = da.map_blocks(_fail_after_first, chunks=((10, 10), (3,)), dtype=np.float32, meta=np.empty((0, 3), np.float32))
     column = DaskColumn(x, "x")
