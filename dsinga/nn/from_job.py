@@ -112,4 +112,5 @@ def load(folder: str | os.PathLike[str]) -> JobModel:
         raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
     model = from_job(path / "job.conf")
     model.params = path / "params.safetensors"
+    model._complete = True
     return model

@@ -134,13 +134,14 @@ NAMES = {
 MEANS = {"mean_squared_error", "mse", "binary_crossentropy"}  # over the outputs of a row, which the engine sums
 WEIGHTED = {"kSoftmaxLoss", "kEuclideanLoss", "kSigmoidCrossEntropyLoss"}  # they take weights of rows
 TARGETS = {"EuclideanLoss", "SigmoidCrossEntropyLoss"}  # they compare with a feature, not with classes
-METRICS = {
+METRICS = {  # that losses report besides the loss, by the name of the layer's function
     "SoftmaxLoss": ("accuracy",),
     "SigmoidCrossEntropyLoss": ("accuracy",),
     "HingeLoss": ("accuracy",),
     "CRF": ("accuracy",),
     "ClassSoftmaxLoss": ("entropy",),
 }
+LOSSES = {*METRICS, *TARGETS}
 
 
 def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:

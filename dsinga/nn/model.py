@@ -11,10 +11,11 @@ from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.nn.arguments import checked
 from dsinga.nn.inputs import Input
+from dsinga.nn.losses import LOSSES
 from dsinga.nn.net_conf import SAMPLE_WEIGHT, Objective, check_metrics, input_layers, objective_of, write_net
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords
-from dsinga.nn.symbol import LayerBuilder, Symbol, flatten
+from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.trainable import Trainable
 
 
@@ -93,6 +94,12 @@ class Model(Trainable):
     def takes_one_hot(self) -> bool:
         """Whether labels may be one-hot rows: for categorical_crossentropy."""
         return "categorical_crossentropy" in self.objective.losses
+
+    def require_loss(self) -> None:
+        """Raise UserError for a model without a loss or a restricted Boltzmann machine."""
+        kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
+        if not self.objective.losses and not kinds & {"RBM", "RBMVis", *LOSSES}:
+            raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
     def _write(self, train: PhaseRecords) -> Any:
         self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}

@@ -1,75 +1,36 @@
-"""Trainable: training, testing, predicting and saving, for models described in Python and for those of job files."""
+"""Trainable: training, testing and predicting, for models described in Python and for those of job files."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import dsinga.api as api
-from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.errors import UserError
-from dsinga.job import Job, UpdaterConf, to_text
+from dsinga.job import Job
 from dsinga.job.message import field_types
 from dsinga.monitor import History
 from dsinga.nn.arguments import check_names, checked
+from dsinga.nn.model_params import ModelParams
 from dsinga.nn.records import (
     Pair,
     PhaseRecords,
     add_weights,
     are_numpy,
-    describe_arrays,
     one_hot_classes,
     open_inputs,
     pair_up,
 )
 from dsinga.worker.bind_records import bind_records
-from dsinga.worker.local_net import LocalNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
 
-class Trainable(ABC):
-    """A net with its params, which can be trained, tested, used and saved.
-
-    Attributes:
-        name: the name of its job.
-        result: the result of the last ``fit``, None before.
-        record_shapes: the shapes of records by input, as far as they are known.
-    """
-
-    def __init__(self, name: str):
-        self.name = name
-        self.result: api.Result | None = None
-        self.record_shapes: dict[str, tuple[int, ...]] = {}
-        self._params: dict[str, np.ndarray] | None = None
-        self._fits = 0
-
-    @abstractmethod
-    def input_names(self) -> list[str]:
-        """Return the names of the input layers that ``x`` is for."""
-
-    @abstractmethod
-    def label_inputs(self) -> list[str]:
-        """Return the names of the input layers that have the labels of each output."""
-
-    @abstractmethod
-    def label_examples(self) -> dict[str, np.ndarray]:
-        """Return labels (1, ...) of the shape and dtype that the losses take, by input layer."""
-
-    @abstractmethod
-    def output_layers(self) -> list[str]:
-        """Return the names of the layers whose features ``predict`` returns."""
-
-    @abstractmethod
-    def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
-        """Return the job for the records of "train", "val" and "test", without binding them to it."""
+class Trainable(ModelParams):
+    """A net with its params, which can be trained, tested and used."""
 
     @property
     def takes_one_hot(self) -> bool:
@@ -191,6 +152,7 @@ class Trainable(ABC):
             UserError: shapes, losses and data do not fit.
             RunError: where a worker or a server is lost during training.
         """
+        self.require_loss()
         if epochs is None and train_steps is None:
             epochs = self.default_epochs()
         job = self.job(
@@ -201,8 +163,11 @@ class Trainable(ABC):
             job, client, workers=workers, workspace=workspace, progress=progress, extensions=callbacks,
             params=self._params,
         )  # fmt: skip
-        self._params, self._fits = self.result.params, self._fits + 1
+        self._params, self._complete, self._fits = self.result.params, True, self._fits + 1
         return self.result.history
+
+    def require_loss(self) -> None:
+        """Raise UserError for a model that ``compile`` has given no loss."""
 
     def default_epochs(self) -> int | None:
         """Return the epochs of a ``fit`` that gives none."""
@@ -250,95 +215,11 @@ class Trainable(ABC):
             found = [api.predict(job, self._require_params(), name, client=client, data=data) for name in names]
         return found[0] if len(names) == 1 else found
 
-    def _local(
-        self, pairs: Mapping[str, Pair], labelled: bool
-    ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
-        """Return the net of numpy arrays in this process, the records, and the labels.
-
-        ``labelled`` says that the net has losses with labels even where there are none here.
-        """
-        described = describe_arrays(pairs)
-        if labelled:
-            described.label_shapes = {
-                name: shape for name, shape in described.label_shapes.items() if shape is not None
-            }
-        records = {name: x for name, (x, _) in pairs.items()}
-        labels = {name: y for name, (_, y) in pairs.items() if y is not None}
-        job = self.make_job({"train": described}, None, {})
-        examples = self.label_examples()
-        missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
-        net = LocalNet(job, {**records, **missing}, examples | labels if labelled else None)
-        return net, records, labels or None
-
-    def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
-        """Return the params of a net, with initial values for those that the model was not given."""
-        given = self._params or {}
-        if any(name not in given for name in net.net.params):
-            self._params = net.initial_params() | given
-        return self._params or {}
-
-    def _require_params(self) -> dict[str, np.ndarray]:
-        if self._params is None:
-            raise UserError("the model has no params yet; call fit, or set model.params")
-        return self._params
-
-    @property
-    def params(self) -> dict[str, np.ndarray]:
-        """The params by name, float32: those of the last ``fit``, or initial values where the shapes are known.
-
-        They can be set: to arrays by name, or to the path of a checkpoint. The next ``fit`` starts from them, and from
-        initial values for params that are not among them.
-        """
-        if self._params is None:
-            shapes = self.record_shapes or self.input_shapes()
-            zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
-            net, _, _ = self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)
-            self._params = net.initial_params()
-        return self._params
-
-    @params.setter
-    def params(self, params: Mapping[str, np.ndarray] | str | os.PathLike[str]) -> None:
-        arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
-        self._params = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
-
-    def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of records that the model names itself. Raises UserError where it names none."""
-        raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
-
-    def get_weights(self) -> list[np.ndarray]:
-        """Return copies of the params in the order of the net."""
-        return [array.copy() for array in self.params.values()]
-
-    def set_weights(self, weights: Sequence[np.ndarray]) -> None:
-        """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number of arrays."""
-        names = list(self.params)
-        if len(names) != len(weights):
-            raise UserError(f"the model has {len(names)} params ({', '.join(names)}), but {len(weights)} are given")
-        self.params = dict(zip(names, weights, strict=True))
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the job to ``job.conf`` and the params to ``params.safetensors`` in a folder; :func:`load` reads them.
-
-        ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too.
-        """
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        step = self.result.step if self.result else 0
-        (path / "job.conf").write_text(to_text(self._saved_job()), encoding="utf-8")
-        export_safetensors(Checkpoint(step, self.params, {}, {}), path / "params.safetensors")
-
-    def _saved_job(self) -> Job:
-        return self.make_job({}, None, {})
-
     def __str__(self) -> str:
         try:
             return str(self.make_job({}, None, {}))
         except UserError as error:
             return f"{self!r}: {error}"
-
-    def set_updater(self, updater: UpdaterConf) -> None:
-        """Replace how params are updated."""
-        raise NotImplementedError
 
 
 def two(data: Any) -> tuple[Any, Any]:

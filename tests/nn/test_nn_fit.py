@@ -97,6 +97,15 @@ def test_params_can_be_set_and_saved(trained, tmp_path):
     assert params.name == "blobs"
 
 
+def test_a_saved_model_of_numbers_predicts(tmp_path):
+    model = nn.Sequential([nn.Dense(3)])
+    model.compile("sgd", "mse")
+    model.fit(X, X[:, :3], epochs=1, progress=False)
+    model.save(tmp_path)
+    np.testing.assert_array_equal(nn.load(tmp_path).predict(X), model.predict(X))
+    assert nn.load(tmp_path).evaluate(X, X[:, :3]) == model.evaluate(X, X[:, :3])
+
+
 def test_callbacks_and_topology():
     seen = []
     model = blobs()
@@ -192,6 +201,7 @@ FAULTS = {
     "params": (lambda: blobs().params, "the shapes of the model's inputs are not known"),
     "set": (lambda: nn.Sequential([nn.Input(2), nn.Dense(1)]).set_weights([]), "has 2 params"),
     "load": (lambda: nn.load("nowhere"), "nowhere has no job.conf"),
+    "loss": (lambda: nn.Sequential([nn.Dense(3)]).fit(X, Y), "the model has no loss; call compile first"),
     "empty": (lambda: nn.Sequential().fit(X, Y), "the model has no layers"),
     "add": (lambda: nn.Sequential([3]), "nn.Sequential takes layers, as in nn.Dense(10), not 3"),
     "model": (lambda: nn.Model(nn.Dense(3), nn.Dense(3)), "inputs of nn.Model are features of layers"),

@@ -1,0 +1,135 @@
+"""The params of a model: initial values, getting, setting and saving them; and its net for numpy arrays."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dsinga.api as api
+from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
+from dsinga.errors import UserError
+from dsinga.job import Job, to_text
+from dsinga.nn.records import Pair, PhaseRecords, describe_arrays
+from dsinga.worker.local_net import LocalNet
+
+
+class ModelParams(ABC):
+    """A net with its params.
+
+    Attributes:
+        name: the name of its job.
+        result: the result of the last ``fit``, None before.
+        record_shapes: the shapes of records by input, as far as they are known.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.result: api.Result | None = None
+        self.record_shapes: dict[str, tuple[int, ...]] = {}
+        self._params: dict[str, np.ndarray] | None = None
+        self._complete = False  # whether the net has no other params
+        self._fits = 0
+
+    @abstractmethod
+    def input_names(self) -> list[str]:
+        """Return the names of the input layers that ``x`` is for."""
+
+    @abstractmethod
+    def label_inputs(self) -> list[str]:
+        """Return the names of the input layers that have the labels of each output."""
+
+    @abstractmethod
+    def label_examples(self) -> dict[str, np.ndarray]:
+        """Return labels (1, ...) of the shape and dtype that the losses take, by input layer."""
+
+    @abstractmethod
+    def output_layers(self) -> list[str]:
+        """Return the names of the layers whose features ``predict`` returns."""
+
+    @abstractmethod
+    def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
+        """Return the job for the records of "train", "val" and "test", without binding them to it."""
+
+    def _local(
+        self, pairs: Mapping[str, Pair], labelled: bool
+    ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
+        """Return the net of numpy arrays in this process, the records, and the labels.
+
+        ``labelled`` says that the net has losses with labels even where there are none here.
+        """
+        described = describe_arrays(pairs)
+        if labelled:
+            described.label_shapes = {
+                name: shape for name, shape in described.label_shapes.items() if shape is not None
+            }
+        records = {name: x for name, (x, _) in pairs.items()}
+        labels = {name: y for name, (_, y) in pairs.items() if y is not None}
+        job = self.make_job({"train": described}, None, {})
+        examples = self.label_examples()
+        missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
+        net = LocalNet(job, {**records, **missing}, examples | labels if labelled else None)
+        return net, records, labels or None
+
+    def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
+        """Return the params of a net, with initial values for those that the model was not given."""
+        given = self._params or {}
+        if not self._complete and any(name not in given for name in net.net.params):
+            self._params = net.initial_params() | given
+            self._complete = True
+        return self._params or {}
+
+    def _require_params(self) -> dict[str, np.ndarray]:
+        if self._params is None:
+            raise UserError("the model has no params yet; call fit, or set model.params")
+        return self._params
+
+    @property
+    def params(self) -> dict[str, np.ndarray]:
+        """The params by name, float32: those of the last ``fit``, or initial values where the shapes are known.
+
+        They can be set: to arrays by name, or to the path of a checkpoint. The next ``fit`` starts from them, and from
+        initial values for params that are not among them.
+        """
+        if self._params is None:
+            shapes = self.record_shapes or self.input_shapes()
+            zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
+            net, _, _ = self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)
+            self._params, self._complete = net.initial_params(), True
+        return self._params
+
+    @params.setter
+    def params(self, params: Mapping[str, np.ndarray] | str | os.PathLike[str]) -> None:
+        arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
+        self._complete = False
+        self._params = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of records that the model names itself. Raises UserError where it names none."""
+        raise UserError("the shapes of the model's inputs are not known; give nn.Input a shape, or call fit")
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Return copies of the params in the order of the net."""
+        return [array.copy() for array in self.params.values()]
+
+    def set_weights(self, weights: Sequence[np.ndarray]) -> None:
+        """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number of arrays."""
+        names = list(self.params)
+        if len(names) != len(weights):
+            raise UserError(f"the model has {len(names)} params ({', '.join(names)}), but {len(weights)} are given")
+        self.params = dict(zip(names, weights, strict=True))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the job to ``job.conf`` and the params to ``params.safetensors`` in a folder; :func:`load` reads them.
+
+        ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too.
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        step = self.result.step if self.result else 0
+        (path / "job.conf").write_text(to_text(self.make_job({}, None, {})), encoding="utf-8")
+        export_safetensors(Checkpoint(step, self.params, {}, {}), path / "params.safetensors")
