@@ -175,6 +175,14 @@ def test_resume_continues_and_a_new_run_keeps_the_old_checkpoints(dsinga: Dsinga
     assert (folder / "work/run-1/metrics.jsonl").read_text().count('"step": 30') == 2
 
 
+def test_resuming_a_finished_run_of_epochs_asks_for_more_epochs(dsinga: Dsinga) -> None:
+    assert dsinga("train", "job.conf", "--epochs", "2").returncode == 0
+    resumed = dsinga("train", "job.conf", "--epochs", "2", "--resume")
+    assert resumed.stderr.endswith("go on with more, as in --epochs 4\n")
+    beyond = dsinga("train", "job.conf", "--epochs", "1", "--resume")
+    assert beyond.stderr.endswith("or more, with --epochs 2\n")
+
+
 def test_params_are_found_in_the_workspace_or_at_the_checkpoint_path(dsinga: Dsinga, folder: Path) -> None:
     refused = dsinga("test", "job.conf")
     assert refused.returncode == 2

@@ -12,6 +12,7 @@ import numpy as np
 from dsinga import cluster
 from dsinga.api.jobs import open_job, roots
 from dsinga.api.trained import trained_params
+from dsinga.api.training import Result
 from dsinga.cluster import text_generation
 from dsinga.job import Job, load
 from dsinga.worker.bind_records import find_phase
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 def evaluate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str] | None = None,
+    params: Arrays | Result | str | os.PathLike[str] | None = None,
     phase: str = "test",
     client: Client | None = None,
     *,
@@ -33,9 +34,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the mean loss and metrics of ``params`` over all records of ``phase``: "train", "val" or "test".
 
-    ``params`` are arrays by name, or the path of a checkpoint; by default those of the newest checkpoint in the job's
-    workspace or, where there is none, of its ``checkpoint_path``. ``data`` are arrays that the phase's input layer
-    reads in place of its store, such as a pair (x, y); see :func:`dsinga.train`. Raises UserError for bad input.
+    ``params`` are arrays by name, a result, or the path of a checkpoint; by default those of the newest checkpoint in
+    the job's workspace or, where there is none, of its ``checkpoint_path``. ``data`` are arrays that the phase's input
+    layer reads in place of its store, such as a pair (x, y); see :func:`dsinga.train`. Raises UserError for bad input.
     """
     each = find_phase(phase)
     job = open_job(job, data, each, data_root)
@@ -46,7 +47,7 @@ def evaluate(
 
 def predict(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str] | None,
+    params: Arrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -56,7 +57,7 @@ def predict(
 ) -> np.ndarray:
     """Return the output of ``layer`` for every record of ``phase``, in the order of the store: (records, ...).
 
-    ``params`` are arrays by name, or the path of a checkpoint; None for those that :func:`evaluate` takes by default.
+    ``params`` are arrays by name, a result, or the path of a checkpoint; None for those that :func:`evaluate` takes.
     ``data`` are arrays that the phase's input layer reads in place of its store: x, or a pair (x, y); see
     :func:`dsinga.train`. Where records have no labels, layers that need some are left out of the net. Raises UserError
     for bad input. Use :func:`predict_batches` where the result does not fit into memory.
@@ -66,7 +67,7 @@ def predict(
 
 def predict_batches(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str] | None,
+    params: Arrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -81,7 +82,7 @@ def predict_batches(
 
 def predict_with_labels(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str] | None,
+    params: Arrays | Result | str | os.PathLike[str] | None,
     layer: str,
     phase: str = "test",
     client: Client | None = None,
@@ -102,7 +103,7 @@ def predict_with_labels(
 
 def generate(
     job: Job | str | os.PathLike[str],
-    params: Arrays | str | os.PathLike[str] | None = None,
+    params: Arrays | Result | str | os.PathLike[str] | None = None,
     seed_text: str = "",
     length: int = 500,
     temperature: float = 1.0,

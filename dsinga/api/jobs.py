@@ -13,6 +13,8 @@ from dsinga.worker.bind_records import bind_records
 
 def open_job(job: Job | str | os.PathLike[str], data: Any, phase: Phase, data_root: str | None) -> Job:
     """Return the job, loaded if it is a path, whose input layers read ``data`` if that is not None."""
+    if not isinstance(job, (Job, str, os.PathLike)):
+        raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}")
     job = job if isinstance(job, Job) else load(job)
     return job if data is None else bind_records(job, data, phase, roots(job, data_root))
 

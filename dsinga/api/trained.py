@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsinga.advice import option
+from dsinga.api.training import Result
 from dsinga.checkpoint import latest, read_params
 from dsinga.errors import UserError
 from dsinga.job import Job
@@ -21,14 +23,16 @@ def default_workspace(job: Job) -> Path:
     return Path((job.cluster.workspace if job.cluster else None) or f"{job.name}-workspace")
 
 
-def trained_params(job: Job, params: Arrays | str | os.PathLike[str] | None, roots: list[str]) -> Arrays:
-    """Return params by name: those given, or read from the path of a checkpoint.
+def trained_params(job: Job, params: Arrays | Result | str | os.PathLike[str] | None, roots: list[str]) -> Arrays:
+    """Return params by name: those given, those of a result, or those at the path of a checkpoint.
 
     For None they are those of the newest checkpoint in the job's workspace or, where there is none, of its
     ``checkpoint_path``; a line on standard error says which. Raises UserError where there are neither.
     """
-    if isinstance(params, dict):
-        return params
+    if isinstance(params, Result):
+        return params.params
+    if isinstance(params, Mapping):
+        return dict(params)
     if params is not None:
         return read_params(params)
     workspace = default_workspace(job)
@@ -39,6 +43,9 @@ def trained_params(job: Job, params: Arrays | str | os.PathLike[str] | None, roo
             f"train first, or give {option('checkpoint', 'PATH', python='params=PATH')}"
         )
     paths: list[str | Path] = [newest] if newest else [*job.checkpoint_path]
-    named = " (not of the job's checkpoint_path)" if newest and job.checkpoint_path else ""
-    print(f"params of {', '.join(map(str, paths))}{named}", file=sys.stderr)
+    others = ["not of the job's checkpoint_path"] if newest and job.checkpoint_path else []
+    if newest and (best := workspace / "best.safetensors").exists():
+        others.append(f"the best ones are in {best}")
+    remark = f" ({'; '.join(others)})" if others else ""
+    print(f"params of {', '.join(map(str, paths))}{remark}", file=sys.stderr)
     return {name: value for path in paths for name, value in read_params(path, roots).items()}

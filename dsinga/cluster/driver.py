@@ -92,7 +92,7 @@ def train(
     rows = prepared.topology.groups * prepared.config.readers[Phase.kTrain].batchsize
     step = loop.view.step
     is_early = loop.view.stopped and step < job.train_steps
-    remarks = [_nothing_left(step)] if begin.step == step == job.train_steps else []
+    remarks = [_nothing_left(job)] if begin.step == step == job.train_steps else []
     stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.view.stopped}" if is_early else ""
     return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, [*remarks, *loop.view.remarks])
 
@@ -123,7 +123,7 @@ def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
     if checkpoint.step > prepared.job.train_steps:
         raise UserError(
             f"{path} is beyond the job's {prepared.job.train_steps} train_steps; give {checkpoint.step} or more, with "
-            f"{job_field('train_steps', str(checkpoint.step))}"
+            f"{_length(prepared.job, checkpoint.step)}"
         )
     if checkpoint.meta["seed"] != prepared.job.seed:
         raise UserError(
@@ -138,9 +138,18 @@ def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
     return checkpoint
 
 
-def _nothing_left(step: int) -> str:
-    more = job_field("train_steps", str(2 * step))
-    return f"nothing was left to do: the run has done its {step} train_steps; go on with more, as in {more}"
+def _nothing_left(job: Job) -> str:
+    return (
+        f"nothing was left to do: the run has done its {job.train_steps} train_steps; go on with more, as in "
+        f"{_length(job, 2 * job.train_steps)}"
+    )
+
+
+def _length(job: Job, steps: int) -> str:
+    """Return how people ask for a run of at least so many steps, in epochs if the job counts them."""
+    if job.epochs:
+        return option("epochs", str(-(-steps * job.epochs // job.train_steps)))
+    return job_field("train_steps", str(steps))
 
 
 def _last_good(workspace: Path | None) -> str:

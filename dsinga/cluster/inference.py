@@ -83,7 +83,8 @@ def predict(
     net, reader = _open(job, params, phase, roots, layer)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
-        raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, names)}")
+        hint = nearest(layer, names) or f"; its layers are {', '.join(names)}"
+        raise UserError(f"the {phase.name} net has no layer {layer!r}{hint}")
     for features, _ in _batches(job, client, net, reader, params, (layer,)):
         yield features[layer]
 
