@@ -129,6 +129,10 @@ class NetEstimator(BaseEstimator, ABC):
         """Return collections of records as dask arrays, with their lengths."""
         collection = open_collection(X, lengths=True)
         x, weights = collection.array, None
+        if x.ndim < 2:
+            raise ValueError("X has one axis; give records (n, features), as X.reshape(-1, 1) has one feature")
+        if x.dtype.kind not in "biuf":
+            raise ValueError(f"X has the dtype {x.dtype}; give numbers")
         _check_n_features(self, x, reset=first)
         if first:
             self._record_shape = x.shape[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -54,7 +55,9 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
     wrap: Callable[[Any, str], Any] = _identity
     if hasattr(data, "to_dask_array"):
         names = [str(name) for name in data.columns] if hasattr(data, "columns") else None
-        array = data.to_dask_array(lengths=True if lengths else None)
+        with warnings.catch_warnings():  # strings of pandas become objects, which is meant
+            warnings.filterwarnings("ignore", "Dask currently has limited support", UserWarning)
+            array = data.to_dask_array(lengths=True if lengths else None)
     elif is_xarray(data):
         array, wrap = da.asarray(data.data), _XarrayWrap(data)
     else:
@@ -104,7 +107,9 @@ def lazily(name: str) -> Callable[[F], F]:
             if is_lazy(X) and not self.is_eager:
                 return map_records(self, method.__name__, X, name)
             if is_lazy(X):
-                return method(self, open_collection(X).array.compute())
+                collection = open_collection(X)
+                self.check_shape(collection.array.shape[1:], collection.names)
+                return method(self.for_blocks(), collection.array.compute())
             result = method(self, np.asarray(X) if is_xarray(X) else X)
             return result if self.is_eager else as_result(X, result, name)
 

@@ -15,7 +15,7 @@ from dsinga.estimators.jobs import WEIGHTS, batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet
 from dsinga.job import Job
 from dsinga.training import Metrics, add_metrics
-from dsinga.worker.local_net import LocalNet
+from dsinga.worker.local_net import LocalNet, Means
 from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
 
@@ -50,10 +50,9 @@ def train_here(
     for (x, y), is_last in _batches(job, records, start):
         gradients, metrics = net.backward(trained.params, x, y, step=updater.steps)
         updater.step(trained.params, gradients)
-        parts.append({name: (mean, 1) for name, mean in metrics.items()})
+        parts.append(metrics.sums)
         if is_last:
-            means = {name: total / count for name, (total, count) in add_metrics(parts).items()}
-            row = {"epoch": len(trained.history) + 1, "step": updater.steps, **means}
+            row = {"epoch": len(trained.history) + 1, "step": updater.steps, **Means(add_metrics(parts))}
             trained.history.append(row | (validate(trained.params) if validate else {}))
             parts = []
     return trained

@@ -1,0 +1,113 @@
+"""Batches of numpy arrays as the records of input layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.data import read_mean
+from dsinga.errors import UserError
+from dsinga.job import Job, LayerConf, Phase
+from dsinga.layers import RecordInfo, Records
+from dsinga.net import NeuralNet, input_layers
+
+Batch = Any  # an array (B, ...), or several by the names of their input layers
+
+
+def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[str]) -> dict[str, RecordInfo]:
+    """Return the description of arrays for each input layer of a phase, as if they were the records of a store."""
+    layers = input_layers(job.neuralnet, phase)
+    arrays = by_layer(x, [layer.name for layer in layers], "records")
+    labels = by_layer(y, [layer.name for layer in layers], "labels") if y is not None else {}
+    infos = {}
+    for layer in layers:
+        store = layer.store_conf
+        label = labels.get(layer.name)
+        infos[layer.name] = RecordInfo(
+            tuple(np.shape(arrays[layer.name])[1:]),
+            max(1, sum(store.batchsize) if store else 1),
+            has_labels=label is not None,
+            label_shape=() if label is None else tuple(np.shape(label)[1:]),
+            label_dtype=np.float32 if np.asarray(label).dtype.kind == "f" else np.int64,
+            mean=read_mean(store.mean_file, roots) if store and store.mean_file else None,
+            std=read_mean(store.std_file, roots) if store and store.std_file else None,
+        )
+    return infos
+
+
+def batch_records(
+    net: NeuralNet, x: Batch, y: Batch, infos: Mapping[str, RecordInfo]
+) -> tuple[dict[str, Records], int]:
+    """Return the records of a batch for the input layers of ``net``, and their number.
+
+    Raises UserError where they do not fit ``infos``, the description of each layer's records.
+    """
+    layers = [node.layer.name for node in net.nodes if node.layer.is_input]
+    arrays = by_layer(x, layers, "records")
+    labels = by_layer(y, layers, "labels") if y is not None else {}
+    records = {name: Records(as_records(arrays[name]), as_labels(labels.get(name))) for name in layers}
+    rows = len(records[layers[0]].data)
+    for name in layers:
+        shape = infos[name].shape
+        for what, array in (("records", records[name].data), ("labels", records[name].labels)):
+            if array is not None and len(array) != rows:
+                raise UserError(f"layer {name!r} gets {len(array)} {what} in a batch of {rows} records")
+        if math.prod(records[name].data.shape[1:]) != math.prod(shape):
+            got = records[name].data.shape[1:]
+            raise UserError(f"layer {name!r} gets records of shape {got}, but the net was made for {shape}")
+    if not rows:
+        raise UserError("the batch is empty; give it at least 1 record")
+    return records, rows
+
+
+def as_records(array: Any) -> np.ndarray:
+    """Return records in the dtype that stores have: uint8 and int32 stay, bool becomes uint8, others float32."""
+    array = np.asarray(array)
+    if array.dtype in (np.uint8, np.int32, np.float32):
+        return array
+    return array.astype(np.uint8 if array.dtype == bool else np.float32)
+
+
+def as_labels(array: Any) -> np.ndarray | None:
+    """Return labels in the dtype that stores have: floats as float32, others as int64."""
+    if array is None:
+        return None
+    array = np.asarray(array)
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
+
+
+def with_paths(job: Job) -> Job:
+    """Return a job whose input layers may lack the path of a store, with a path that stands for arrays."""
+
+    def with_path(layer: LayerConf) -> LayerConf:
+        store = layer.store_conf
+        return layer if store is None or store.path else layer.replace(store_conf=store.replace(path="arrays"))
+
+    return job.replace(neuralnet=job.neuralnet.replace(layer=[with_path(layer) for layer in job.neuralnet.layer]))
+
+
+def by_layer(batch: Batch, layers: Sequence[str], what: str) -> Mapping[str, Any]:
+    """Return the arrays of a batch by input layer. Raises UserError where one is missing."""
+    if not isinstance(batch, Mapping):
+        if len(layers) == 1 or (what == "labels" and layers):
+            return {layers[0]: batch}
+        raise UserError(f"the net has the input layers {', '.join(layers)}; give {what} as a dictionary by layer")
+    missing = [name for name in layers if name not in batch]
+    if missing and what == "records":
+        raise UserError(f"the batch lacks records for the input layer {missing[0]!r}")
+    return batch
+
+
+def part_of_batch(batch: Batch, start: int, stop: int) -> Batch:
+    """Return rows ``start`` to ``stop`` - 1 of each array of a batch."""
+    if isinstance(batch, Mapping):
+        return {name: array[start:stop] for name, array in batch.items()}
+    return batch[start:stop]
+
+
+def length_of(batch: Batch) -> int:
+    """Return the number of rows of a batch."""
+    return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch)

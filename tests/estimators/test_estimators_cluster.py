@@ -1,0 +1,185 @@
+"""Estimators on dask and xarray collections: fit on the cluster, lazy results chunk by chunk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from distributed import Client
+
+import dsinga
+from dsinga import UserError
+from dsinga.estimators import Classifier, Regressor, Transformer
+from tests.support.small_job import assert_close
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(900, 6)) * 3 + 5
+Y = np.where(X[:, 0] + X[:, 1] > 10, "above", "below")
+DX, DY = da.from_array(X, chunks=(200, 4)), da.from_array(Y, chunks=300)
+
+
+def test_dask_arrays_in_lazy_predictions_out(threads: Client) -> None:
+    """The flow of xgboost.dask's tutorial."""
+    classifier = Classifier(random_state=0, epochs=10).fit(DX, DY, validation_data=(DX, DY), client=threads)
+    assert list(classifier.classes_) == ["above", "below"]
+    probabilities = classifier.predict_proba(DX)
+    assert isinstance(probabilities, da.Array)
+    assert probabilities.chunks == (DX.chunks[0], (2,))
+    prediction = classifier.predict(DX)
+    assert prediction.chunks == (DX.chunks[0],)
+    assert prediction.dtype == classifier.classes_.dtype
+    assert (prediction.compute() == Y).mean() > 0.95
+    assert classifier.score(DX, DY) == pytest.approx((prediction.compute() == Y).mean())
+    assert classifier.history_[-1]["val_accuracy"] == pytest.approx(classifier.score(DX, DY))
+    assert [row["epoch"] for row in classifier.history_] == list(range(1, 11))
+    np.testing.assert_array_equal(probabilities.compute(), classifier.predict_proba(X))
+
+
+def test_the_cluster_gives_what_training_here_gives(threads: Client) -> None:
+    weights = RNG.random(900)
+    here = Classifier(random_state=0, epochs=3).fit(X, Y, sample_weight=weights)
+    there = Classifier(random_state=0, epochs=3).fit(X, Y, sample_weight=weights, client=threads)
+    assert_close(there.params_, here.params_, 1e-5)  # the rows of a batch are divided among three workers
+    lazily = Classifier(random_state=0, epochs=3).fit(DX, DY, sample_weight=da.from_array(weights, chunks=450))
+    assert_close(lazily.params_, here.params_, 1e-5)
+    for first, second in zip(here.history_, there.history_, strict=True):
+        assert second == pytest.approx(first, rel=1e-5)
+
+
+def test_regression_and_features_of_collections(threads: Client) -> None:
+    targets = DX[:, :2] * 1e3
+    regressor = Regressor(random_state=0, epochs=20).fit(DX, targets)
+    assert regressor.score(DX, targets) == pytest.approx(regressor.score(X, X[:, :2] * 1e3))
+    assert regressor.score(DX, targets) > 0.8
+    assert regressor.predict(DX).chunks == (DX.chunks[0], (2,))
+    assert Regressor(random_state=0, epochs=2).fit(DX, targets[:, 0]).predict(DX).shape == (900,)
+    for method in ("autoencoder", "rbm"):
+        transformer = Transformer(method=method, n_components=3, random_state=0, epochs=2).fit(DX)
+        np.testing.assert_array_equal(transformer.transform(DX).compute(), transformer.transform(X))
+
+
+def test_a_matrix_of_labels_on_the_cluster(threads: Client) -> None:
+    labels = (DX[:, :3] > 5).astype(int)
+    classifier = Classifier(random_state=0, epochs=20).fit(DX, labels)
+    assert (classifier.predict(DX) == labels).mean().compute() > 0.9
+    assert 0 < classifier.score(DX, labels) < 1
+
+
+def test_xarray_in_xarray_out(threads: Client) -> None:
+    coordinates = {"time": np.arange(900), "band": list("abcdef"), "place": "here"}
+    records = xr.DataArray(DX, dims=("time", "band"), coords=coordinates)
+    labels = xr.DataArray(DY, dims="time")
+    classifier = Classifier(random_state=0, epochs=3).fit(records, labels)
+    result = classifier.predict_proba(records)
+    assert result.dims == ("time", "class")
+    assert set(result.coords) == {"time", "place"}
+    assert isinstance(result.data, da.Array)
+    np.testing.assert_array_equal(result.compute(), classifier.predict_proba(X))
+    in_memory = classifier.predict(records.compute())
+    assert isinstance(in_memory, xr.DataArray)
+    assert in_memory.dims == ("time",)
+    np.testing.assert_array_equal(in_memory, classifier.predict(X))
+
+
+def test_data_frames_have_names(threads: Client) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    names = list("abcdef")
+    frame = dd.from_pandas(pd.DataFrame(X, columns=names), npartitions=3)
+    labels = dd.from_pandas(pd.Series(Y), npartitions=3)
+    classifier = Classifier(random_state=0, epochs=3).fit(frame, labels)
+    assert list(classifier.feature_names_in_) == names
+    result = classifier.predict(frame)
+    np.testing.assert_array_equal(result.compute(), classifier.to_local().predict(frame))
+    with pytest.raises(ValueError, match="X has the columns"):
+        classifier.predict(frame[names[::-1]])
+
+
+def test_fit_goes_on_on_the_cluster(threads: Client) -> None:
+    classifier = Classifier(random_state=0).partial_fit(DX, DY, classes=["above", "below", "level"])
+    before = dict(classifier.params_)
+    classifier.partial_fit(DX, DY, client=threads).partial_fit(X, Y)
+    assert len(classifier.history_) == 3
+    assert classifier.predict_proba(X).shape == (900, 3)
+    assert not np.array_equal(before["fc1_weight"], classifier.params_["fc1_weight"])
+
+
+def test_a_local_copy_returns_numpy_arrays(threads: Client) -> None:
+    local = Classifier(random_state=0, epochs=2).fit(DX, DY).to_local()
+    assert type(local.predict(DX)) is np.ndarray
+    np.testing.assert_array_equal(local.predict_proba(DX), local.predict_proba(X))
+    assert type(local.predict_proba(xr.DataArray(X, dims=("time", "band")))) is np.ndarray
+
+
+def test_a_large_net_is_sent_once_to_each_worker(processes: Client) -> None:
+    wide = Classifier(random_state=0, epochs=1, hidden=(60_000,)).fit(X, Y)
+    assert wide.nbytes > 1 << 20
+    prediction = wide.predict_proba(da.from_array(X, chunks=(30, 6)))
+    assert max(len(str(task)) for task in dict(prediction.__dask_graph__()).values()) < 100_000
+    np.testing.assert_allclose(prediction.compute(), wide.predict_proba(X), atol=1e-5)
+
+
+def test_predictions_need_no_cluster() -> None:
+    classifier = Classifier(random_state=0, epochs=2).fit(X, Y)
+    with dsinga_threads():
+        np.testing.assert_array_equal(classifier.predict(DX).compute(), classifier.predict(X))
+    filtered = DX[DX[:, 0] > 5]  # of unknown length
+    np.testing.assert_array_equal(classifier.predict(filtered).compute(), classifier.predict(X[X[:, 0] > 5]))
+
+
+def dsinga_threads() -> Any:
+    import dask
+
+    return dask.config.set(scheduler="threads")
+
+
+MEMORY = """
+import resource, sys
+import dask, dask.array as da, numpy as np
+from dsinga.estimators import Classifier
+x = np.random.default_rng(0).normal(size=(1000, 40))
+classifier = Classifier(hidden=(128,), epochs=1).fit(x, x[:, 0] > 0)
+big = da.random.random((1_000_000, 40), chunks=(20_000, 40))
+with dask.config.set(scheduler="threads", num_workers=2):
+    classifier.predict_proba(big[:40_000]).sum(axis=0).compute()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    total = classifier.predict_proba(big).sum(axis=0).compute()
+print(total.sum(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_million_rows_are_predicted_in_bounded_memory() -> None:
+    answer = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=100, check=True)
+    total, more = answer.stdout.split()
+    assert float(total) == pytest.approx(1e6)
+    assert int(more) < 100_000, "kB more than for two chunks; the records are 320 MB"
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (DX, DY[:800], "X has 900 records, but y has 800"),
+        (DX[:, 0], DY, "X has one axis; give records"),
+        (DX.astype(str), DY, "X has the dtype <U32; give numbers"),
+        (da.where(DX > 12, np.nan, DX), DY, "NaN"),
+        (DX[:0], DY[:0], "0 sample|empty|no records"),
+    ],
+)
+def test_bad_collections_are_refused(threads: Client, x: Any, y: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Classifier(random_state=0, epochs=1).fit(x, y)
+
+
+def test_records_that_do_not_fit_are_refused_before_anything_is_computed() -> None:
+    classifier = Classifier(random_state=0, epochs=1).fit(X, Y)
+    with pytest.raises(ValueError, match="X has 4 features, but Classifier is expecting 6 features"):
+        classifier.predict(DX[:, :4])
+    lazily = classifier.predict(da.where(DX > 12, np.nan, DX))
+    with pytest.raises(ValueError, match="NaN"):
+        lazily.compute(scheduler="threads")
+    with pytest.raises(UserError, match="one input layer"):
+        Classifier(dsinga.models.mdnn()).fit(X, Y)
