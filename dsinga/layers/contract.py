@@ -103,6 +103,7 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
         if feature.dtype == np.float64 and not layer.is_input:
             inputs = (*params, *sources)
             if inputs and not any(getattr(array, "dtype", None) == np.float64 for array in inputs):
+                check_no_codes(layer, sources)
                 raise layer.fail("compute_feature made float64 of float32; return feature.astype(numpy.float32)")
         freeze(feature)
     for name, metric in output.metrics.items():
@@ -110,6 +111,17 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
             raise layer.fail(f"the metric {name!r} must be a pair (sum, count), not {metric!r}")
     for role, state in output.state.items():
         check_state(layer, params, role, state)
+
+
+def check_no_codes(layer: Layer, sources: Arrays) -> None:
+    """Raise UserError where a source of the layer, other than labels, is integers."""
+    for index, source in enumerate(sources):
+        if index != layer.label_source and getattr(source, "dtype", np.dtype(float)).kind in "iu":
+            raise layer.fail(
+                f"computes with numbers, but {layer.source_name(index)} gives {source.dtype}, which are codes, such as "
+                "words; give its store_conf std_value: 1 to have them as float32, or put a kEmbedding or kOneHot layer "
+                "between"
+            )
 
 
 def check_labels(layer: Layer, output: Output) -> None:

@@ -7,11 +7,12 @@ import pytest
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, NetConf, Phase
-from dsinga.layers import RecordInfo
+from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
+from dsinga.training import forward
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
-from tests.support.training_cases import dense, layer
+from tests.support.training_cases import context, dense, layer
 
 ROWS = 6
 KINDS = {
@@ -59,6 +60,13 @@ def test_a_prediction_of_another_width_than_the_labels_is_refused():
     layers = dense("ip", "data", 3), layer("label", "kLabel", "data"), layer("loss", "kEuclideanLoss", "ip", "label")
     with pytest.raises(UserError, match="layer 'loss': compares 'ip', 6 x 3, with 'label', 6 x 2; give both as many"):
         net_of(KINDS["a matrix of numbers"], *layers)
+
+
+def test_codes_are_refused_by_layers_that_compute_with_numbers():
+    net = net_of(KINDS["a class"], dense("ip", "data"), layer("loss", "kSoftmaxLoss", "ip", "data"))
+    records = {"data": Records(np.ones((ROWS, 3), np.int32), np.zeros(ROWS, int))}
+    with pytest.raises(UserError, match="'ip': computes with numbers, but 'data' gives int32, .* std_value: 1 to have"):
+        forward(net, initial(net, np.float32), records, context(net))
 
 
 JOIN, HALVES = {"concate_conf": {"concate_dim": 0}}, {"slice_conf": {"slice_dim": 0, "num_slices": 2}}
