@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         plan,
         predict,
         predict_batches,
+        predict_lazily,
         predict_with_labels,
         train,
     )
@@ -37,6 +38,7 @@ __all__ = [
     "plan",
     "predict",
     "predict_batches",
+    "predict_lazily",
     "predict_with_labels",
     "register",
     "train",
@@ -53,6 +55,7 @@ _API = (
     "plan",
     "predict",
     "predict_batches",
+    "predict_lazily",
     "predict_with_labels",
     "train",
 )

@@ -1,6 +1,6 @@
 """The Python API: train, evaluate, predict and plan, on a given Dask cluster or in this process."""
 
-from dsinga.api.inference import evaluate, generate, predict, predict_batches, predict_with_labels
+from dsinga.api.inference import evaluate, generate, predict, predict_batches, predict_lazily, predict_with_labels
 from dsinga.api.jobs import roots, wanted_workers, with_workers
 from dsinga.api.learning_rate import find_learning_rate
 from dsinga.api.planning import build_net, partition_net, plan
@@ -18,6 +18,7 @@ __all__ = [
     "plan",
     "predict",
     "predict_batches",
+    "predict_lazily",
     "predict_with_labels",
     "roots",
     "train",

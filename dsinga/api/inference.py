@@ -65,6 +65,28 @@ def predict(
     return np.concatenate(list(predict_batches(job, params, layer, phase, client, data=data, data_root=data_root)))
 
 
+def predict_lazily(
+    job: Job | str | os.PathLike[str],
+    params: Arrays | Result | str | os.PathLike[str] | None,
+    layer: str,
+    x: Any,
+    phase: str = "test",
+    *,
+    data_root: str | None = None,
+) -> Any:
+    """Return the output of ``layer`` for the records of a dask array, as a dask array that is computed when asked for.
+
+    Dask computes it chunk by chunk wherever it computes, in bounded memory. Other arguments are those of
+    :func:`predict`. Numbers that are not finite are not refused: their records give what the net computes from them.
+    """
+    from dsinga.cluster import lazy_prediction  # dask.array is for those who have one
+
+    each = find_phase(phase)
+    job = open_job(job, x, each, data_root)
+    where = roots(job, data_root)
+    return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, each, where)
+
+
 def predict_batches(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None,

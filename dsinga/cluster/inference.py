@@ -38,7 +38,7 @@ def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequ
 
     The job's output layers of that phase write their files.
     """
-    net, reader = _open(job, params, phase, roots)
+    net, reader = open_inference(job, params, phase, roots)
     batch_metrics = [metrics for _, metrics in _batches(job, client, net, reader, params, ())]
     write_outputs(job, client, net, reader, params)
     return {name: total / count for name, (total, count) in add_metrics(batch_metrics).items() if count}
@@ -80,7 +80,7 @@ def predict(
     Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net.
     Raises UserError for an unknown layer, and for what is wrong with the job, stores or params.
     """
-    net, reader = _open(job, params, phase, roots, layer)
+    net, reader = open_inference(job, params, phase, roots, layer)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
         hint = nearest(layer, names) or f"; its layers are {', '.join(names)}"
@@ -89,7 +89,7 @@ def predict(
         yield features[layer]
 
 
-def _open(
+def open_inference(
     job: Job, params: Arrays, phase: Phase, roots: Sequence[str], layer: str | None = None
 ) -> tuple[NeuralNet, BatchReader]:
     """Return the net and the batch reader of a phase, when job and params have been checked.
