@@ -12,6 +12,8 @@ from dsinga.nn.feature import Feature
 from dsinga.nn.symbol import Symbol
 from dsinga.nn.writer import LayerWriter, make_conf
 
+INPUT = "_input"  # the kind of an input's builder
+
 
 def Input(
     shape: int | Sequence[int] | None = None, name: str = "data", type: str = "kRecordInput", **store: Any

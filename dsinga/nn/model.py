@@ -10,11 +10,11 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
 from dsinga.nn.arguments import checked
-from dsinga.nn.inputs import Input
+from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.losses import LOSSES
 from dsinga.nn.net_conf import SAMPLE_WEIGHT, Objective, check_metrics, input_layers, objective_of, write_net
 from dsinga.nn.optimizers import updater_conf
-from dsinga.nn.records import PhaseRecords
+from dsinga.nn.records import PhaseRecords, labels_for_loss
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.trainable import Trainable
 
@@ -29,6 +29,9 @@ class Model(Trainable):
         super().__init__(name)
         self.inputs = _symbols("inputs", inputs)
         self.outputs = _symbols("outputs", outputs)
+        for symbol in ancestors(self.outputs):
+            if symbol.builder.kind == INPUT and symbol not in self.inputs:
+                raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
         self.optimizer: UpdaterConf = updater_conf("sgd")
         self.objective = Objective()
         self.metrics: Sequence[str] = ()
@@ -90,10 +93,12 @@ class Model(Trainable):
         """Return labels (1, ...) as the losses take them, by input layer."""
         return self._write(PhaseRecords()).label_examples
 
-    @property
-    def takes_one_hot(self) -> bool:
-        """Whether labels may be one-hot rows: for categorical_crossentropy."""
-        return "categorical_crossentropy" in self.objective.losses
+    def as_labels(self, y: Any) -> Any:
+        """Return labels in the form that the losses take; see :func:`dsinga.nn.records.labels_for_loss`."""
+        losses = self.objective.losses
+        if isinstance(y, list) and len(losses) > 1:
+            return [labels_for_loss(loss, each) for loss, each in zip(losses, y, strict=False)] + y[len(losses) :]
+        return labels_for_loss(losses[0], y) if losses else y
 
     def require_loss(self) -> None:
         """Raise UserError for a model without a loss or a restricted Boltzmann machine."""

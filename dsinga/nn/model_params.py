@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,9 @@ import numpy as np
 import dsinga.api as api
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.errors import UserError
-from dsinga.job import Job, to_text
+from dsinga.job import Job, job_html, to_text
 from dsinga.nn.records import Pair, PhaseRecords, describe_arrays
+from dsinga.nn.summary import summary_text
 from dsinga.worker.local_net import LocalNet
 
 
@@ -96,10 +98,7 @@ class ModelParams(ABC):
         initial values for params that are not among them.
         """
         if self._params is None:
-            shapes = self.record_shapes or self.input_shapes()
-            zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
-            net, _, _ = self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)
-            self._params, self._complete = net.initial_params(), True
+            self._params, self._complete = self._shaped().initial_params(), True
         return self._params
 
     @params.setter
@@ -107,6 +106,22 @@ class ModelParams(ABC):
         arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
         self._complete = False
         self._params = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+
+    def _shaped(self) -> LocalNet:
+        """Return the net for records of the known shapes. Raises UserError where they are not known."""
+        shapes = self.record_shapes or self.input_shapes()
+        zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
+        return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
+
+    def summary(self) -> None:
+        """Print a line for each layer. Raises UserError where the shapes of the inputs are not known."""
+        print(summary_text(self._shaped().net, self.name))
+
+    def _repr_html_(self) -> str:
+        try:
+            return job_html(self.make_job({}, None, {}))
+        except UserError as error:
+            return f"<p>{html.escape(f'{self!r}: {error}')}</p>"
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that the model names itself. Raises UserError where it names none."""

@@ -98,9 +98,16 @@ def are_numpy(pairs: Mapping[str, Pair]) -> bool:
     return bool(arrays) and all(isinstance(array, np.ndarray) for array in arrays)
 
 
-def one_hot_classes(y: Any) -> Any:
-    """Return the classes (n,) of one-hot labels (n, K), anything else as it is; raise UserError for other numbers."""
-    if isinstance(y, np.ndarray) and y.ndim == 2:
+def labels_for_loss(loss: Any, y: Any) -> Any:
+    """Return labels as a loss of that name takes them: (n, 1) as (n,), and one-hot rows (n, K) as classes (n,).
+
+    Anything else is returned as it is. Raises UserError for rows that are not one-hot.
+    """
+    if not (isinstance(y, np.ndarray) and y.ndim == 2):
+        return y
+    if y.shape[1] == 1 and loss in ("sparse_categorical_crossentropy", "categorical_crossentropy", "hinge"):
+        return y[:, 0]
+    if loss == "categorical_crossentropy":
         if not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
             raise UserError(
                 "categorical_crossentropy takes one-hot labels, a single 1 in each row, or classes; these are neither"
@@ -111,7 +118,7 @@ def one_hot_classes(y: Any) -> Any:
 
 def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
-    if isinstance(given, Mapping):
+    if isinstance(given, dict):  # an xarray Dataset is a mapping, too
         for key in given:
             if key not in names:
                 hint = nearest(str(key), names) or f"; these are {', '.join(map(repr, names))}"

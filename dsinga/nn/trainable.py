@@ -19,7 +19,6 @@ from dsinga.nn.records import (
     PhaseRecords,
     add_weights,
     are_numpy,
-    one_hot_classes,
     open_inputs,
     pair_up,
 )
@@ -31,11 +30,6 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 class Trainable(ModelParams):
     """A net with its params, which can be trained, tested and used."""
-
-    @property
-    def takes_one_hot(self) -> bool:
-        """Whether labels may be one-hot rows."""
-        return False
 
     @checked
     def job(
@@ -107,9 +101,13 @@ class Trainable(ModelParams):
         return {name: value for name, value in times.items() if name not in fields}
 
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
-        if self.takes_one_hot:
-            y = one_hot_classes(y)
-        return pair_up(x, y, self.input_names(), self.label_inputs())
+        if isinstance(x, tuple) and len(x) == 2 and y is None and len(self.input_names()) == 1:
+            x, y = x
+        return pair_up(x, self.as_labels(y), self.input_names(), self.label_inputs())
+
+    def as_labels(self, y: Any) -> Any:
+        """Return labels in the form that the losses take."""
+        return y
 
     @checked
     def fit(
@@ -153,6 +151,7 @@ class Trainable(ModelParams):
             RunError: where a worker or a server is lost during training.
         """
         self.require_loss()
+        check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
             epochs = self.default_epochs()
         job = self.job(

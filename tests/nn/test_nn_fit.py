@@ -106,6 +106,17 @@ def test_a_saved_model_of_numbers_predicts(tmp_path):
     assert nn.load(tmp_path).evaluate(X, X[:, :3]) == model.evaluate(X, X[:, :3])
 
 
+def test_a_model_is_shown_as_a_table_and_as_a_job(trained, capsys):
+    model, _ = trained
+    model.summary()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["dense", "kInnerProduct", "8", "40"]
+    assert lines[-1] == "blobs: 67 numbers in params, 268 bytes"
+    assert "<table>" in model._repr_html_()
+    assert "shape that &#x27;data&#x27; gives" in blobs()._repr_html_()
+    assert str(blobs()).startswith("<Model 'blobs' from data>: layer 'dense': needs to know the shape")
+
+
 def test_callbacks_and_topology():
     seen = []
     model = blobs()
@@ -201,6 +212,11 @@ FAULTS = {
     "params": (lambda: blobs().params, "the shapes of the model's inputs are not known"),
     "set": (lambda: nn.Sequential([nn.Input(2), nn.Dense(1)]).set_weights([]), "has 2 params"),
     "load": (lambda: nn.load("nowhere"), "nowhere has no job.conf"),
+    "split": (lambda: blobs().fit(X, Y, validation_split=0.1), "fit has no argument 'validation_split'; give valid"),
+    "inputs": (
+        lambda: nn.Model(nn.Input(3, name="a"), nn.Add()([nn.Input(3, name="b"), nn.Input(3, name="c")])),
+        "the outputs need the input 'b', which is not in inputs=",
+    ),
     "loss": (lambda: nn.Sequential([nn.Dense(3)]).fit(X, Y), "the model has no loss; call compile first"),
     "empty": (lambda: nn.Sequential().fit(X, Y), "the model has no layers"),
     "add": (lambda: nn.Sequential([3]), "nn.Sequential takes layers, as in nn.Dense(10), not 3"),

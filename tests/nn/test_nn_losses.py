@@ -41,6 +41,11 @@ def test_cross_entropy_from_scores_or_from_a_softmax(end, loss):
     np.testing.assert_allclose(made.predict(X), chances if end else scores(made), rtol=1e-4, atol=1e-5)
 
 
+def test_a_column_of_classes_is_classes():
+    made = model(loss="sparse_categorical_crossentropy")
+    assert made.evaluate(X, CLASSES[:, None]) == made.evaluate(X, CLASSES)
+
+
 def test_mean_squared_error_is_the_mean_over_outputs():
     made = model(loss="mean_squared_error")
     assert made.evaluate(X, NUMBERS)["loss"] == pytest.approx(((scores(made) - NUMBERS) ** 2).mean(), rel=1e-5)
