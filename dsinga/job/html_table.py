@@ -29,13 +29,14 @@ def job_html(job: Job) -> str:
 
 
 def training_summary(job: Job) -> str:
-    """Return one line on the training of a job: steps, algorithm, updater, workers."""
+    """Return one line on the training of a job: steps or epochs, algorithm, updater, workers."""
     alg, updater, rate = job.train_one_batch, job.updater, job.updater.learning_rate
     rates = ", ".join(
         f"{value:g}" for value in (rate.fixedstep_conf.step_lr if rate.fixedstep_conf else [rate.base_lr])
     )
+    length = f"{job.epochs} epochs" if job.epochs else f"{job.train_steps} steps"
     parts = [
-        f"{job.train_steps} steps of {alg.user_alg or alg.alg.name}",
+        f"{length} of {alg.user_alg or alg.alg.name}",
         f"{updater.user_type or updater.type.name} at {rates} ({rate.user_type or rate.type.name})",
     ]
     if job.cluster is not None:

@@ -39,6 +39,11 @@ def test_the_first_line_summarises_the_training():
     assert head == "<b>&: 10 steps of kBP, kSGD at 0.01 (kFixed), 1 × 2 workers"
 
 
+def test_a_job_of_epochs_is_summarised_by_their_number():
+    head = "".join(picture("epochs: 3").find("div").itertext())
+    assert head.startswith("job: 3 epochs of kBP")
+
+
 def test_rates_in_steps_are_all_shown():
     rate = "learning_rate { type: kFixedStep fixedstep_conf { step: [0, 9] step_lr: [0.1, 1e-5] } }"
     head = "".join(picture(f"updater {{ type: kSGD {rate} }}").find("div").itertext())

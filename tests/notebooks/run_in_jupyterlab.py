@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,8 @@ START_SECONDS = 60
 RUN_SECONDS = 600
 WINDOW = "1200,1600"
 CELLS_A_PICTURE = 4
+# No question about news over the pictures. A workspaces folder of its own keeps notebooks of earlier runs closed.
+SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 
 # The page's notebook panel, which JupyterLab gives to scripts with LabApp.expose_app_in_browser.
 PANEL = "const panel = window.jupyterapp.shell.currentWidget; "
@@ -48,6 +51,9 @@ def lab_server(folder: Path) -> Iterator[str]:
     """Start JupyterLab in ``folder``; yield its address."""
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0"]
     options = ["--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True", "--ServerApp.open_browser=False"]
+    (folder / "lab" / "settings").mkdir(parents=True)
+    (folder / "lab" / "settings" / "overrides.json").write_text(json.dumps(SETTINGS))
+    options += [f"--LabApp.workspaces_dir={folder}/lab/workspaces", f"--LabApp.app_settings_dir={folder}/lab/settings"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile("w+") as log:
         server = subprocess.Popen([*command, *options], cwd=folder, env=environment, stdout=log, stderr=log)
