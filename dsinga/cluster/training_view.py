@@ -93,17 +93,23 @@ class TrainingView(LoopView):
         with self.running_on_cluster():
             futures = self._run.evaluate(PHASES[phase], count, self.step)
             by_worker = self._run.chains.wait(futures)
-            if PHASES[phase] is Phase.kTest:
-                self._write_outputs(count)
+        if PHASES[phase] is Phase.kTest:
+            self._write_outputs(count)
         return self.means(phase, add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)]))
 
     def _write_outputs(self, batches: int) -> None:
         """Write the files of the output layers of the test net, of as many batches, 0 for all records."""
         config = self._prepared.config
         net = config.nets[Phase.kTest].whole
-        if output_layers(net):
-            params = self._run.snapshot(self.step, False)[0]
-            write_outputs(self._prepared.job, self._run.client, net, config.readers[Phase.kTest], params, batches)
+        if not output_layers(net):
+            return
+        try:
+            with self.running_on_cluster():
+                params = self._run.snapshot(self.step, False)[0]
+                write_outputs(self._prepared.job, self._run.client, net, config.readers[Phase.kTest], params, batches)
+        except UserError:  # a file that cannot be written; the run itself could go on, so a checkpoint is worth writing
+            self.cluster_error = None
+            raise
 
     def params(self) -> dict[str, np.ndarray]:
         self._check_paused("params")

@@ -110,6 +110,20 @@ def test_tests_in_training_write_the_files(
     assert len(open_store(str(tmp_path / "o.zarr"))) == rows
 
 
+def test_a_file_that_cannot_be_written_ends_training_with_a_checkpoint(job: Job, threads: Client, tmp_path: Path):
+    job = with_outputs(job, tmp_path).replace(train_steps=6, test_freq=3)
+    folder = tmp_path / "o.csv"
+
+    def block(step: int, metrics: dict[str, float]) -> None:
+        if step == 0:
+            folder.unlink()
+            folder.mkdir()
+
+    with pytest.raises(UserError, match=r"o.csv cannot be written: .* step 3"):
+        train(job, threads, workspace=tmp_path / "run", progress=False, extensions=[block])
+    assert (tmp_path / "run" / "checkpoint" / "step3").is_dir()
+
+
 def test_predicting_ends_when_the_data_are_lost(job: Job, params) -> None:
     with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as local, Client(local) as client:
         batches = cluster.predict(job, client, params, "ip", Phase.kTrain, roots(job, None))
