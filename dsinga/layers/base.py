@@ -79,7 +79,8 @@ class Layer(ABC):
     ``label_source`` is the index of the source whose labels (not feature) the layer takes, or None. The entry of
     ``source_shapes`` at this index is the shape of these labels: (B,), (B, K), or (B, T) of sequences.
     ``takes_float_labels`` says that these may be float32; a net refuses float labels for all other layers.
-    ``takes_one_label`` says that they must be (B,), which a net checks.
+    ``takes_one_label`` says that they must be (B,), ``takes_step_labels`` that they must be (B, T) for a feature
+    (B, T, ...); a net checks both.
     ``is_input`` layers read a store: their one source is a :class:`Records`, and they have no source layers.
     ``is_loss`` layers start the gradient: ``compute_gradient`` is called with ``grad`` None.
     ``is_output`` layers take no part in the gradient; only output layers can follow them.
@@ -126,6 +127,7 @@ class Layer(ABC):
     label_names: tuple[str, ...] = ()
     takes_float_labels: bool = False
     takes_one_label: ClassVar[bool] = False
+    takes_step_labels: ClassVar[bool] = False
     makes_labels: ClassVar[bool] = False
     connection: Connection | None = None
     gathered_because: str = "does not say how it is cut along features"

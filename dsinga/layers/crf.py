@@ -32,6 +32,7 @@ class CRF(Layer):
 
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
+    takes_step_labels: ClassVar[bool] = True
     is_loss: ClassVar[bool] = True
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
     over_steps: ClassVar[bool] = True

@@ -33,6 +33,7 @@ class EntityF1(Layer):
 
     source_count: ClassVar[int | None] = 2
     label_source: int | None = 1
+    takes_step_labels: ClassVar[bool] = True
     is_output = True
     metric_names: ClassVar[tuple[str, ...]] = ("precision", "recall", "f1")
     over_steps: ClassVar[bool] = True

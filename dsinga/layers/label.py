@@ -120,6 +120,12 @@ def check_one_label(layer: Layer, shape: Shape) -> None:
         )
 
 
+def check_step_labels(layer: Layer, shape: Shape, steps: int) -> None:
+    """Raise UserError unless labels of ``shape`` are one for each of ``steps`` steps, (B, ``steps``)."""
+    if shape[1:] != (steps,):
+        raise layer.fail(f"takes a label for each of {steps} steps, but gets labels of shape {shape}")
+
+
 def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
     """Return ``labels`` (B,) as class indices; raise UserError for one outside [0, ``classes``), and for others."""
     labels = integer_labels(layer, labels)
@@ -140,8 +146,7 @@ def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.n
     Raises UserError for the first row that has other labels, a -1 before a label, or no step at all.
     """
     labels = integer_labels(layer, labels)
-    if labels.ndim != 2 or labels.shape[1] != steps:
-        raise layer.fail(f"takes a label for each of {steps} steps, but gets labels of shape {labels.shape}")
+    check_step_labels(layer, labels.shape, steps)
     real = labels >= 0
     wrong = (labels < -1) | (labels >= classes)
     faults = (

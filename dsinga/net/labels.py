@@ -10,7 +10,7 @@ from dsinga.layers.base import Layer, Shape
 from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.context import RecordInfo
 from dsinga.layers.entity import EntityF1
-from dsinga.layers.label import check_one_label, class_labels, float_labels_fault
+from dsinga.layers.label import check_one_label, check_step_labels, class_labels, float_labels_fault
 
 
 def makes_labels(layer: Layer) -> bool:
@@ -52,8 +52,8 @@ def describe_labels(layer: Layer, sources: Sequence[Layer], info: RecordInfo | N
 def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, RecordInfo]) -> None:
     """Raise UserError where a layer gets labels of a kind that it does not take.
 
-    These are float labels where it takes classes, several labels a row where it takes one, and, of layers that take
-    labels directly from a store, labels beyond its classes. kEntityF1 learns the names of its tags.
+    These are float labels where it takes classes, several labels a row where it takes one or one for each step, and, of
+    layers that take labels directly from a store, labels beyond its classes. kEntityF1 learns the names of its tags.
     """
     if layer.label_source is None:
         return
@@ -63,6 +63,8 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
         raise float_labels_fault(layer)
     if layer.takes_one_label:
         check_one_label(layer, labels_shape(source))
+    if layer.takes_step_labels and dtype is not None:
+        check_step_labels(layer, labels_shape(source), layer.shape[1])
     if isinstance(layer, EntityF1):
         layer.name_tags(source.label_names)
     classes = getattr(layer, "classes", None)

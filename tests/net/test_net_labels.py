@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,16 @@ def test_matrices_are_refused_by_layers_that_take_one_label(kind: str):
         UserError, match="layer 'loss': takes one label a row, but gets 2; .* matrix, use kSigmoidCross"
     ):
         net_of(KINDS["a matrix of integers"], dense("ip", "data"), layer("loss", kind, "ip", "data"))
+
+
+@pytest.mark.parametrize("kind", ["kCRF", "kEntityF1"])
+def test_labels_of_another_number_of_steps_are_refused(kind: str):
+    for shape in ((), (5,)):
+        info, wrong = RecordInfo((4, 3), ROWS, label_shape=shape), (ROWS, *shape)
+        with pytest.raises(
+            UserError, match=f"layer 'tags': takes a label for each of 4 steps, .* {re.escape(str(wrong))}"
+        ):
+            net_of(info, layer("relu", "kReLU", "data"), layer("tags", kind, "relu", "data"))
 
 
 def test_a_prediction_of_another_width_than_the_labels_is_refused():
