@@ -67,7 +67,7 @@ class NetEstimator(BaseEstimator, ABC):
     _record_shape: tuple[int, ...]
     _local: LocalNet
     is_eager = False  # whether results for dask arrays are computed at once
-    _merges = True  # whether equal records may become one with the sum of their weights
+    _weighs = True  # whether ``fit`` takes weights
 
     # -- what a subclass defines ------------------------------------------------------------------------------
 
@@ -109,10 +109,11 @@ class NetEstimator(BaseEstimator, ABC):
                 weights = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
                 records = records._replace(weights=weights)
         size = self._batchsize()
-        if self._merges and len(records.x) <= size and not is_lazy(X):
+        if len(records.x) <= size and not is_lazy(X) and self._merges_records():
             records = canonical(records)
         job = self.job_ if go_on else self._make_job(records, client)
         self.job_ = jobs.with_batchsize(self._with_epochs(job, epochs, size, len(records.x)), min(size, len(records.x)))
+        self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
         validation = self._open_validation(validation_data, client)
         before = Trained(self.params_, self._updater, self.history_) if go_on else None
@@ -124,6 +125,10 @@ class NetEstimator(BaseEstimator, ABC):
         self.params_, self._updater, self.history_ = trained.params, trained.updater, trained.history
         self._local = self._local_net()
         return self
+
+    def _merges_records(self) -> bool:
+        """Whether equal records may become one with the sum of their weights."""
+        return self._weighs and (self.net is None or jobs.takes_weights(jobs.open_net(self.net)))
 
     def _open_lazy(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return collections of records as dask arrays, with their lengths."""

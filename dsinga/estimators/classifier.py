@@ -136,7 +136,7 @@ class Classifier(ClassifierMixin, NetEstimator):
 
     @property
     def _output(self) -> str:
-        return jobs.losses(self.job_)[-1].srclayers[0]
+        return jobs.output_name(self.job_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

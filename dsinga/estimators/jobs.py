@@ -128,8 +128,27 @@ def losses(job: Job) -> list[LayerConf]:
     return [each for each in job.neuralnet.layer if layer_class(each).is_loss]
 
 
+def output_name(job: Job) -> str:
+    """Return the name of the layer that the last loss compares with the targets. Raises UserError without a loss."""
+    if not losses(job):
+        raise job.neuralnet.error("the net has no loss layer, whose source predictions are made from; add one")
+    return losses(job)[-1].srclayers[0]
+
+
+def takes_weights(job: Job) -> bool:
+    """Whether all losses of a job take a weight for each record."""
+    return all(layer_class(each).optional_sources for each in losses(job))
+
+
 def with_weights(job: Job) -> Job:
-    """Return the job with an input layer "sample_weight", which all losses take as a further source."""
+    """Return the job with an input layer "sample_weight", which all losses take as a further source.
+
+    Raises UserError for a loss that takes no weights.
+    """
+    for each in losses(job):
+        if not layer_class(each).optional_sources:
+            text = f"the loss {each.name!r} ({each.type_name}) takes no weights of records; leave sample_weight out"
+            raise each.error(text, "type")
     layers = [
         each.replace(srclayers=[*each.srclayers, WEIGHTS]) if layer_class(each).is_loss else each
         for each in job.neuralnet.layer

@@ -33,7 +33,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     The other parameters are those of :class:`dsinga.estimators.Classifier`.
     """
 
-    _merges = False
+    _weighs = False
 
     def __init__(
         self,

@@ -103,6 +103,42 @@ def test_a_job_trains_to_the_bits_of_dsinga_train() -> None:
     np.testing.assert_array_equal(classifier.predict(x), scores.argmax(axis=1))
 
 
+def test_a_job_a_model_and_an_estimator_give_the_same_bits() -> None:
+    x, y = load_digits(return_X_y=True)
+    x = x.astype(np.float32)
+    by_model = model()
+    by_model.fit(x, y, epochs=2, batch_size=50, seed=3, progress=False)
+    job = dsinga.loads(str(by_model.job(epochs=2, batch_size=50, seed=3)))
+    by_job = dsinga.train(job, data=(x, y), progress=False)
+    by_estimator = Classifier(model(), epochs=2, batchsize=50, random_state=None)
+    by_estimator.set_params(net=job).fit(x, y)
+    assert_same(by_job.params, by_model.params)
+    assert_same(by_estimator.params_, by_model.params)
+
+
+HINGE = """
+epochs: 20
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 500 } }
+  layer { name: "ip" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 }
+    param { name: "w" init { type: kUniformSqrtFanIn } } param { name: "b" init { type: kConstant } } }
+  LOSS
+}
+"""
+
+
+def test_a_loss_without_weights_trains_unless_there_are_weights() -> None:
+    x, y = load_iris(return_X_y=True)  # which has a record twice
+    loss = 'layer { name: "loss" type: kHingeLoss srclayers: "ip" srclayers: "data" }'
+    classifier = Classifier(dsinga.loads(HINGE.replace("LOSS", loss))).fit(x, y)
+    assert classifier.score(x, y) > 0.6
+    with pytest.raises(UserError, match=r"the loss 'loss' \(kHingeLoss\) takes no weights of records"):
+        classifier.fit(x, y, sample_weight=np.arange(len(x)))
+    with pytest.raises(UserError, match="has no loss layer"):
+        Classifier(dsinga.loads(HINGE.replace("LOSS", ""))).fit(x, y)
+
+
 def test_features_of_a_layer_of_ones_own_net() -> None:
     x, y = load_digits(return_X_y=True)
     job = dsinga.models.mlp([16], inputs=64, batchsize=50, train_steps=40)
