@@ -118,7 +118,7 @@ def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
         raise UserError("resuming needs a workspace, the folder in which an earlier run has left checkpoints")
     path = latest(workspace / "checkpoint")
     if path is None:
-        raise UserError(f"there is no checkpoint to resume from in {workspace}; train without {option('resume')} first")
+        raise UserError(f"there is no checkpoint to resume from in {workspace}; {_another_run(workspace)}")
     checkpoint = read_checkpoint(path)
     if checkpoint.step > prepared.job.train_steps:
         raise UserError(
@@ -136,6 +136,15 @@ def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
                 "that wrote it, or name it as checkpoint_path to start anew from its params"
             )
     return checkpoint
+
+
+def _another_run(workspace: Path) -> str:
+    """Return what to do where a workspace has no checkpoint: resume the last earlier run that it keeps, or begin."""
+    kept = {int(path.name[4:]): path for path in workspace.glob("run-*") if path.name[4:].isdecimal()}
+    runs = [kept[number] for number in sorted(kept) if latest(kept[number] / "checkpoint")]
+    if runs:
+        return f"resume the earlier run that is kept there with {option('workspace', str(runs[-1]))}"
+    return f"train without {option('resume')} first"
 
 
 def _nothing_left(job: Job) -> str:

@@ -147,3 +147,27 @@ def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client) -> N
     with pytest.raises(Exception, match="a fault of the second partition"):
         train(job, client, progress=False)
     wait_until_cleaned_up()  # the others' calls would wait for five minutes, longer than a test may take
+
+
+def test_an_interrupted_run_says_how_to_go_on_in_python(job: Job, client: Client, tmp_path: Path):
+    def interrupt(step: int, metrics: dict[str, float]) -> None:
+        if step == 10:
+            raise KeyboardInterrupt
+
+    job = with_topology(job, 2).replace(checkpoint_freq=4)
+    with pytest.raises(KeyboardInterrupt, match=r"steps were done; go on from \S+/step8 with resume=True$"):
+        train(job, client, workspace=tmp_path, progress=False, extensions=[interrupt])
+    wait_until_cleaned_up()
+    assert train(job.replace(train_steps=12), client, workspace=tmp_path, progress=False, resume=True).step == 12
+
+
+def test_resuming_names_the_earlier_run_that_is_kept(job: Job, client: Client, tmp_path: Path):
+    short = with_topology(job, 1).replace(train_steps=1)
+    for _ in range(2):
+        train(short, client, workspace=tmp_path, progress=False)
+    (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        UserError, match=rf"no checkpoint to resume from in {tmp_path}; resume the earlier run that"
+    ) as error:
+        train(short, client, workspace=tmp_path, progress=False, resume=True)
+    assert str(error.value).endswith(f"with workspace={tmp_path}/run-1")
