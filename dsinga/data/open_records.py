@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsinga.data.array_source import array_source, is_dask_array
@@ -49,16 +49,24 @@ def open_records(
     """
     if isinstance(source, RecordSource):
         return source
+    options = {"data": data, "label": label, "columns": columns, "dim": dim, "classes": classes}
     if isinstance(source, (str, os.PathLike)):
+        _check_options(options, "a path or URL", "data", "label")
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)
     from dsinga.data.dataframe_source import frame_labels, frame_source, is_frame
     from dsinga.data.xarray_source import data_array_source, dataset_source, is_data_array, is_dataset
 
     if is_dataset(x) and y is None:
+        _check_options(options, "a Dataset", "data", "label", "dim", "classes")
         return dataset_source(x, data, label, dim, classes)
     if is_frame(x):
+        _check_options(options, "a data frame", "columns", "classes", *(["label"] if y is None else []))
         return frame_source(x, y, label=label or None, columns=columns, classes=classes)
+    if is_data_array(x):
+        _check_options(options, "a DataArray", "dim", "classes")
+    else:
+        _check_options(options, "an array", "classes")
     if is_frame(y):
         y, classes = frame_labels(y, classes)
     if is_data_array(x):
@@ -69,6 +77,14 @@ def open_records(
         f"records cannot be read from a {type(source).__name__}; give an array, a pair (x, y), a data frame, or the "
         "path or URL of a store"
     )
+
+
+def _check_options(options: Mapping[str, Any], what: str, *known: str) -> None:
+    """Raise UserError for an option that has no meaning for this kind of source."""
+    for name, value in options.items():
+        if value is not None and name not in known:
+            allowed = f"; it takes {', '.join(known)}" if known else ""
+            raise UserError(f"open_records has no use for {name}= with {what}{allowed}; leave it out")
 
 
 def _pair(source: Any) -> tuple[Any, Any]:

@@ -211,3 +211,16 @@ def test_no_scheduler_of_dask_is_asked_for_rows() -> None:
 
     with dask.config.set(scheduler=scheduler):
         assert open_records(da.from_array(X, chunks=(5, -1)) + 1).read([6])[0].tolist() == [[19, 20, 21]]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "expected"),
+    [
+        (X, {"dim": "time"}, "has no use for dim= with an array; it takes classes; leave it out"),
+        ((X, Y), {"label": "y"}, "has no use for label= with an array"),
+        ("x.zarr", {"columns": ["a"]}, "has no use for columns= with a path or URL; it takes data, label"),
+    ],
+)
+def test_options_of_other_kinds_of_sources_are_refused(source: Any, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        open_records(source, **options)
