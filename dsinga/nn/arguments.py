@@ -49,6 +49,8 @@ INSTEAD = {
     "clipvalue": "use clip_value",
     "verbose": "use progress=False to show nothing",
     "shuffle": "training always shuffles the records",
+    "class_weight": "give sample_weight=weights[y]",
+    "initial_epoch": "a second fit goes on from the params",
     "validation_split": "give validation_data=(x, y)",
     "steps_per_epoch": "an epoch reads all records once; use train_steps",
 }

@@ -14,14 +14,7 @@ from dsinga.job.message import field_types
 from dsinga.monitor import History
 from dsinga.nn.arguments import check_names, checked
 from dsinga.nn.model_params import ModelParams
-from dsinga.nn.records import (
-    Pair,
-    PhaseRecords,
-    add_weights,
-    are_numpy,
-    open_inputs,
-    pair_up,
-)
+from dsinga.nn.records import Pair, PhaseRecords, add_weights, are_numpy, describe_arrays, open_inputs, pair_up
 from dsinga.worker.bind_records import bind_records
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -195,6 +188,9 @@ class Trainable(ModelParams):
 
         A numpy array is computed in this process unless a client is given. Raises UserError for bad input.
         """
+        pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
+        if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
+            self.record_shapes = describe_arrays(pairs).shapes
         return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
 
     @checked

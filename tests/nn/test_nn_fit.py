@@ -50,6 +50,18 @@ def test_evaluate_and_predict_in_this_process_and_on_a_cluster(trained, threads)
     assert model.features(X[:2], "dense").shape == (2, 8)
 
 
+def test_a_model_predicts_before_it_is_trained():
+    model = blobs()
+    assert model.predict(X).shape == (150, 3)
+    assert model.params["dense_weight"].shape == (8, 4)
+
+
+def test_fit_on_a_given_cluster(trained, threads):
+    model = blobs()
+    model.fit(X, Y, epochs=4, batch_size=25, client=threads, workers=1, progress=False)
+    assert_same(model.params, trained[0].params)
+
+
 def test_arrays_train_to_the_bits_of_a_store(trained, tmp_path):
     write_store(tmp_path / "train.zarr", [(X, Y)])
     model = blobs()
