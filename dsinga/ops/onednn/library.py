@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dsinga.errors import UserError
+from dsinga.ops.onednn.waiting import limit_spinning
 
 # data types, format tags, kinds of propagation
 F32 = 3
@@ -72,6 +73,7 @@ def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
     raise UserError("the kernel backend 'onednn' needs oneDNN 3 built for OpenMP: pip install onednn-cpu-gomp")
 
 
+limits_spinning = limit_spinning()  # before OpenMP is loaded, which reads the environment then
 lib, quick = _load()
 
 _pointer, _int, _long, _float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float

@@ -10,8 +10,9 @@ import numpy as np
 
 from dsinga.ops.buffers import ALIGNMENT
 from dsinga.ops.onednn.descriptors import Handle, Unsupported, engine
-from dsinga.ops.onednn.library import get_omp_threads, quick_sgemm, set_omp_threads
+from dsinga.ops.onednn.library import get_omp_threads, lib, limits_spinning, quick_sgemm, set_omp_threads
 from dsinga.ops.onednn.library import sgemm as full_sgemm
+from dsinga.ops.onednn.waiting import SpareThreads, SpinLimiter
 
 KERNELS = 2048  # kept by one thread; the oldest is dropped first
 # A kernel below both limits takes no longer than to wake another thread. It uses one core and keeps the interpreter's
@@ -59,6 +60,7 @@ class ThreadState(threading.local):
 
 
 thread_state = ThreadState()
+spin_limiter = SpinLimiter(lambda: SpareThreads(lib)) if limits_spinning and hasattr(lib, "GOMP_parallel") else None
 
 
 def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
@@ -80,7 +82,9 @@ def get_kernel(make: Callable[..., Kernel], *arguments: Any) -> Kernel | None:
 
 
 def set_threads(count: int) -> None:
-    """Let large kernels of the calling thread use ``count`` cores."""
+    """Let large kernels of the calling thread use ``count`` cores. Called before each iteration."""
+    if count > 1 and spin_limiter is not None:
+        spin_limiter.check()
     if count != thread_state.team.size:
         thread_state.team.size = count
         thread_state.kernels.clear()  # a primitive is made for a number of threads

@@ -1,0 +1,111 @@
+"""How kernel threads of GNU OpenMP wait for work: they spin for a moment, and hardly at all while cores are scarce.
+
+A thread that spins starts the next kernel at once. On a busy machine it keeps the core from the very thread that it
+waits for. GNU OpenMP spins up to 300,000 turns (5 to 20 ms) unless OMP_WAIT_POLICY or GOMP_SPINCOUNT says otherwise;
+where the user has set one of these variables, this module does nothing.
+
+The number of turns is read when the library is loaded. Later the library has one rule: it spins for only 100 turns
+while the process has more OpenMP threads than cores. :class:`SpinLimiter` uses this rule.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Turns of 15 to 50 ns, together about as long as the Python between two kernels takes.
+SPIN_COUNT = 10_000
+CHECK_SECONDS = 0.1
+WAIT_SECONDS = 10.0  # for spare threads to start or to end
+# The share of time that a thread waits for a core: the machine is busy once it was above BUSY_SHARE at BUSY_CHECKS
+# checks in a row, and idle again once it was below IDLE_SHARE at IDLE_CHECKS checks.
+BUSY_SHARE, BUSY_CHECKS = 0.15, 2
+IDLE_SHARE, IDLE_CHECKS = 0.05, 10
+RUN_TIMES = Path("/proc/thread-self/schedstat")  # Linux: nanoseconds on a core, nanoseconds of waiting for one, turns
+
+
+def limit_spinning() -> bool:
+    """Limit how long OpenMP threads spin, for a library that is loaded afterwards; return False if the user did so.
+
+    The variable stays in the environment, for child processes and other copies of the library.
+    """
+    if "OMP_WAIT_POLICY" in os.environ:
+        return False
+    return os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT)) == str(SPIN_COUNT)
+
+
+def core_wait_seconds() -> float | None:
+    """Return how long the calling thread has waited for a core while it could run; None if the system cannot say."""
+    try:
+        return 1e-9 * int(RUN_TIMES.read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class SpareThreads:
+    """More OpenMP threads than the process has cores, which sleep; while they exist, no OpenMP thread spins for long.
+
+    ``library`` is GNU OpenMP, or a library that is linked with it.
+    """
+
+    def __init__(self, library: Any):
+        self._end, started = threading.Event(), threading.Event()
+        count = len(os.sched_getaffinity(0)) + 1  # one is this thread
+        nothing = ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p)  # a function without effect
+
+        def keep() -> None:
+            library.GOMP_parallel(nothing, None, ctypes.c_uint(count), ctypes.c_uint(0))
+            started.set()
+            self._end.wait()  # the library ends the spare threads with this thread
+
+        self._thread = threading.Thread(target=keep, name="dsinga spare OpenMP threads", daemon=True)
+        self._thread.start()
+        started.wait(WAIT_SECONDS)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._end.set()
+        self._thread.join(WAIT_SECONDS)
+
+
+class SpinLimiter:
+    """Keeps spare threads while the threads that call :meth:`check` have to wait for cores."""
+
+    def __init__(self, create_spare_threads: Callable[[], SpareThreads]):
+        self._create = create_spare_threads
+        self._spare: SpareThreads | None = None
+        self._lock = threading.Lock()
+        self._busy_checks = self._idle_checks = 0
+        self._thread = threading.local()
+
+    @property
+    def is_limiting(self) -> bool:
+        """Whether there are spare threads."""
+        return self._spare is not None
+
+    def check(self) -> None:
+        """Find out whether the machine is busy, at most every CHECK_SECONDS in each thread; called each iteration."""
+        now = time.monotonic()
+        last: tuple[float, float | None] = getattr(self._thread, "last", (-CHECK_SECONDS, None))
+        if now < last[0] + CHECK_SECONDS:
+            return
+        waited = core_wait_seconds()
+        self._thread.last = now, waited
+        if waited is not None and last[1] is not None:
+            self.observe((waited - last[1]) / (now - last[0]))
+
+    def observe(self, share: float) -> None:
+        """Take account of a thread that has waited for a core for this share of the time."""
+        with self._lock:
+            self._busy_checks = self._busy_checks + 1 if share > BUSY_SHARE else 0
+            self._idle_checks = self._idle_checks + 1 if share < IDLE_SHARE else 0
+            if self._spare is None and self._busy_checks >= BUSY_CHECKS:
+                self._spare = self._create()
+            elif self._spare is not None and self._idle_checks >= IDLE_CHECKS:
+                self._spare.close()
+                self._spare = None
