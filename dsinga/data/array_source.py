@@ -106,7 +106,9 @@ def as_numpy(array: Any, name: str) -> np.ndarray:
     try:
         return np.asarray(array)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{name!r}, a {type(array).__name__}, does not convert to a numpy array: {error}") from None
+        hint = "; give records and labels as a tuple, (x, y)" if isinstance(array, list) and len(array) == 2 else ""
+        text = f"{name!r}, a {type(array).__name__}, does not convert to a numpy array: {error}"
+        raise UserError(text.removesuffix(".") + hint) from None
 
 
 def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.ndarray:

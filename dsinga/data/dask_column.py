@@ -90,7 +90,14 @@ class DaskColumn(Column):
         """Compute the rows ``start`` to ``stop``."""
         if self._array is not None:
             index = slice(start, stop), *(slice(0, size) for size in self.shape)
-            return convert(np.asarray(self._array[index]), self, self.labels)
+            try:
+                rows = np.asarray(self._array[index])
+            except Exception as error:  # of files and codecs: any class
+                raise UserError(
+                    f"dask array: rows {start} to {stop - 1} of {self.name!r} cannot be read ({type(error).__name__}: "
+                    f"{error}); see whether every worker can reach the array"
+                ) from error
+            return convert(rows, self, self.labels)
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
         chunks = self._compute(range(first, last + 1))
         offset = int(self._ends[first]) - len(chunks[0])
@@ -117,7 +124,15 @@ class DaskColumn(Column):
         graph, kept = self._needed(keys)
         values = self._fetch(kept)
         computed = [key for key in keys if key in graph]
-        chunks = values | dict(zip(computed, get(graph, computed, cache=dict(values)), strict=True))
+        try:
+            results = get(graph, computed, cache=dict(values))
+        except Exception as error:  # of the user's functions and files: any class
+            which = " or ".join(str(number) for number in numbers[:3]) + (" or a later one" if len(numbers) > 3 else "")
+            raise UserError(
+                f"dask array: chunk {which} of {self.name!r} cannot be computed ({type(error).__name__}: {error}); "
+                f"see whether {self.name}.compute() can"
+            ) from error
+        chunks = values | dict(zip(computed, results, strict=True))
         return [self._checked(chunks[key], number) for key, number in zip(keys, numbers, strict=True)]
 
     def _needed(self, keys: Sequence[Hashable]) -> tuple[dict[Any, Any], list[Any]]:

@@ -76,9 +76,12 @@ class Recorded:
     def __init__(self, array: np.ndarray):
         self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
         self.reads: list[Any] = []
+        self.is_lost = False
 
     def __getitem__(self, index: Any) -> np.ndarray:
         self.reads.append(index)
+        if self.is_lost:
+            raise OSError("the disk is gone")
         return self.array[index]
 
 
@@ -89,6 +92,10 @@ def test_small_chunks_of_an_array_are_read_together() -> None:
     source = open_records(x)
     np.testing.assert_array_equal(source.read([7, 19_999])[0], recorded.array[[7, 19_999]])
     assert recorded.reads == [(slice(0, 20_000), slice(0, 3))]
+    recorded.is_lost = True
+    with pytest.raises(UserError, match=r"rows 0 to 19999 of 'x' cannot be read \(OSError: the disk is gone\); see"):
+        open_records(x).read([8])
+    recorded.is_lost = False
     for more in (x[1:], x + 0, x[:, :2], x[::2], da.concatenate([x, x]), x[::-1]):  # which do more than cut the array
         np.testing.assert_array_equal(open_records(more).read([8])[0], more[8:9].compute())
 
@@ -97,13 +104,13 @@ def test_only_the_chunks_that_rows_need_are_computed() -> None:
     x = da.map_blocks(_fail_after_first, chunks=((10, 10), (3,)), dtype=np.float32, meta=np.empty((0, 3), np.float32))
     column = DaskColumn(x, "x")
     np.testing.assert_array_equal(column.load(0, 10), np.zeros((10, 3)))
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(UserError, match=r"chunk 0 or 1 of 'x' cannot be computed \(ZeroDivisionError: no\); see"):
         column.load(5, 12)
 
 
 def _fail_after_first(block_info: Any = None) -> np.ndarray:
     if block_info[None]["chunk-location"][0]:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("no")
     return np.zeros((10, 3), np.float32)
 
 
@@ -150,7 +157,8 @@ NAN = np.where(np.arange(60).reshape(20, 3) == 31, np.nan, X)
         (3.5, "records cannot be read from a float; give an array, a pair"),
         ((X, Y, Y), "a tuple of records has 2 parts, x and y, not 3"),
         (np.float32(3), r"'x' has the shape \(\), but records need a row each"),
-        ([[1], [1, 2]], "'x', a list, does not convert to a numpy array"),
+        ([[1], [1, 2], [1]], "'x', a list, does not convert to a numpy array"),
+        ([X, Y], r"'x', a list, does not convert .*; give records and labels as a tuple, \(x, y\)"),
         (X[:0], "numpy array has no records: 'x' is empty"),
         (da.zeros((0, 3)), "dask array has no records: 'x' is empty"),
         ((X, Y[:19]), "numpy array has 20 records in 'x', but 19 labels in 'y'; give one label"),
