@@ -64,7 +64,7 @@ def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
     return whole._replace(parts=tuple(parts))
 
 
-def Layer(type: str, *, kind: str | None = None, **fields: Any) -> LayerBuilder:
+def Layer(type: str, **fields: Any) -> LayerBuilder:
     """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", lrn_conf={"local_size": 3})``.
 
     ``fields`` are those of a layer in a job file, and the arguments of every layer. Raises UserError for an unknown
@@ -82,4 +82,4 @@ def Layer(type: str, *, kind: str | None = None, **fields: Any) -> LayerBuilder:
     def write(writer: LayerWriter) -> Feature:
         return writer.add(type, **settings)
 
-    return LayerBuilder(kind or type.removeprefix("k"), write, {**fields, "type": type})
+    return LayerBuilder(type.removeprefix("k"), write, {**fields, "type": type})

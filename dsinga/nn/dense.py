@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from dsinga.errors import UserError
 from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature
 from dsinga.nn.writer import LayerWriter
@@ -29,16 +29,21 @@ def activate(writer: LayerWriter, feature: Feature, activation: str | None) -> F
 
     Raises UserError for an unknown name.
     """
-    if activation in (None, "linear"):
+    if activation is None or activation == "linear":
         return feature
+    kind, fields = activation_layer(writer, feature, activation)
+    after = writer.extra(activation, kind, feature, **fields)
+    return after._replace(before=feature if activation in ("softmax", "sigmoid") else None)
+
+
+def activation_layer(writer: LayerWriter, feature: Feature, activation: str) -> tuple[str, dict[str, Any]]:
+    """Return the layer type and the fields of an activation function; raise UserError for an unknown name."""
     if activation not in ACTIVATIONS:
         hint = nearest(str(activation), ACTIVATIONS) or f"; these are {', '.join(ACTIVATIONS)}"
         raise writer.fail(f"there is no activation {activation!r}{hint}")
-    kind, fields = ACTIVATIONS[activation]
     if activation == "softmax":
-        fields = {"per_step": softmax_by_step(writer, feature)}
-    after = writer.extra(activation, kind, feature, **fields)
-    return after._replace(before=feature if activation in ("softmax", "sigmoid") else None)
+        return "kSoftmax", {"per_step": softmax_by_step(writer, feature)}
+    return ACTIVATIONS[activation]
 
 
 def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
@@ -68,7 +73,7 @@ def Dense(
         source = writer.source
         rows = writer.rows(source)
         settings = {"num_output": units, "bias_term": use_bias, "transpose": transpose}
-        inputs = rows[-1] if len(rows) == 2 else _size(rows)
+        inputs = rows[-1] if len(rows) == 2 else math.prod(rows)
         feature = writer.add(
             "kInnerProduct",
             innerproduct_conf=settings,
@@ -81,32 +86,17 @@ def Dense(
     return write
 
 
-def _size(rows: tuple[int, ...]) -> int:
-    import math
-
-    return math.prod(rows)
-
-
 @layer
 def Activation(activation: str) -> Write:
     """Activation function by name: relu, sigmoid, tanh, stanh (1.7159·tanh(2x/3)), leaky_relu, softmax, linear."""
-
-    def write(writer: LayerWriter) -> Feature:
-        return _main(writer, activation)
-
-    return write
+    return lambda writer: own_activation(writer, activation)
 
 
-def _main(writer: LayerWriter, activation: str) -> Feature:
+def own_activation(writer: LayerWriter, activation: str) -> Feature:
     """Write an activation function as the layer of the call itself."""
     if activation == "linear":
         return writer.source
-    if activation not in ACTIVATIONS:
-        hint = nearest(str(activation), ACTIVATIONS) or f"; these are {', '.join(ACTIVATIONS)}"
-        raise UserError(f"layer {writer.name!r}: there is no activation {activation!r}{hint}")
-    kind, fields = ACTIVATIONS[activation]
-    if activation == "softmax":
-        fields = {"per_step": softmax_by_step(writer, writer.source)}
+    kind, fields = activation_layer(writer, writer.source, activation)
     feature = writer.add(kind, **fields)
     return feature._replace(before=writer.source if activation in ("softmax", "sigmoid") else None)
 
@@ -126,7 +116,7 @@ def LeakyReLU(negative_slope: float = 0.3) -> Write:
 @layer
 def Softmax() -> Write:
     """Softmax of each row, or of each step of sequences (kSoftmax)."""
-    return lambda writer: _main(writer, "softmax")
+    return lambda writer: own_activation(writer, "softmax")
 
 
 @layer
