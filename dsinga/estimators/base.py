@@ -223,7 +223,8 @@ class NetEstimator(BaseEstimator, ABC):
             return None
         if is_lazy(records.x):
             records = TrainingSet(*compute(records[:2], None))
-        net = LocalNet(self.job_, records.x[:1], None if records.y is None else records.y[:1])
+        labels = None if records.y is None else records.y[:1]
+        net = LocalNet(self.job_, records.x[:1], labels, workers=1, roots=jobs.roots(self.job_))
 
         def validate(params: Arrays) -> Row:
             return {f"val_{name}": value for name, value in net.evaluate(params, records.x, records.y).items()}
@@ -234,7 +235,8 @@ class NetEstimator(BaseEstimator, ABC):
 
     def _local_net(self) -> LocalNet:
         threads = getattr(self, "_threads", None)
-        return LocalNet(self.job_, np.empty((1, *self._record_shape), np.float32), workers=1, threads=threads)
+        example = np.empty((1, *self._record_shape), np.float32)
+        return LocalNet(self.job_, example, workers=1, threads=threads, roots=jobs.roots(self.job_))
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the feature of the net's output for new records (n, ...)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from dsinga.errors import UserError
@@ -111,11 +112,26 @@ def training_net(job: Job) -> Job:
 
     The same layers then compute predictions. Raises UserError for a job with several input layers.
     """
-    layers = [each.replace(include=[], exclude=[]) for each in filter_layers(job.neuralnet, Phase.kTrain)]
+    layers = [_for_arrays(each) for each in filter_layers(job.neuralnet, Phase.kTrain)]
     inputs = [each.name for each in layers if layer_class(each).is_input]
     if len(inputs) != 1:
         raise job.neuralnet.error(f"an estimator's net has one input layer, not {len(inputs)}: {', '.join(inputs)}")
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers), checkpoint_path=[])
+
+
+def _for_arrays(layer: LayerConf) -> LayerConf:
+    """Return a layer of training for all phases, without the path of a store."""
+    store = layer.store_conf
+    is_input = store is not None and layer_class(layer).is_input
+    return layer.replace(
+        include=[], exclude=[], store_conf=store.replace(path=None) if is_input and store is not None else store
+    )
+
+
+def roots(job: Job) -> list[str]:
+    """Return the folder of the job file, where relative paths of mean files are looked up."""
+    where = job.where()
+    return [str(Path(where.file).resolve().parent)] if where else []
 
 
 def input_name(job: Job) -> str:

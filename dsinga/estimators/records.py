@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+
+BLOCK_BYTES = 1 << 23
 
 
 class Scaling(NamedTuple):
@@ -15,7 +19,12 @@ class Scaling(NamedTuple):
 
     def apply(self, x: Any) -> Any:
         """Return scaled numbers, float32, of the shape of ``x``, which may be a dask array."""
-        return ((x - self.offset) / self.scale).astype(np.float32)
+        if not isinstance(x, np.ndarray):
+            return ((x - self.offset) / self.scale).astype(np.float32)
+        scaled = np.empty(x.shape, np.float32)
+        for rows in row_blocks(x):
+            scaled[rows] = (x[rows] - self.offset) / self.scale
+        return scaled
 
     def undo(self, x: np.ndarray) -> np.ndarray:
         """Return the numbers, float64, of which ``x`` are the scaled ones."""
@@ -32,10 +41,29 @@ class TrainingSet(NamedTuple):
 
 def standard_scaling(x: np.ndarray, weights: np.ndarray | None = None) -> Scaling:
     """Return the scaling to weighted mean 0 and deviation 1 of each column; a constant column is only shifted."""
-    x = np.asarray(x, np.float64)
-    mean = np.average(x, axis=0, weights=weights)
-    deviation = np.sqrt(np.average(np.square(x - mean), axis=0, weights=weights))
-    return Scaling(mean, without_zeros(deviation, mean))
+    mean = weighted_mean(x, weights, lambda block: block)
+    variance = weighted_mean(x, weights, lambda block: np.square(block - mean))
+    return Scaling(mean, without_zeros(np.sqrt(variance), mean))
+
+
+def weighted_mean(x: np.ndarray, weights: np.ndarray | None, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the mean over records of ``of(block)``, float64, for blocks of rows of ``x``."""
+    total, count = np.zeros(x.shape[1:]), 0.0
+    for rows in row_blocks(x):
+        block = of(np.asarray(x[rows], np.float64))
+        if weights is None:
+            total += block.sum(axis=0)
+            count += len(block)
+        else:
+            total += np.tensordot(weights[rows], block, axes=(0, 0))
+            count += weights[rows].sum()
+    return total / count
+
+
+def row_blocks(x: np.ndarray) -> Iterator[slice]:
+    """Yield slices of rows that have a few MiB each in float64: temporary arrays stay small."""
+    size = max(1, BLOCK_BYTES // max(1, 8 * math.prod(x.shape[1:])))
+    yield from (slice(start, start + size) for start in range(0, len(x), size))
 
 
 def without_zeros(scale: np.ndarray, offset: np.ndarray) -> np.ndarray:

@@ -108,6 +108,19 @@ def test_fit_goes_on_on_the_cluster(threads: Client) -> None:
     assert not np.array_equal(before["fc1_weight"], classifier.params_["fc1_weight"])
 
 
+def test_chunks_of_images_go_to_nets_that_take_them(threads: Client) -> None:
+    images = da.from_array(RNG.integers(0, 255, (300, 1, 6, 6), dtype=np.uint8), chunks=(100, 1, 3, 6))
+    labels = (images[:, 0, 0, 0] > 127).astype(int)
+    blocks = dsinga.models.blocks
+    layers = [*blocks.records("", 50, [1, 6, 6]), blocks.conv("conv", "data", 2), blocks.dense("ip", "conv", 2)]
+    updater = {"type": "kSGD", "learning_rate": {"type": "kFixed", "base_lr": 1e-6}}
+    classifier = Classifier(dsinga.Job(updater=updater, net={"layer": [*layers, blocks.loss("ip")]}, epochs=1))
+    classifier.fit(images, labels)
+    result = classifier.predict_proba(images)
+    assert result.chunks == ((100,) * 3, (2,))
+    np.testing.assert_allclose(result.compute(), classifier.predict_proba(images.compute()), atol=1e-5)
+
+
 def test_a_local_copy_returns_numpy_arrays(threads: Client) -> None:
     local = Classifier(random_state=0, epochs=2).fit(DX, DY).to_local()
     assert type(local.predict(DX)) is np.ndarray

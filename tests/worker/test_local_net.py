@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dsinga
 from dsinga import UserError
@@ -74,6 +76,40 @@ def test_a_cut_net_computes_batches_of_any_size(job: Job, rows: int) -> None:
     assert list(unlabelled.outputs) == ["ip"]
     np.testing.assert_allclose(unlabelled.outputs["ip"], before.outputs["ip"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(cut.predict(params, x, "loss"), before.outputs["loss"], rtol=1e-4, atol=1e-6)
+
+
+CUTS = """
+name: "cuts" seed: 2
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 8 } }
+  layer { name: "a" type: kInnerProduct srclayers: "data" A innerproduct_conf { num_output: 7 }
+    param { name: "wa" init { type: kUniformSqrtFanIn } } param { name: "ba" init { type: kConstant } } }
+  layer { name: "drop" type: kDropout srclayers: "a" dropout_conf { dropout_ratio: 0.3 } }
+  layer { name: "b" type: kInnerProduct srclayers: "drop" B innerproduct_conf { num_output: 4 }
+    param { name: "wb" init { type: kUniformSqrtFanIn } } param { name: "bb" init { type: kConstant } } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "b" srclayers: "data" }
+}
+"""
+CUT = st.sampled_from(["", "partition_dim: 0", "partition_dim: 1", "partition_dim: -1", "location: 1"])
+
+
+@settings(max_examples=20)
+@given(a=CUT, b=CUT, workers=st.integers(2, 4), rows=st.integers(4, 11), step=st.integers(0, 3))
+def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(
+    a: str, b: str, workers: int, rows: int, step: int
+) -> None:
+    job = dsinga.loads(CUTS.replace("A inner", f"{a} inner").replace("B inner", f"{b} inner"))
+    rng = np.random.default_rng(rows)
+    x, y = rng.normal(size=(rows, 5)), rng.integers(0, 4, rows)
+    whole = LocalNet(dsinga.loads(CUTS.replace("A ", "").replace("B ", "")), x, y)
+    cut = LocalNet(job, x, y, workers=workers)
+    params = whole.initial_params()
+    first, second = (net.backward(params, x, y, step=step) for net in (whole, cut))
+    assert_close(second.gradients, first.gradients, 1e-5)
+    assert second.metrics == pytest.approx(first.metrics, rel=1e-5)
+    layers = ["a", "drop", "b", "loss"]
+    before, after = (net.forward(params, x, y, layers=layers, phase="train", step=step) for net in (whole, cut))
+    assert_close(after.outputs, before.outputs, 1e-5)
 
 
 EMBEDDING = """
