@@ -222,7 +222,8 @@ def _finished_futures(array: Any, name: str) -> list[Any]:
     if futures := _futures(array):
         from distributed import wait
 
-        wait(futures)
+        with futures[0].client.as_current():
+            wait(futures)
         for future in futures:
             if future.status != "finished":
                 raise UserError(

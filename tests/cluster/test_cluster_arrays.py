@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from dask.utils import parse_bytes
-from distributed import Client, LocalCluster, wait
+from distributed import Client, LocalCluster
 
 import dsinga
 from dsinga.data import RecordSource, open_records, open_store
@@ -81,16 +81,23 @@ def test_so_they_are_in_worker_processes(short: Job, processes: Client, records,
 
 
 def test_chunks_that_workers_keep_are_fetched_from_them(short: Job, processes: Client, records, expected) -> None:
-    with processes.as_current():
-        x, y = (da.from_array(array, chunks=(100, *array.shape[1:])) for array in records)
-        x, y = processes.persist([(x + 1) - 1, y])
-        wait([x, y])
-        data = x.astype(np.uint8), y  # a graph with futures
-        result = dsinga.train(short, processes, data=data, progress=False)
-        assert_same(result.params, from_store(short, processes, expected))
-        assert_same(dsinga.train(short, processes, data=(x, y), progress=False).params, result.params)
-        features = dsinga.predict(short, result.params, "ip", client=processes, data=x)
-        np.testing.assert_array_equal(features, dsinga.predict(short, result.params, "ip", data=records[0]))
+    x, y = (da.from_array(array, chunks=(100, *array.shape[1:])) for array in records)
+    x, y = processes.persist([(x + 1) - 1, y])
+    data = x.astype(np.uint8), y  # a graph with futures
+    result = dsinga.train(short, processes, data=data, progress=False)
+    assert_same(result.params, from_store(short, processes, expected))
+    assert_same(dsinga.train(short, processes, data=(x, y), progress=False).params, result.params)
+    features = dsinga.predict(short, result.params, "ip", client=processes, data=x)
+    np.testing.assert_array_equal(features, dsinga.predict(short, result.params, "ip", data=records[0]))
+
+
+def test_chunks_that_a_cluster_could_not_compute_are_refused(threads: Client, records) -> None:
+    def fail(block: np.ndarray) -> np.ndarray:
+        raise OSError("the disk is gone")
+
+    x = threads.persist(da.from_array(records[0], chunks=(500, -1, -1, -1)).map_blocks(fail, dtype=np.uint8))
+    with pytest.raises(UserError, match="the cluster has not computed the dask array 'x': .* is error: OSError.*gone"):
+        open_records(x)
 
 
 def test_one_worker_of_one_thread_trains_on_what_it_keeps(job: Job, forked: None, records) -> None:
