@@ -5,10 +5,8 @@ from dsinga.api.jobs import roots, wanted_workers, with_workers
 from dsinga.api.learning_rate import find_learning_rate
 from dsinga.api.planning import build_net, partition_net, plan
 from dsinga.api.training import Result, train
-from dsinga.worker.bind_records import PHASES
 
 __all__ = [
-    "PHASES",
     "Result",
     "build_net",
     "evaluate",

@@ -15,7 +15,7 @@ from dsinga.api.trained import trained_params
 from dsinga.api.training import Result
 from dsinga.cluster import text_generation
 from dsinga.job import Job, load
-from dsinga.worker.bind_records import find_phase
+from dsinga.job.phases import find_phase
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client

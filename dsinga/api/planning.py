@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from dsinga import cluster
 from dsinga.api.jobs import open_job, roots, with_workers
 from dsinga.job import Job, Phase
+from dsinga.job.phases import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
-from dsinga.worker.bind_records import find_phase
 
 if TYPE_CHECKING:
     from dsinga.planner.plan import Plan

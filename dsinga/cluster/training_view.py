@@ -17,8 +17,9 @@ from dsinga.cluster.inference import output_layers, write_outputs
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
-from dsinga.extensions.checks import ASKED_BY, PHASES
+from dsinga.extensions.checks import ASKED_BY
 from dsinga.job import Phase
+from dsinga.job.phases import PHASES
 from dsinga.training import Metrics, add_metrics, name_metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at

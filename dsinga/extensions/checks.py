@@ -10,11 +10,11 @@ from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.triggers import OnMetric
 from dsinga.job import AlgType, Job, Phase
+from dsinga.job.phases import PHASES
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code, nearest
 from dsinga.training import declared_metrics
 
-PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest}
 # The fields by which a job asks for a phase.
 ASKED_BY = {"val": "validate_freq", "test": "test_freq"}
 
@@ -44,7 +44,7 @@ def _check_monitor(
     extension: Extension, trigger: OnMetric, job: Job, nets: Mapping[Phase, NeuralNet], recorded: set[str]
 ) -> None:
     phase, _, metric = trigger.monitor.partition("/")
-    known = [*dict.fromkeys([*PHASES, *recorded])]
+    known = [*dict.fromkeys(["train", *ASKED_BY, *recorded])]
     if not metric or phase not in known:
         hint = nearest(phase, known) if metric else ""
         raise extension.error(

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, StoreConf
+from dsinga.job.phases import PHASES
 from dsinga.net.layer_classes import layer_class
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.losses import METRICS, TARGETS, WEIGHTED, loss_builder
@@ -214,13 +215,9 @@ def input_layers(conf: LayerConf, stores: Mapping[str, str | None], batch_size: 
         return [conf.replace(store_conf=store)]
     if not stores.keys() - {"train"}:
         return [conf.replace(store_conf=with_path(store, stores.get("train")))]
-    phases = {"train": "kTrain", "val": "kVal", "test": "kTest"}
-    given = [
-        conf.replace(include=[phase], store_conf=with_path(store, stores.get(part)))
-        for part, phase in phases.items()
-        if part == "train" or part in stores
-    ]
-    others = [phase for part, phase in phases.items() if part != "train" and part not in stores]
+    parts = ["train", *(part for part in ("val", "test") if part in stores)]
+    given = [conf.replace(include=[PHASES[part]], store_conf=with_path(store, stores.get(part))) for part in parts]
+    others = [PHASES[part] for part in ("val", "test") if part not in stores]
     return [*given, conf.replace(include=others, store_conf=store)] if others else given
 
 

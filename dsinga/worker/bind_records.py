@@ -8,19 +8,10 @@ from typing import Any
 from dsinga.data import open_records
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
+from dsinga.job.phases import PHASES
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.registry import nearest
-
-PHASES = {"train": Phase.kTrain, "val": Phase.kVal, "test": Phase.kTest, "deploy": Phase.kDeploy}
-
-
-def find_phase(name: str) -> Phase:
-    """Return the phase "train", "val", "test" or "deploy". Raises UserError for any other name."""
-    try:
-        return PHASES[name]
-    except KeyError:
-        raise UserError(f"there is no phase {name!r}; the phases are {', '.join(PHASES)}") from None
 
 
 def bind_records(job: Job, data: Any, phase: Phase = Phase.kTrain, roots: Sequence[str] = ()) -> Job:

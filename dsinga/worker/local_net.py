@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.job.phases import find_phase
 from dsinga.layers import Context, RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.needed_layers import needed_layers
@@ -17,7 +18,6 @@ from dsinga.ops import SparseRows, get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_params, forward, initial_values
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.bind_records import find_phase
 from dsinga.worker.local_cut import KEPT_NETS, CutRunner
 from dsinga.worker.local_records import Batch, batch_records, infos_of_arrays, length_of, part_of_batch, with_paths
 from dsinga.worker.local_updater import LocalUpdater
