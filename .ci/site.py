@@ -2,7 +2,7 @@
 
 On GitHub, pages link to files of the repository by relative paths. On the site, each such file is a page below
 ``project/``: Markdown as it is, notebooks as text and code, other files as code. Links are rewritten, so that they lead
-somewhere in both places.
+somewhere in both places. A link whose text is the name of a page's file has the page's title on the site.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 MODELS = [path for path in ROOT.glob("dsinga/models/*.py") if path.stem != "__init__"]
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)([^)\s]*\))")
+FILE_NAME = re.compile(r"\[((?:[\w.-]+/)*[\w-]+\.(?:md|ipynb))\](?=\(([^)\s#]+))")  # the text of a link
 FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^(```\w+) file=(\S+)$", re.MULTILINE)  # what the tests write a block to
 ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>~?([^<]*)</code>")
@@ -41,6 +42,15 @@ API = {
     "testing": ("Contracts for tests", ["dsinga.testing"]),
     "errors": ("Errors and registration", ["dsinga.errors", "dsinga.registry"]),
 }
+# The pages that also show what classes inherit, and the public names on them that only dsinga itself calls.
+INHERITED = {
+    "nn": [
+        "as_labels", "default_epochs", "input_names", "input_shapes", "label_examples", "label_inputs", "make_job",
+        "output_layers", "require_loss", "takes_one_hot",
+    ],
+    "estimators": ["check_shape", "for_blocks", "nbytes"],
+    "data": [],
+}  # fmt: skip
 PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
 
@@ -103,7 +113,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         path = resolve(repo_path(source), target)
         return posixpath.relpath(site_path(path), folder or ".") if path else target
 
-    return FILE.sub(r'\1 title="\2"', replace_links(markdown, rewrite))
+    return FILE.sub(r'\1 title="\2"', replace_links(name_pages(markdown, repo_path(source)), rewrite))
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
@@ -118,8 +128,17 @@ def api_pages() -> dict[str, str]:
         paths = {module: ROOT / module.replace(".", "/") for module in modules}
         found = [module for module, path in paths.items() if path.is_dir() or path.with_suffix(".py").exists()]
         if found:
-            pages[name] = f"# {title}\n\n" + "".join(f"`{module}`\n\n::: {module}\n\n" for module in found)
+            options = inherited_options(name)
+            pages[name] = f"# {title}\n\n" + "".join(f"`{module}`\n\n::: {module}\n{options}\n" for module in found)
     return pages
+
+
+def inherited_options(name: str) -> str:
+    """Return the options of mkdocstrings for a page of the API that shows what classes inherit, "" for others."""
+    if name not in INHERITED:
+        return ""
+    filters = ["!^_", *(f"!^{internal}$" for internal in INHERITED[name])]
+    return f"    options:\n      inherited_members: true\n      filters: {json.dumps(filters)}\n"
 
 
 def site_path(path: str) -> str:
@@ -199,6 +218,17 @@ def replace_links(markdown: str, rewrite: Callable[[str], str]) -> str:
     for number in range(0, len(parts), 2):
         parts[number] = LINK.sub(lambda match: match[1] + rewrite(match[2]) + match[3], parts[number])
     return "".join(parts)
+
+
+def name_pages(markdown: str, source: str) -> str:
+    """Return the Markdown of the page at ``source`` with titles in place of file names, as the texts of its links."""
+
+    def title(match: re.Match[str]) -> str:
+        path = resolve(source, match[2])
+        heading = re.search(r"^# (.+)$", page_text(path), re.MULTILINE) if path else None
+        return f"[{heading[1]}]" if heading else match[0]
+
+    return FILE_NAME.sub(title, markdown)
 
 
 def slugify(text: str, separator: str) -> str:

@@ -20,13 +20,15 @@ ROOT = Path(__file__).parents[2]
 
 
 class Links(HTMLParser):
-    """The anchors of a page, the targets of its links, and what a browser loads for it."""
+    """The anchors of a page, the targets and texts of its links, and what a browser loads for it."""
 
     def __init__(self, text: str):
         super().__init__()
         self.anchors: set[str] = set()
         self.targets: list[str] = []
         self.loaded: list[str] = []
+        self.texts: list[str] = []
+        self.in_link = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -34,10 +36,18 @@ class Links(HTMLParser):
         self.anchors |= {given[name] for name in ("id", "name") if name in given}
         if tag == "a" and "href" in given:
             self.targets.append(given["href"])
+            self.in_link = "download" not in given
         elif tag == "link" and "stylesheet" in given.get("rel", ""):
             self.loaded.append(given["href"])
         elif tag in ("script", "img", "iframe") and "src" in given:
             self.loaded.append(given["src"])
+
+    def handle_endtag(self, tag: str) -> None:
+        self.in_link &= tag != "a"
+
+    def handle_data(self, data: str) -> None:
+        if self.in_link:
+            self.texts.append(data.strip())
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +96,13 @@ def test_links_lead_somewhere(site: Path, pages: dict[str, Links]) -> None:
     assert not broken, "\n".join(broken[:20])
 
 
+def test_links_to_pages_have_titles_as_texts(pages: dict[str, Links]) -> None:
+    assert "Running a job" in pages["index.html"].texts
+    listings = [page for page in pages if page.endswith("/index.html")]  # of the files of a folder
+    found = {page: [text for text in links.texts if text.endswith(".md")] for page, links in pages.items()}
+    assert not {page: texts for page, texts in found.items() if texts and page not in listings}
+
+
 def test_nothing_is_loaded_over_the_network(site: Path, pages: dict[str, Links]) -> None:
     loaded = [(page, target) for page, links in pages.items() for target in links.loaded if urlsplit(target).netloc]
     assert not loaded
@@ -105,6 +122,15 @@ def test_the_api_has_the_public_names(pages: dict[str, Links]) -> None:
     assert "dsinga.extensions.CSV" in classes
     assert classes <= pages["api/extensions.html"].anchors
     assert {f"dsinga.models.{name}.{name}" for name in models.__all__} <= pages["api/models.html"].anchors
+
+
+def test_the_api_has_what_users_call_of_inherited_methods(pages: dict[str, Links]) -> None:
+    names = pages["api/nn.html"].anchors
+    methods = ("fit", "evaluate", "predict", "job", "params", "save")
+    assert {f"dsinga.nn.{kind}.{name}" for kind in ("Model", "Sequential") for name in methods} <= names
+    assert not {"dsinga.nn.Model.make_job", "dsinga.nn.Model.input_names"} & names
+    assert "dsinga.estimators.Classifier.to_local" in pages["api/estimators.html"].anchors
+    assert "dsinga.data.RecordStore.read" in pages["api/data.html"].anchors
 
 
 def test_blocks_that_the_tests_write_to_files_are_shown_with_their_names(site: Path) -> None:
