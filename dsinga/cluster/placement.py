@@ -36,6 +36,10 @@ class Placement(NamedTuple):
         """Return the GPU that a partition computes on, None for CPU cores."""
         return self.devices[group][number] if self.devices else None
 
+    def with_threads(self, usable: int) -> Placement:
+        """Return the placement with at most ``usable`` kernel threads for each partition."""
+        return self._replace(threads=tuple(tuple(min(count, usable) for count in group) for group in self.threads))
+
     @property
     def addresses(self) -> set[str]:
         """The addresses of all Dask workers that the run needs."""

@@ -19,6 +19,7 @@ from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.planner.threads import usable_threads
 from dsinga.training import Updater, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import configure, evaluation_passes, open_job
@@ -57,6 +58,7 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
     topology = create_topology(job, len(workers), count_processes(workers))
     placement = place(topology, workers)
     opened = open_job(job, topology, roots)
+    placement = placement.with_threads(usable_threads(opened.nets[Phase.kTrain], topology.workers))
     conf = job.cluster or ClusterConf()
     updater = create_updater(job.updater)
     requested_cuts = None

@@ -24,6 +24,7 @@ from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import Search, explicitly_cut_layers
 from dsinga.planner.strategies import by_features, by_layer, by_rows, describe_cuts, hybrid
+from dsinga.planner.threads import usable_threads
 from dsinga.training import create_updater
 from dsinga.worker.batch_reader import open_batch_reader
 
@@ -105,7 +106,8 @@ class _CostModels:
             return processes(workers)._replace(whole=bool(self._updater.conf.clip_norm))
 
         def machine(workers: int) -> MachineModel:
-            count, threads = min(workers, per_machine), self._cores // per_machine
+            count = min(workers, per_machine)
+            threads = min(self._cores // per_machine, usable_threads(self._net, workers))
             return measure_machine(self._net, self._updater, get_ops(), threads, count, count, self.store)
 
         return CostModel(self._net, machine, links, unsliced_if_clipped)

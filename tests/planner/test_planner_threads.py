@@ -1,0 +1,32 @@
+"""The number of kernel threads that a worker can use: it follows from the net, and is never 0."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.job import Phase, load
+from dsinga.planner.threads import OPERATIONS_PER_THREAD, usable_threads
+from dsinga.worker.nets import build_net
+from tests.support.planner_nets import alexnet, mlp
+
+
+def test_the_digits_use_one_thread_and_a_large_net_as_many_as_there_are():
+    digits = build_net(load("datasets/digits/job.conf"), Phase.kTrain, ["datasets/digits"])
+    assert usable_threads(digits, 1) == 1
+    assert usable_threads(alexnet(16), 1) > 64
+
+
+@given(st.integers(1, 64), st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 16))
+def test_threads_share_the_operations_of_a_worker(batch: int, inputs: int, outputs: int, workers: int):
+    threads = usable_threads(mlp(batch, outputs, inputs=inputs), workers)
+    products = 6 * batch * inputs * outputs  # forward, and backward twice as many
+    assert threads >= max(1, products // (workers * OPERATIONS_PER_THREAD))
+    numbers = batch * (inputs + 2 * outputs)
+    assert threads <= 1 + (products + 100 * numbers) / (workers * OPERATIONS_PER_THREAD)
+
+
+@given(st.integers(1, 8), st.integers(1, 8))
+def test_more_workers_use_no_more_threads_each(fewer: int, more: int):
+    net = mlp(64, 2048, 2048, inputs=2048)
+    assert usable_threads(net, fewer + more) <= usable_threads(net, fewer)
