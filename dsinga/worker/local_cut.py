@@ -59,14 +59,13 @@ class CutRunner:
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Any:
             pushed: dict[str, Any] = {}
             metrics = algorithm(local, arrays, own, ctx, pushed.__setitem__)
-            return pushed, metrics
+            return {name: to_host(gradient, ctx.ops) for name, gradient in pushed.items()}, metrics
 
         cut, done = self._run(compute, net, values, records, rows, seed, step)
         pushed = [
-            {name: g if isinstance(g, SparseRows) else np.asarray(g).reshape(local.params[name].shape)
-             for name, g in gradients.items()}
+            {name: whole_shape(gradient, local.params[name].shape) for name, gradient in gradients.items()}
             for local, (gradients, _) in zip(cut.locals, done, strict=True)
-        ]  # fmt: skip
+        ]
         metrics = name_metrics(cut.whole, add_metrics(metrics for _, metrics in done))
         return join_gradients(cut, pushed), metrics
 
@@ -106,11 +105,13 @@ class CutRunner:
         """Run ``compute`` for each worker, on its net, its parts of params and its rows."""
         with self._lock:
             cut = self._cut(net, rows)
-            parts = split_params(cut.parts, values)
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
             ops: Ops = get_ops().for_worker()
+            ops.enter()
+            parts = {name: ops.asarray(value) for name, value in split_params(cut.parts, values).items()}
 
             def work(worker: int, ctx: Context) -> T:
+                ctx.ops.enter()
                 if self._threads is not None:
                     ctx.ops.set_threads(self._threads)
                 local = cut.locals[worker]
@@ -137,6 +138,16 @@ def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> d
             (start, stop, _), (data, labels) = node.rows or rows, records[node.layer.name]
             parts[node.layer.name] = Records(data[start:stop], None if labels is None else labels[start:stop])
     return parts
+
+
+def to_host(gradient: Any, ops: Ops) -> np.ndarray | SparseRows:
+    """Return a gradient in host memory, where sparse rows always are."""
+    return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
+
+
+def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
+    """Return a gradient in the shape of its param; that of sparse rows is right already."""
+    return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
 
 
 def join_gradients(

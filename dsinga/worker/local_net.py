@@ -18,7 +18,7 @@ from dsinga.ops import SparseRows, get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_params, forward, initial_values
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.local_cut import KEPT_NETS, CutRunner
+from dsinga.worker.local_cut import KEPT_NETS, CutRunner, to_host, whole_shape
 from dsinga.worker.local_records import Batch, batch_records, infos_of_arrays, length_of, part_of_batch, with_paths
 from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
@@ -139,7 +139,7 @@ class LocalNet:
             outputs, metrics = self._cut.forward(net, values, records, rows, keep, self.job.seed, step)
         else:
             ctx = self._context(net, rows, step)
-            computed, metrics = forward(net, self._values(net, params), records, ctx, keep)
+            computed, metrics = forward(net, self._on_device(self._values(net, params)), records, ctx, keep)
             outputs = {name: self._ops.to_numpy(output.feature) for name, output in computed.items()}
         return Forward({name: np.ascontiguousarray(array) for name, array in outputs.items()}, Means(metrics))
 
@@ -162,14 +162,11 @@ class LocalNet:
             gradients, metrics = self._cut.backward(self._algorithm, net, values, records, rows, self.job.seed, step)
         else:
             pushed: dict[str, Any] = {}
-            metrics = self._algorithm(net, values, records, self._context(net, rows, step), pushed.__setitem__)
-            gradients = {name: self._to_host(gradient) for name, gradient in pushed.items()}
+            ctx = self._context(net, rows, step)
+            metrics = self._algorithm(net, self._on_device(values), records, ctx, pushed.__setitem__)
+            gradients = {name: to_host(gradient, self._ops) for name, gradient in pushed.items()}
         check_metrics(metrics, step)
-        shapes = {name: param.shape for name, param in net.params.items()}
-        dense = {
-            name: gradient if isinstance(gradient, SparseRows) else gradient.reshape(shapes[name])
-            for name, gradient in gradients.items()
-        }
+        dense = {name: whole_shape(gradient, net.params[name].shape) for name, gradient in gradients.items()}
         return Backward(dense, Means(metrics))
 
     def predict(
@@ -210,12 +207,12 @@ class LocalNet:
             self._ops.set_threads(self._threads)
         return Context(self._ops, net.phase, Rows(0, rows, rows), self.job.seed, step)
 
-    def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> Arrays:
         check_params(net, params)
-        return {name: self._ops.asarray(np.ascontiguousarray(params[name], np.float32)) for name in net.params}
+        return {name: np.ascontiguousarray(params[name], np.float32) for name in net.params}
 
-    def _to_host(self, gradient: Any) -> np.ndarray | SparseRows:
-        return gradient if isinstance(gradient, SparseRows) else self._ops.to_numpy(gradient)
+    def _on_device(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {name: self._ops.asarray(value) for name, value in values.items()}
 
     def _cut_rows(self, x: Batch) -> int:
         """Return for how many rows a net is cut that computes ``x``, 0 where the net is not cut.

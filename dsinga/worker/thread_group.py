@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-import numpy as np
-
 from dsinga.errors import RunError
 from dsinga.layers import Context, Rows
 from dsinga.net import cut_evenly
@@ -68,7 +66,7 @@ def run_in_threads(
             seed,
             step,
             all_reduce=lambda key, array: functools.reduce(operator.add, group.gather(worker, key, array)),
-            all_gather=lambda key, array: np.concatenate(group.gather(worker, key, array)),
+            all_gather=lambda key, array: ops.xp.concatenate(group.gather(worker, key, array)),
             peers=_ThreadPeers(group, worker),
         )
         try:

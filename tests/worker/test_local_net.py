@@ -16,8 +16,10 @@ from dsinga.api import roots
 from dsinga.data import open_store
 from dsinga.job import Job, Phase
 from dsinga.ops import SparseRows
+from dsinga.worker import local_cut, local_net
 from dsinga.worker.batch_reader import open_batch_reader
 from dsinga.worker.local_net import LocalNet
+from tests.support.device_array import StubOps
 from tests.support.small_job import assert_close, assert_same, with_topology
 
 Arrays = dict[str, np.ndarray]
@@ -78,6 +80,13 @@ def test_a_cut_net_computes_batches_of_any_size(job: Job, rows: int) -> None:
     np.testing.assert_allclose(cut.predict(params, x, "loss"), before.outputs["loss"], rtol=1e-4, atol=1e-6)
 
 
+class NumpyDevice(StubOps):
+    """The simulated device, as the kernels of a worker."""
+
+    def for_worker(self, device: int = 0, precision: str = "float32") -> NumpyDevice:
+        return self
+
+
 CUTS = """
 name: "cuts" seed: 2
 neuralnet {
@@ -110,6 +119,23 @@ def test_any_cut_gives_the_gradients_and_features_of_the_whole_net(
     layers = ["a", "drop", "b", "loss"]
     before, after = (net.forward(params, x, y, layers=layers, phase="train", step=step) for net in (whole, cut))
     assert_close(after.outputs, before.outputs, 1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_device_computes_the_same(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    job = dsinga.loads(CUTS.replace("A inner", "partition_dim: 1 inner").replace("B ", ""))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 5)), rng.integers(0, 4, 8)
+    host = LocalNet(job, x, y, workers=workers)
+    params = host.initial_params()
+    device = NumpyDevice()
+    monkeypatch.setattr(local_net, "get_ops", lambda: device)
+    monkeypatch.setattr(local_cut, "get_ops", lambda: device)
+    net = LocalNet(job, x, y, workers=workers)
+    first, second = host.backward(params, x, y), net.backward(params, x, y)
+    assert_close(second.gradients, first.gradients, 1e-5)
+    net.updater().step(params, second.gradients)
+    np.testing.assert_allclose(net.predict(params, x, "b"), host.predict(params, x, "b"), rtol=1e-4, atol=1e-6)
 
 
 EMBEDDING = """
