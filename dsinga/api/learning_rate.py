@@ -75,6 +75,9 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
     # Further worker groups would be at other steps, and so at other rates, while the first one pauses after each step.
     one_group = {"nworker_groups": 1, "nserver_groups": 1, "sync_edge": [], "staleness": None}
     cluster = job.cluster and job.cluster.replace(workspace=None, **one_group)
-    never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq", "disp_freq", "disp_after"), 0)
+    never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq", "disp_after"), 0)
     updater = job.updater.replace(learning_rate=schedule)
-    return job.replace(train_steps=len(rates), updater=updater, cluster=cluster, extension=[], **never)
+    steps = len(rates)
+    return job.replace(
+        train_steps=steps, disp_freq=max(1, steps // 10), updater=updater, cluster=cluster, extension=[], **never
+    )
