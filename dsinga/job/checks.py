@@ -101,10 +101,11 @@ def has_own_records(job: Job, phase: Phase) -> bool:
     return bool(own - train and train - own) and not (phase is Phase.kVal and own == inputs(Phase.kTest))
 
 
-def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
+def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = True) -> None:
     """Raise JobError for the first mistake in ``job``.
 
     ``phases`` are the phases that will run; by default those of training (:func:`training_phases`).
+    ``needs_paths`` says that input layers read stores, whose paths they must name, or arrays that are bound to them.
     """
     if phases is None:
         phases = training_phases(job)
@@ -117,7 +118,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None) -> None:
             raise error_in(layer, message, f"low: {message.low} is above high: {message.high}", "low")
         elif isinstance(message, LayerConf):
             check_layer(message)
-            check_path(message, phases)
+            if needs_paths:
+                check_path(message, phases)
         elif isinstance(message, ExtensionConf):
             check_extension(message)
     check_cluster(job)

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.phases import find_phase
-from dsinga.layers import Context, RecordInfo, Rows
-from dsinga.net import NeuralNet, create_net
-from dsinga.net.needed_layers import needed_layers
+from dsinga.layers import Context, Rows
+from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows, get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_params, forward, initial_values
 from dsinga.training.divergence import check_metrics
-from dsinga.worker.batch_reader import open_batch_reader
-from dsinga.worker.local_cut import KEPT_NETS, CutRunner, to_host, whole_shape
-from dsinga.worker.local_records import Batch, batch_records, infos_of_arrays, length_of, part_of_batch, with_paths
+from dsinga.worker.local_cut import CutRunner, to_host, whole_shape
+from dsinga.worker.local_nets import LocalNets, batch_rows, last_layers
+from dsinga.worker.local_records import Batch, batch_records, length_of, part_of_batch
 from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
-
-FEATURE_BYTES = 1 << 25  # of all layers in one pass of predict and evaluate: enough rows that kernels are fast
 
 
 class Means(dict[str, float]):
@@ -89,14 +84,13 @@ class LocalNet:
         threads: int | None = None,
         roots: Sequence[str] = (),
     ):
-        self.job = job if x is None else with_paths(job)
-        check(self.job.replace(train_steps=1, epochs=0), [Phase.kTrain])  # the number of steps is the caller's
+        self.job = job
+        # The number of steps is the caller's, and so are the records, if there are some.
+        check(job.replace(train_steps=1, epochs=0), [Phase.kTrain], needs_paths=x is None)
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
-        self._threads, self._roots = threads, roots
+        self._threads = threads
         self._algorithm = algorithm(job.train_one_batch)
-        self._shapes = None if x is None else (x, y)
-        self._infos: dict[Phase, dict[str, RecordInfo]] = {}
-        self._nets: dict[Any, NeuralNet] = {}
+        self._nets = LocalNets(job, None if x is None else (x, y), roots)
         self._cut = CutRunner(self.workers, threads, (job.cluster or ClusterConf()).fullc_gather)
         self._ops = get_ops().for_worker()
         self._passes = 0
@@ -104,7 +98,7 @@ class LocalNet:
     @property
     def net(self) -> NeuralNet:
         """The whole training net."""
-        return self._whole(Phase.kTrain)
+        return self._nets.net(Phase.kTrain)
 
     def initial_params(self) -> Arrays:
         """Return the initial value of each param, float32 by name: those with which training of the job begins."""
@@ -131,9 +125,9 @@ class LocalNet:
         UserError for bad input.
         """
         unlabelled, cut_rows = None if y is not None else tuple(layers), self._cut_rows(x)
-        net = self._whole(find_phase(phase), unlabelled, cut_rows)
-        keep = tuple(layers) or _last_layers(net)
-        records, rows = batch_records(net, x, y, self._record_infos(net.phase))
+        net = self._nets.net(find_phase(phase), unlabelled, cut_rows)
+        keep = tuple(layers) or last_layers(net)
+        records, rows = batch_records(net, x, y, self._nets.infos(net.phase))
         if cut_rows:
             values = self._values(net, params)
             outputs, metrics = self._cut.forward(net, values, records, rows, keep, self.job.seed, step)
@@ -155,8 +149,8 @@ class LocalNet:
         step = self._passes if step is None else step
         self._passes = step + 1
         cut_rows = self._cut_rows(x)
-        net = self._whole(Phase.kTrain, None, cut_rows)
-        records, rows = batch_records(net, x, y, self._record_infos(net.phase))
+        net = self._nets.net(Phase.kTrain, None, cut_rows)
+        records, rows = batch_records(net, x, y, self._nets.infos(net.phase))
         values = self._values(net, params)
         if cut_rows:
             gradients, metrics = self._cut.backward(self._algorithm, net, values, records, rows, self.job.seed, step)
@@ -173,8 +167,8 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None
     ) -> np.ndarray:
         """Return the feature of ``layer`` for all records, (n, ...), computed in batches that bound the memory."""
-        net, rows = self._whole(Phase.kTest, (layer,)), length_of(x)
-        size = batchsize or _batch_rows(net)
+        net, rows = self._nets.net(Phase.kTest, (layer,)), length_of(x)
+        size = batchsize or batch_rows(net)
         result = None
         for start in range(0, max(rows, 1), size):
             part = self.forward(params, part_of_batch(x, start, start + size), layers=(layer,)).outputs[layer]
@@ -189,8 +183,8 @@ class LocalNet:
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, batchsize: int | None = None
     ) -> Means:
         """Return the mean loss and metrics over all records, computed in batches that bound the memory."""
-        net, rows = self._whole(Phase.kTest), length_of(x)
-        size = batchsize or _batch_rows(net)
+        net, rows = self._nets.net(Phase.kTest), length_of(x)
+        size = batchsize or batch_rows(net)
         parts: list[Metrics] = []
         for start in range(0, rows, size):
             labels = None if y is None else part_of_batch(y, start, start + size)
@@ -199,7 +193,7 @@ class LocalNet:
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
         """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""
-        return self._whole(Phase.kTest, (layer,)).layer(layer).shape[1:]
+        return self._nets.net(Phase.kTest, (layer,)).layer(layer).shape[1:]
 
     def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
         self._ops.enter()
@@ -221,41 +215,3 @@ class LocalNet:
         """
         rows = length_of(x) if self.workers > 1 else 0
         return rows if rows >= self.workers else 0
-
-    def _whole(self, phase: Phase, unlabelled: tuple[str, ...] | None = None, rows: int = 0) -> NeuralNet:
-        """Return the uncut net of a phase; where names are given, only what these layers need, without labels.
-
-        It computes batches of any size. To cut it, it must be made for ``rows`` rows.
-        """
-        key = phase, unlabelled, rows
-        if key not in self._nets:
-            if len(self._nets) >= KEPT_NETS:
-                del self._nets[next(iter(self._nets))]
-            conf, infos = self.job.neuralnet, self._record_infos(phase)
-            if rows:
-                infos = {name: replace(info, batchsize=rows) for name, info in infos.items()}
-            if unlabelled is not None:
-                conf = needed_layers(conf, phase, unlabelled)
-                names = {layer.name for layer in conf.layer}
-                infos = {name: info for name, info in infos.items() if name in names}
-            self._nets[key] = create_net(conf, phase, infos)
-        return self._nets[key]
-
-    def _record_infos(self, phase: Phase) -> dict[str, RecordInfo]:
-        if phase not in self._infos:
-            if self._shapes is None:
-                self._infos[phase] = dict(open_batch_reader(self.job, phase, 1, self._roots).infos)
-            else:
-                self._infos[phase] = infos_of_arrays(self.job, phase, *self._shapes, self._roots)
-        return self._infos[phase]
-
-
-def _last_layers(net: NeuralNet) -> tuple[str, ...]:
-    sources = {source for node in net.nodes for source in node.sources}
-    return tuple(node.layer.name for position, node in enumerate(net.nodes) if position not in sources)
-
-
-def _batch_rows(net: NeuralNet) -> int:
-    """Return how many rows to compute at a time, so that the features of all layers take FEATURE_BYTES or less."""
-    row_bytes = 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)
-    return max(1, FEATURE_BYTES // max(1, row_bytes))

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.data import read_mean
+from dsinga.data.conversion import as_labels, as_records, label_dtype
 from dsinga.errors import UserError
-from dsinga.job import Job, LayerConf, Phase
+from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, input_layers
 
@@ -31,7 +32,7 @@ def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[
             max(1, sum(store.batchsize) if store else 1),
             has_labels=label is not None,
             label_shape=() if label is None else tuple(np.shape(label)[1:]),
-            label_dtype=np.float32 if np.asarray(label).dtype.kind == "f" else np.int64,
+            label_dtype=np.dtype(np.int64) if label is None else label_dtype(np.asarray(label).dtype),
             mean=read_mean(store.mean_file, roots) if store and store.mean_file else None,
             std=read_mean(store.std_file, roots) if store and store.std_file else None,
         )
@@ -48,7 +49,7 @@ def batch_records(
     layers = [node.layer.name for node in net.nodes if node.layer.is_input]
     arrays = by_layer(x, layers, "records")
     labels = by_layer(y, layers, "labels") if y is not None else {}
-    records = {name: Records(as_records(arrays[name]), as_labels(labels.get(name))) for name in layers}
+    records = {name: _converted(arrays[name], labels.get(name)) for name in layers}
     rows = len(records[layers[0]].data)
     for name in layers:
         shape = infos[name].shape
@@ -63,30 +64,9 @@ def batch_records(
     return records, rows
 
 
-def as_records(array: Any) -> np.ndarray:
-    """Return records in the dtype that stores have: uint8 and int32 stay, bool becomes uint8, others float32."""
-    array = np.asarray(array)
-    if array.dtype in (np.uint8, np.int32, np.float32):
-        return array
-    return array.astype(np.uint8 if array.dtype == bool else np.float32)
-
-
-def as_labels(array: Any) -> np.ndarray | None:
-    """Return labels in the dtype that stores have: floats as float32, others as int64."""
-    if array is None:
-        return None
-    array = np.asarray(array)
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
-
-
-def with_paths(job: Job) -> Job:
-    """Return a job whose input layers may lack the path of a store, with a path that stands for arrays."""
-
-    def with_path(layer: LayerConf) -> LayerConf:
-        store = layer.store_conf
-        return layer if store is None or store.path else layer.replace(store_conf=store.replace(path="arrays"))
-
-    return job.replace(neuralnet=job.neuralnet.replace(layer=[with_path(layer) for layer in job.neuralnet.layer]))
+def _converted(x: Any, y: Any) -> Records:
+    """Return records and labels in the dtypes that those of all sources have."""
+    return Records(as_records(np.asarray(x)), None if y is None else as_labels(np.asarray(y)))
 
 
 def by_layer(batch: Batch, layers: Sequence[str], what: str) -> Mapping[str, Any]:

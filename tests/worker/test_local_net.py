@@ -208,6 +208,8 @@ def test_arrays_that_cannot_change_are_replaced(job: Job) -> None:
         ({"date": np.zeros((3, 64))}, None, "lacks records for the input layer 'data'"),
         (np.zeros((3, 64)), np.full(3, 10), "label 10 is none of its 10 classes"),
         (np.zeros((3, 64)), None, "'data' has no labels"),
+        (np.full((3, 64), 1e300), np.zeros(3, int), "records have values beyond the range of float32; scale them"),
+        (np.full((3, 64), "7"), np.zeros(3, int), "records must be numbers, not strings"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused(job: Job, x: Any, y: Any, message: str) -> None:
