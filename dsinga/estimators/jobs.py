@@ -12,15 +12,10 @@ from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.models.blocks import HE, dense, layer
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.registry import nearest
+from dsinga.nn.activations import ACTIVATIONS, check_activation
 
 WEIGHTS = "sample_weight"  # the name of the input layer of weights
-ACTIVATIONS: dict[str, dict[str, Any]] = {
-    "relu": {"type": "kReLU"},
-    "sigmoid": {"type": "kSigmoid"},
-    "tanh": {"type": "kActivation", "activation_conf": {"type": "TANH"}},
-    "stanh": {"type": "kSTanh"},
-}
+HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps
 GLOROT = {"type": "kUniformFanInOut"}
 
@@ -76,10 +71,9 @@ def _fully_connected(hidden: Sequence[int], activation: str, outputs: int) -> li
 
 
 def _activation(name: str, activation: str, source: str) -> LayerConf:
-    if activation not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise UserError(f"there is no activation {activation!r}{nearest(activation, ACTIVATIONS)} (known: {known})")
-    return LayerConf(name=name, srclayers=[source], **ACTIVATIONS[activation])
+    check_activation("the default net", str(activation), HIDDEN)
+    kind, fields = ACTIVATIONS[activation]
+    return layer(name, kind, source, **fields)
 
 
 def _job(layers: Sequence[LayerConf], learning_rate: float, weight_decay: float, **fields: Any) -> Job:

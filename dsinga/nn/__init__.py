@@ -4,6 +4,7 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
+from dsinga.nn.activations import Activation, LeakyReLU, ReLU, Softmax
 from dsinga.nn.cluster import Cluster
 from dsinga.nn.combine import Add, Concatenate, Layer, Multiply, Slice, Split
 from dsinga.nn.convolution import (
@@ -16,17 +17,7 @@ from dsinga.nn.convolution import (
     LocalResponseNormalization,
     MaxPooling2D,
 )
-from dsinga.nn.dense import (
-    Activation,
-    Dense,
-    Dropout,
-    Flatten,
-    Identity,
-    LeakyReLU,
-    ReLU,
-    Softmax,
-    SpatialDropout2D,
-)
+from dsinga.nn.dense import Dense, Dropout, Flatten, Identity, SpatialDropout2D
 from dsinga.nn.energy import RBM, decoder, encoder
 from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform

@@ -8,10 +8,9 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
 from dsinga.nn.arguments import COMMON, check_names, layer
-from dsinga.nn.dense import Write
 from dsinga.nn.feature import Feature
 from dsinga.nn.symbol import LayerBuilder
-from dsinga.nn.writer import LayerWriter
+from dsinga.nn.writer import LayerWriter, Write
 from dsinga.registry import nearest, registered
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsinga.nn.activations import activate, check_activation
 from dsinga.nn.arguments import layer
-from dsinga.nn.dense import Write, activate
-from dsinga.nn.feature import Feature
-from dsinga.nn.writer import LayerWriter
+from dsinga.nn.feature import Feature, batch_shape
+from dsinga.nn.writer import LayerWriter, Write
 
 Size = int | tuple[int, int]
 
@@ -27,6 +27,7 @@ def Conv2D(
 
     ``padding`` is "valid", "same", which needs an odd kernel, or pixels of zeros: a number, or (rows, columns).
     """
+    check_activation("Conv2D", activation)
 
     def write(writer: LayerWriter) -> Feature:
         channels, height, width = image(writer)
@@ -108,7 +109,7 @@ def over_steps(writer: LayerWriter, method: str) -> Feature:
     """Write a kPooling layer over the steps of sequences, which are images of one channel to it."""
     rows = writer.rows(writer.source)
     if len(rows) != 2:
-        raise writer.fail(f"takes sequences (batch, steps, n), but gets {('batch', *rows)}")
+        raise writer.fail(f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}")
     settings = {"kernel_y": rows[0], "kernel_x": 1, "stride_y": 1, "stride_x": 1}
     return writer.add("kPooling", pooling_conf={"pool": method, **settings})._replace(flat=True)
 
@@ -118,7 +119,7 @@ def image(writer: LayerWriter) -> tuple[int, int, int]:
     rows = writer.rows(writer.source)
     if len(rows) not in (2, 3):
         raise writer.fail(
-            f"takes images (batch, channels, height, width), but gets {('batch', *rows)}; give the input the shape of "
+            f"takes images (batch, channels, height, width), but gets {batch_shape(rows)}; give the input the shape of "
             "an image, as in nn.Input(shape=(1, 28, 28))"
         )
     channels, height, width = (1, *rows) if len(rows) == 2 else rows

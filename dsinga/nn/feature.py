@@ -42,3 +42,8 @@ def row_shape(feature: Feature) -> Shape | None:
     """Return the shape of a row as layers above see it: one axis if the feature is flat."""
     shape = feature.shape
     return (math.prod(shape),) if shape is not None and feature.flat else shape
+
+
+def batch_shape(rows: Shape) -> str:
+    """Return the shape of a batch of rows, for messages: "(batch, 8)"."""
+    return f"(batch, {', '.join(map(str, rows))})"

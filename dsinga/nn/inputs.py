@@ -7,10 +7,9 @@ from typing import Any
 
 from dsinga.nn.arguments import layer
 from dsinga.nn.convolution import image
-from dsinga.nn.dense import Write
 from dsinga.nn.feature import Feature
 from dsinga.nn.symbol import Symbol
-from dsinga.nn.writer import LayerWriter, make_conf
+from dsinga.nn.writer import LayerWriter, Write, make_conf
 
 INPUT = "_input"  # the kind of an input's builder
 

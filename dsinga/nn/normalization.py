@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga.nn.arguments import layer
-from dsinga.nn.dense import Write
 from dsinga.nn.feature import Feature
-from dsinga.nn.writer import LayerWriter
+from dsinga.nn.writer import LayerWriter, Write
 
 
 @layer

@@ -6,10 +6,9 @@ from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.nn.arguments import layer
-from dsinga.nn.dense import Write
-from dsinga.nn.feature import Feature
+from dsinga.nn.feature import Feature, batch_shape
 from dsinga.nn.symbol import LayerBuilder
-from dsinga.nn.writer import LayerWriter
+from dsinga.nn.writer import LayerWriter, Write
 
 # The number of gates, which Keras's fans count together.
 CELLS = {"gru": 3, "lstm": 4, "rnn": 1}
@@ -145,7 +144,7 @@ class StepWriter(LayerWriter):
         """Return the shape of a step of the source."""
         rows = super().rows(source)
         if len(rows) < 2:
-            raise self.fail(f"takes sequences (batch, steps, ...), but gets {('batch', *rows)}")
+            raise self.fail(f"takes sequences (batch, steps, ...), but gets {batch_shape(rows)}")
         return rows[1:]
 
     def add(self, type: str, **arguments: Any) -> Feature:

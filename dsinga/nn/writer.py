@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dsinga.layers  # noqa: F401  registers the built-in layers
@@ -207,6 +207,9 @@ class LayerWriter:
         if len(value) > count:
             raise self.fail(f"{scale} has {len(value)} numbers, but the layer has {count} params")
         return value[number] if number < len(value) else None
+
+
+Write = Callable[[LayerWriter], Feature]  # writes the layers of a call and returns its feature
 
 
 def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> LayerConf:
