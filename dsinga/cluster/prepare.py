@@ -19,7 +19,7 @@ from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import ParamPart, PartitionedNet
-from dsinga.planner.threads import usable_threads
+from dsinga.net.usable_threads import usable_threads
 from dsinga.training import Updater, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import configure, evaluation_passes, open_job

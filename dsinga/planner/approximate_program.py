@@ -15,7 +15,7 @@ from dsinga.layers.context import Columns, Rows
 from dsinga.layers.contract import make_part
 from dsinga.net import NeuralNet, cut_evenly
 from dsinga.net.cut import FEATURES, ROWS, LayerCut
-from dsinga.planner.layer_cost import FLOAT_BYTES
+from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.planner.layer_timing import LayerTime, LayerWork
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap

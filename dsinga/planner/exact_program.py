@@ -6,8 +6,8 @@ import math
 
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, Stage
+from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.planner.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap
 from dsinga.planner.program import Compute, GroupProgram, Receive, Send

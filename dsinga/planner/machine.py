@@ -11,8 +11,8 @@ from typing import NamedTuple
 from dsinga.job import LRGenConf
 from dsinga.job.writer import lines, message_fields
 from dsinga.net import NeuralNet, Stage, partition
+from dsinga.net.layer_cost import rows_of
 from dsinga.ops import Ops
-from dsinga.planner.layer_cost import rows_of
 from dsinga.planner.layer_timing import LayerTime, LayerWork, time_arithmetic, time_layer
 from dsinga.planner.net_timing import time_net
 from dsinga.planner.rate_store import RateStore

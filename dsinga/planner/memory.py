@@ -21,10 +21,10 @@ from dsinga.layers.lrn import LRN
 from dsinga.layers.pooling import Pooling
 from dsinga.layers.recurrent import Recurrent
 from dsinga.net import NeuralNet, Stage
+from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.ops.buffers import LARGEST
 from dsinga.ops.numpy_cells import CELLS
 from dsinga.ops.numpy_recurrent import GAP
-from dsinga.planner.layer_cost import FLOAT_BYTES, rows_of
 
 FIXED = 120 << 20  # interpreter, numpy, zarr, Dask and compiled kernels; about the same for all nets
 BATCHES = 5  # three are read ahead, one is being read, one is being computed

@@ -23,8 +23,8 @@ from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.context import Context, Records, Rows
 from dsinga.layers.label import FeatureAsLabels
 from dsinga.net import NeuralNet
+from dsinga.net.layer_cost import rows_of
 from dsinga.ops import Ops, SparseRows
-from dsinga.planner.layer_cost import rows_of
 from dsinga.planner.layer_timing import (
     TIMEOUT_SECONDS,
     LayerTime,

@@ -11,6 +11,7 @@ from dsinga.job import AlgType, ClusterConf, Job, JobError, LayerConf, Partition
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, choose_cuts, create_net, input_layers, partition
 from dsinga.net.cut import LayerCut
+from dsinga.net.usable_threads import usable_threads
 from dsinga.ops import get_ops
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
@@ -24,7 +25,6 @@ from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import Search, explicitly_cut_layers
 from dsinga.planner.strategies import by_features, by_layer, by_rows, describe_cuts, hybrid
-from dsinga.planner.threads import usable_threads
 from dsinga.training import create_updater
 from dsinga.worker.batch_reader import open_batch_reader
 

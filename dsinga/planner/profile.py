@@ -16,8 +16,8 @@ from dsinga.job import AlgType, Job, Phase, check
 from dsinga.layers import Context, Rows
 from dsinga.layers.base import Array, Layer
 from dsinga.net import NeuralNet, create_net
+from dsinga.net.layer_cost import layer_cost
 from dsinga.ops import get_ops
-from dsinga.planner.layer_cost import layer_cost
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
@@ -52,7 +52,7 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     overhead of the algorithm, and what an algorithm (kCD) computes outside of layers. Layers that kBP computes as one
     (:mod:`dsinga.net.fusion`) have one row for each pass, named after the first layer.
 
-    Operations are those of :func:`dsinga.planner.layer_cost.layer_cost`, without the gradient of sources that need
+    Operations are those of :func:`dsinga.net.layer_cost.layer_cost`, without the gradient of sources that need
     none. Bytes are those of the arrays that a pass reads and writes, each moved once, which is a lower bound; of a
     sparse param only the rows looked up count. Neither is given under kCD, whose passes compute other things.
 

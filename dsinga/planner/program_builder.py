@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from dsinga.layers.base import Shape
-from dsinga.planner.layer_cost import FLOAT_BYTES
+from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.planner.machine import Rates
 from dsinga.planner.processes import ProcessMap
 from dsinga.planner.program import AwaitReply, Compute, Operation, Packet, PushGradients, ServerWork, WorkerProgram

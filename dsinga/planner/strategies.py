@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dsinga.net import NeuralNet
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
-from dsinga.planner.layer_cost import layer_cost
+from dsinga.net.layer_cost import layer_cost
 from dsinga.planner.search import cuts_for_dims, layer_blocks
 
 WORDS = {ROWS: "rows", FEATURES: "features"}

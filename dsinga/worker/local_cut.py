@@ -27,13 +27,11 @@ KEPT_NETS = 8  # a net is cut anew for each phase and batch size
 class CutRunner:
     """Runs passes of a net cut for ``workers`` workers, a thread for each; used by one thread at a time.
 
-    ``threads`` cores are divided among the workers, None for the library's default; ``gather`` is the job's
-    ``fullc_gather``.
+    ``count_threads`` returns the number of kernel threads of a worker; ``gather`` is the job's ``fullc_gather``.
     """
 
-    def __init__(self, workers: int, threads: int | None, gather: bool):
-        self.workers, self.gather = workers, gather
-        self._threads = None if threads is None else max(1, threads // workers)
+    def __init__(self, workers: int, count_threads: Callable[[], int], gather: bool):
+        self.workers, self.gather, self._count_threads = workers, gather, count_threads
         self._cuts: dict[int, PartitionedNet] = {}
         self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
         self._lock = threading.Lock()
@@ -109,11 +107,11 @@ class CutRunner:
             ops: Ops = get_ops().for_worker()
             ops.enter()
             parts = {name: ops.asarray(value) for name, value in split_params(cut.parts, values).items()}
+            threads = self._count_threads()
 
             def work(worker: int, ctx: Context) -> T:
                 ctx.ops.enter()
-                if self._threads is not None:
-                    ctx.ops.set_threads(self._threads)
+                ctx.ops.set_threads(threads)
                 local = cut.locals[worker]
                 return compute(local, parts, _records_of(local, records, ctx.rows), ctx)
 

@@ -11,6 +11,7 @@ from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.phases import find_phase
 from dsinga.layers import Context, Rows
 from dsinga.net import NeuralNet
+from dsinga.net.usable_threads import available_cores, usable_threads
 from dsinga.ops import SparseRows, get_ops
 from dsinga.training import Metrics, add_metrics, algorithm, check_params, forward, initial_values
 from dsinga.training.divergence import check_metrics
@@ -68,7 +69,7 @@ class LocalNet:
             Without them the shapes of the job's stores are used.
         y: labels (n,) or (n, ...), None for a job without.
         workers: for how many workers the net is cut; by default as many as the job names in a worker group.
-        threads: cores for large kernels; by default all, divided among the workers. Small kernels use one.
+        threads: cores for large kernels, divided among the workers; by default as many as the net can use.
         roots: where relative paths in the job are looked up after the working directory.
 
     Raises UserError for what is wrong with the job.
@@ -89,9 +90,10 @@ class LocalNet:
         check(job.replace(train_steps=1, epochs=0), [Phase.kTrain], needs_paths=x is None)
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
+        self._kernel_threads: int | None = None
         self._algorithm = algorithm(job.train_one_batch)
         self._nets = LocalNets(job, None if x is None else (x, y), roots)
-        self._cut = CutRunner(self.workers, threads, (job.cluster or ClusterConf()).fullc_gather)
+        self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
         self._ops = get_ops().for_worker()
         self._passes = 0
 
@@ -197,9 +199,16 @@ class LocalNet:
 
     def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
         self._ops.enter()
-        if self._threads is not None:
-            self._ops.set_threads(self._threads)
+        self._ops.set_threads(self._count_threads())
         return Context(self._ops, net.phase, Rows(0, rows, rows), self.job.seed, step)
+
+    def _count_threads(self) -> int:
+        """Return the number of kernel threads of each worker: as many as :func:`dsinga.train` would give it."""
+        if self._kernel_threads is None:
+            cores = self._threads or available_cores()
+            usable = cores if self._threads else usable_threads(self.net, self.workers)
+            self._kernel_threads = max(1, min(cores // self.workers, usable))
+        return self._kernel_threads
 
     def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> Arrays:
         check_params(net, params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsinga.layers.base import Connection
 from dsinga.net import NeuralNet
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
-from dsinga.planner.layer_cost import FLOAT_BYTES, layer_cost
+from dsinga.net.layer_cost import FLOAT_BYTES, layer_cost
 
 
 def param_traffic(size: int, cut: LayerCut, workers: int) -> float:

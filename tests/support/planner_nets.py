@@ -8,7 +8,7 @@ from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, create_net
-from dsinga.planner.layer_cost import layer_cost
+from dsinga.net.layer_cost import layer_cost
 from dsinga.planner.layer_timing import LayerTime, LayerWork
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, Rates, work_of

@@ -8,9 +8,10 @@ convolutions) add up in another order with another number of threads: the same j
 from __future__ import annotations
 
 import math
+import os
 
 from dsinga.net import NeuralNet
-from dsinga.planner.layer_cost import layer_cost
+from dsinga.net.layer_cost import layer_cost
 
 # An iteration's operations that a kernel thread must have to do; docs/dev/measurements.md.
 OPERATIONS_PER_THREAD = 200_000_000
@@ -24,3 +25,8 @@ def usable_threads(net: NeuralNet, workers: int) -> int:
     numbers = sum(math.prod(node.layer.shape) for node in net.nodes)
     operations = sum(cost.forward + cost.backward for cost in costs) + OPERATIONS_PER_NUMBER * numbers
     return max(1, int(operations // (workers * OPERATIONS_PER_THREAD)))
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

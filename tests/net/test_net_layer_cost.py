@@ -7,8 +7,8 @@ import pytest
 from dsinga.layers.base import Connection
 from dsinga.net import choose_cuts
 from dsinga.net.cut import LayerCut
+from dsinga.net.layer_cost import LayerCost, layer_cost
 from dsinga.planner.approximate_program import approximate_program
-from dsinga.planner.layer_cost import LayerCost, layer_cost
 from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.simulate import simulate
 from tests.support.paper_formulas import feature_traffic, net_traffic, param_traffic

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from dsinga.layers.base import Layer, ParamSpec
-from dsinga.net import Stage
+from dsinga.net.dataflow import Stage
 
 FLOAT_BYTES = 4
 
