@@ -102,7 +102,11 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
         return
     labelled = layer.srclayers[cls.label_source]
     if labelled in records and not records[labelled].has_labels:
-        raise layer.error(f"layer {layer.name!r} takes labels from {labelled!r}, whose records have none", "srclayers")
+        raise layer.error(
+            f"layer {layer.name!r} takes labels from {labelled!r}, whose records have none; give "
+            "labels: y in Python, or a store that has them",
+            "srclayers",
+        )
 
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:

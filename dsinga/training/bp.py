@@ -43,12 +43,20 @@ def bp(
     return back_propagate(net.fused, values, records, ctx, push)
 
 
+def no_loss(phase: str, algorithm: str) -> str:
+    """Return the message about a net without a loss layer."""
+    return (
+        f"the net has no loss layer in phase {phase}: {algorithm} has no gradient to follow; add one, or call "
+        "model.compile(...) first, if it is a model of dsinga.nn"
+    )
+
+
 def back_propagate(
     net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
 ) -> Metrics:
     """Do what :func:`bp` does, computing each layer of ``net`` by itself even where several could be fused."""
     if not net.losses and not net.bridged:
-        raise UserError(f"the net has no loss layer in phase {net.phase.name}: kBP has no gradient to follow")
+        raise UserError(no_loss(net.phase.name or "", "kBP"))
     tape: list[TapeEntry] = []
     for entry in forward_pass(net, values, records, ctx):
         tape.append(entry if entry.stage.backward else without_features(entry))

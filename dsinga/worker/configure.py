@@ -12,6 +12,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import slice_for_servers
 from dsinga.training import Updater, algorithm
+from dsinga.training.bp import no_loss
 from dsinga.worker.all_records import EvaluationPass, count_batches, readers_of_all_records, tests_all_records
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import WorkerConfig
@@ -54,7 +55,7 @@ def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJ
     check_same_vocabularies(readers)
     alg = job.train_one_batch.alg
     if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
-        raise job.neuralnet.error(f"the net has no loss layer in phase kTrain: {alg.name} has no gradient to follow")
+        raise job.neuralnet.error(no_loss("kTrain", alg.name))
     return OpenedJob(readers, nets, complete)
 
 

@@ -178,7 +178,7 @@ def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: 
 def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, threads: Client) -> None:
     job = small(stores, "hybrid", 2)
     job.neuralnet.layer = [layer for layer in job.neuralnet.layer if layer.name != "loss"]
-    with pytest.raises(UserError, match="no loss layer in phase kTrain: kBP has no gradient to follow"):
+    with pytest.raises(UserError, match="no loss layer in phase kTrain: kBP has no gradient to follow; add one"):
         train(job, threads, progress=False)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga import UserError
+from dsinga import UserError, nn
 from dsinga.api import roots
 from dsinga.data import open_store
 from dsinga.job import Job, Phase
@@ -216,6 +216,13 @@ def test_a_batch_that_does_not_fit_is_refused(job: Job, x: Any, y: Any, message:
     net = LocalNet(job, np.zeros((1, 64), np.uint8), np.zeros(1, int))
     with pytest.raises(UserError, match=message):
         net.backward(net.initial_params(), x, y)
+
+
+def test_a_model_without_a_loss_is_to_be_compiled_first() -> None:
+    x = np.zeros((4, 5), np.float32)
+    net = LocalNet(nn.Sequential([nn.Input(shape=5), nn.Dense(2)]).job(), x)
+    with pytest.raises(UserError, match=r"no loss layer in phase kTrain: .* call model.compile\(...\) first"):
+        net.backward(net.initial_params(), x)
 
 
 def test_an_unknown_name_is_refused(job: Job) -> None:
