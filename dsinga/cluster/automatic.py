@@ -16,14 +16,15 @@ from dsinga.cluster.preflight import check_user_code
 from dsinga.cluster.supervision import gather
 from dsinga.job import NetConf, SlicingMethod
 from dsinga.net import NeuralNet
+from dsinga.net.cut import LayerCut
 from dsinga.ops import Ops, get_ops
+from dsinga.planner.choice import compared, needs_several_workers
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.processes import ProcessMap
 from dsinga.planner.rate_store import RateStore, rates_file
-from dsinga.planner.search import Search, explicitly_cut_layers
-from dsinga.planner.strategies import describe_cuts
+from dsinga.planner.search import explicitly_cut_layers
 from dsinga.training import Updater
 
 _log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 def automatic_cuts(
     conf: NetConf, net: NeuralNet, updater: Updater, client: Client, placement: Placement, slicing: SlicingMethod
-) -> dict[str, int]:
-    """Return the dimension on which to cut each layer, by name: the cuts that the cost model finds fastest.
+) -> dict[str, LayerCut] | None:
+    """Return the cuts of layers that the cost model finds fastest, by name; None if one worker is the fastest.
 
     Layers with a partition_dim or a location of their own are left out. The first worker times the layers whose times
     its machine has not stored. Raises UserError where a Dask worker cannot load the user's code, RunError where one is
@@ -44,10 +45,14 @@ def automatic_cuts(
     processes = process_map_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
     links = measure_links(client, workers)
     folder = dask.config.get("dsinga.cache", None)
-    arguments = (net, processes, updater, links, excluded, placement, folder)
+    one_worker = not needs_several_workers(conf)
+    arguments = (net, processes, updater, links, excluded, one_worker, placement, folder)
     search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
     ((cuts, description),) = gather(client, [search], workers)
-    _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
+    if cuts is None:
+        _log.info("partition: auto trains with one worker, which is faster than %d", len(workers))
+    else:
+        _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
     return cuts
 
 
@@ -78,12 +83,14 @@ def _search(
     updater: Updater,
     links: Links,
     excluded: Collection[str],
+    one_worker: bool,
     placement: Placement,
     folder: str | None,
-) -> tuple[dict[str, int], str]:
-    """Task: return the dimension on which to cut each layer, by name, and a description of the cuts."""
+) -> tuple[dict[str, LayerCut] | None, str]:
+    """Task: return the cuts of layers by name, None for one worker, and a description of the cuts."""
     store = RateStore(rates_file(folder))
     cost_model = CostModel(net, partial(machine_of, net, updater, get_ops(), placement, store), links, processes.first)
-    cuts = Search(net, cost_model.price, excluded).cuts(len(processes.workers))
+    choice = compared(cost_model, len(processes.workers), excluded, one_worker)["auto"]
     store.save()
-    return {name: cut.dim for name, cut in cuts.items() if name not in excluded}, describe_cuts(net, cuts)
+    cuts = {name: cut for name, cut in choice.cuts.items() if name not in excluded}
+    return (cuts if choice.workers > 1 else None), choice.words(net)

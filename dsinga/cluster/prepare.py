@@ -67,6 +67,8 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
 
         train_net = opened.nets[Phase.kTrain]
         requested_cuts = automatic_cuts(job.neuralnet, train_net, updater, client, placement, topology.slicing)
+        if requested_cuts is None:
+            return prepare_run(_with_one_worker(job), client, roots)
     nets = cut_nets(opened.nets, opened.readers, conf.fullc_gather, requested_cuts)
     placement = placement._replace(devices=_devices(job, client, placement, topology, nets, updater))
     # A single worker on a GPU keeps all params there: servers could only copy them.
@@ -88,6 +90,12 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
     check_user_code(client, placement.addresses, opened.nets.values(), objects)
     check_stores(client, placement.addresses, opened.readers.values())
     return PreparedRun(job, topology, placement, config, updater)
+
+
+def _with_one_worker(job: Job) -> Job:
+    """Return the job with one worker in each worker group, which one server serves."""
+    conf = (job.cluster or ClusterConf()).replace(nworkers_per_group=1, nservers_per_group=1)
+    return job.replace(cluster=conf, neuralnet=job.neuralnet.replace(partition=PartitionMethod.manual))
 
 
 def _devices(

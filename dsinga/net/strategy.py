@@ -13,7 +13,7 @@ from dsinga.net.node import Node
 def choose_cuts(
     net: NeuralNet,
     parts: int,
-    requested: Mapping[str, int] | None = None,
+    requested: Mapping[str, int | LayerCut] | None = None,
     axes: Mapping[str, int | None] | None = None,
 ) -> dict[str, LayerCut]:
     """Return the cut of each layer of ``net`` for ``parts`` workers, by name.
@@ -23,7 +23,7 @@ def choose_cuts(
     Args:
         net: the uncut net of one phase.
         parts: the number of workers of a group.
-        requested: dimensions by layer; by default the job's: a layer's ``location``, else its ``partition_dim``.
+        requested: dimensions or cuts by layer; by default the job's: ``location``, else ``partition_dim``.
         axes: how the net of another phase cuts the params: param to axis, None for params that are not cut. Layers that
             use these params are cut to match.
 
@@ -71,10 +71,14 @@ def _match_params(node: Node, parts: int, axes: Mapping[str, int | None]) -> Lay
     return cut._replace(reason="" if node.layer.conf.partition_dim == FEATURES else "training cuts its params so")
 
 
-def _cut(layer: Layer, parts: int, requested: int | None) -> LayerCut:
+def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut:
     """Return the cut of a layer on its own, without regard to the layers that share its params."""
     location, dim = layer.conf.location, layer.conf.partition_dim or ROWS
-    if requested is not None:
+    if isinstance(requested, LayerCut):
+        if requested.dim == WHOLE_LAYER:
+            return LayerCut(WHOLE_LAYER, requested.location)
+        dim = requested.dim
+    elif requested is not None:
         dim = requested
     elif location is not None:
         if location >= parts:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from dsinga.errors import UserError
-from dsinga.job import AlgType, ClusterConf, Job, JobError, LayerConf, PartitionMethod, Phase, check
+from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, check
 from dsinga.layers import RecordInfo
-from dsinga.net import NeuralNet, choose_cuts, create_net, input_layers, partition
-from dsinga.net.cut import LayerCut
+from dsinga.net import NeuralNet, create_net, input_layers, partition
 from dsinga.net.usable_threads import usable_threads
 from dsinga.ops import get_ops
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
+from dsinga.planner.choice import Choice, compared, needs_several_workers, predict
 from dsinga.planner.cost_model import EXACT_WORKERS, CostModel
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
@@ -23,14 +22,12 @@ from dsinga.planner.network import GIGABIT
 from dsinga.planner.plan import Alternative, Plan
 from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.rate_store import RateStore, rates_file
-from dsinga.planner.search import Search, explicitly_cut_layers
-from dsinga.planner.strategies import by_features, by_layer, by_rows, describe_cuts, hybrid
+from dsinga.planner.search import explicitly_cut_layers
+from dsinga.planner.strategies import by_rows
 from dsinga.training import create_updater
 from dsinga.worker.batch_reader import open_batch_reader
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers
-
-Cuts = Mapping[str, LayerCut]
 
 
 def make_plan(
@@ -75,12 +72,7 @@ def make_plan(
     links = Links(INSIDE, ENDS, link, barrier_inside=barrier, barrier_between=barrier)
     remote = models.create(_on_machines(conf, cores), per_process, links)
     alternatives = _alternatives(job, local if in_one_process else remote, count)
-    curve = [
-        _price(remote, name, cuts, number)
-        for number in CURVE
-        if number <= batch
-        for name, cuts in _strategies(remote, number).items()
-    ]
+    curve = [row for number in CURVE if number <= batch for row in _curve(remote, number)]
     models.store.save()
     machines = f"machines of {_count(per_process)}, joined by {_words(link)}"
     where = "threads of one process" if in_one_process else machines
@@ -129,47 +121,42 @@ def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], Proces
     return processes
 
 
-def _strategies(model: CostModel, workers: int, fixed: Collection[str] = ()) -> dict[str, Cuts]:
-    """Return the strategies that are compared for every number of workers, by name."""
+def _curve(model: CostModel, workers: int) -> list[Alternative]:
+    """Return the strategies that are compared for every number of workers."""
     if workers == 1:
-        return {"data": by_rows(model.net, 1)}
-    return {
-        "data": by_rows(model.net, workers),
-        "hybrid": hybrid(model.net, workers),
-        "auto": Search(model.net, model.price, fixed).cuts(workers),
-    }
+        return [_alternative(model, "data", predict(model, by_rows(model.net, 1), 1), 1)]
+    choices = compared(model, workers)
+    return [_alternative(model, name, choices[name], workers) for name in ("data", "hybrid", "auto")]
 
 
 def _alternatives(job: Job, model: CostModel, workers: int) -> list[Alternative]:
-    """Return the priced alternatives for a number of workers, cheapest first."""
+    """Return the priced alternatives for a number of workers, cheapest first; "auto" before its equals."""
     net = model.net
-    rows = by_rows(net, 1)
-    one_worker = _with_memory(job, net, _price(model, "one worker", rows, 1), rows)
     if workers == 1:
-        return [one_worker]
-    fixed = explicitly_cut_layers(job.neuralnet) if job.neuralnet.partition is PartitionMethod.auto else ()
-    strategies = _strategies(model, workers, fixed)
-    strategies |= {"feature": by_features(net, workers), "layers": by_layer(net, workers)}
-    with contextlib.suppress(JobError):  # layers that cannot be cut over so many workers
-        strategies["as the job says"] = choose_cuts(net, workers)
-    priced = ((_price(model, name, cuts, workers), cuts) for name, cuts in strategies.items())
-    alternatives = [one_worker, *(_with_memory(job, net, alternative, cuts) for alternative, cuts in priced)]
-    return sorted(alternatives, key=lambda alternative: alternative.prediction.seconds)
+        single = predict(model, by_rows(net, 1), 1)
+        return [_with_memory(job, net, _alternative(model, "one worker", single, 1), single)]
+    chooses = job.neuralnet.partition is PartitionMethod.auto
+    fixed = explicitly_cut_layers(job.neuralnet) if chooses else ()
+    choices = compared(model, workers, fixed, not (chooses and needs_several_workers(job.neuralnet)))
+    alternatives = [
+        _with_memory(job, net, _alternative(model, name, choice, 1 if name == "one worker" else workers), choice)
+        for name, choice in choices.items()
+    ]
+    return sorted(alternatives, key=lambda row: (row.prediction.seconds, row.name != "auto"))
 
 
-def _price(model: CostModel, name: str, cuts: Cuts, workers: int) -> Alternative:
-    prediction = model.predict(cuts, workers)
-    efficiency = model.efficiency(prediction, workers)
-    return Alternative(name, workers, describe_cuts(model.net, cuts), prediction, efficiency)
+def _alternative(model: CostModel, name: str, choice: Choice, workers: int) -> Alternative:
+    words, efficiency = choice.words(model.net), model.efficiency(choice.prediction, workers)
+    return Alternative(name, workers, words, choice.prediction, efficiency)
 
 
-def _with_memory(job: Job, net: NeuralNet, alternative: Alternative, cuts: Cuts) -> Alternative:
+def _with_memory(job: Job, net: NeuralNet, alternative: Alternative, choice: Choice) -> Alternative:
     """Return the alternative with a worker's memory, without that for records, whose store may be missing."""
-    if alternative.workers > EXACT_WORKERS:
+    if choice.workers > EXACT_WORKERS:
         return alternative
     slots = len(create_updater(job.updater).slots)
-    locals_ = partition(net, alternative.workers, cuts=cuts).locals
-    memories = [worker_memory(local, slots, alternative.workers) for local in locals_]
+    locals_ = partition(net, choice.workers, cuts=choice.cuts).locals
+    memories = [worker_memory(local, slots, choice.workers) for local in locals_]
     return alternative._replace(memory=max(memories, key=lambda memory: memory.peak))
 
 

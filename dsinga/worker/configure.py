@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, training_phases
 from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet, create_net
+from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import slice_for_servers
 from dsinga.training import Updater, algorithm
@@ -60,7 +61,7 @@ def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJ
 
 
 def evaluation_passes(
-    opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], requested_cuts: Mapping[str, int] | None = None
+    opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], requested_cuts: Mapping[str, int | LayerCut] | None = None
 ) -> dict[Phase, tuple[EvaluationPass, ...]]:
     """Return the passes over all records of each phase that is evaluated over all of them; ``nets`` are cut."""
     return {

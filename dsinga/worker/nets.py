@@ -8,6 +8,7 @@ from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.layers import Rows
 from dsinga.net import NeuralNet, choose_cuts, create_net
+from dsinga.net.cut import LayerCut
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
@@ -36,12 +37,12 @@ def cut_nets(
     nets: Mapping[Phase, NeuralNet],
     readers: Mapping[Phase, BatchReader],
     gather: bool = False,
-    requested_cuts: Mapping[str, int] | None = None,
+    requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> dict[Phase, PartitionedNet]:
     """Return the nets of all phases, cut for the workers of a group; all have the training net's param parts.
 
-    ``requested_cuts`` maps layers to dimensions, in place of those of the job. Raises JobError, naming layer and
-    field, where a layer cannot be cut as the job wants it.
+    ``requested_cuts`` maps layers to dimensions or cuts, in place of those of the job. Raises JobError, naming layer
+    and field, where a layer cannot be cut as the job wants it.
     """
     net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
     train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)
@@ -52,7 +53,10 @@ def cut_nets(
 
 
 def cut_like(
-    train: PartitionedNet, net: NeuralNet, rows: Sequence[Rows], requested_cuts: Mapping[str, int] | None = None
+    train: PartitionedNet,
+    net: NeuralNet,
+    rows: Sequence[Rows],
+    requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> PartitionedNet:
     """Return a net of another phase with these ``rows`` for each worker, and with the training net's param parts."""
     axes = {part.param: part.axis for part in train.parts.values()}

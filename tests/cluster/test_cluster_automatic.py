@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dask
+import numpy as np
 import pytest
 from distributed import Client
 
@@ -28,6 +29,10 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("rates")
     with dask.config.set({"dsinga.cache": str(folder)}):
         yield folder
+
+
+# Without a location, one worker would be the fastest for so small a net.
+CUT = AUTO.replace('name: "drop" type', 'name: "drop" location: 1 type')
 
 
 def automatic(stores: Path, text: str = AUTO) -> Job:
@@ -67,9 +72,20 @@ def test_automatic_cuts_train_to_the_params_of_one_worker(
 ) -> None:
     single = train(with_workers(automatic(stores), 1), client, progress=False)
     with caplog.at_level(logging.INFO, logger="dsinga.cluster.automatic"):
-        result = train(automatic(stores), client, progress=False)
+        result = train(automatic(stores, CUT), client, progress=False)
     assert_close(result.params, single.params, 1e-5)
     assert "partition: auto cuts the net over 2 workers so: " in caplog.text
+
+
+def test_one_worker_trains_where_it_is_the_fastest(
+    stores: Path, threads: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    single = train(with_workers(automatic(stores), 1), threads, progress=False)
+    with caplog.at_level(logging.INFO, logger="dsinga.cluster.automatic"):
+        result = train(automatic(stores), threads, progress=False)
+    assert "partition: auto trains with one worker, which is faster than 2" in caplog.text
+    for name, value in single.params.items():
+        np.testing.assert_array_equal(result.params[name], value)
 
 
 def test_the_same_rates_give_the_same_cuts(
@@ -78,7 +94,7 @@ def test_the_same_rates_give_the_same_cuts(
     # Measured once: a second measurement would differ on a busy machine.
     links = measure_links(threads, list(available_workers(threads)))
     monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: links)
-    job = automatic(stores)
+    job = automatic(stores, CUT)
     first, second = (prepare_run(job, threads, [str(stores)]).config.nets[Phase.kTrain].cuts for _ in range(2))
     assert first == second
     assert [file.suffix for file in rates.iterdir()] == [".json"]
