@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from dsinga.layers.base import Layer, ParamSpec
 from dsinga.net.dataflow import Stage
 
 FLOAT_BYTES = 4
+# Moving a number through memory takes as long as so many operations of a matrix product.
+OPERATIONS_PER_NUMBER = 50
 
 
 class LayerCost(NamedTuple):
@@ -41,3 +44,11 @@ def layer_cost(layer: Layer) -> LayerCost:
 def rows_of(stage: Stage) -> int:
     """Return how many rows of its batch a worker computes at a node."""
     return stage.rows.stop - stage.rows.start if stage.rows else stage.layer.shape[0]
+
+
+def count_operations(layers: Iterable[Layer]) -> int:
+    """Return the operations of an iteration of these layers, moving features through memory included."""
+    return sum(
+        cost.forward + cost.backward + OPERATIONS_PER_NUMBER * cost.feature // FLOAT_BYTES
+        for cost in map(layer_cost, layers)
+    )

@@ -12,6 +12,7 @@ from dsinga.job import Phase
 from dsinga.layers.base import Layer
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.fusion import fuse
+from dsinga.net.layer_cost import count_operations
 from dsinga.net.node import Node
 from dsinga.net.param import Param
 from dsinga.registry import nearest
@@ -37,6 +38,11 @@ class NeuralNet:
         """The net as back-propagation computes it, with some layers fused (:mod:`dsinga.net.fusion`)."""
         nodes = fuse(self.nodes)
         return self if len(nodes) == len(self.nodes) else replace(self, nodes=nodes)
+
+    @cached_property
+    def operations(self) -> int:
+        """The operations of an iteration, counted once."""
+        return count_operations(node.layer for node in self.nodes)
 
     @cached_property
     def positions(self) -> Mapping[str, int]:

@@ -27,10 +27,11 @@ KEPT_NETS = 8  # a net is cut anew for each phase and batch size
 class CutRunner:
     """Runs passes of a net cut for ``workers`` workers, a thread for each; used by one thread at a time.
 
-    ``count_threads`` returns the number of kernel threads of a worker; ``gather`` is the job's ``fullc_gather``.
+    ``count_threads`` returns the number of kernel threads of a worker for a net; ``gather`` is the job's
+    ``fullc_gather``.
     """
 
-    def __init__(self, workers: int, count_threads: Callable[[], int], gather: bool):
+    def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool):
         self.workers, self.gather, self._count_threads = workers, gather, count_threads
         self._cuts: dict[int, PartitionedNet] = {}
         self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
@@ -107,7 +108,7 @@ class CutRunner:
             ops: Ops = get_ops().for_worker()
             ops.enter()
             parts = {name: ops.asarray(value) for name, value in split_params(cut.parts, values).items()}
-            threads = self._count_threads()
+            threads = self._count_threads(net)
 
             def work(worker: int, ctx: Context) -> T:
                 ctx.ops.enter()

@@ -90,7 +90,7 @@ class LocalNet:
         check(job.replace(train_steps=1, epochs=0), [Phase.kTrain], needs_paths=x is None)
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
-        self._kernel_threads: int | None = None
+        self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
         self._nets = LocalNets(job, None if x is None else (x, y), roots)
         self._cut = CutRunner(self.workers, self._count_threads, (job.cluster or ClusterConf()).fullc_gather)
@@ -199,16 +199,13 @@ class LocalNet:
 
     def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
         self._ops.enter()
-        self._ops.set_threads(self._count_threads())
+        self._ops.set_threads(self._count_threads(net))
         return Context(self._ops, net.phase, Rows(0, rows, rows), self.job.seed, step)
 
-    def _count_threads(self) -> int:
+    def _count_threads(self, net: NeuralNet) -> int:
         """Return the number of kernel threads of each worker: as many as :func:`dsinga.train` would give it."""
-        if self._kernel_threads is None:
-            cores = self._threads or available_cores()
-            usable = cores if self._threads else usable_threads(self.net, self.workers)
-            self._kernel_threads = max(1, min(cores // self.workers, usable))
-        return self._kernel_threads
+        usable = self._threads or usable_threads(net, self.workers)
+        return max(1, min((self._threads or self._cores) // self.workers, usable))
 
     def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> Arrays:
         check_params(net, params)
