@@ -21,6 +21,7 @@ from dsinga.estimators.local_training import Row, Trained, train_here
 from dsinga.estimators.records import Scaling, TrainingSet, canonical, mean_one
 from dsinga.estimators.saving import save
 from dsinga.job import Job
+from dsinga.net.sample_weights import takes_weights
 from dsinga.worker.local_net import LocalNet
 from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
@@ -128,7 +129,7 @@ class NetEstimator(BaseEstimator, ABC):
 
     def _merges_records(self) -> bool:
         """Whether equal records may become one with the sum of their weights."""
-        return self._weighs and (self.net is None or jobs.takes_weights(jobs.open_net(self.net)))
+        return self._weighs and (self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net)))))
 
     def _open_lazy(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return collections of records as dask arrays, with their lengths."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.estimators.jobs import WEIGHTS, batchsize_of, input_name
+from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.lazy import is_lazy
 from dsinga.estimators.local_training import Row, Trained
 from dsinga.estimators.records import Scaling, TrainingSet, standard_scaling, without_zeros
 from dsinga.job import Job
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
 
 
 def train_on_cluster(
@@ -76,7 +77,7 @@ def find_range(x: Any, client: Any) -> Scaling:
 def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:
     name = input_name(job)
     main = records.x if records.y is None else (records.x, records.y)
-    return {name: main} if records.weights is None else {name: main, WEIGHTS: records.weights.astype(np.float32)}
+    return {name: main} if records.weights is None else {name: main, SAMPLE_WEIGHT: records.weights.astype(np.float32)}
 
 
 def _reported_by_epoch(job: Job, length: int) -> Job:

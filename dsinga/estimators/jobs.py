@@ -12,9 +12,9 @@ from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.models.blocks import HE, dense, layer
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
+from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.activations import ACTIVATIONS, check_activation
 
-WEIGHTS = "sample_weight"  # the name of the input layer of weights
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps
 GLOROT = {"type": "kUniformFanInOut"}
@@ -130,7 +130,7 @@ def roots(job: Job) -> list[str]:
 
 def input_name(job: Job) -> str:
     """Return the name of the input layer of records."""
-    return next(each.name for each in job.neuralnet.layer if layer_class(each).is_input and each.name != WEIGHTS)
+    return next(each.name for each in job.neuralnet.layer if layer_class(each).is_input and each.name != SAMPLE_WEIGHT)
 
 
 def losses(job: Job) -> list[LayerConf]:
@@ -145,25 +145,13 @@ def output_name(job: Job) -> str:
     return losses(job)[-1].srclayers[0]
 
 
-def takes_weights(job: Job) -> bool:
-    """Whether all losses of a job take a weight for each record."""
-    return all(layer_class(each).optional_sources for each in losses(job))
-
-
 def with_weights(job: Job) -> Job:
     """Return the job with an input layer "sample_weight", which all losses take as a further source.
 
     Raises UserError for a loss that takes no weights.
     """
-    for each in losses(job):
-        if not layer_class(each).optional_sources:
-            text = f"the loss {each.name!r} ({each.type_name}) takes no weights of records; leave sample_weight out"
-            raise each.error(text, "type")
-    layers = [
-        each.replace(srclayers=[*each.srclayers, WEIGHTS]) if layer_class(each).is_loss else each
-        for each in job.neuralnet.layer
-    ]
-    weights = _input(WEIGHTS, batchsize_of(job))
+    layers = [weighted_loss(each) if layer_class(each).is_loss else each for each in job.neuralnet.layer]
+    weights = _input(SAMPLE_WEIGHT, batchsize_of(job))
     return job.replace(neuralnet=job.neuralnet.replace(layer=[weights, *layers]))
 
 

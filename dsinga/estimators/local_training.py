@@ -11,9 +11,10 @@ import numpy as np
 
 from dsinga.data import Sampler
 from dsinga.data.store_format import block_rows
-from dsinga.estimators.jobs import WEIGHTS, batchsize_of, input_name
+from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet
 from dsinga.job import Job
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.training import Metrics, add_metrics
 from dsinga.worker.local_net import LocalNet, Means
 from dsinga.worker.local_updater import LocalUpdater
@@ -81,7 +82,7 @@ def _batches(job: Job, records: TrainingSet, start: int) -> Iterator[tuple[tuple
 
 
 def _inputs(job: Job, records: TrainingSet) -> dict[str, np.ndarray]:
-    weights = {} if records.weights is None else {WEIGHTS: records.weights.astype(np.float32)}
+    weights = {} if records.weights is None else {SAMPLE_WEIGHT: records.weights.astype(np.float32)}
     return {input_name(job): records.x, **weights}
 
 

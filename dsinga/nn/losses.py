@@ -131,7 +131,6 @@ NAMES = {
     "crf": CRF,
 }
 MEANS = {"mean_squared_error", "mse", "binary_crossentropy"}  # over the outputs of a row, which the engine sums
-WEIGHTED = {"kSoftmaxLoss", "kEuclideanLoss", "kSigmoidCrossEntropyLoss"}  # they take weights of rows
 TARGETS = {"EuclideanLoss", "SigmoidCrossEntropyLoss"}  # they compare with a feature, not with classes
 METRICS = {  # that losses report besides the loss, by the name of the layer's function
     "SoftmaxLoss": ("accuracy",),

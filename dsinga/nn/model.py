@@ -9,10 +9,11 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.arguments import checked
 from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.losses import LOSSES
-from dsinga.nn.net_conf import SAMPLE_WEIGHT, Objective, check_metrics, input_layers, objective_of, write_net
+from dsinga.nn.net_conf import Objective, check_metrics, input_layers, objective_of, write_net
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords, labels_for_loss
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten

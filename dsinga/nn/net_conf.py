@@ -12,13 +12,12 @@ from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, StoreConf
 from dsinga.job.phases import PHASES
 from dsinga.net.layer_classes import layer_class
+from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.feature import Feature, row_shape
-from dsinga.nn.losses import METRICS, TARGETS, WEIGHTED, loss_builder
+from dsinga.nn.losses import METRICS, TARGETS, loss_builder
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
 from dsinga.nn.writer import NetWriter, make_conf
 from dsinga.registry import nearest
-
-SAMPLE_WEIGHT = "sample_weight"  # the input layer of the weights of rows
 
 
 @dataclass
@@ -100,16 +99,10 @@ def write_net(
 
 
 def weighted(conf: LayerConf) -> list[LayerConf]:
-    """Return a loss as two layers, in training with weights of rows, and any other layer as it is.
-
-    Raises UserError for a loss that takes no weights.
-    """
+    """Return a loss as two layers, in training with weights of rows, and any other layer as it is."""
     if not layer_class(conf).is_loss:
         return [conf]
-    if conf.type_name not in WEIGHTED:
-        raise UserError(f"layer {conf.name!r}: {conf.type_name} takes no sample_weight, unlike {', '.join(WEIGHTED)}")
-    trained = conf.replace(include=["kTrain"], srclayers=[*conf.srclayers, SAMPLE_WEIGHT])
-    return [trained, conf.replace(exclude=["kTrain"])]
+    return [weighted_loss(conf).replace(include=["kTrain"]), conf.replace(exclude=["kTrain"])]
 
 
 def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:

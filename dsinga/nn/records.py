@@ -11,6 +11,7 @@ import numpy as np
 
 from dsinga.data import open_records
 from dsinga.errors import UserError
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.registry import nearest
 
 Pair = tuple[Any, Any]  # records and labels
@@ -62,8 +63,8 @@ def add_weights(records: PhaseRecords, weights: Any) -> None:
     array = np.asarray(weights, np.float32)
     if array.ndim != 1:
         raise UserError(f"sample_weight has a number for each record, not the shape {array.shape}")
-    records.sources["sample_weight"] = open_records(array[:, None])
-    records.shapes["sample_weight"] = (1,)
+    records.sources[SAMPLE_WEIGHT] = open_records(array[:, None])
+    records.shapes[SAMPLE_WEIGHT] = (1,)
 
 
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
