@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga.data.array_column import ArrayColumn
+from dsinga.data.array_kinds import is_dask_array
 from dsinga.data.column import Column
 from dsinga.data.conversion import label_dtype, record_dtype
 from dsinga.data.record_source import RecordSource
@@ -43,23 +43,6 @@ def array_source(
     labels = None if y is None else label_column(y, names[1], data.length, classes)
     location = location or f"{'dask' if is_dask_array(x) else 'numpy'} array"
     return RecordSource(location, data, labels, classes=classes or ())
-
-
-def is_dask_array(value: Any) -> bool:
-    """Return whether ``value`` is a dask array."""
-    return _is_a(value, "dask.array", "Array")
-
-
-def is_dask_collection(value: Any) -> bool:
-    """Return whether ``value`` is a collection of Dask, of any kind."""
-    dask = sys.modules.get("dask")
-    return dask is not None and dask.is_dask_collection(value)
-
-
-def _is_a(value: Any, module: str, *names: str) -> bool:
-    """Return whether ``value`` is an instance of a class of a module, which is not imported for this."""
-    loaded = sys.modules.get(module)
-    return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))
 
 
 def column(array: Any, name: str, labels: bool = False, titles: Sequence[str] = ()) -> Column:

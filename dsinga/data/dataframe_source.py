@@ -5,32 +5,17 @@ pandas is not imported here: whoever has a data frame has imported it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from dsinga.data.array_kinds import is_dask_frame, is_frame
 from dsinga.data.array_source import array_source, codes
 from dsinga.data.conversion import record_dtype
 from dsinga.data.record_source import RecordSource
 from dsinga.errors import UserError
 from dsinga.registry import nearest
-
-
-def is_frame(value: Any) -> bool:
-    """Return whether ``value`` is a data frame or a series of pandas or Dask."""
-    return _is_a(value, "pandas") or is_dask_frame(value)
-
-
-def is_dask_frame(value: Any) -> bool:
-    """Return whether ``value`` is a data frame or a series of Dask."""
-    return _is_a(value, "dask.dataframe")
-
-
-def _is_a(value: Any, module: str) -> bool:
-    loaded = sys.modules.get(module)
-    return loaded is not None and isinstance(value, (loaded.DataFrame, loaded.Series))
 
 
 def frame_source(

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dsinga.data.array_source import array_source, is_dask_array
+from dsinga.data.array_kinds import is_dask_array, is_data_array, is_dataset, is_frame
+from dsinga.data.array_source import array_source
 from dsinga.data.auto_import import open_store
 from dsinga.data.record_source import RecordSource
 from dsinga.errors import UserError
@@ -54,8 +55,8 @@ def open_records(
         _check_options(options, "a path or URL", "data", "label")
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)
-    from dsinga.data.dataframe_source import frame_labels, frame_source, is_frame
-    from dsinga.data.xarray_source import data_array_source, dataset_source, is_data_array, is_dataset
+    from dsinga.data.dataframe_source import frame_labels, frame_source
+    from dsinga.data.xarray_source import data_array_source, dataset_source
 
     if is_dataset(x) and y is None:
         _check_options(options, "a Dataset", "data", "label", "dim", "classes")

@@ -6,13 +6,13 @@ xarray is not imported here: whoever has such an object has imported it.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga.data.array_column import check_block, convert
+from dsinga.data.array_kinds import is_data_array
 from dsinga.data.array_source import column, label_column
 from dsinga.data.column import Column
 from dsinga.data.conversion import record_dtype
@@ -21,18 +21,6 @@ from dsinga.data.store_format import block_rows
 from dsinga.data.zarr_names import DATA_NAMES, LABEL_NAMES
 from dsinga.errors import UserError
 from dsinga.registry import nearest
-
-
-def is_data_array(value: Any) -> bool:
-    """Return whether ``value`` is an xarray DataArray."""
-    xarray = sys.modules.get("xarray")
-    return xarray is not None and isinstance(value, xarray.DataArray)
-
-
-def is_dataset(value: Any) -> bool:
-    """Return whether ``value`` is an xarray Dataset."""
-    xarray = sys.modules.get("xarray")
-    return xarray is not None and isinstance(value, xarray.Dataset)
 
 
 def dataset_source(

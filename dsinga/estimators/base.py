@@ -14,9 +14,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
 
+from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.cluster_training import compute, find_scaling, train_on_cluster
-from dsinga.estimators.lazy import is_lazy, open_collection
+from dsinga.estimators.lazy import open_collection
 from dsinga.estimators.local_training import Row, Trained, train_here
 from dsinga.estimators.records import Scaling, TrainingSet, canonical, mean_one
 from dsinga.estimators.saving import save
@@ -101,8 +102,8 @@ class NetEstimator(BaseEstimator, ABC):
     ) -> Self:  # fmt: skip
         """Train from the beginning or, with ``go_on``, from the present params: here, or on a cluster."""
         go_on = go_on and hasattr(self, "params_")
-        on_cluster = is_lazy(X) or client is not None
-        if is_lazy(X):
+        on_cluster = is_dask_collection(X) or client is not None
+        if is_dask_collection(X):
             records = self._open_lazy(X, y, sample_weight, not go_on, classes, client)
         else:
             records = TrainingSet(*self._validate(X, y, not go_on, classes))
@@ -110,7 +111,7 @@ class NetEstimator(BaseEstimator, ABC):
                 weights = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
                 records = records._replace(weights=weights)
         size = self._batchsize()
-        if len(records.x) <= size and not is_lazy(X) and self._merges_records():
+        if len(records.x) <= size and not is_dask_collection(X) and self._merges_records():
             records = canonical(records)
         job = self.job_ if go_on else self._make_job(records, client)
         self.job_ = jobs.with_batchsize(self._with_epochs(job, epochs, size, len(records.x)), min(size, len(records.x)))
@@ -184,7 +185,7 @@ class NetEstimator(BaseEstimator, ABC):
     def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
         """Return records, targets and weights as the net takes them."""
         y = None if records.y is None else self._targets(records.y)
-        if is_lazy(records.weights):
+        if is_dask_collection(records.weights):
             weights = records.weights / compute(records.weights.mean(), client)
         else:
             weights = mean_one(records.weights)
@@ -214,7 +215,7 @@ class NetEstimator(BaseEstimator, ABC):
         if data is None:
             return None
         x, y = data if isinstance(data, tuple) else (data, None)
-        if is_lazy(x):
+        if is_dask_collection(x):
             return self._prepare(self._open_lazy(x, y, None, False, None, client), client)
         return self._prepare(TrainingSet(*self._validate(x, y, False)), client)
 
@@ -222,7 +223,7 @@ class NetEstimator(BaseEstimator, ABC):
         """Return a function that tests params on records."""
         if records is None:
             return None
-        if is_lazy(records.x):
+        if is_dask_collection(records.x):
             records = TrainingSet(*compute(records[:2], None))
         labels = None if records.y is None else records.y[:1]
         net = LocalNet(self.job_, records.x[:1], labels, workers=1, roots=jobs.roots(self.job_))

@@ -9,10 +9,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.cluster_training import compute
-from dsinga.estimators.lazy import average, is_lazy, lazily, open_collection
+from dsinga.estimators.lazy import average, lazily, open_collection
 from dsinga.job import Job
 
 
@@ -93,7 +94,7 @@ class Classifier(ClassifierMixin, NetEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of records whose prediction is right; of collections, computed block by block."""
-        if not is_lazy(X):
+        if not is_dask_collection(X):
             return super().score(X, y, sample_weight)
         right = open_collection(self.predict(X)).array == open_collection(y).array
         if right.ndim == 2:

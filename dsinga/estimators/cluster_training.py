@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.jobs import batchsize_of, input_name
-from dsinga.estimators.lazy import is_lazy
 from dsinga.estimators.local_training import Row, Trained
 from dsinga.estimators.records import Scaling, TrainingSet, standard_scaling, without_zeros
 from dsinga.job import Job
@@ -56,7 +56,7 @@ def compute(values: Any, client: Any) -> Any:
 
 def find_scaling(x: Any, weights: Any, client: Any) -> Scaling:
     """Return the scaling to weighted mean 0 and deviation 1 of each column; a dask array is read twice."""
-    if not is_lazy(x):
+    if not is_dask_collection(x):
         return standard_scaling(x, weights)
     import dask.array as da
 
@@ -68,7 +68,7 @@ def find_scaling(x: Any, weights: Any, client: Any) -> Scaling:
 def find_range(x: Any, client: Any) -> Scaling:
     """Return the scaling of each column to [0, 1]; a dask array is read once."""
     low, high = (x.min(axis=0), x.max(axis=0))
-    if is_lazy(x):
+    if is_dask_collection(x):
         low, high = compute((low, high), client)
     low = np.asarray(low, np.float64)
     return Scaling(low, without_zeros(np.asarray(high) - low, low))

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.data.array_kinds import is_dask_collection, is_data_array
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 SCATTERED_BYTES = 1 << 20  # a larger net is not put into the task graph where there is a client
@@ -27,22 +29,6 @@ class Collection(NamedTuple):
     names: Sequence[str] | None = None
 
 
-def is_lazy(data: Any) -> bool:
-    """Whether ``data`` is a dask array, data frame or series, or an xarray array of dask chunks."""
-    if not _is_of(data, "dask", "dask_expr", "xarray"):
-        return False
-    return not _is_of(data, "xarray") or getattr(data, "chunks", None) is not None
-
-
-def is_xarray(data: Any) -> bool:
-    """Whether ``data`` is an xarray array."""
-    return _is_of(data, "xarray")
-
-
-def _is_of(data: Any, *packages: str) -> bool:
-    return any(cls.__module__.partition(".")[0] in packages for cls in type(data).__mro__)
-
-
 def open_collection(data: Any, lengths: bool = False) -> Collection:
     """Return a collection as a dask array; a numpy array becomes one of one chunk.
 
@@ -58,7 +44,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
         with warnings.catch_warnings():  # strings of pandas become objects, which is meant
             warnings.filterwarnings("ignore", "Dask currently has limited support", UserWarning)
             array = data.to_dask_array(lengths=True if lengths else None)
-    elif is_xarray(data):
+    elif is_data_array(data):
         array, wrap = da.asarray(data.data), _XarrayWrap(data)
     else:
         array = data if isinstance(data, da.Array) else da.asarray(np.asarray(data))
@@ -90,7 +76,7 @@ class _XarrayWrap:
 
 def as_result(data: Any, result: np.ndarray, name: str) -> Any:
     """Return ``result`` as an xarray array if ``data`` is one, else as it is."""
-    return _XarrayWrap(data)(result, name) if is_xarray(data) else result
+    return _XarrayWrap(data)(result, name) if is_data_array(data) else result
 
 
 def lazily(name: str) -> Callable[[F], F]:
@@ -104,13 +90,13 @@ def lazily(name: str) -> Callable[[F], F]:
         @functools.wraps(method)
         def apply(self: Any, X: Any) -> Any:
             check_is_fitted(self, "params_")
-            if is_lazy(X) and not self.is_eager:
+            if is_dask_collection(X) and not self.is_eager:
                 return map_records(self, method.__name__, X, name)
-            if is_lazy(X):
+            if is_dask_collection(X):
                 collection = open_collection(X)
                 self.check_shape(collection.array.shape[1:], collection.names)
                 return method(self.for_blocks(), collection.array.compute())
-            result = method(self, np.asarray(X) if is_xarray(X) else X)
+            result = method(self, np.asarray(X) if is_data_array(X) else X)
             return result if self.is_eager else as_result(X, result, name)
 
         return cast(F, apply)

@@ -8,10 +8,11 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
+from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.cluster_training import compute, find_scaling
-from dsinga.estimators.lazy import average, is_lazy, lazily, open_collection
+from dsinga.estimators.lazy import average, lazily, open_collection
 from dsinga.estimators.records import TrainingSet
 from dsinga.job import Job
 
@@ -66,7 +67,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets; of collections, block by block."""
-        if not is_lazy(X):
+        if not is_dask_collection(X):
             return super().score(X, y, sample_weight)
         targets, outputs = open_collection(y).array.astype(float), open_collection(self.predict(X)).array
         mean = compute(average(targets, sample_weight), None)
