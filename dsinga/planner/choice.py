@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dsinga.job import JobError, NetConf
 from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.cut import LayerCut
+from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.search import Search
 from dsinga.planner.simulate import Prediction
@@ -52,8 +52,10 @@ def compared(model: CostModel, workers: int, fixed: Collection[str] = (), one_wo
     }
     with contextlib.suppress(JobError):  # layers that cannot be cut over so many workers
         choices["as the job says"] = predict(model, choose_cuts(model.net, workers), workers)
-    found = predict(model, Search(model.net, model.price, fixed).cuts(workers), workers)
-    candidates = [*choices.values(), found, *([single] if one_worker else [])]
+    candidates = [*([single] if one_worker else []), *choices.values()]
+    found = Search(model.net, model.price, fixed).cuts(workers)
+    if not (one_worker and _is_on_one_worker(found)):
+        candidates.append(predict(model, found, workers))
     cheapest = min(candidates, key=lambda choice: choice.prediction.seconds)
     return {"one worker": single, **choices, "auto": cheapest}
 
@@ -61,6 +63,11 @@ def compared(model: CostModel, workers: int, fixed: Collection[str] = (), one_wo
 def needs_several_workers(conf: NetConf) -> bool:
     """Whether a layer has a location that one worker does not have."""
     return any(layer.location for layer in conf.layer)
+
+
+def _is_on_one_worker(cuts: Cuts) -> bool:
+    """Whether one worker computes everything, while the others only wait for it."""
+    return {cut[:2] for cut in cuts.values()} == {(WHOLE_LAYER, 0)}
 
 
 def _keep(net: NeuralNet, workers: int, cuts: Cuts, fixed: Collection[str]) -> Cuts:

@@ -78,8 +78,11 @@ def test_automatic_cuts_train_to_the_params_of_one_worker(
 
 
 def test_one_worker_trains_where_it_is_the_fastest(
-    stores: Path, threads: Client, caplog: pytest.LogCaptureFixture
+    stores: Path, threads: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    second = BarrierCost(1e-3, 1e-2, 1.0, 1.0)  # so that waiting for each other decides
+    slow = Links(INSIDE, ENDS, LOOPBACK, barrier_inside=second, barrier_between=second)
+    monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: slow)
     single = train(with_workers(automatic(stores), 1), threads, progress=False)
     with caplog.at_level(logging.INFO, logger="dsinga.cluster.automatic"):
         result = train(automatic(stores), threads, progress=False)

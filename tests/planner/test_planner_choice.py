@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +24,7 @@ def random_machine(seed: int, operations: float, rate: float) -> MachineModel:
 
     def layer_time(work: LayerWork) -> LayerTime:
         cost = layer_cost(work.layer)
-        noise = 1 + 9 * (hash((seed, work.layer.name, work.rows)) % 97) / 97
+        noise = 1 + 9 * (crc32(f"{seed} {work.layer.name} {work.rows}".encode()) % 97) / 97
         share = work.rows / work.layer.shape[0]
         return LayerTime(noise * cost.forward * share / operations, noise * cost.backward * share / operations)
 
