@@ -26,7 +26,7 @@ START_SECONDS = 60
 RUN_SECONDS = 600
 WINDOW = "1200,1600"
 CELLS_A_PICTURE = 4
-# No question about news over the pictures. A workspaces folder of its own keeps notebooks of earlier runs closed.
+# No question about news over the pictures.
 SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 
 # The page's notebook panel, which JupyterLab gives to scripts with LabApp.expose_app_in_browser.
@@ -83,7 +83,7 @@ def wait_for(look: Any, seconds: float, what: str) -> Any:
 
 def run_notebook(driver: Any, address: str, name: str, out: Path) -> list[str]:
     """Open a notebook, run it, take pictures; return the errors of its cells."""
-    driver.get(f"{address}/lab/tree/notebooks/{name}.ipynb")
+    driver.get(f"{address}/lab/workspaces/{name}/tree/notebooks/{name}.ipynb")  # a workspace without other notebooks
     wait_for(lambda: (driver.execute_script(STATE) or {}).get("cells"), START_SECONDS, f"{name} to open")
     driver.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells');")
 
