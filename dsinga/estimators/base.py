@@ -1,25 +1,24 @@
-"""NetEstimator, the base of the estimators: parameters, training here or on a cluster, and passes over new records."""
+"""NetEstimator, the base of the estimators: parameters, training here or on a cluster, and predicting."""
 
 from __future__ import annotations
 
 import copy
 import math
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
-from dsinga.estimators.cluster_training import compute, find_scaling, train_on_cluster
-from dsinga.estimators.lazy import open_collection
+from dsinga.estimators.cluster_training import compute, train_on_cluster
+from dsinga.estimators.estimator_records import EstimatorRecords
 from dsinga.estimators.local_training import Row, Trained, train_here
-from dsinga.estimators.records import Scaling, TrainingSet, canonical, mean_one
+from dsinga.estimators.records import TrainingSet, canonical
 from dsinga.estimators.saving import save
 from dsinga.job import Job
 from dsinga.net.sample_weights import takes_weights
@@ -32,7 +31,7 @@ LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small da
 NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
 
 
-class NetEstimator(BaseEstimator, ABC):
+class NetEstimator(EstimatorRecords):
     """Base of the estimators. Its parameters are those of :class:`dsinga.estimators.Classifier`."""
 
     def __init__(
@@ -62,11 +61,7 @@ class NetEstimator(BaseEstimator, ABC):
     params_: Arrays
     history_: list[Row]
     classes_: np.ndarray
-    n_features_in_: int
-    feature_names_in_: np.ndarray
     _updater: LocalUpdater | None
-    _scaling: Scaling | None
-    _record_shape: tuple[int, ...]
     _local: LocalNet
     is_eager = False  # whether results for dask arrays are computed at once
     _weighs = True  # whether ``fit`` takes weights
@@ -74,20 +69,8 @@ class NetEstimator(BaseEstimator, ABC):
     # -- what a subclass defines ------------------------------------------------------------------------------
 
     @abstractmethod
-    def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
-        """Return records and targets as arrays; set what they determine (``classes_``, ``n_features_in_``) if first."""
-
-    @abstractmethod
-    def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
-        """Return targets (n, ...), a dask array, as :meth:`_validate` does."""
-
-    @abstractmethod
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         """Return the job of the small net for records like ``x``."""
-
-    @abstractmethod
-    def _targets(self, y: Any) -> Any:
-        """Return validated targets as the labels of the net."""
 
     @property
     @abstractmethod
@@ -132,43 +115,6 @@ class NetEstimator(BaseEstimator, ABC):
         """Whether equal records may become one with the sum of their weights."""
         return self._weighs and (self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net)))))
 
-    def _open_lazy(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
-        """Return collections of records as dask arrays, with their lengths."""
-        collection = open_collection(X, lengths=True)
-        x, weights = collection.array, None
-        if x.ndim < 2:
-            raise ValueError("X has one axis; give records (n, features), as X.reshape(-1, 1) has one feature")
-        if x.dtype.kind not in "biuf":
-            raise ValueError(f"X has the dtype {x.dtype}; give numbers")
-        _check_n_features(self, x, reset=first)
-        if first:
-            self._record_shape = x.shape[1:]
-            if collection.names is not None:
-                self.feature_names_in_ = np.array(collection.names, object)
-        self.check_shape(x.shape[1:], collection.names)
-        if y is not None:
-            y = open_collection(y, lengths=True).array
-            y = self._open_lazy_targets(y, first, classes, client)
-        if sample_weight is not None:
-            weights = open_collection(sample_weight, lengths=True).array.astype(np.float64)
-        for name, array in (("y", y), ("sample_weight", weights)):
-            if array is not None and len(array) != len(x):
-                raise ValueError(f"X has {len(x)} records, but {name} has {len(array)}; give both as many")
-        return TrainingSet(x, y, weights)
-
-    def check_shape(self, shape: tuple[int, ...], names: Sequence[str] | None = None) -> None:
-        """Raise ValueError unless records of this shape, with these names of columns, are like those of ``fit``."""
-        check_is_fitted(self, "_record_shape")
-        cls = type(self).__name__
-        if len(shape) == 1 == len(self._record_shape) and shape != self._record_shape:
-            expected = self._record_shape[0]
-            raise ValueError(f"X has {shape[0]} features, but {cls} is expecting {expected} features as input")
-        if shape != self._record_shape:
-            raise ValueError(f"X has records of shape {shape}, but {cls} was fitted to shape {self._record_shape}")
-        known = getattr(self, "feature_names_in_", None)
-        if names is not None and known is not None and list(names) != list(known):
-            raise ValueError(f"X has the columns {list(names)}, but {cls} was fitted to {list(known)}")
-
     def _make_job(self, records: TrainingSet, client: Any) -> Job:
         """Return the job that is trained: of the user's net, or of the small one; determine its scaling."""
         seed = check_random_state(self.random_state).randint(2**31)
@@ -178,23 +124,6 @@ class NetEstimator(BaseEstimator, ABC):
             return self._default_job(records.x, **fields)
         job = jobs.open_net(self.net)
         return job if self.random_state is None else job.replace(seed=seed)
-
-    def _find_scaling(self, records: TrainingSet, client: Any) -> None:
-        self._scaling = None if self.net is not None else find_scaling(records.x, records.weights, client)
-
-    def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
-        """Return records, targets and weights as the net takes them."""
-        y = None if records.y is None else self._targets(records.y)
-        if is_dask_collection(records.weights):
-            weights = records.weights / compute(records.weights.mean(), client)
-        else:
-            weights = mean_one(records.weights)
-        return TrainingSet(self._scaled(records.x), y, weights)
-
-    def _scaled(self, x: Any) -> Any:
-        if self._scaling is not None:
-            return self._scaling.apply(x)
-        return x if x.dtype in (np.uint8, np.int32, np.float32) else x.astype(np.float32)
 
     def _batchsize(self) -> int:
         if self.batchsize is not None:
@@ -210,14 +139,6 @@ class NetEstimator(BaseEstimator, ABC):
         if epochs is None and self.net is None:
             epochs = max(LEAST_EPOCHS, math.ceil(LEAST_STEPS * min(batchsize, length) / length))
         return job if epochs is None else job.replace(epochs=epochs, train_steps=0)
-
-    def _open_validation(self, data: Any, client: Any) -> TrainingSet | None:
-        if data is None:
-            return None
-        x, y = data if isinstance(data, tuple) else (data, None)
-        if is_dask_collection(x):
-            return self._prepare(self._open_lazy(x, y, None, False, None, client), client)
-        return self._prepare(TrainingSet(*self._validate(x, y, False)), client)
 
     def _validate_here(self, records: TrainingSet | None) -> Callable[[Arrays], Row] | None:
         """Return a function that tests params on records."""
@@ -267,12 +188,6 @@ class NetEstimator(BaseEstimator, ABC):
     def nbytes(self) -> int:
         """The bytes of all params."""
         return sum(value.nbytes for value in self.params_.values())
-
-    def _validate_records(self, X: Any, first: bool) -> np.ndarray:
-        x = validate_data(self, X, reset=first, dtype="numeric", allow_nd=self.net is not None)
-        if first:
-            self._record_shape = x.shape[1:]
-        return x
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "params_")

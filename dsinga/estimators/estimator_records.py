@@ -1,0 +1,112 @@
+"""EstimatorRecords, a base of the estimators: records and targets, checked against those of ``fit``, and scaled."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_n_features, check_is_fitted, validate_data
+
+from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.conversion import record_dtype
+from dsinga.estimators.cluster_training import compute, find_scaling
+from dsinga.estimators.lazy import open_collection
+from dsinga.estimators.records import Scaling, TrainingSet, mean_one
+
+
+class EstimatorRecords(BaseEstimator, ABC):
+    """Base of the estimators that opens, checks and scales their records.
+
+    Its attributes are those of the records of ``fit``: their shape, the names of their columns, their scaling.
+    """
+
+    net: Any
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    _record_shape: tuple[int, ...]
+    _scaling: Scaling | None
+
+    @abstractmethod
+    def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        """Return records and targets as arrays; set what they determine (``classes_``, ``n_features_in_``) if first."""
+
+    @abstractmethod
+    def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
+        """Return targets (n, ...), a dask array, as :meth:`_validate` does."""
+
+    @abstractmethod
+    def _targets(self, y: Any) -> Any:
+        """Return validated targets as the labels of the net."""
+
+    def _validate_records(self, X: Any, first: bool) -> np.ndarray:
+        x = validate_data(self, X, reset=first, dtype="numeric", allow_nd=self.net is not None)
+        if first:
+            self._record_shape = x.shape[1:]
+        return x
+
+    def _open_lazy(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
+        """Return collections of records as dask arrays, with their lengths."""
+        collection = open_collection(X, lengths=True)
+        x, weights = collection.array, None
+        if x.ndim < 2:
+            raise ValueError("X has one axis; give records (n, features), as X.reshape(-1, 1) has one feature")
+        if x.dtype.kind not in "biuf":
+            raise ValueError(f"X has the dtype {x.dtype}; give numbers")
+        _check_n_features(self, x, reset=first)
+        if first:
+            self._record_shape = x.shape[1:]
+            if collection.names is not None:
+                self.feature_names_in_ = np.array(collection.names, object)
+        self.check_shape(x.shape[1:], collection.names)
+        if y is not None:
+            y = open_collection(y, lengths=True).array
+            y = self._open_lazy_targets(y, first, classes, client)
+        if sample_weight is not None:
+            weights = open_collection(sample_weight, lengths=True).array.astype(np.float64)
+        for name, array in (("y", y), ("sample_weight", weights)):
+            if array is not None and len(array) != len(x):
+                raise ValueError(f"X has {len(x)} records, but {name} has {len(array)}; give both as many")
+        return TrainingSet(x, y, weights)
+
+    def _open_validation(self, data: Any, client: Any) -> TrainingSet | None:
+        if data is None:
+            return None
+        x, y = data if isinstance(data, tuple) else (data, None)
+        if is_dask_collection(x):
+            return self._prepare(self._open_lazy(x, y, None, False, None, client), client)
+        return self._prepare(TrainingSet(*self._validate(x, y, False)), client)
+
+    def check_shape(self, shape: tuple[int, ...], names: Sequence[str] | None = None) -> None:
+        """Raise ValueError unless records of this shape, with these names of columns, are like those of ``fit``."""
+        check_is_fitted(self, "_record_shape")
+        cls = type(self).__name__
+        if len(shape) == 1 == len(self._record_shape) and shape != self._record_shape:
+            expected = self._record_shape[0]
+            raise ValueError(f"X has {shape[0]} features, but {cls} is expecting {expected} features as input")
+        if shape != self._record_shape:
+            raise ValueError(f"X has records of shape {shape}, but {cls} was fitted to shape {self._record_shape}")
+        known = getattr(self, "feature_names_in_", None)
+        if names is not None and known is not None and list(names) != list(known):
+            raise ValueError(f"X has the columns {list(names)}, but {cls} was fitted to {list(known)}")
+
+    def _find_scaling(self, records: TrainingSet, client: Any) -> None:
+        """Determine how the records of the default net are scaled."""
+        self._scaling = None if self.net is not None else find_scaling(records.x, records.weights, client)
+
+    def _prepare(self, records: TrainingSet, client: Any) -> TrainingSet:
+        """Return records, targets and weights as the net takes them."""
+        y = None if records.y is None else self._targets(records.y)
+        if is_dask_collection(records.weights):
+            weights = records.weights / compute(records.weights.mean(), client)
+        else:
+            weights = mean_one(records.weights)
+        return TrainingSet(self._scaled(records.x), y, weights)
+
+    def _scaled(self, x: Any) -> Any:
+        """Return records, numpy or dask arrays, as the net takes them."""
+        if self._scaling is not None:
+            return self._scaling.apply(x)
+        return x.astype(record_dtype(x.dtype), copy=False)
