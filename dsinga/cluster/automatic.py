@@ -48,7 +48,9 @@ def automatic_cuts(
     one_worker = not needs_several_workers(conf)
     arguments = (net, processes, updater, links, excluded, one_worker, placement, folder)
     search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
-    ((cuts, description),) = gather(client, [search], workers)
+    ((cuts, description, warning),) = gather(client, [search], workers)
+    if warning:
+        _log.warning("partition: auto: %s", warning)
     if cuts is None:
         _log.info("partition: auto trains with one worker, which is faster than %d", len(workers))
     else:
@@ -86,11 +88,11 @@ def _search(
     one_worker: bool,
     placement: Placement,
     folder: str | None,
-) -> tuple[dict[str, LayerCut] | None, str]:
-    """Task: return the cuts of layers by name, None for one worker, and a description of the cuts."""
+) -> tuple[dict[str, LayerCut] | None, str, str]:
+    """Task: return the cuts of layers by name, None for one worker, a description of them, and a warning or ""."""
     store = RateStore(rates_file(folder))
     cost_model = CostModel(net, partial(machine_of, net, updater, get_ops(), placement, store), links, processes.first)
     choice = compared(cost_model, len(processes.workers), excluded, one_worker)["auto"]
     store.save()
     cuts = {name: cut for name, cut in choice.cuts.items() if name not in excluded}
-    return (cuts if choice.workers > 1 else None), choice.words(net)
+    return (cuts if choice.workers > 1 else None), choice.words(net), store.warning

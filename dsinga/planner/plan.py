@@ -56,6 +56,7 @@ class Plan:
         alternatives: those for one number of workers, cheapest first.
         scaling: a text that says where the workers of ``curve`` run.
         curve: some strategies for 1, 2, 4, ... workers.
+        warning: a text that says why times may be too long, or "".
     """
 
     job: str
@@ -64,13 +65,16 @@ class Plan:
     alternatives: Sequence[Alternative]
     scaling: str
     curve: Sequence[Alternative]
+    warning: str = ""
 
     def figures(self) -> dict[str, Any]:
         """Return the plan as plain numbers and text, for JSON."""
         rows = {
             name: [alternative.figures() for alternative in getattr(self, name)] for name in ("alternatives", "curve")
         }
-        return {"job": self.job, "batch": self.batch, "where": self.where, "scaling": self.scaling, **rows}
+        return {"job": self.job, "batch": self.batch, "where": self.where, "scaling": self.scaling, **rows} | (
+            {"warning": self.warning} if self.warning else {}
+        )
 
     def speedups(self) -> dict[str, list[tuple[int, float]]]:
         """Return the points (workers, speedup) of each strategy of the curve, beginning with one worker."""

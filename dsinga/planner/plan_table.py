@@ -29,6 +29,8 @@ def print_plan(figures: Mapping[str, Any], console: rich.console.Console) -> Non
         console.print(f"  {row['name']}: {row['partitioning']}")
     console.print(f"\nscaling, {figures['scaling']}:")
     console.print(_scaling(figures["curve"]))
+    if "warning" in figures:
+        console.print(f"warning: {figures['warning']}")
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -76,7 +76,7 @@ def make_plan(
     models.store.save()
     machines = f"machines of {_count(per_process)}, joined by {_words(link)}"
     where = "threads of one process" if in_one_process else machines
-    return Plan(job.name, batch, where, alternatives, machines, curve)
+    return Plan(job.name, batch, where, alternatives, machines, curve, models.store.warning)
 
 
 class _CostModels:

@@ -13,13 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
+from dsinga.planner.other_work import start_watching
 from dsinga.version import __version__
+
+ATTEMPTS = 2  # to measure while nothing else uses the cores
 
 Figures = tuple[float, ...]
 
 
 class RateStore:
     """A cache of measured figures by a text key; :meth:`save` writes it to the file ``path``.
+
+    Figures that were measured while other work disturbed the process are measured once more. If the machine is still
+    busy, the figures are used, but not written.
 
     Without a path nothing is written. A file that cannot be read, or comes from another version of dsinga or numpy,
     counts as empty. A file that cannot be written is ignored: it only saves time.
@@ -28,22 +34,45 @@ class RateStore:
     def __init__(self, path: Path | None = None):
         self.path = path
         self.measured = 0  # how many keys were missing
+        self.doubtful: set[str] = set()  # keys whose figures were measured while the machine was busy
         self._figures = _read(path) if path else {}
 
     def get(self, key: str, measure: Callable[[], Sequence[float]]) -> Figures:
         """Return the figures of ``key``; call ``measure`` to get them if they are missing."""
         if key not in self._figures:
             self.measured += 1
-            self._figures[key] = tuple(measure())
+            self._figures[key] = self._measure(key, measure)
         return self._figures[key]
+
+    def _measure(self, key: str, measure: Callable[[], Sequence[float]]) -> Figures:
+        """Return the figures of the first attempt that nothing disturbs, or of the one with the smaller sum."""
+        attempts: list[Figures] = []
+        for _ in range(ATTEMPTS):
+            disturbed = start_watching()
+            attempts.append(tuple(measure()))
+            if not disturbed():
+                return attempts[-1]
+        self.doubtful.add(key)
+        return min(attempts, key=sum)
+
+    @property
+    def warning(self) -> str:
+        """What to tell the user about doubtful figures; empty where there are none."""
+        if not self.doubtful:
+            return ""
+        return (
+            f"the machine was busy with other work during {len(self.doubtful)} of {self.measured} measurements, so "
+            "that these times are too long; they are not kept: repeat this when the machine is idle"
+        )
 
     def save(self) -> None:
         """Write the figures to the file if any was measured, merged with what the file contains by now."""
-        if self.path is None or not self.measured:
+        if self.path is None or self.measured == len(self.doubtful):
             return
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            _write(self.path, {**_read(self.path), **self._figures})
+            certain = {key: figures for key, figures in self._figures.items() if key not in self.doubtful}
+            _write(self.path, {**_read(self.path), **certain})
 
 
 def rates_file(folder: str | os.PathLike[str] | None = None) -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,34 @@ def test_the_file_is_in_the_cache_folder_of_the_system(tmp_path: Path, monkeypat
     monkeypatch.setenv("HOME", str(tmp_path))
     assert rates_file().parent == tmp_path / ".cache" / "dsinga"
     assert rates_file(tmp_path / "own").parent == tmp_path / "own"
+
+
+def attempts_of(busy: Sequence[bool], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[float, ...]]:
+    """Return figures 1, 2, ... of attempts to measure, during which the machine is busy or not, in this order."""
+    watched = iter(busy)
+    monkeypatch.setattr("dsinga.planner.rate_store.start_watching", lambda: lambda: next(watched))
+    return ((float(number),) for number in itertools.count(1))
+
+
+def test_a_rate_is_measured_again_if_the_machine_was_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = attempts_of([True, False], monkeypatch)
+    store = RateStore(tmp_path / "rates.json")
+    assert store.get("conv", lambda: next(figures)) == (2.0,)
+    assert store.warning == ""
+    store.save()
+    assert RateStore(store.path).get("conv", must_not_measure) == (2.0,)
+
+
+def test_a_rate_of_a_busy_machine_is_used_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = attempts_of([True, True, False, False], monkeypatch)
+    store = RateStore(tmp_path / "rates.json")
+    assert store.get("conv", lambda: next(figures)) == (1.0,)
+    assert store.get("conv", must_not_measure) == (1.0,)
+    assert store.warning.startswith("the machine was busy with other work during 1 of 1 measurements")
+    store.save()
+    assert not store.path.exists()
+    assert store.get("ip", lambda: next(figures)) == (3.0,)
+    store.save()
+    again = RateStore(store.path)
+    assert again.get("ip", must_not_measure) == (3.0,)
+    assert again.get("conv", lambda: (7,)) == (7.0,)
