@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsinga import cluster
-from dsinga.api.jobs import open_job, roots
+from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.trained import trained_params
 from dsinga.api.training import Result
 from dsinga.cluster import text_generation
@@ -39,7 +39,7 @@ def evaluate(
     layer reads in place of its store, such as a pair (x, y); see :func:`dsinga.train`. Raises UserError for bad input.
     """
     each = find_phase(phase)
-    job = open_job(job, data, each, data_root)
+    job = job_with_data(job, data, each, data_root)
     with _client(client) as client:
         where = roots(job, data_root)
         return cluster.evaluate(job, client, trained_params(job, params, where), each, where)
@@ -82,7 +82,7 @@ def predict_lazily(
     from dsinga.cluster import lazy_prediction  # dask.array is for those who have one
 
     each = find_phase(phase)
-    job = open_job(job, x, each, data_root)
+    job = job_with_data(job, x, each, data_root)
     where = roots(job, data_root)
     return lazy_prediction.predict_lazily(job, trained_params(job, params, where), layer, x, each, where)
 
@@ -117,7 +117,7 @@ def predict_with_labels(
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
     each = find_phase(phase)
-    job = open_job(job, data, each, data_root)
+    job = job_with_data(job, data, each, data_root)
     with _client(client) as client:
         where = roots(job, data_root)
         yield from cluster.predict(job, client, trained_params(job, params, where), layer, each, where)

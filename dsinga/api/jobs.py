@@ -11,7 +11,7 @@ from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.worker.bind_records import bind_records
 
 
-def open_job(job: Job | str | os.PathLike[str], data: Any, phase: Phase, data_root: str | None) -> Job:
+def job_with_data(job: Job | str | os.PathLike[str], data: Any, phase: Phase, data_root: str | None) -> Job:
     """Return the job, loaded if it is a path, whose input layers read ``data`` if that is not None."""
     if not isinstance(job, (Job, str, os.PathLike)):
         raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}")

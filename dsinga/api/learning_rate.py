@@ -6,7 +6,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from dsinga.api.jobs import open_job
+from dsinga.api.jobs import job_with_data
 from dsinga.api.training import train
 from dsinga.errors import Diverged, UserError
 from dsinga.extensions.rate_sweep import RateSweep
@@ -51,7 +51,7 @@ def find_learning_rate(
     """
     if not (0 < low < high < math.inf and steps >= 10):
         raise UserError(f"a search needs 0 < low < high and at least 10 steps, not {low} to {high} in {steps} steps")
-    job = open_job(job, data, Phase.kTrain, data_root)
+    job = job_with_data(job, data, Phase.kTrain, data_root)
     rates = [low * (high / low) ** (step / (steps - 1)) for step in range(steps)]
     sweep, end = RateSweep(), ""
     try:

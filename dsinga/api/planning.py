@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
-from dsinga.api.jobs import open_job, roots, with_workers
+from dsinga.api.jobs import job_with_data, roots, with_workers
 from dsinga.job import Job, Phase
 from dsinga.job.phases import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
@@ -24,7 +24,7 @@ def build_net(
     UserError for bad input.
     """
     each = find_phase(phase)
-    job = open_job(job, data, each, data_root)
+    job = job_with_data(job, data, each, data_root)
     return cluster.build_net(job, each, roots(job, data_root))
 
 
@@ -43,7 +43,7 @@ def partition_net(
     UserError for bad input.
     """
     each = find_phase(phase)
-    job = with_workers(open_job(job, data, each, data_root), workers)
+    job = with_workers(job_with_data(job, data, each, data_root), workers)
     return cluster.build_partitioned_net(job, each, workers, roots(job, data_root))
 
 
@@ -78,6 +78,6 @@ def plan(
     from dsinga.planner.network import parse_network
     from dsinga.planner.pricing import make_plan
 
-    job = open_job(job, data, Phase.kTrain, data_root)
+    job = job_with_data(job, data, Phase.kTrain, data_root)
     network, cache = parse_network(bandwidth, latency), dask.config.get("dsinga.cache", None)
     return make_plan(job, CPU_COUNT, workers=workers, network=network, roots=roots(job, data_root), cache=cache)

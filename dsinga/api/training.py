@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
-from dsinga.api.jobs import open_job, roots, wanted_workers, with_workers
+from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
 from dsinga.checkpoint import read_params
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
@@ -106,7 +106,7 @@ def train(
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
         RunError: where a worker or a server is lost during training.
     """
-    job = open_job(job, data, Phase.kTrain, data_root)
+    job = job_with_data(job, data, Phase.kTrain, data_root)
     if workers is not None:
         job = with_workers(job, workers)
     if epochs is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -22,9 +21,8 @@ from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops, get_ops
 from dsinga.registry import nearest
 from dsinga.training import forward
+from dsinga.worker.local_nets import batch_rows
 from dsinga.worker.param_slices import Arrays
-
-FEATURE_BYTES = 1 << 25  # of all layers for the rows that a thread computes at a time
 
 
 def predict_lazily(
@@ -85,8 +83,7 @@ class BlockForward:
 
     def __call__(self, records: np.ndarray) -> np.ndarray:
         """Return the feature (n, ...) of records (n, ...)."""
-        row_bytes = 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in self.net.nodes)
-        size = max(1, FEATURE_BYTES // max(1, row_bytes))
+        size = batch_rows(self.net)
         parts = [self._forward(records[start : start + size]) for start in range(0, len(records), size)]
         return np.concatenate(parts) if parts else self._forward(np.zeros((1, *records.shape[1:]), records.dtype))[:0]
 

@@ -15,10 +15,11 @@ from dsinga.cluster.grain import Grain
 from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.supervision import TaskChain
-from dsinga.cluster.training_view import Row, TrainingView
+from dsinga.cluster.training_view import TrainingView
 from dsinga.errors import UserError
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.job import Phase, to_text
+from dsinga.monitor import Row
 from dsinga.worker.param_slices import Arrays
 
 # Steps whose timing is kept; all those of a long run would fill the memory of the driver.

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from dsinga.extensions import LoopView
 from dsinga.extensions.checks import ASKED_BY
 from dsinga.job import Phase
 from dsinga.job.phases import PHASES
+from dsinga.monitor import Row
 from dsinga.training import Metrics, add_metrics, name_metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
@@ -27,8 +27,6 @@ from dsinga.worker.epochs import epoch_at
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
-
-Row = dict[str, Any]
 
 
 class TrainingView(LoopView):

@@ -13,14 +13,16 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from dsinga.api.jobs import roots
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.cluster_training import compute, train_on_cluster
 from dsinga.estimators.estimator_records import EstimatorRecords
-from dsinga.estimators.local_training import Row, Trained, train_here
+from dsinga.estimators.local_training import Trained, train_here
 from dsinga.estimators.records import TrainingSet, canonical
 from dsinga.estimators.saving import save
 from dsinga.job import Job
+from dsinga.monitor import Row
 from dsinga.net.sample_weights import takes_weights
 from dsinga.worker.local_net import LocalNet
 from dsinga.worker.local_updater import LocalUpdater
@@ -147,7 +149,7 @@ class NetEstimator(EstimatorRecords):
         if is_dask_collection(records.x):
             records = TrainingSet(*compute(records[:2], None))
         labels = None if records.y is None else records.y[:1]
-        net = LocalNet(self.job_, records.x[:1], labels, workers=1, roots=jobs.roots(self.job_))
+        net = LocalNet(self.job_, records.x[:1], labels, workers=1, roots=roots(self.job_, None))
 
         def validate(params: Arrays) -> Row:
             return {f"val_{name}": value for name, value in net.evaluate(params, records.x, records.y).items()}
@@ -159,7 +161,7 @@ class NetEstimator(EstimatorRecords):
     def _local_net(self) -> LocalNet:
         threads = getattr(self, "_threads", None)
         example = np.empty((1, *self._record_shape), np.float32)
-        return LocalNet(self.job_, example, workers=1, threads=threads, roots=jobs.roots(self.job_))
+        return LocalNet(self.job_, example, workers=1, threads=threads, roots=roots(self.job_, None))
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the feature of the net's output for new records (n, ...)."""

@@ -9,9 +9,10 @@ import numpy as np
 
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.jobs import batchsize_of, input_name
-from dsinga.estimators.local_training import Row, Trained
+from dsinga.estimators.local_training import Trained
 from dsinga.estimators.records import Scaling, TrainingSet, standard_scaling, without_zeros
 from dsinga.job import Job
+from dsinga.monitor import Row
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 
 

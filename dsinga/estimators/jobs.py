@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dsinga.errors import UserError
@@ -120,12 +119,6 @@ def _for_arrays(layer: LayerConf) -> LayerConf:
     return layer.replace(
         include=[], exclude=[], store_conf=store.replace(path=None) if is_input and store is not None else store
     )
-
-
-def roots(job: Job) -> list[str]:
-    """Return the folder of the job file, where relative paths of mean files are looked up."""
-    where = job.where()
-    return [str(Path(where.file).resolve().parent)] if where else []
 
 
 def input_name(job: Job) -> str:

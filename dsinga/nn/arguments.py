@@ -67,6 +67,21 @@ def check_names(function: str, known: Sequence[str], given: Mapping[str, Any]) -
         raise UserError(f"{function} has no argument {name!r}{remedy}")
 
 
+def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
+    """Return the values of a dict in the order of ``names``, those of all inputs or outputs, as ``kind`` says.
+
+    Raises UserError for another name, with the nearest, and for a missing one.
+    """
+    for key in given:
+        if key not in names:
+            hint = nearest(str(key), names) or f"; the {kind}s are {', '.join(map(repr, names))}"
+            raise UserError(f"{what} names {key!r}, which is no {kind}{hint}")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise UserError(f"{what} has nothing for the {kind} {missing[0]!r}")
+    return [given[name] for name in names]
+
+
 def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments by name; raise UserError for an unknown, a missing or a surplus one.
 

@@ -13,7 +13,7 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.arguments import checked
 from dsinga.nn.inputs import INPUT, Input
 from dsinga.nn.losses import LOSSES
-from dsinga.nn.net_conf import Objective, check_metrics, input_layers, objective_of, write_net
+from dsinga.nn.net_conf import Objective, check_metric_names, layers_of_input, objective_of, write_net
 from dsinga.nn.optimizers import updater_conf
 from dsinga.nn.records import PhaseRecords, labels_for_loss
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
@@ -123,11 +123,11 @@ class Model(Trainable):
         """Return the job without its data; see :meth:`job`."""
         train = phases.get("train", PhaseRecords())
         written = self._write(train)
-        check_metrics(self.metrics, written.layers)
+        check_metric_names(self.metrics, written.layers)
         layers: list[LayerConf] = []
         for name, conf in written.inputs.items():
             paths = {phase: records.paths.get(name) for phase, records in phases.items()}
-            layers += input_layers(conf, paths, batch_size or 32)
+            layers += layers_of_input(conf, paths, batch_size or 32)
         layers += written.layers
         return Job(
             **{

@@ -13,6 +13,7 @@ from dsinga.job import LayerConf, LayerType, StoreConf
 from dsinga.job.phases import PHASES
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
+from dsinga.nn.arguments import values_by_name
 from dsinga.nn.feature import Feature, row_shape
 from dsinga.nn.losses import METRICS, TARGETS, loss_builder
 from dsinga.nn.symbol import LayerBuilder, Symbol, ancestors, flatten
@@ -81,14 +82,14 @@ def write_net(
     for symbol in ancestors([*inputs, *ends]):
         features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
     examples: dict[str, np.ndarray] = {}
-    named = [(loss, weight) for loss, weight in zip(objective.losses, weights(objective), strict=True)]
+    named = [(loss, weight) for loss, weight in zip(objective.losses, weights_of_losses(objective), strict=True)]
     for number, (loss, weight) in enumerate(named):
         if isinstance(loss, Symbol):
             continue
         output = feature(outputs[number])
         name = "loss" if len(named) == 1 else f"{output.layer}_loss"
         builder = loss_builder(loss, output, weight, name)
-        source = labels_of(net, number, output, inputs)
+        source = label_input(net, number, output, inputs)
         examples[source.layer] = label_example(builder, output)
         net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
     if SAMPLE_WEIGHT in shapes:
@@ -113,12 +114,12 @@ def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
     return np.zeros((1, *shape[:-1]), np.int64)
 
 
-def weights(objective: Objective) -> list[float]:
+def weights_of_losses(objective: Objective) -> list[float]:
     """Return the weight of each loss, 1 by default."""
     return objective.weights or [1.0] * len(objective.losses)
 
 
-def labels_of(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
+def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
     """Return what has the labels of an output: the first input, or an input layer of its own for further outputs."""
     if number == 0:
         return Feature(inputs[0].builder.name or "", None)
@@ -153,35 +154,26 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
     ``loss`` is one, a list, or a dict by the name of the output's layer; so are the weights.
     """
     names = [output.builder.name or "" for output in outputs]
-    losses = in_order("loss", loss, names)
+    losses = _in_order("loss", loss, names)
     count = len(losses)
     if count > len(outputs) and not all(isinstance(each, Symbol) for each in losses):
         raise UserError(f"the model has {len(outputs)} outputs, but {count} losses are given; give one for each output")
     if losses and count < len(outputs) and not any(isinstance(each, Symbol) for each in losses):
         raise UserError(f"the model has {len(outputs)} outputs, but {count} loss is given; give one for each output")
-    factors = [] if loss_weights is None else in_order("loss_weights", loss_weights, names)
+    factors = [] if loss_weights is None else _in_order("loss_weights", loss_weights, names)
     if factors and len(factors) != count:
         raise UserError(f"there are {count} losses, but {len(factors)} loss_weights; give one for each loss")
     return Objective(losses, factors)
 
 
-def in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
+def _in_order(what: str, given: Any, names: Sequence[str]) -> list[Any]:
     """Return what is given for each output as a list in the order of the outputs."""
     if given is None:
         return []
-    if isinstance(given, dict):
-        for key in given:
-            if key not in names:
-                hint = nearest(str(key), names) or f"; the outputs are {', '.join(map(repr, names))}"
-                raise UserError(f"{what} names {key!r}, which is no output{hint}")
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise UserError(f"{what} has nothing for the output {missing[0]!r}")
-        return [given[name] for name in names]
-    return flatten([given])
+    return values_by_name(what, given, names, "output") if isinstance(given, dict) else flatten([given])
 
 
-def check_metrics(metrics: Sequence[str], layers: Sequence[LayerConf]) -> None:
+def check_metric_names(metrics: Sequence[str], layers: Sequence[LayerConf]) -> None:
     """Raise UserError for a metric that no layer of the job reports."""
     kinds = {kind.removeprefix("k") for kind in (conf.type_name for conf in layers)}
     known = {"loss", *(name for kind, names in METRICS.items() if kind in kinds for name in names)}
@@ -195,7 +187,7 @@ def check_metrics(metrics: Sequence[str], layers: Sequence[LayerConf]) -> None:
         )
 
 
-def input_layers(conf: LayerConf, stores: Mapping[str, str | None], batch_size: Any) -> list[LayerConf]:
+def layers_of_input(conf: LayerConf, stores: Mapping[str, str | None], batch_size: Any) -> list[LayerConf]:
     """Return the layers of an input: one for each phase that has data of its own.
 
     ``stores`` has an entry for each of "train", "val" and "test" that has data: the path of a store, None for arrays.

@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.data import open_records
 from dsinga.errors import UserError
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.registry import nearest
+from dsinga.nn.arguments import values_by_name
 
 Pair = tuple[Any, Any]  # records and labels
 
@@ -120,14 +120,7 @@ def labels_for_loss(loss: Any, y: Any) -> Any:
 def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
     if isinstance(given, dict):  # an xarray Dataset is a mapping, too
-        for key in given:
-            if key not in names:
-                hint = nearest(str(key), names) or f"; these are {', '.join(map(repr, names))}"
-                raise UserError(f"{what} is given for {key!r}, which is no input{hint}")
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise UserError(f"{what} has nothing for the input {missing[0]!r}")
-        return {name: given[name] for name in names}
+        return dict(zip(names, values_by_name(what, given, names, "input"), strict=True))
     if len(names) == 1:
         return {names[0]: given}
     if not isinstance(given, (list, tuple)) or len(given) != len(names):

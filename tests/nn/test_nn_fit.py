@@ -148,7 +148,7 @@ def test_several_inputs_by_name_or_in_order():
     assert model.evaluate([X[:, :2], X[:, 2:]], Y)["accuracy"] > 0.8
     with pytest.raises(UserError, match="x needs 2 sources, one for each of left, right, not 1"):
         model.predict(X)
-    with pytest.raises(UserError, match="x is given for 'lft', which is no input; did you mean 'left'"):
+    with pytest.raises(UserError, match="x names 'lft', which is no input; did you mean 'left'"):
         model.predict({"lft": X, "right": X})
 
 
