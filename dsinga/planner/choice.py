@@ -17,7 +17,7 @@ from dsinga.planner.strategies import by_features, by_layer, by_rows, describe_c
 Cuts = Mapping[str, LayerCut]
 
 
-class Choice(NamedTuple):
+class PricedCuts(NamedTuple):
     """Cuts of a net over ``workers`` workers, and what an iteration costs."""
 
     cuts: Cuts
@@ -35,12 +35,14 @@ def named_strategies(net: NeuralNet, workers: int, fixed: Collection[str] = ()) 
     return {name: _keep(net, workers, cut(net, workers), fixed) for name, cut in strategies.items()}
 
 
-def predict(model: CostModel, cuts: Cuts, workers: int) -> Choice:
+def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
     """Return the cuts with what an iteration costs."""
-    return Choice(cuts, workers, model.predict(cuts, workers))
+    return PricedCuts(cuts, workers, model.predict(cuts, workers))
 
 
-def compared(model: CostModel, workers: int, fixed: Collection[str] = (), one_worker: bool = True) -> dict[str, Choice]:
+def compared(
+    model: CostModel, workers: int, fixed: Collection[str] = (), one_worker: bool = True
+) -> dict[str, PricedCuts]:
     """Return the partitionings that a plan for several workers compares, by name.
 
     "auto" is the cheapest of these and of the one that the search finds. ``one_worker`` says whether it may be one

@@ -13,7 +13,7 @@ from dsinga.net.usable_threads import usable_threads
 from dsinga.ops import get_ops
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
-from dsinga.planner.choice import Choice, compared, needs_several_workers, predict
+from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict
 from dsinga.planner.cost_model import EXACT_WORKERS, CostModel
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
@@ -145,12 +145,12 @@ def _alternatives(job: Job, model: CostModel, workers: int) -> list[Alternative]
     return sorted(alternatives, key=lambda row: (row.prediction.seconds, row.name != "auto"))
 
 
-def _alternative(model: CostModel, name: str, choice: Choice, workers: int) -> Alternative:
+def _alternative(model: CostModel, name: str, choice: PricedCuts, workers: int) -> Alternative:
     words, efficiency = choice.words(model.net), model.efficiency(choice.prediction, workers)
     return Alternative(name, workers, words, choice.prediction, efficiency)
 
 
-def _with_memory(job: Job, net: NeuralNet, alternative: Alternative, choice: Choice) -> Alternative:
+def _with_memory(job: Job, net: NeuralNet, alternative: Alternative, choice: PricedCuts) -> Alternative:
     """Return the alternative with a worker's memory, without that for records, whose store may be missing."""
     if choice.workers > EXACT_WORKERS:
         return alternative

@@ -52,3 +52,11 @@ def test_every_room_is_in_the_table():
     rooms = {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()}
     named = {room.strip("./") for room, _ in table()} | {"models", "transport", "commands"}
     assert rooms <= named
+
+
+def test_every_file_is_in_the_table_of_rooms():
+    named = {PACKAGE / room / path.name for room, name in table() for path in (PACKAGE / room).glob(name.rstrip("/"))}
+    rooms = {PACKAGE / room for room, _ in table() if room not in ("layers/", "models/")}  # "all other files"
+    files = {file for room in rooms for file in room.glob("*.py") if file.name != "__init__.py"}
+    assert len(files) > 100
+    assert not sorted(str(file.relative_to(PACKAGE)) for file in files - named)
