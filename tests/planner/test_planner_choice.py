@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dsinga.job import NetConf
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import layer_cost
-from dsinga.planner.choice import Choice, compared, needs_several_workers
+from dsinga.planner.choice import PricedCuts, compared, needs_several_workers
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.layer_timing import LayerTime, LayerWork
 from dsinga.planner.link import ENDS, INSIDE, Link, Links
@@ -66,7 +66,7 @@ def test_the_choice_is_the_cheapest_line_of_the_table(case: tuple[CostModel, int
     assert seconds["auto"] == min(lines)
     assert {"one worker", "data", "hybrid", "feature", "layers", "auto"} <= choices.keys()
     auto = choices["auto"]
-    assert auto == Choice(auto.cuts, auto.workers, model.predict(auto.cuts, auto.workers))
+    assert auto == PricedCuts(auto.cuts, auto.workers, model.predict(auto.cuts, auto.workers))
 
 
 def test_layers_that_the_job_cuts_stay_so_in_every_line():
