@@ -104,11 +104,12 @@ def has_own_records(job: Job, phase: Phase) -> bool:
 def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = True) -> None:
     """Raise JobError for the first mistake in ``job``.
 
-    ``phases`` are the phases that will run; by default those of training (:func:`training_phases`).
+    ``phases`` are the phases whose nets will be used; by default those of training (:func:`training_phases`), which
+    also needs a number of steps.
     ``needs_paths`` says that input layers read stores, whose paths they must name, or arrays that are bound to them.
     """
-    if phases is None:
-        phases = training_phases(job)
+    trains = phases is None
+    phases = training_phases(job) if phases is None else phases
     for layer, message in iterate_messages(job):
         check_numbers(layer, message)
         check_type(layer, message)
@@ -124,7 +125,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
             check_extension(message)
     check_cluster(job)
     check_algorithm(job)
-    if Phase.kTrain in phases and job.train_steps == job.epochs == 0:
+    if trains and job.train_steps == job.epochs == 0:
         raise job.error(
             "the job has nothing to do: give it train_steps, as in train_steps: 1000, or epochs, as in epochs: 10",
             "train_steps",

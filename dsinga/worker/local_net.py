@@ -86,8 +86,7 @@ class LocalNet:
         roots: Sequence[str] = (),
     ):
         self.job = job
-        # The number of steps is the caller's, and so are the records, if there are some.
-        check(job.replace(train_steps=1, epochs=0), [Phase.kTrain], needs_paths=x is None)
+        check(job, [Phase.kTrain], needs_paths=x is None)
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
         self._cores = available_cores()

@@ -269,3 +269,10 @@ def test_limits_are_for_existing_number_fields():
             kind, _ = item_type(field_types(cls)[field])
             assert kind in (int, float), f"{cls.__name__}.{field}"
             assert re.fullmatch(r"(at least|above) \d+|in [(\[]-?\d+, \d+[)\]]", str(allowed))
+
+
+def test_a_job_without_steps_is_a_net_to_look_at():
+    check(
+        loads("neuralnet { layer { name: 'data' type: kDummy dummy_conf { input: true shape: [2, 3] } } }"),
+        [Phase.kTrain],
+    )
