@@ -14,11 +14,17 @@ LOWER = ("loss", "error", "entropy", "energy", "perplexity", "distance")
 HIGHER = ("accuracy", "precision", "recall", "f1", "score", "reward")
 
 
+def metric_name(monitor: str) -> str:
+    """Return the name of a metric as phase/name: "val/loss" of "val_loss", as Keras writes it."""
+    phase, _, metric = monitor.partition("_")
+    return f"{phase}/{metric}" if metric and phase in ("train", "val", "test") and "/" not in monitor else monitor
+
+
 class BestValue:
     """The best value of the metric ``monitor`` so far: ``value``, None before the first one.
 
     Args:
-        monitor: the metric, as in "val/loss".
+        monitor: the metric, as in "val/loss" or "val_loss".
         mode: "min" or "max": whether lower or higher values are better; "auto" goes by the name of the metric.
         min_delta: by how much a value must be better to count as an improvement, at least 0.
 
@@ -31,7 +37,7 @@ class BestValue:
             raise UserError(f"mode must be one of {', '.join(modes)}, not {mode!r}{nearest(str(mode), modes)}")
         if not min_delta >= 0:
             raise UserError(f"min_delta must be at least 0, not {min_delta}")
-        self.monitor, self.mode, self.min_delta = monitor, mode, min_delta
+        self.monitor, self.mode, self.min_delta = metric_name(monitor), mode, min_delta
         self.value: float | None = None
 
     @functools.cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsinga.extensions.best_value import metric_name
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.plateau import Plateau
@@ -23,7 +24,7 @@ class EarlyStopping(Extension):
     """
 
     def __init__(self, monitor: str, patience: int = 5, min_delta: float = 0.0, mode: str = "auto"):
-        self._monitor = monitor
+        self._monitor = metric_name(monitor)
         self._plateau = Plateau(monitor, patience, mode, min_delta)
         self.trigger = OnMetric(monitor, self._plateau.best)
 

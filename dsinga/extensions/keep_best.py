@@ -26,7 +26,7 @@ class KeepBest(Extension):
 
     def __init__(self, monitor: str, min_delta: float = 0.0, mode: str = "auto"):
         self.trigger = WhenBest(monitor, mode, min_delta)
-        self._monitor = monitor
+        self._monitor = self.trigger.monitor
         self._best: State = {}
 
     def run(self, loop: LoopView) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsinga.errors import UserError
+from dsinga.extensions.best_value import metric_name
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.plateau import Plateau
@@ -40,7 +41,7 @@ class ReduceOnPlateau(Extension):
             raise UserError(f"factor must be in (0, 1), not {factor}")
         if cooldown < 0 or min_factor < 0:
             raise UserError(f"cooldown and min_factor must be at least 0, not {cooldown} and {min_factor}")
-        self._monitor = monitor
+        self._monitor = metric_name(monitor)
         self._factor, self._min_factor, self._cooldown = factor, min_factor, cooldown
         self._plateau = Plateau(monitor, patience, mode, min_delta)
         self.trigger = OnMetric(monitor, self._plateau.best)

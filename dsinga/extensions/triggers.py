@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dsinga.errors import UserError
-from dsinga.extensions.best_value import BestValue
+from dsinga.extensions.best_value import BestValue, metric_name
 from dsinga.registry import nearest
 
 
@@ -147,7 +147,7 @@ class OnMetric(Trigger):
     """
 
     def __init__(self, monitor: str, best: BestValue | None = None):
-        self.monitor, self.best = monitor, best
+        self.monitor, self.best = metric_name(monitor), best
         self.is_declared = True  # whether the net says that it reports the metric; else the rows must show it
         self._recorded: Trigger | None = None
 
