@@ -74,10 +74,20 @@ def open_records(
         return data_array_source(x, y, dim, classes)
     if is_dask_array(x) or hasattr(x, "__array__") or isinstance(x, list):
         return array_source(x, y, classes=classes)
-    raise UserError(
-        f"records cannot be read from a {type(source).__name__}; give an array, a pair (x, y), a data frame, or the "
-        "path or URL of a store"
-    )
+    raise _refusal(x)
+
+
+def _refusal(x: Any) -> UserError:
+    """Return the error for records of another type, with the remedy for types that people often have."""
+    kind, remedy = type(x).__name__, "give an array, a pair (x, y), a data frame, or the path or URL of a store"
+    if isinstance(x, (str, os.PathLike)):
+        kind = "path with labels beside it"
+        remedy = 'name both arrays in their group: open_records("my.zarr", data="x", label="y")'
+    elif type(x).__module__.startswith("zarr."):
+        remedy = 'give its path, or its arrays: (group["x"], group["y"])'
+    elif hasattr(x, "toarray"):
+        remedy = "sparse matrices are not read; give x.toarray()"
+    return UserError(f"records cannot be read from a {kind}; {remedy}")
 
 
 def _check_options(options: Mapping[str, Any], what: str, *known: str) -> None:

@@ -9,6 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,6 +156,8 @@ NAN = np.where(np.arange(60).reshape(20, 3) == 31, np.nan, X)
     ("source", "expected"),
     [
         (3.5, "records cannot be read from a float; give an array, a pair"),
+        (("x.zarr", [1, 2]), r"from a path with labels beside it; name both arrays in their group"),
+        ((scipy.sparse.eye(2).tocsr(), [1, 2]), r"from a csr_matrix; sparse matrices are not read; give x.toarray\(\)"),
         ((X, Y, Y), "a tuple of records has 2 parts, x and y, not 3"),
         (np.float32(3), r"'x' has the shape \(\), but records need a row each"),
         ([[1], [1, 2], [1]], "'x', a list, does not convert to a numpy array"),
