@@ -102,8 +102,11 @@ def are_numpy(pairs: Mapping[str, Pair]) -> bool:
 def labels_for_loss(loss: Any, y: Any) -> Any:
     """Return labels as a loss of that name takes them: (n, 1) as (n,), and one-hot rows (n, K) as classes (n,).
 
-    Anything else is returned as it is. Raises UserError for rows that are not one-hot.
+    Anything else is returned as it is. Raises UserError for rows that are not one-hot, or that are where classes are
+    expected, for classes that are floats, and for answers other than 0 to 1.
     """
+    if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
+        _check_labels(loss, y)
     if not (isinstance(y, np.ndarray) and y.ndim == 2):
         return y
     if y.shape[1] == 1 and loss in ("sparse_categorical_crossentropy", "categorical_crossentropy", "hinge"):
@@ -115,6 +118,20 @@ def labels_for_loss(loss: Any, y: Any) -> Any:
             )
         return y.argmax(axis=1)
     return y
+
+
+def _check_labels(loss: Any, y: np.ndarray) -> None:
+    """Raise UserError for labels of numbers that a loss of that name does not take."""
+    if loss == "binary_crossentropy" and (y.min() < 0 or y.max() > 1):
+        raise UserError(
+            f"binary_crossentropy takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; for several classes "
+            'use "sparse_categorical_crossentropy"'
+        )
+    if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
+        if y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and np.isin(y, (0, 1)).all():
+            raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
+        if np.array_equal(y, np.round(y)):
+            raise UserError(f"{loss} takes classes, but y has the dtype {y.dtype}; give y.astype(int)")
 
 
 def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:

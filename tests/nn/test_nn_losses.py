@@ -125,6 +125,18 @@ FAULTS = {
         lambda: model(loss="categorical_crossentropy").evaluate(X, ANSWERS + 1),
         "categorical_crossentropy takes one-hot labels",
     ),
+    "one hot for classes": (
+        lambda: model(loss="sparse_categorical_crossentropy").evaluate(X, np.eye(3)[CLASSES]),
+        'takes classes, but y is one-hot; use "categorical_crossentropy"',
+    ),
+    "float classes": (
+        lambda: model(loss="sparse_categorical_crossentropy").evaluate(X, CLASSES.astype(float)),
+        "but y has the dtype float64; give y.astype(int)",
+    ),
+    "answers": (
+        lambda: model(loss="binary_crossentropy").evaluate(X, ANSWERS * 2),
+        "binary_crossentropy takes labels from 0 to 1, but y has 0 to 2",
+    ),
     "targets": (
         lambda: nn.EuclideanLoss()(nn.Dense(3, name="d")(nn.Input(6, name="a")), nn.Input(4, name="b")),
         "compares 'd', 3 numbers a row, with 'b', 4",
