@@ -6,7 +6,7 @@ from typing import Any
 
 from dsinga.nn.activations import activate, check_activation
 from dsinga.nn.arguments import layer
-from dsinga.nn.feature import Feature, batch_shape
+from dsinga.nn.feature import Feature, batch_shape, row_shape
 from dsinga.nn.writer import LayerWriter, Write
 
 Size = int | tuple[int, int]
@@ -88,11 +88,17 @@ def GlobalAveragePooling1D() -> Write:
 def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0) -> Write:
     """Local response normalisation over ``size`` channels (kLRN), with SINGA's defaults."""
     settings = {"local_size": size, "alpha": alpha, "beta": beta, "knorm": k}
-    return lambda writer: writer.add("kLRN", lrn_conf=settings)
+
+    def write(writer: LayerWriter) -> Feature:
+        refuse_channels_last(writer)
+        return writer.add("kLRN", lrn_conf=settings)
+
+    return write
 
 
 def pooling(writer: LayerWriter, method: str, size: Size, strides: Size | None, padding: str | Size) -> Feature:
     """Write a kPooling layer."""
+    refuse_channels_last(writer)
     steps = size if strides is None else strides
     settings = {"pool": method, **window(writer, size, steps, padding, 2)}
     return writer.add("kPooling", pooling_conf=settings)
@@ -122,8 +128,24 @@ def image(writer: LayerWriter) -> tuple[int, int, int]:
             f"takes images (batch, channels, height, width), but gets {batch_shape(rows)}; give the input the shape of "
             "an image, as in nn.Input(shape=(1, 28, 28))"
         )
+    refuse_channels_last(writer)
     channels, height, width = (1, *rows) if len(rows) == 2 else rows
     return channels, height, width
+
+
+def refuse_channels_last(writer: LayerWriter) -> None:
+    """Raise UserError where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
+
+    Read as channels first they would train without a fault, as H channels of narrow images.
+    """
+    rows = row_shape(writer.source)
+    if rows is None or len(rows) != 3 or not (writer.source.is_input or writer.source.layer in writer.net.inputs):
+        return
+    if rows[0] == rows[1] > 4 and rows[2] in (1, 3, 4):
+        raise writer.fail(
+            f"takes images (batch, channels, height, width), but gets {batch_shape(rows)}, whose channels are last; "
+            f"use x = np.moveaxis(x, -1, 1), and {(rows[2], *rows[:2])} as the shape of nn.Input"
+        )
 
 
 def window(writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int) -> dict[str, int]:

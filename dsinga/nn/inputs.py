@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga.nn.arguments import layer
-from dsinga.nn.convolution import image
+from dsinga.nn.convolution import image, refuse_channels_last
 from dsinga.nn.feature import Feature
 from dsinga.nn.symbol import Symbol
 from dsinga.nn.writer import LayerWriter, Write, make_conf
@@ -108,4 +108,9 @@ def RandomFlip(mode: str = "horizontal") -> Write:
 @layer
 def ZeroPadding2D(padding: int = 1) -> Write:
     """Images with ``padding`` pixels of zeros on every side (kImagePreprocess), before the first layer with params."""
-    return lambda writer: writer.add("kImagePreprocess", rgbimage_conf={"pad": padding})
+
+    def write(writer: LayerWriter) -> Feature:
+        refuse_channels_last(writer)
+        return writer.add("kImagePreprocess", rgbimage_conf={"pad": padding})
+
+    return write

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsinga.nn.arguments import layer
+from dsinga.nn.convolution import refuse_channels_last
 from dsinga.nn.feature import Feature
 from dsinga.nn.writer import LayerWriter, Write
 
@@ -20,6 +21,7 @@ def BatchNormalization(momentum: float | None = None) -> Write:
         rows = writer.rows(writer.source)
         if len(rows) == 2:
             raise writer.fail("normalises channels, axis 1, which of sequences are steps; use nn.LayerNormalization")
+        refuse_channels_last(writer)
         share = None if momentum is None else {"momentum": round(1 - momentum, 12)}
         return writer.add("kBM", bm_conf=share)
 

@@ -234,8 +234,8 @@ FAULTS = {
         lambda: written(nn.Dense(3, kernel_initializer="he_norml"), shape=ROWS),
         "layer 'dense', param 'weight': there is no initialiser 'he_norml'; did you mean 'he_normal'?",
     ),
-    "kernel": (lambda: written(nn.Conv2D(3, 5), shape=(28, 28, 1)), "layer 'conv2d': a kernel of 5 x 5 is larger"),
-    "channels last": (lambda: written(nn.Conv2D(3, 5), shape=(28, 28, 1)), "if the channels are last, use x = np.move"),
+    "kernel": (lambda: written(nn.Conv2D(3, 5), shape=(1, 9, 4)), "layer 'conv2d': a kernel of 5 x 5 is larger"),
+    "perhaps last": (lambda: written(nn.Conv2D(3, 5), shape=(28, 20, 1)), "if the channels are last, use x = np.move"),
     "no image": (lambda: written(nn.Conv2D(3, 5, name="c"), shape=ROWS), "width), but gets (batch, 12); give"),
     "even": (lambda: written(nn.Conv2D(3, 4, padding="same"), shape=IMAGES), 'padding="same" needs an odd window'),
     "padding": (lambda: written(nn.MaxPooling2D(2, padding="vaild"), shape=IMAGES), "not 'vaild'"),
@@ -258,6 +258,33 @@ FAULTS = {
         "layer 'add': 'a' gives 1 x 3, 'b' 1 x 4",
     ),
 }
+
+
+IMAGE_LAYERS = (
+    nn.Conv2D(8, 3), nn.MaxPooling2D(), nn.AveragePooling2D(3), nn.GlobalMaxPooling2D(), nn.GlobalAveragePooling2D(),
+    nn.BatchNormalization(), nn.LocalResponseNormalization(), nn.RandomCrop(9, 9), nn.RandomFlip(), nn.ZeroPadding2D(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", IMAGE_LAYERS, ids=lambda layer: layer.kind)
+def test_image_layers_refuse_records_with_channels_last(layer):
+    x, y = np.zeros((10, 12, 12, 3), np.float32), np.arange(10) % 3
+    of_data = nn.Sequential([nn.Rescaling(0.5), layer, nn.Dense(3)])
+    of_data.compile("sgd", "sparse_categorical_crossentropy")
+    remedy = r"\(batch, 12, 12, 3\), whose channels are last; use x = np.moveaxis\(x, -1, 1\), and \(3, 12, 12\)"
+    for refused in (lambda: written(layer, shape=(12, 12, 3)), lambda: of_data.fit(x, y, progress=False)):
+        with pytest.raises(UserError, match=remedy):
+            refused()
+    assert of_data.job(np.moveaxis(x, -1, 1), y).neuralnet.layer
+
+
+@pytest.mark.parametrize("shape", [(3, 12, 12), (4, 4, 4), (12, 12, 5), (12, 9, 3), (12, 12)])
+def test_images_that_may_be_channels_first_are_taken_as_they_are(shape):
+    assert written(nn.Conv2D(8, 3), nn.Dense(3), shape=shape)
+
+
+def test_features_with_few_columns_are_no_images_with_channels_last():
+    assert written(nn.Conv2D(8, 5), nn.Conv2D(8, (1, 6)), nn.Conv2D(3, 1), shape=(1, 12, 12))
 
 
 @pytest.mark.parametrize("name", FAULTS)
