@@ -84,6 +84,10 @@ class JobModel(Trainable):
             layers.append(layer)
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
+    def default_batch_size(self) -> int | None:
+        """Return None: the batch sizes of the job's inputs stay."""
+        return None
+
     def default_epochs(self) -> int | None:
         """Return None where the job has steps, else 1."""
         return None if self.base.train_steps else 1

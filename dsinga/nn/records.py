@@ -58,6 +58,12 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
     )
 
 
+def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
+    """Return the rows of a batch, at most the number of records, so that each epoch has a step of its own."""
+    size = default if size is None else size
+    return size if size is None else min([size, *map(len, records.sources.values())])
+
+
 def add_weights(records: PhaseRecords, weights: Any) -> None:
     """Add the weights of rows (n,) as the records of the input layer "sample_weight"."""
     array = np.asarray(weights, np.float32)

@@ -14,11 +14,23 @@ from dsinga.job.message import field_types
 from dsinga.monitor import History
 from dsinga.nn.arguments import check_names, checked
 from dsinga.nn.model_params import ModelParams
-from dsinga.nn.records import Pair, PhaseRecords, add_weights, are_numpy, describe_arrays, open_inputs, pair_up
+from dsinga.nn.records import (
+    Pair,
+    PhaseRecords,
+    add_weights,
+    are_numpy,
+    describe_arrays,
+    least_batch,
+    open_inputs,
+    pair_up,
+)
 from dsinga.worker.bind_records import bind_records
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
+
+
+BATCH_SIZE = 32  # as in Keras
 
 
 class Trainable(ModelParams):
@@ -50,7 +62,7 @@ class Trainable(ModelParams):
             sample_weight: a factor for the loss of each record in training, (n,).
             validation_data: (x, y), or records with labels, to validate with after each epoch.
             test_data: likewise for tests.
-            batch_size: rows of a batch, by default 32.
+            batch_size: rows of a batch, by default 32, and at most the number of records.
             epochs: how many times all records are read.
             train_steps: the number of batches, in place of ``epochs``.
             seed: determines all random numbers, by default 0.
@@ -68,6 +80,8 @@ class Trainable(ModelParams):
             add_weights(phases["train"], sample_weight)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         fields = fields | {key: value for key, value in chosen.items() if value is not None}
+        if "train" in phases:
+            batch_size = least_batch(batch_size, phases["train"], self.default_batch_size())
         job = self.make_job(phases, batch_size, fields)
         job = job.replace(**self._schedule(phases, epochs, train_steps, fields))
         bound = {phase: records.bound() for phase, records in phases.items() if records.bound()}
@@ -128,7 +142,7 @@ class Trainable(ModelParams):
             y: labels.
             sample_weight: a factor for the loss of each record, (n,).
             epochs: how many times all records are read, by default once. Training shuffles the records.
-            batch_size: rows of a batch, by default 32.
+            batch_size: rows of a batch, by default 32, and at most the number of records.
             train_steps: the number of batches, in place of ``epochs``.
             validation_data: (x, y), with which the model is validated after each epoch.
             callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics).
@@ -160,6 +174,10 @@ class Trainable(ModelParams):
 
     def require_loss(self) -> None:
         """Raise UserError for a model that ``compile`` has given no loss."""
+
+    def default_batch_size(self) -> int | None:
+        """Return the rows of a batch where none are given, None to leave those of the job."""
+        return BATCH_SIZE
 
     def default_epochs(self) -> int | None:
         """Return the epochs of a ``fit`` that gives none."""

@@ -37,6 +37,17 @@ def test_the_history_has_a_value_an_epoch(trained):
     assert history.history["loss"][-1] < history.history["loss"][0]
 
 
+@pytest.mark.parametrize("sizes", [{"batch_size": 1000}, {"batch_size": 150}, {}], ids=str)
+def test_a_batch_has_at_most_all_records_so_each_epoch_has_a_row(sizes):
+    x, y = (X, Y) if sizes else (X[:20], Y[:20])
+    model = blobs()
+    history = model.fit(x, y, epochs=3, validation_data=(X[:5], Y[:5]), progress=False, **sizes)
+    assert len(history.history["loss"]) == len(history.history["val_loss"]) == model.result.step == 3
+    again = blobs()
+    again.fit(x, y, epochs=3, batch_size=len(x), progress=False)
+    assert_same(model.params, again.params)
+
+
 def test_evaluate_and_predict_in_this_process_and_on_a_cluster(trained, threads):
     model, history = trained
     metrics = model.evaluate(X[:50], Y[:50])
