@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.data.finite import place_of
+
 
 class Column(ABC):
     """The data, or the labels, of all records of a source: an array (length, *shape) that is loaded in blocks of rows.
@@ -47,9 +49,7 @@ class Column(ABC):
 
     def place(self, index: Sequence[int]) -> str:
         """Return where in a row a number is, for messages: "column 3", or "index (0, 2, 5)"; empty for a scalar row."""
-        if len(index) < 2:
-            return "".join(f"column {position}" for position in index)
-        return f"index ({', '.join(map(str, index))})"
+        return place_of(tuple(index))
 
     @property
     def row_bytes(self) -> int:

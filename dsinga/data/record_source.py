@@ -11,6 +11,7 @@ import numpy as np
 
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
+from dsinga.data.finite import find_nonfinite, nonfinite_error
 from dsinga.data.store_format import LABEL_ROWS
 from dsinga.errors import UserError, without_credentials
 
@@ -202,19 +203,10 @@ class RecordSource:
 
     def _check_finite(self, column: Column, rows: np.ndarray, start: int) -> None:
         """Raise UserError for the first number of ``rows``, which begin at row ``start``, that is NaN or infinite."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(rows.sum()):  # a NaN or infinity makes the sum one, too; no array in between
-                return
-        finite = np.isfinite(rows)
-        if finite.all():  # the sum was too large
-            return
-        row, *index = (int(position) for position in np.unravel_index(int(np.argmin(finite)), rows.shape))
-        value = "NaN" if np.isnan(rows[(row, *index)]) else "infinity"
-        place = "".join(f", {text}" for text in [column.place(index)] if text)
-        raise UserError(
-            f"{self.location}: {column.name!r} has {value} in record {start + row}{place}; leave such records out, or "
-            "put a number in its place"
-        )
+        bad = find_nonfinite(rows)
+        if bad is not None:
+            place = column.place(bad.position)
+            raise nonfinite_error(f"{self.location}: {column.name!r}", bad.value, start + bad.row, place)
 
 
 def connect_sources(sources: Iterable[Any], client: Callable[[], Any]) -> None:

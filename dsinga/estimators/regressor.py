@@ -76,7 +76,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
         super()._find_scaling(records, client)
-        self._target_scaling = None if self.net is not None else find_scaling(records.y, records.weights, client)
+        self._target_scaling = None if self.net is not None else find_scaling(records.y, records.weights, client, "y")
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.float32) if self._target_scaling is None else self._target_scaling.apply(y)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.phases import find_phase
-from dsinga.layers import Context, Rows
+from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.usable_threads import available_cores, usable_threads
 from dsinga.ops import SparseRows, get_ops
@@ -125,10 +125,23 @@ class LocalNet:
         cross-entropy loss is its probabilities. ``step`` selects the random numbers, in the phase "train". Raises
         UserError for bad input.
         """
-        unlabelled, cut_rows = None if y is not None else tuple(layers), self._cut_rows(x)
-        net = self._nets.net(find_phase(phase), unlabelled, cut_rows)
-        keep = tuple(layers) or last_layers(net)
-        records, rows = batch_records(net, x, y, self._nets.infos(net.phase))
+        return self._forward(params, x, y, tuple(layers), find_phase(phase), step)
+
+    def _forward(
+        self,
+        params: Mapping[str, np.ndarray],
+        x: Batch,
+        y: Batch = None,
+        layers: tuple[str, ...] = (),
+        phase: Phase = Phase.kTest,
+        step: int = 0,
+        first: int = 0,
+    ) -> Forward:
+        """Compute a batch as :meth:`forward` does; ``first`` is the number of its first record, for messages."""
+        unlabelled, cut_rows = None if y is not None else layers, self._cut_rows(x)
+        net = self._nets.net(phase, unlabelled, cut_rows)
+        keep = layers or last_layers(net)
+        records, rows = self._records(net, x, y, first)
         if cut_rows:
             values = self._values(net, params)
             outputs, metrics = self._cut.forward(net, values, records, rows, keep, self.job.seed, step)
@@ -151,7 +164,7 @@ class LocalNet:
         self._passes = step + 1
         cut_rows = self._cut_rows(x)
         net = self._nets.net(Phase.kTrain, None, cut_rows)
-        records, rows = batch_records(net, x, y, self._nets.infos(net.phase))
+        records, rows = self._records(net, x, y)
         values = self._values(net, params)
         if cut_rows:
             gradients, metrics = self._cut.backward(self._algorithm, net, values, records, rows, self.job.seed, step)
@@ -172,7 +185,8 @@ class LocalNet:
         size = batchsize or batch_rows(net)
         result = None
         for start in range(0, max(rows, 1), size):
-            part = self.forward(params, part_of_batch(x, start, start + size), layers=(layer,)).outputs[layer]
+            batch = part_of_batch(x, start, start + size)
+            part = self._forward(params, batch, layers=(layer,), first=start).outputs[layer]
             if result is None:
                 result = part if len(part) == rows else np.empty((rows, *part.shape[1:]), part.dtype)
             if result is not part:
@@ -189,12 +203,18 @@ class LocalNet:
         parts: list[Metrics] = []
         for start in range(0, rows, size):
             labels = None if y is None else part_of_batch(y, start, start + size)
-            parts.append(self.forward(params, part_of_batch(x, start, start + size), labels).metrics.sums)
+            batch = part_of_batch(x, start, start + size)
+            parts.append(self._forward(params, batch, labels, first=start).metrics.sums)
         return Means(add_metrics(parts))
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
         """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""
         return self._nets.net(Phase.kTest, (layer,)).layer(layer).shape[1:]
+
+    def _records(self, net: NeuralNet, x: Batch, y: Batch, first: int = 0) -> tuple[dict[str, Records], int]:
+        """Return the records of a batch; NaN is refused, but for a job that leaves bad batches out."""
+        skips = self.job.skip_bad_batches
+        return batch_records(net, x, y, self._nets.infos(net.phase), first=first, allows_nonfinite=skips)
 
     def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
         self._ops.enter()

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.data import read_mean
 from dsinga.data.conversion import as_labels, as_records, label_dtype
+from dsinga.data.finite import find_nonfinite, nonfinite_error, place_of
 from dsinga.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo, Records
@@ -40,11 +41,18 @@ def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[
 
 
 def batch_records(
-    net: NeuralNet, x: Batch, y: Batch, infos: Mapping[str, RecordInfo]
+    net: NeuralNet,
+    x: Batch,
+    y: Batch,
+    infos: Mapping[str, RecordInfo],
+    *,
+    first: int = 0,
+    allows_nonfinite: bool = False,
 ) -> tuple[dict[str, Records], int]:
     """Return the records of a batch for the input layers of ``net``, and their number.
 
-    Raises UserError where they do not fit ``infos``, the description of each layer's records.
+    ``first`` is the number of the first record, for messages. Raises UserError where records do not fit ``infos``, the
+    description of each layer's records, or where records or labels have NaN or infinity, unless these are allowed.
     """
     layers = [node.layer.name for node in net.nodes if node.layer.is_input]
     arrays = by_layer(x, layers, "records")
@@ -59,9 +67,20 @@ def batch_records(
         if math.prod(records[name].data.shape[1:]) != math.prod(shape):
             got = records[name].data.shape[1:]
             raise UserError(f"layer {name!r} gets records of shape {got}, but the net was made for {shape}")
+        if not allows_nonfinite:
+            _check_finite(records[name], name, first)
     if not rows:
         raise UserError("the batch is empty; give it at least 1 record")
     return records, rows
+
+
+def _check_finite(records: Records, name: str, first: int) -> None:
+    """Raise UserError for NaN or infinity, as sources of records do."""
+    for what, array in (("x", records.data), ("y", records.labels)):
+        bad = None if array is None else find_nonfinite(array)
+        if bad is not None:
+            place = place_of(bad.position)
+            raise nonfinite_error(f"numpy array: {what!r} of layer {name!r}", bad.value, first + bad.row, place)
 
 
 def _converted(x: Any, y: Any) -> Records:

@@ -196,3 +196,18 @@ def test_records_that_do_not_fit_are_refused_before_anything_is_computed() -> No
         lazily.compute(scheduler="threads")
     with pytest.raises(UserError, match="one input layer"):
         Classifier(dsinga.models.mdnn()).fit(X, Y)
+
+
+@pytest.mark.parametrize("cls", [Classifier, Regressor, Transformer])
+def test_nan_is_named_by_its_record_and_column_though_scaling_would_spread_it(threads: Client, cls: Any) -> None:
+    bad = X.copy()
+    bad[450, 1] = np.nan
+    with pytest.raises(UserError, match=r"'X' has NaN in record 450, column 1"):
+        cls(epochs=1).fit(da.from_array(bad, chunks=(100, 6)), DY)
+
+
+def test_nan_among_targets_is_named_by_its_record(threads: Client) -> None:
+    targets = X[:, 0].copy()
+    targets[300] = np.inf
+    with pytest.raises(UserError, match=r"'y' has infinity in record 300;"):
+        Regressor(epochs=1).fit(DX, da.from_array(targets, chunks=100))

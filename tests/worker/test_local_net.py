@@ -265,3 +265,18 @@ def test_metrics_are_weighted_over_all_batches(size: int) -> None:
         "accuracy": np.average(right, weights=x["weights"]),
     }
     assert net.evaluate(params, x, y, batchsize=size) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_nan_in_arrays_is_refused_with_record_and_column(number: float) -> None:
+    model = nn.Sequential([nn.Input((3,)), nn.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((20, 3), np.float32), np.ones(20, np.float32)
+    model.predict(x)
+    bad, value = x.copy(), "NaN" if np.isnan(number) else "infinity"
+    bad[13, 2] = number
+    for call in (lambda: model.predict(bad, batch_size=8), lambda: model.evaluate(bad, y, batch_size=8)):
+        with pytest.raises(UserError, match=f"'x' of layer '.*' has {value} in record 13, column 2; leave such"):
+            call()
+    with pytest.raises(UserError, match=f"'y' of layer '.*' has {value} in record 13"):
+        model.evaluate(x, bad[:, 2])
