@@ -115,7 +115,9 @@ class NetEstimator(EstimatorRecords):
 
     def _merges_records(self) -> bool:
         """Whether equal records may become one with the sum of their weights."""
-        return self._weighs and (self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net)))))
+        return self._weighs and (
+            self.net is None or all(map(takes_weights, jobs.losses(jobs.open_net(self.net, self._record_shape))))
+        )
 
     def _make_job(self, records: TrainingSet, client: Any) -> Job:
         """Return the job that is trained: of the user's net, or of the small one; determine its scaling."""
@@ -124,7 +126,7 @@ class NetEstimator(EstimatorRecords):
         if self.net is None:
             fields = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay, "seed": seed}
             return self._default_job(records.x, **fields)
-        job = jobs.open_net(self.net)
+        job = jobs.open_net(self.net, self._record_shape)
         return job if self.random_state is None else job.replace(seed=seed)
 
     def _batchsize(self) -> int:
@@ -132,7 +134,7 @@ class NetEstimator(EstimatorRecords):
             if self.batchsize < 1:
                 raise ValueError(f"batchsize must be 1 or more, not {self.batchsize}")
             return int(self.batchsize)
-        return BATCHSIZE if self.net is None else jobs.batchsize_of(jobs.open_net(self.net))
+        return BATCHSIZE if self.net is None else jobs.batchsize_of(jobs.open_net(self.net, self._record_shape))
 
     def _with_epochs(self, job: Job, epochs: int | None, batchsize: int, length: int) -> Job:
         if self.epochs is not None and self.epochs < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.activations import ACTIVATIONS, check_activation
+from dsinga.nn.trainable import Trainable
 
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps
@@ -88,16 +90,28 @@ def _input(name: str, batchsize: int = 1) -> LayerConf:
     return layer(name, "kRecordInput", store_conf={"batchsize": batchsize})
 
 
-def open_net(net: Any) -> Job:
-    """Return the job of ``net``: a Job, the path of a job file, or a model of dsinga.nn."""
+def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
+    """Return the job of ``net``: a Job, the path of a job file, or a model of dsinga.nn.
+
+    ``shape`` is that of a record, for the input of a model that does not say it.
+    """
     if isinstance(net, (str, os.PathLike)):
         net = load(net)
-    if not isinstance(net, Job) and callable(getattr(net, "job", None)):
-        net = net.job(epochs=DEFAULT_EPOCHS)
+    if isinstance(net, Trainable):
+        net = model_job(net, shape)
     if not isinstance(net, Job):
         raise UserError(f"net must be a Job, the path of a job file or a model of dsinga.nn, not {type(net).__name__}")
     net = net if net.train_steps or net.epochs else net.replace(epochs=DEFAULT_EPOCHS)
     return training_net(net)
+
+
+def model_job(model: Trainable, shape: Sequence[int] | None) -> Job:
+    """Return the job of a model, left as it is, whose input takes records of ``shape`` where it says none."""
+    model = copy.copy(model)
+    names = model.input_names()
+    if shape is not None and len(names) == 1:
+        model.record_shapes = {names[0]: tuple(shape)}
+    return model.job(epochs=DEFAULT_EPOCHS)
 
 
 def training_net(job: Job) -> Job:

@@ -116,6 +116,16 @@ def test_a_job_a_model_and_an_estimator_give_the_same_bits() -> None:
     assert_same(by_estimator.params_, by_model.params)
 
 
+def test_a_model_without_a_shape_takes_that_of_the_records() -> None:
+    x, y = load_digits(return_X_y=True)
+    net = nn.Sequential([nn.Dense(16, activation="relu", name="hidden"), nn.Dense(10, "softmax")])
+    net.compile(optimizer="sgd", loss="sparse_categorical_crossentropy")
+    fields = {"epochs": 2, "batchsize": 50, "random_state": 0}
+    classifier, expected = Classifier(net, **fields).fit(x, y), Classifier(model(), **fields).fit(x, y)
+    assert_same(classifier.params_, expected.params_)
+    assert classifier.set_params(net=net).fit(x[:, :30], y).params_["hidden_weight"].shape == (16, 30)
+
+
 HINGE = """
 epochs: 20
 updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
