@@ -121,7 +121,8 @@ def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., La
     def make(*args: Any, **kwargs: Any) -> LayerBuilder:
         settings = bind(function.__name__, signature, args, kwargs)
         arguments = {name: value for name, value in settings.items() if name not in COMMON}
-        return LayerBuilder(function.__name__, function(**arguments), settings)
+        again = functools.partial(make, *args, **kwargs)
+        return LayerBuilder(function.__name__, function(**arguments), settings, again)
 
     make.__signature__ = signature  # type: ignore[attr-defined]
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from dsinga.errors import UserError
@@ -81,4 +82,6 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
     def write(writer: LayerWriter) -> Feature:
         return writer.add(type, **settings)
 
-    return LayerBuilder(type.removeprefix("k"), write, {**fields, "type": type})
+    return LayerBuilder(
+        type.removeprefix("k"), write, {**fields, "type": type}, functools.partial(Layer, type, **fields)
+    )

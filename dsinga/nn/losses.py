@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -158,7 +159,8 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         if weight != 1:
             raise UserError(f"loss_weights has no effect on {loss!r}; give it scale={weight}")
         settings = {"name": name, **loss.settings}
-        return LayerBuilder(loss.kind, loss.write, settings)
+        again = functools.partial(loss_builder, loss, output, name=name)
+        return LayerBuilder(loss.kind, loss.write, settings, again)
     if loss not in NAMES:
         raise UserError(f"there is no loss {loss!r}{nearest(str(loss), NAMES) or '; these are ' + ', '.join(NAMES)}")
     shape = row_shape(output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from dsinga.errors import UserError
@@ -131,7 +132,7 @@ def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
     def write(writer: LayerWriter) -> Feature:
         return builder.write(StepWriter(writer))
 
-    return LayerBuilder(builder.kind, write, builder.settings)
+    return LayerBuilder(builder.kind, write, builder.settings, functools.partial(TimeDistributed, builder))
 
 
 class StepWriter(LayerWriter):

@@ -20,10 +20,18 @@ class LayerBuilder:
         kind: the name of the function that made it, such as "Dense".
         name: the name of its layer in the job, None to make one from ``kind``.
         settings: the arguments that it was made with, by name.
+        remake: makes the layer again: a function of a module with its arguments, which pickles, as ``write`` does not.
         write: writes the layer, with a :class:`dsinga.nn.writer.LayerWriter`, and returns its feature.
     """
 
-    def __init__(self, kind: str, write: Callable[[Any], Feature], settings: Mapping[str, Any]):
+    def __init__(
+        self,
+        kind: str,
+        write: Callable[[Any], Feature],
+        settings: Mapping[str, Any],
+        remake: Callable[[], LayerBuilder],
+    ):
+        self.remake = remake
         self.kind = kind
         self.write = write
         self.settings: Mapping[str, Any] = dict(settings)
@@ -45,6 +53,9 @@ class LayerBuilder:
         symbol = Symbol(self, given)
         parts = self.settings.get("parts")
         return symbol if parts is None else [Symbol(self, given, part, symbol) for part in range(parts)]
+
+    def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()]]:
+        return self.remake, ()
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())

@@ -1,5 +1,7 @@
 """Training, testing, predicting and saving models on numpy arrays."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,15 @@ def test_a_batch_has_at_most_all_records_so_each_epoch_has_a_row(sizes):
     again = blobs()
     again.fit(x, y, epochs=3, batch_size=len(x), progress=False)
     assert_same(model.params, again.params)
+
+
+def test_a_trained_model_pickles_and_trains_on(trained):
+    again = [pickle.loads(pickle.dumps(trained[0])) for _ in range(2)]
+    assert_same(again[0].params, trained[0].params)
+    np.testing.assert_array_equal(again[0].predict(X), trained[0].predict(X))
+    for model in again:
+        model.fit(X, Y, batch_size=25, progress=False)
+    assert_same(again[0].params, again[1].params)
 
 
 def test_evaluate_and_predict_in_this_process_and_on_a_cluster(trained, threads):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -258,6 +260,30 @@ FAULTS = {
         "layer 'add': 'a' gives 1 x 3, 'b' 1 x 4",
     ),
 }
+
+
+def test_models_pickle_with_shared_layers_parts_and_params():
+    shared = nn.Dense(4, "relu", lr_scale=(1, 2))
+    x, z = nn.Input(6, name="a"), nn.Input((3, 6), name="b")
+    first, second = nn.Slice(2)(nn.Add()([shared(x), shared(nn.Layer("kReLU", name="other")(x))]))
+    steps = nn.TimeDistributed(nn.Dense(4))(nn.Bidirectional(nn.GRU(3))(z))
+    model = nn.Model(
+        [x, z], nn.Concatenate()([second, first, nn.Dense(2)(nn.GlobalMaxPooling1D()(steps)), nn.Dense(2)(x)])
+    )
+    model.compile(nn.Adam(0.01), nn.EuclideanLoss())
+    records = [np.ones((2, 6), np.float32), np.ones((2, 3, 6), np.float32)]
+    before = model.predict(records)
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert str(copied.job()) == str(model.job())
+        np.testing.assert_array_equal(copied.predict(records), before)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_each_layer_pickles(name):
+    layer, shape = CHAINS[name][:2]
+    copied = pickle.loads(pickle.dumps(layer))
+    assert repr(copied) == repr(layer)
+    assert written(copied, shape=shape) == written(layer, shape=shape)
 
 
 IMAGE_LAYERS = (
