@@ -49,6 +49,9 @@ class ZarrSource(RecordSource):
             raise UserError(f"{location} is an array, not a group with arrays of the names in data: and label:")
         else:
             records, labels = node, None
+        for array in (records, labels):
+            if array is not None:
+                _check_encoding(array, location)
         data_column = ZarrColumn(records, location, is_label=False, key=key)
         label_column = None if labels is None else ZarrColumn(labels, location, is_label=True, key=data_column.token)
         super().__init__(location, data_column, label_column)
@@ -90,6 +93,26 @@ def open_zarr_records(
             store = RecordStore(location)
             return store if label != "" else store.without_labels()
     return ZarrSource(location, data or None, label)
+
+
+def _check_encoding(array: zarr.Array, location: str) -> None:
+    """Raise UserError where attributes say that numbers are packed, or which integer stands for a missing value.
+
+    xarray writes such attributes by the CF conventions, and applies them when it reads; zarr does not.
+    """
+    attributes = dict(array.attrs)
+    packed = [name for name, plain in (("scale_factor", 1), ("add_offset", 0)) if attributes.get(name, plain) != plain]
+    if array.dtype.kind in "iu":
+        packed += [name for name in ("_FillValue", "missing_value") if attributes.get(name) is not None]
+        if "_ARRAY_DIMENSIONS" in attributes and array.metadata.zarr_format == 2 and array.fill_value not in (None, 0):
+            packed.append("_FillValue")  # where xarray puts it in format 2
+    if packed:
+        name = array.path or os.path.basename(location)
+        raise UserError(
+            f"{location}: {name!r} has the attribute {packed[0]}, so that its {array.dtype} numbers "
+            f"do not stand for themselves; open it with xarray and give that: "
+            f"xarray.open_zarr({location!r}), or name another array"
+        )
 
 
 def open_zarr(location: str) -> zarr.Array | zarr.Group:

@@ -13,7 +13,7 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.cluster_training import compute
-from dsinga.estimators.lazy import average, lazily, open_collection
+from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.job import Job
 
 
@@ -96,7 +96,8 @@ class Classifier(ClassifierMixin, NetEstimator):
         """Return the share of records whose prediction is right; of collections, computed block by block."""
         if not is_dask_collection(X):
             return super().score(X, y, sample_weight)
-        right = open_collection(self.predict(X)).array == open_collection(y).array
+        targets, outputs = predicted(self, X, y)
+        right = outputs == targets
         if right.ndim == 2:
             right = right.all(axis=1)
         return float(compute(average(right, sample_weight), None))

@@ -110,7 +110,19 @@ def average(array: Any, weights: Any = None) -> Any:
 
     if weights is None:
         return array.mean(axis=0)
-    return da.average(array, axis=0, weights=open_collection(weights).array)
+    return da.average(array, axis=0, weights=open_collection(weights, lengths=True).array)
+
+
+def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return targets and the predictions for records, both as dask arrays of known lengths.
+
+    Raises ValueError where there are not as many of both.
+    """
+    records, targets = open_collection(x, lengths=True), open_collection(y, lengths=True).array
+    if len(records.array) != len(targets):
+        raise ValueError(f"X has {len(records.array)} records, but y has {len(targets)}; give both as many")
+    estimator.check_shape(records.array.shape[1:], records.names)
+    return targets, open_collection(estimator.predict(records.array)).array
 
 
 def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:

@@ -12,7 +12,7 @@ from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.cluster_training import compute, find_scaling
-from dsinga.estimators.lazy import average, lazily, open_collection
+from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.estimators.records import TrainingSet
 from dsinga.job import Job
 
@@ -69,7 +69,8 @@ class Regressor(RegressorMixin, NetEstimator):
         """Return the coefficient of determination R², averaged over targets; of collections, block by block."""
         if not is_dask_collection(X):
             return super().score(X, y, sample_weight)
-        targets, outputs = open_collection(y).array.astype(float), open_collection(self.predict(X)).array
+        targets, outputs = predicted(self, X, y)
+        targets = targets.astype(float)
         mean = compute(average(targets, sample_weight), None)
         errors = compute([average((targets - of) ** 2, sample_weight) for of in (outputs, mean)], None)
         return float(np.mean(1 - errors[0] / errors[1]))

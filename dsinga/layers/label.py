@@ -135,7 +135,7 @@ def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
         first = int(labels[wrong][0])
         raise layer.fail(
             f"label {first} is none of its {classes} classes (0 to {classes - 1}); give the layer below as many "
-            "outputs as the store has classes, or mend the store"
+            "outputs as there are classes, or correct the labels"
         )
     return labels
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dsinga.data import open_store
+from dsinga.data import open_records, open_store
 from dsinga.errors import UserError
 from tests.data.test_data_zarr import LABELS, ZEROS, write_group
 
@@ -122,3 +122,31 @@ def test_names_of_arrays_where_there_is_one_array(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("1,2\n")
     with pytest.raises(UserError, match="rows.csv is a textfile, whose parts have no names; leave data and label out"):
         open_store(tmp_path / "rows.csv", backend="textfile", data="x")
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+@pytest.mark.parametrize("attribute", [{"scale_factor": 0.1}, {"add_offset": 2.0}, {"missing_value": -9}])
+def test_packed_numbers_are_refused(tmp_path: Path, name: str, attribute: dict[str, float]) -> None:
+    path = write_group(tmp_path / "g", {"x": np.zeros((4, 2), "i2"), "y": np.zeros(4, "i2")})
+    zarr.open_group(path)[name].attrs.update({"scale_factor": 1.0, "add_offset": 0.0, **attribute})
+    with pytest.raises(UserError, match=rf"{name}' has the attribute {next(iter(attribute))}, .*xarray.open_zarr\("):
+        open_store(path)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_what_xarray_packs_is_refused_and_read_through_xarray(tmp_path: Path, zarr_format: Any) -> None:
+    xr = pytest.importorskip("xarray")
+    dataset = xr.Dataset({"x": (("n", "k"), np.linspace(0, 1, 8, dtype="f4").reshape(4, 2))})
+    encoding = {"dtype": "i2", "scale_factor": 0.001, "_FillValue": -1}
+    dataset.to_zarr(tmp_path / "packed", zarr_format=zarr_format, encoding={"x": encoding})
+    with pytest.raises(UserError, match="'x' has the attribute scale_factor"):
+        open_store(tmp_path / "packed")
+    unpacked = open_records(xr.open_zarr(tmp_path / "packed"), data="x").read(range(4))[0]
+    np.testing.assert_allclose(unpacked, dataset.x, atol=0.001)
+    whole = (100 * dataset).round()
+    whole.to_zarr(tmp_path / "whole", zarr_format=zarr_format, encoding={"x": {"dtype": "i2", "_FillValue": -1}})
+    with pytest.raises(UserError, match="'x' has the attribute _FillValue, so that its int16 numbers do not stand"):
+        open_store(tmp_path / "whole")
+    dataset.to_zarr(tmp_path / "plain", zarr_format=zarr_format)  # with a _FillValue of NaN
+    assert open_store(tmp_path / "plain").shape == (2,)

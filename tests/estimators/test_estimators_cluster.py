@@ -211,3 +211,14 @@ def test_nan_among_targets_is_named_by_its_record(threads: Client) -> None:
     targets[300] = np.inf
     with pytest.raises(UserError, match=r"'y' has infinity in record 300;"):
         Regressor(epochs=1).fit(DX, da.from_array(targets, chunks=100))
+
+
+@pytest.mark.parametrize("cls", [Classifier, Regressor])
+def test_score_of_a_data_frame_with_targets_in_numpy(threads: Client, cls: Any) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    local, targets = pd.DataFrame(X, columns=list("abcdef")), np.repeat([0, 1, 2], 300)
+    frame = dd.from_pandas(local, npartitions=3)
+    estimator = cls(random_state=0, epochs=2).fit(frame, targets)
+    assert estimator.score(frame, targets) == pytest.approx(estimator.score(local, targets))
+    with pytest.raises(ValueError, match="X has 900 records, but y has 800; give both as many"):
+        estimator.score(frame, targets[:800])
