@@ -148,4 +148,5 @@ def generate(
 
 
 def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:
+    cluster.check_client(client)
     return contextlib.nullcontext(client) if client else cluster.connect()

@@ -106,6 +106,7 @@ def train(
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
         RunError: where a worker or a server is lost during training.
     """
+    cluster.check_client(client)
     job = job_with_data(job, data, Phase.kTrain, data_root)
     if workers is not None:
         job = with_workers(job, workers)

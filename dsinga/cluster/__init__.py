@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dsinga.cluster.dask_workers import available_workers
     from dsinga.cluster.driver import Outcome, train
-    from dsinga.cluster.embedded import connect
+    from dsinga.cluster.embedded import check_client, connect
     from dsinga.cluster.grain import Grain
     from dsinga.cluster.grain_by_name import find_grain
     from dsinga.cluster.inference import evaluate, predict
@@ -27,6 +27,7 @@ __all__ = [
     "available_workers",
     "build_net",
     "build_partitioned_net",
+    "check_client",
     "connect",
     "evaluate",
     "find_grain",
@@ -44,6 +45,7 @@ _MODULES = {
     "available_workers": "dsinga.cluster.dask_workers",
     "build_net": "dsinga.worker.nets",
     "build_partitioned_net": "dsinga.worker.nets",
+    "check_client": "dsinga.cluster.embedded",
     "connect": "dsinga.cluster.embedded",
     "evaluate": "dsinga.cluster.inference",
     "find_grain": "dsinga.cluster.grain_by_name",

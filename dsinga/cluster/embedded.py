@@ -13,6 +13,7 @@ from typing import Any
 import dask
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
+from distributed.deploy.cluster import Cluster
 
 from dsinga.errors import UserError
 
@@ -85,6 +86,14 @@ def connect(
         if dashboard:
             _log.info("the dashboard is at %s", client.dashboard_link)
         yield client
+
+
+def check_client(client: Any) -> None:
+    """Raise UserError where an address or a cluster is given in place of a client."""
+    if isinstance(client, (str, Cluster)):
+        what = repr(client) if isinstance(client, str) else f"a {type(client).__name__}"
+        text = "address" if isinstance(client, str) else "cluster"
+        raise UserError(f"client= takes a Dask client, not {what}; give distributed.Client({text})")
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

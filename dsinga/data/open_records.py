@@ -52,6 +52,11 @@ def open_records(
         return source
     options = {"data": data, "label": label, "columns": columns, "dim": dim, "classes": classes}
     if isinstance(source, (str, os.PathLike)):
+        if os.fspath(source).endswith((".npz", ".npy")):
+            raise UserError(
+                f"{os.fspath(source)} is a file of numpy, which is not read in place; give its arrays, as numpy.load "
+                "returns them, or import them: dsinga data import npz SOURCE DESTINATION"
+            )
         _check_options(options, "a path or URL", "data", "label")
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)

@@ -34,6 +34,7 @@ class RecordSource:
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.
         digest: hash of the contents; empty if it is not known.
+        titles: names of the columns of a table, if known.
         allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
 
     Args:
@@ -74,6 +75,7 @@ class RecordSource:
         self.label_shape = labels.shape if labels is not None else ()
         self.label_dtype = labels.dtype if labels is not None else None
         self.classes, self.vocabulary, self.digest = tuple(classes), tuple(vocabulary), digest
+        self.titles = tuple(getattr(data, "titles", ()))
         self._data, self._labels = data, labels
         _cache.reserve(self, data.block_bytes)
 

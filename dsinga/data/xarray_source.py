@@ -70,6 +70,11 @@ def data_array_source(
     if y is None:
         return RecordSource(location, records, classes=classes or ())
     if is_data_array(y):
+        if dim not in y.dims and len(y.dims) == 1 and y.dims[0] in x.dims:
+            raise UserError(
+                f"{location}: the samples of {names[0]!r} lie along {dim!r}, its first dimension, but the labels "
+                f"{names[1]!r} along {y.dims[0]!r}; name that one: open_records(..., dim={str(y.dims[0])!r})"
+            )
         y = _samples_first(y, dim).data
     labels = label_column(y, names[1], records.length, classes)
     return RecordSource(location, records, labels, classes=classes or ())

@@ -18,7 +18,7 @@ from dsinga.worker.all_records import EvaluationPass, count_batches, readers_of_
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.exchange_options import ExchangeOptions
-from dsinga.worker.nets import check_same_params, check_same_vocabularies, cut_like
+from dsinga.worker.nets import check_same_names, check_same_params, cut_like
 from dsinga.worker.processor import PRECISIONS
 
 # Takes the parts of params that servers keep; returns the server for each part that should stay whole, by its name.
@@ -53,7 +53,7 @@ def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJ
     nets = {phase: create_net(job.neuralnet, phase, reader.infos) for phase, reader in readers.items()}
     nets |= {phase: pairs[0][1] for phase, pairs in complete.items()}
     check_same_params(nets)
-    check_same_vocabularies(readers)
+    check_same_names(readers)
     alg = job.train_one_batch.alg
     if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
         raise job.neuralnet.error(no_loss("kTrain", alg.name))

@@ -13,6 +13,8 @@ from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.worker.batch_reader import BatchReader, open_batch_reader
 
+SHOWN_NAMES = 10  # of columns, in a message
+
 
 def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
     """Return the whole net of a phase. Raises UserError for what is wrong with the job or its stores."""
@@ -75,8 +77,11 @@ def check_same_params(nets: Mapping[Phase, NeuralNet]) -> None:
                 )
 
 
-def check_same_vocabularies(readers: Mapping[Phase, BatchReader]) -> None:
-    """Raise UserError where codes of a text, or labels, stand for other words or classes than in training."""
+def check_same_names(readers: Mapping[Phase, BatchReader]) -> None:
+    """Raise UserError where codes of a text, labels or columns stand for others than in training.
+
+    Only names that are known in both phases are compared, but for the words of a text.
+    """
     for phase, reader in readers.items():
         for name, store in reader.stores.items():
             train = readers[Phase.kTrain].stores.get(name)
@@ -91,3 +96,17 @@ def check_same_vocabularies(readers: Mapping[Phase, BatchReader]) -> None:
                     f"{', '.join(store.classes)}, those of {train.location} for {', '.join(train.classes)}; give the "
                     "same classes in the same order, as in open_records(..., classes=[...])"
                 )
+            titles, expected = getattr(store, "titles", ()), getattr(train, "titles", ())
+            if titles and expected and titles != expected:
+                pairs = enumerate(zip(titles, expected, strict=False))
+                place = next(
+                    (number for number, (one, other) in pairs if one != other), min(len(titles), len(expected))
+                )
+                raise UserError(
+                    f"the columns of the {store.location} of phase {phase.name} are {_listed(titles)}, those of "
+                    f"training {_listed(expected)}: column {place} is another; give the same columns in the same order"
+                )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")

@@ -235,3 +235,8 @@ def test_no_scheduler_of_dask_is_asked_for_rows() -> None:
 def test_options_of_other_kinds_of_sources_are_refused(source: Any, options: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
         open_records(source, **options)
+
+
+def test_files_of_numpy_name_the_remedy() -> None:
+    with pytest.raises(UserError, match=r"a.npz is a file of numpy, .*numpy.load.*dsinga data import npz"):
+        open_records("a.npz")

@@ -91,3 +91,10 @@ def test_nan_is_named() -> None:
     x = dataset().x.where(dataset().x != 100)
     with pytest.raises(UserError, match=r"xarray DataArray: 'x' has NaN in record 8, index \(1, 0\)"):
         open_records(x).read([8])
+
+
+def test_labels_along_a_later_dimension_name_it() -> None:
+    source = xr.Dataset({"x": (("lat", "time"), np.zeros((3, 5))), "y": ("time", np.zeros(5))})
+    with pytest.raises(UserError, match=r"'y' along 'time'; name that one: open_records\(..., dim='time'\)"):
+        open_records(source)
+    assert open_records(source, dim="time").shape == (3,)

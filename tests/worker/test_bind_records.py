@@ -143,3 +143,25 @@ def test_classes_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
     train_in_threads(bind_records(job, {"train": same, "test": open_records((x, y), classes=names)}))
     with pytest.raises(UserError, match="phase kTest reads, stand for the classes class 9, class 8, .*give the same"):
         train_in_threads(bind_records(job, {"train": same, "test": open_records((x, y), classes=names[::-1])}))
+
+
+def test_columns_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    job = pathless.replace(test_freq=1, test_steps=1)
+    x, y = open_store(stores / "test.zarr").read(range(150))
+    frame = pd.DataFrame(x.reshape(150, -1)).add_prefix("c")
+    for test in (frame, frame.to_numpy()):  # an array has no names
+        train_in_threads(bind_records(job, {"train": (frame, y), "test": (test, y)}))
+    with pytest.raises(
+        UserError, match=r"of phase kTest are c63, .* training c0, c1, .*: column 0 is another; give the"
+    ):
+        train_in_threads(bind_records(job, {"train": (frame, y), "test": (frame[frame.columns[::-1]], y)}))
+
+
+def test_an_address_is_no_client(pathless: Job, stores: Path) -> None:
+    data = open_store(stores / "test.zarr").read(range(150))
+    message = r"takes a Dask client, not 'tcp://host:8786'; give distributed.Client\(address\)"
+    with pytest.raises(UserError, match=message):
+        dsinga.train(pathless, "tcp://host:8786", data=data)
+    with pytest.raises(UserError, match=message):
+        dsinga.evaluate(pathless, {}, "test", "tcp://host:8786", data=data)
