@@ -119,8 +119,8 @@ def check_no_codes(layer: Layer, sources: Arrays) -> None:
         if index != layer.label_source and getattr(source, "dtype", np.dtype(float)).kind in "iu":
             raise layer.fail(
                 f"computes with numbers, but {layer.source_name(index)} gives {source.dtype}, which are codes, such as "
-                "words; give its store_conf std_value: 1 to have them as float32, or put a kEmbedding or kOneHot layer "
-                "between"
+                'words; if they are numbers, give an array as x.astype("float32"), or its store_conf std_value: 1 to '
+                "have them as float32; else put a kEmbedding or kOneHot layer between"
             )
 
 

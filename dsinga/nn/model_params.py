@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import dsinga.api as api
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.errors import UserError
 from dsinga.job import Job, job_html, to_text
-from dsinga.nn.records import Pair, PhaseRecords, describe_arrays
+from dsinga.nn.records import Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
 from dsinga.nn.summary import summary_text
 from dsinga.worker.local_net import LocalNet
 
@@ -76,6 +77,17 @@ class ModelParams(ABC):
         missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
         net = LocalNet(job, {**records, **missing}, examples | labels if labelled else None)
         return net, records, labels or None
+
+    @contextmanager
+    def _explained(self, pairs: Mapping[str, Pair]) -> Iterator[None]:
+        """Explain faults by records of another shape than in training, and keep the shape of training then."""
+        trained = dict(self.record_shapes)
+        try:
+            with naming_shapes(shapes_of(pairs), {} if self._params is None else trained):
+                yield
+        except UserError:
+            self.record_shapes = trained
+            raise
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
         """Return the params of a net, with initial values for those that the model was not given."""

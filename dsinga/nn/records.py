@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +57,29 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
     return PhaseRecords(
         shapes=shapes, label_shapes={name: None if y is None else np.shape(y)[1:] for name, (_, y) in pairs.items()}
     )
+
+
+def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all rows of records that are arrays."""
+    return {name: tuple(x.shape) for name, (x, _) in pairs.items() if hasattr(x, "shape")}
+
+
+@contextmanager
+def naming_shapes(shapes: Mapping[str, tuple[int, ...]], trained: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
+    """Raise a UserError about records of other shapes than those ``trained`` on in place of one that they lead to.
+
+    Other shapes are no fault by themselves: a net may take images of any size.
+    """
+    try:
+        yield
+    except UserError as error:
+        for name, shape in shapes.items():
+            if name in trained and shape[1:] != trained[name]:
+                hint = "; for one record, give x[None]" if shape == trained[name] else ""
+                raise UserError(
+                    f"records have shape {shape[1:]}, but the model was trained on {trained[name]}{hint}"
+                ) from error
+        raise
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:

@@ -21,16 +21,15 @@ from dsinga.nn.records import (
     are_numpy,
     describe_arrays,
     least_batch,
+    naming_shapes,
     open_inputs,
     pair_up,
-)
+    shapes_of,
+)  # fmt: skip
 from dsinga.worker.bind_records import bind_records
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
-
-
-BATCH_SIZE = 32  # as in Keras
 
 
 class Trainable(ModelParams):
@@ -161,14 +160,17 @@ class Trainable(ModelParams):
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
             epochs = self.default_epochs()
-        job = self.job(
-            x, y, sample_weight=sample_weight, validation_data=validation_data, epochs=epochs, train_steps=train_steps,
-            batch_size=batch_size, seed=self._fits if seed is None else seed, **fields,
-        )  # fmt: skip
-        self.result = api.train(
-            job, client, workers=workers, workspace=workspace, progress=progress, extensions=callbacks,
-            params=self._params,
-        )  # fmt: skip
+        pairs, held_out = (self._pairs(*two(data)) if has_data(data) else {} for data in ((x, y), validation_data))
+        trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
+        with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):
+            job = self.job(
+                x, y, sample_weight=sample_weight, validation_data=validation_data, epochs=epochs,
+                train_steps=train_steps, batch_size=batch_size, seed=self._fits if seed is None else seed, **fields,
+            )  # fmt: skip
+            self.result = api.train(
+                job, client, workers=workers, workspace=workspace, progress=progress, extensions=callbacks,
+                params=self._params,
+            )  # fmt: skip
         self._params, self._complete, self._fits = self.result.params, True, self._fits + 1
         return self.result.history
 
@@ -177,7 +179,7 @@ class Trainable(ModelParams):
 
     def default_batch_size(self) -> int | None:
         """Return the rows of a batch where none are given, None to leave those of the job."""
-        return BATCH_SIZE
+        return 32
 
     def default_epochs(self) -> int | None:
         """Return the epochs of a ``fit`` that gives none."""
@@ -193,8 +195,9 @@ class Trainable(ModelParams):
         """
         pairs = self._pairs(x, y)
         if client is None and are_numpy(pairs):
-            net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
-            return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
+            with self._explained(pairs):
+                net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
+                return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
         opened = open_inputs(pairs)
         job = self.make_job({"train": opened, "test": opened}, batch_size, {})
         data = {"test": opened.sources} if pairs else None
@@ -219,8 +222,9 @@ class Trainable(ModelParams):
         names = [layers] if isinstance(layers, str) else list(layers)
         pairs = pair_up(x, None, self.input_names(), self.label_inputs())
         if client is None and are_numpy(pairs):
-            net, records, _ = self._local(pairs, labelled=True)
-            found = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
+            with self._explained(pairs):
+                net, records, _ = self._local(pairs, labelled=True)
+                found = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
             opened = open_inputs(pairs)
             job = self.make_job({"train": opened, "test": opened}, batch_size, {})

@@ -59,6 +59,33 @@ def test_a_trained_model_pickles_and_trains_on(trained):
     assert_same(again[0].params, again[1].params)
 
 
+@pytest.mark.parametrize("shape", [None, 4], ids=["shape of data", "nn.Input"])
+def test_records_of_another_shape_than_in_training_are_named(shape):
+    model = nn.Sequential([*([nn.Input(shape)] if shape else []), nn.Dense(3)])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(X, Y, progress=False)
+    before = model.predict(X)
+    narrow, message = X[:, :3], r"records have shape \(3,\), but the model was trained on \(4,\)$"
+    for call in (
+        lambda: model.predict(narrow),
+        lambda: model.evaluate(narrow, Y),
+        lambda: model.fit(narrow, Y, progress=False),
+        lambda: model.fit(X, Y, validation_data=(narrow, Y), progress=False),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+    with pytest.raises(UserError, match=r"records have shape \(\), .* \(4,\); for one record, give x\[None\]"):
+        model.predict(X[0])
+    np.testing.assert_array_equal(model.predict(X), before)
+
+
+def test_a_trained_net_may_take_images_of_another_size():
+    model = nn.Sequential([nn.Conv2D(4, 3), nn.GlobalAveragePooling2D(), nn.Dense(2)])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(np.ones((8, 1, 9, 9), np.float32), np.arange(8) % 2, progress=False)
+    assert model.predict(np.ones((3, 1, 12, 12), np.float32)).shape == (3, 2)
+
+
 def test_evaluate_and_predict_in_this_process_and_on_a_cluster(trained, threads):
     model, history = trained
     metrics = model.evaluate(X[:50], Y[:50])
