@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # MLflow would report its use over the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
+import dask.config  # noqa: E402
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
@@ -38,3 +39,10 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data: {folder} is not a folder (set DSINGA_DATA)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def scheduler_of_dask_stays_unset() -> Iterator[None]:
+    """Fail a test that leaves a default Dask client behind: later tests would compute on its cluster."""
+    yield
+    assert dask.config.config.pop("scheduler", None) is None  # removed, so that only the first such test fails

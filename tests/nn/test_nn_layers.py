@@ -20,8 +20,8 @@ from tests.support.layer_cases import CASES
 IMAGES, ROWS, STEPS = (3, 9, 8), (12,), (6, 5)
 
 
-@register("layer", "Halved")
-class Halved(ElementwiseFunction):
+@register("layer", "HalvedFeature")
+class HalvedFeature(ElementwiseFunction):
     """A user's layer."""
 
     def forward(self, x, ops):
@@ -174,8 +174,8 @@ def test_params_have_initialisers_scales_and_names():
 def test_every_type_of_layer_can_be_written(name):
     cases = [case for case in CASES if case.kind == name]
     if name == "kUserLayer":
-        (conf,) = written(nn.Layer("Halved", name="h"), shape=ROWS)
-        assert conf == LayerConf(name="h", type="kUserLayer", user_type="Halved", srclayers=["data"])
+        (conf,) = written(nn.Layer("HalvedFeature", name="h"), shape=ROWS)
+        assert conf == LayerConf(name="h", type="kUserLayer", user_type="HalvedFeature", srclayers=["data"])
         return
     if name in ("kRBMVis", "kRBMHid"):
         types = [conf.type.name for conf in written(nn.RBM(4), shape=ROWS)]
