@@ -52,6 +52,9 @@ def compute(values: Any, client: Any) -> Any:
     """Return dask collections, in any nesting, computed on the cluster of ``client``, or of the current client."""
     import dask
 
+    from dsinga.cluster import check_client
+
+    check_client(client)
     client = client or current_client()
     return dask.compute(values)[0] if client is None else client.compute(dask.delayed(values)).result()
 

@@ -206,6 +206,11 @@ def test_nan_is_named_by_its_record_and_column_though_scaling_would_spread_it(th
         cls(epochs=1).fit(da.from_array(bad, chunks=(100, 6)), DY)
 
 
+def test_an_address_is_no_client() -> None:
+    with pytest.raises(UserError, match=r"client= takes a Dask client, not 'tcp://host:1'; give distributed.Client"):
+        Regressor(epochs=1).fit(DX, DX[:, 0], client="tcp://host:1")
+
+
 def test_nan_among_targets_is_named_by_its_record(threads: Client) -> None:
     targets = X[:, 0].copy()
     targets[300] = np.inf
