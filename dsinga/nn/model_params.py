@@ -67,9 +67,7 @@ class ModelParams(ABC):
         """
         described = describe_arrays(pairs)
         if labelled:
-            described.label_shapes = {
-                name: shape for name, shape in described.label_shapes.items() if shape is not None
-            }
+            described.assume_labels()
         records = {name: x for name, (x, _) in pairs.items()}
         labels = {name: y for name, (_, y) in pairs.items() if y is not None}
         job = self.make_job({"train": described}, None, {})

@@ -38,6 +38,10 @@ class PhaseRecords:
         """Return the sources that the job names no path for."""
         return {name: source for name, source in self.sources.items() if name not in self.paths}
 
+    def assume_labels(self) -> None:
+        """Describe inputs without labels as in training, where losses have labels: a net that predicts needs none."""
+        self.label_shapes = {name: shape for name, shape in self.label_shapes.items() if shape is not None}
+
 
 def open_inputs(pairs: Mapping[str, Pair]) -> PhaseRecords:
     """Return the opened records of each input. Raises UserError for what cannot be read."""

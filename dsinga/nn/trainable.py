@@ -227,6 +227,7 @@ class Trainable(ModelParams):
                 found = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
             opened = open_inputs(pairs)
+            opened.assume_labels()
             job = self.make_job({"train": opened, "test": opened}, batch_size, {})
             data = {"test": opened.sources} if pairs else None
             found = [api.predict(job, self._require_params(), name, client=client, data=data) for name in names]

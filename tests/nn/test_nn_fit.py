@@ -291,3 +291,10 @@ def test_a_fault_is_one_sentence(name):
     with pytest.raises(UserError) as caught:
         make()
     assert message in str(caught.value)
+
+
+def test_numbers_are_predicted_on_a_cluster_as_here(threads):
+    model = nn.Sequential([nn.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(X, X.sum(axis=1), progress=False)
+    np.testing.assert_allclose(model.predict(X, client=threads), model.predict(X), rtol=1e-5, atol=1e-6)
