@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 import dask.config  # noqa: E402
+import distributed  # noqa: E402
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
@@ -42,7 +43,8 @@ def real_data() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def scheduler_of_dask_stays_unset() -> Iterator[None]:
-    """Fail a test that leaves a default Dask client behind: later tests would compute on its cluster."""
+def no_default_client() -> Iterator[None]:
+    """Undo that a Dask worker which runs in this process makes its own client the default of all tests after it."""
     yield
-    assert dask.config.config.pop("scheduler", None) is None  # removed, so that only the first such test fails
+    dask.config.config.pop("scheduler", None)
+    distributed.client._global_clients.clear()

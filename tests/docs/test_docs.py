@@ -16,26 +16,32 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 README = ROOT / "README.md"
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    """Rates of layers, measured once for all pages."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, cache, monkeypatch) -> Path:
     """A fresh working directory."""
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setitem(dask.config.config, "dsinga", {"cache": str(tmp_path)})
+    monkeypatch.setitem(dask.config.config, "dsinga", {"cache": str(cache)})
     return folder
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page(page, folder):
-    execute(page, folder, command_environment(folder.parent))
+def test_page(page, folder, cache):
+    execute(page, folder, command_environment(folder.parent, cache))
     for picture in re.findall(r"\]\(images/([^)]+)\)", page.read_text(encoding="utf-8")):
         drawn, kept = folder / picture, page.parent / "images" / picture
         assert not drawn.exists() or drawn.read_text() == kept.read_text(), f"out of date: cp {drawn} {kept}"
 
 
-def test_the_readme_runs_as_it_stands_in_any_folder(folder):
-    execute(README, folder, command_environment(folder.parent))
+def test_the_readme_runs_as_it_stands_in_any_folder(folder, cache):
+    execute(README, folder, command_environment(folder.parent, cache))
 
 
 def test_only_the_installing_blocks_of_the_readme_are_not_executed():

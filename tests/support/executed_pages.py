@@ -35,15 +35,18 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def command_environment(tmp_path: Path) -> dict[str, str]:
-    """Return an environment in which ``dsinga``, ``dask`` and ``python`` are those under test, installed or not."""
+def command_environment(tmp_path: Path, cache: Path) -> dict[str, str]:
+    """Return an environment in which ``dsinga``, ``dask`` and ``python`` are those under test, installed or not.
+
+    ``cache`` keeps measured rates of layers.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, words in {"dsinga": ["-m", "dsinga"], "dask": ["-m", "dask"], "python": []}.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "DASK_DSINGA__CACHE": str(tmp_path)}
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "DASK_DSINGA__CACHE": str(cache)}
 
 
 def run_commands(
