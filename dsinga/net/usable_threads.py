@@ -12,7 +12,7 @@ import os
 from dsinga.net.neuralnet import NeuralNet
 
 # An iteration's operations that a kernel thread must have to do; docs/dev/measurements.md.
-OPERATIONS_PER_THREAD = 200_000_000
+OPERATIONS_PER_THREAD = 20_000_000
 
 
 def usable_threads(net: NeuralNet, workers: int) -> int:

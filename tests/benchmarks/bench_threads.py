@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.03  # after a turn, until its threads have stopped spinning
 
 
 class Variant(NamedTuple):
-    """A number of kernel threads (0: as many as dsinga takes of two) and the environment of OpenMP."""
+    """A number of kernel threads and the environment of OpenMP."""
 
     threads: int
     setting: str

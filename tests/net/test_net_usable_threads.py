@@ -11,9 +11,10 @@ from dsinga.worker.nets import build_net
 from tests.support.planner_nets import alexnet, mlp
 
 
-def test_the_digits_use_one_thread_and_a_large_net_as_many_as_there_are():
+def test_the_digits_use_two_threads_and_a_large_net_as_many_as_there_are():
     digits = build_net(load("datasets/digits/job.conf"), Phase.kTrain, ["datasets/digits"])
-    assert usable_threads(digits, 1) == 1
+    assert usable_threads(digits, 1) == 2
+    assert usable_threads(digits, 2) == usable_threads(digits, 4) == 1
     assert usable_threads(alexnet(16), 1) > 64
 
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,19 +79,24 @@ def test_a_dask_worker_process_sets_it_for_itself(tmp_path):
     assert spin_counts(said) == [str(SPIN_COUNT)]
 
 
-def wait_for_tasks(count: int) -> None:
+def wait_until(arrived: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 20
-    while len(list(TASKS.iterdir())) != count:
-        assert time.monotonic() < deadline, f"{len(list(TASKS.iterdir()))} threads, not {count}"
+    while not arrived():
+        assert time.monotonic() < deadline, f"waited 20 s until {what}"
         os.sched_yield()
 
 
+def threads() -> set[str]:
+    return {task.name for task in TASKS.iterdir()}
+
+
 def test_spare_threads_are_more_than_the_cores_and_end():
-    before = len(list(TASKS.iterdir()))
+    before, count = threads(), len(os.sched_getaffinity(0)) + 1  # threads of other tests may end meanwhile
     spare = SpareThreads(library.lib)
-    wait_for_tasks(before + len(os.sched_getaffinity(0)) + 1)
+    wait_until(lambda: len(threads() - before) >= count, "the spare threads have started")
+    started = threads() - before
     spare.close()
-    wait_for_tasks(before)
+    wait_until(lambda: len(started & threads()) <= len(started) - count, "they have ended")
 
 
 class RecordedSpareThreads:

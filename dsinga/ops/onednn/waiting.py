@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Turns of 15 to 50 ns, together about as long as the Python between two kernels takes.
-SPIN_COUNT = 10_000
+# Turns of 15 to 50 ns: longer than the Python between two kernels takes; docs/dev/measurements.md has the figures.
+SPIN_COUNT = 60_000
 CHECK_SECONDS = 0.1
 WAIT_SECONDS = 10.0  # for spare threads to start or to end
 # The share of time that a thread waits for a core: the machine is busy once it was above BUSY_SHARE at BUSY_CHECKS
