@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
@@ -26,7 +26,8 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
     for a layer that needs labels.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, phase)}
-    labelled = _labelled(layers)
+    takes_labels = {name for name, layer in layers.items() if layer_class(layer).label_source is not None}
+    labelled = with_followers(takes_labels, layers.values())
     for name in names:
         if name not in layers:
             raise UserError(f"the net has no layer {name!r} in phase {phase.name}{nearest(name, layers)}")
@@ -46,12 +47,12 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
     return conf.replace(layer=_own_missing_params(confs))
 
 
-def _labelled(layers: dict[str, LayerConf]) -> set[str]:
-    """Return the names of the layers that take labels, and of all layers above them."""
-    labelled = {name for name, layer in layers.items() if layer_class(layer).label_source is not None}
-    while above := {name for name, layer in layers.items() if name not in labelled and labelled & set(layer.srclayers)}:
-        labelled |= above
-    return labelled
+def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
+    """Return the names of layers, and of all ``layers`` that take their features, directly or through others."""
+    found = set(names)
+    while followers := {layer.name for layer in layers if found.intersection(layer.srclayers)} - found:
+        found |= followers
+    return found
 
 
 def _probabilities(layer: LayerConf) -> LayerConf:

@@ -8,7 +8,7 @@ from dsinga.job import NetConf, Phase
 from dsinga.layers.context import RecordInfo
 from dsinga.net.build import filter_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.net.needed_layers import needed_layers
+from dsinga.net.needed_layers import needed_layers, with_followers
 
 
 def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], layer: str) -> NetConf:
@@ -18,17 +18,16 @@ def without_labels(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo
     such labels. Where ``layer`` is a softmax loss or a sigmoid cross-entropy loss, its probabilities take its place;
     see :func:`dsinga.net.needed_layers.needed_layers`. Raises UserError where ``layer`` needs the labels.
     """
-    removed: set[str] = set()
+    unlabelled: set[str] = set()
     layers = filter_layers(conf, phase)
     for each in layers:
         source = layer_class(each).label_source
         labelled = each.srclayers[source] if source is not None and source < len(each.srclayers) else ""
         if labelled in records and not records[labelled].has_labels:
-            removed.add(each.name)
-    while followers := {each.name for each in layers if removed.intersection(each.srclayers)} - removed:
-        removed |= followers
-    if not removed:
+            unlabelled.add(each.name)
+    if not unlabelled:
         return conf
+    removed = with_followers(unlabelled, layers)
     if layer in removed:
         return needed_layers(conf, phase, (layer,))
     return conf.replace(layer=[each for each in layers if each.name not in removed])
