@@ -47,10 +47,18 @@ def predict_lazily(
     if len(sample) != 1:
         raise UserError(f"layer {layer!r} does not have one row for each record; use predict_batches")
     shared = dask.delayed(block_forward, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
-    task: Any = _forward_block  # gets numpy arrays, not dask arrays
+    return map_chunks(_forward_block, x, shared, sample)
+
+
+def map_chunks(task: Any, x: Any, shared: Any, sample: np.ndarray, **arguments: Any) -> Any:
+    """Return the dask array of ``task(chunk, shared, **arguments)`` for each chunk of records of the dask array ``x``.
+
+    ``task`` gets numpy arrays. ``shared`` is a delayed object, and ``sample`` (1, ...) the result for one record.
+    """
     return x.map_blocks(
         task,
         shared,
+        **arguments,
         dtype=sample.dtype,
         chunks=(x.chunks[0], *((size,) for size in sample.shape[1:])),
         drop_axis=list(range(1, x.ndim)),

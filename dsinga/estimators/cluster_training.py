@@ -13,7 +13,7 @@ from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.local_training import Trained
 from dsinga.estimators.records import Scaling, TrainingSet, standard_scaling, without_zeros
 from dsinga.job import Job
-from dsinga.monitor import Row
+from dsinga.monitor import NOT_METRICS, Row
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 
 
@@ -118,7 +118,7 @@ def _rows(history: Any, before: int) -> list[Row]:
     for row in history:
         if row["step"] == 0:  # a test before training
             continue
-        metrics = {name: value for name, value in row.items() if name not in ("phase", "time", "step", "epoch")}
+        metrics = {name: value for name, value in row.items() if name not in NOT_METRICS}
         prefix = "" if row["phase"] == "train" else "val_"
         kept = rows.setdefault(row["step"], {"epoch": before + len(rows) + 1, "step": row["step"]})
         kept.update({f"{prefix}{name}": value for name, value in metrics.items()})

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.data.array_kinds import is_dask_collection, is_data_array
+from dsinga.estimators.cluster_training import current_client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -131,21 +132,14 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     Each chunk of records is one task. The estimator is one object in the graph, or scattered to a client's workers,
     which Dask sends to each worker once.
     """
+    from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, which numpy arrays do not need
+
     collection = open_collection(data)
     array = collection.array
     estimator.check_shape(array.shape[1:], collection.names)
     worker_copy = estimator.to_local().for_blocks()
     sample = getattr(worker_copy, method)(np.zeros((1, *array.shape[1:]), array.dtype))
-    result = array.map_blocks(
-        _compute_block,
-        shared(worker_copy),
-        method=method,
-        dtype=sample.dtype,
-        chunks=(array.chunks[0], *((size,) for size in sample.shape[1:])),
-        drop_axis=list(range(1, array.ndim)),
-        new_axis=list(range(1, sample.ndim)) or None,
-        meta=np.empty((0,) * sample.ndim, sample.dtype),
-    )
+    result = map_chunks(_compute_block, array, shared(worker_copy), sample, method=method)
     return collection.wrap(result, name)
 
 
@@ -160,12 +154,8 @@ def _compute_block(block: np.ndarray, estimator: Any, method: str = "predict") -
 def shared(value: Any) -> Any:
     """Return a delayed object for ``value``; if it is large and there is a client, one in the memory of its workers."""
     import dask
-    from distributed import default_client
 
-    if value.nbytes > SCATTERED_BYTES:
-        try:
-            client = default_client()
-        except ValueError:  # there is none
-            return dask.delayed(value, pure=False, traverse=False)
-        return dask.delayed(client.scatter(value, broadcast=True, hash=False), pure=False)
-    return dask.delayed(value, pure=False, traverse=False)
+    client = current_client() if value.nbytes > SCATTERED_BYTES else None
+    if client is None:
+        return dask.delayed(value, pure=False, traverse=False)
+    return dask.delayed(client.scatter(value, broadcast=True, hash=False), pure=False)
