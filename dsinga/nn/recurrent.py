@@ -11,8 +11,8 @@ from dsinga.nn.feature import Feature, batch_shape
 from dsinga.nn.symbol import LayerBuilder
 from dsinga.nn.writer import LayerWriter, Write
 
-# The number of gates, which Keras's fans count together.
-CELLS = {"gru": 3, "lstm": 4, "rnn": 1}
+# The engine's cell, and the number of its gates, which Keras's fans count together.
+CELLS = {"GRU": ("gru", 3), "LSTM": ("lstm", 4), "SimpleRNN": ("rnn", 1)}
 
 
 @layer
@@ -29,28 +29,38 @@ def OneHot(num_tokens: int) -> Write:
 
 
 def recurrent(
-    writer: LayerWriter, cell: str, units: int, use_bias: bool, initialisers: tuple[Any, Any, Any], **settings: Any
-) -> Feature:
-    """Write a recurrent layer; a second source gives the lengths of sequences by its labels."""
-    inputs, gates = writer.rows(writer.sources[0])[-1], CELLS[cell]
-    fields = {"dim_hidden": units, "bias_term": use_bias, **settings}
-    kernel, hidden, bias = initialisers
-    conf: dict[str, Any] = {f"{cell}_conf": {name: value for name, value in fields.items() if value is not None}}
-    return writer.add(
-        f"k{cell.upper()}",
-        inits={"hx": kernel, "hh": hidden, "b": bias},
-        fans={"hx": (inputs, gates * units), "hh": (units, gates * units)},
-        **conf,
-    )
+    kind: str,
+    units: int,
+    use_bias: bool,
+    initialisers: tuple[Any, Any, Any],
+    return_sequences: bool,
+    bidirectional: bool,
+    carry: bool | None,
+) -> Write:
+    """Return the writing of a recurrent layer; a second source gives the lengths of sequences by its labels.
 
-
-def check_sequences(kind: str, return_sequences: bool) -> None:
-    """Raise UserError for ``return_sequences=False``, which no layer of the engine can do."""
+    Raises UserError for ``return_sequences=False``, which no layer of the engine can do.
+    """
     if not return_sequences:
         raise UserError(
             f"{kind} gives all steps here, (B, T, n); leave return_sequences out, and for one vector a sequence put "
             "nn.GlobalMaxPooling1D() or nn.GlobalAveragePooling1D() after it"
         )
+    cell, gates = CELLS[kind]
+    fields = {"dim_hidden": units, "bias_term": use_bias, "bidirectional": bidirectional or None, "carry": carry}
+    kernel, hidden, bias = initialisers
+
+    def write(writer: LayerWriter) -> Feature:
+        inputs = writer.rows(writer.sources[0])[-1]
+        conf: dict[str, Any] = {f"{cell}_conf": {name: value for name, value in fields.items() if value is not None}}
+        return writer.add(
+            f"k{cell.upper()}",
+            inits={"hx": kernel, "hh": hidden, "b": bias},
+            fans={"hx": (inputs, gates * units), "hh": (units, gates * units)},
+            **conf,
+        )
+
+    return write
 
 
 @layer
@@ -68,11 +78,8 @@ def GRU(
 
     ``carry`` begins a batch with the last state of the batch before, like Keras's stateful.
     """
-    check_sequences("GRU", return_sequences)
     inits = (kernel_initializer, recurrent_initializer, bias_initializer)
-    return lambda writer: recurrent(
-        writer, "gru", units, use_bias, inits, bidirectional=bidirectional or None, carry=carry
-    )
+    return recurrent("GRU", units, use_bias, inits, return_sequences, bidirectional, carry)
 
 
 @layer
@@ -87,11 +94,8 @@ def LSTM(
     carry: bool | None = None,
 ) -> Write:
     """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1."""
-    check_sequences("LSTM", return_sequences)
     inits = (kernel_initializer, recurrent_initializer, bias_initializer)
-    return lambda writer: recurrent(
-        writer, "lstm", units, use_bias, inits, bidirectional=bidirectional or None, carry=carry
-    )
+    return recurrent("LSTM", units, use_bias, inits, return_sequences, bidirectional, carry)
 
 
 @layer
@@ -106,11 +110,8 @@ def SimpleRNN(
     carry: bool | None = None,
 ) -> Write:
     """Simple recurrent layer with tanh over sequences (kRNN)."""
-    check_sequences("SimpleRNN", return_sequences)
     inits = (kernel_initializer, recurrent_initializer, bias_initializer)
-    return lambda writer: recurrent(
-        writer, "rnn", units, use_bias, inits, bidirectional=bidirectional or None, carry=carry
-    )
+    return recurrent("SimpleRNN", units, use_bias, inits, return_sequences, bidirectional, carry)
 
 
 MAKERS = {"GRU": GRU, "LSTM": LSTM, "SimpleRNN": SimpleRNN}
