@@ -79,7 +79,7 @@ def predict_lazily(
     Dask computes it chunk by chunk wherever it computes, in bounded memory. Other arguments are those of
     :func:`predict`. Numbers that are not finite are not refused: their records give what the net computes from them.
     """
-    from dsinga.cluster import lazy_prediction  # dask.array is for those who have one
+    from dsinga.cluster import lazy_prediction  # imports dask.array, which only this function needs
 
     each = find_phase(phase)
     job = job_with_data(job, x, each, data_root)

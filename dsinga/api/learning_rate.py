@@ -33,15 +33,15 @@ def find_learning_rate(
 
     The rates form a geometric sequence; the search ends early when the loss diverges. Nothing is written, tested or
     kept: the job, its workspace and its params stay as they are. Schedule and extensions of the job have no effect
-    here, and of several worker groups one trains; all else is as in training. :class:`RateSearch` says how the rate is
-    chosen; in a notebook it is a picture.
+    here, and only one of several worker groups trains; everything else is as in training. :class:`RateSearch` says how
+    the rate is chosen; in a notebook it is a picture.
 
     Args:
         job: a Job, or the path of a job file.
         client: a Dask client; by default a cluster is started in this process.
         data: arrays that the job's input layers read in place of stores, as for :func:`train`.
         low: the first learning rate.
-        high: the last one.
+        high: the last learning rate.
         steps: how many steps there are at most.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.

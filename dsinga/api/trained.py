@@ -1,4 +1,4 @@
-"""The trained params of a job: those that are given, or those of its own checkpoints."""
+"""Finding the params of a job: those that the caller gives, or those of its newest checkpoint."""
 
 from __future__ import annotations
 
