@@ -10,6 +10,9 @@ from distributed import Client
 
 from dsinga.errors import RunError, UserError
 
+# The scheduler's information on each Dask worker, by address.
+Workers = Mapping[str, Mapping[str, Any]]
+
 
 def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     """Return the scheduler's information on each Dask worker, by address, in a fixed order.
@@ -30,7 +33,14 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 
 
-def count_processes(workers: Mapping[str, Mapping[str, Any]]) -> int:
+def require_workers(workers: Workers) -> Workers:
+    """Return ``workers``; raise UserError if there are none."""
+    if not workers:
+        raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
+    return workers
+
+
+def count_processes(workers: Workers) -> int:
     """Return the number of processes in which these Dask workers live."""
     return len({process(address) for address in workers})
 

@@ -17,7 +17,7 @@ from distributed.deploy.cluster import Cluster
 
 from dsinga.errors import UserError
 
-# Seconds to wait for a scheduler to answer, or to write its file, and then for its first worker.
+# Seconds to wait for a scheduler to write its file, or to answer.
 CONNECT_SECONDS = 10
 # Seconds between two looks for a scheduler file.
 FILE_CHECK_SECONDS = 0.05
@@ -56,8 +56,7 @@ def connect(
         dashboard: whether the embedded cluster has a dashboard, whose address is logged. It takes half a second to
             start.
 
-    A cluster without workers is given 10 seconds to get one. Raises UserError where no scheduler answers within 10
-    seconds.
+    Raises UserError where no scheduler answers within 10 seconds.
     """
     if scheduler or scheduler_file:
         with _connect_to(scheduler, scheduler_file) as client:
@@ -110,15 +109,12 @@ def _connect_to(scheduler: str | None, scheduler_file: str | None) -> Client:
     if scheduler_file:
         _wait_for_file(Path(scheduler_file))
     try:
-        client = Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS, set_as_default=False)
+        return Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise UserError(
             f"no Dask scheduler answers at {scheduler or scheduler_file}: {error}; check the address, or start one "
             "with `dask scheduler`"
         ) from error
-    with contextlib.suppress(TimeoutError):  # placing a job without workers is refused, with a remedy
-        client.wait_for_workers(1, timeout=CONNECT_SECONDS)  # a cluster that was just started has none yet
-    return client
 
 
 def _wait_for_file(path: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, get_client, get_worker
 
-from dsinga.cluster.dask_workers import available_workers
+from dsinga.cluster.dask_workers import require_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
+from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.cluster.supervision import gather
 from dsinga.data import connect_sources, write_csv, write_store
@@ -163,9 +164,7 @@ def _batches(
 
     ``count`` is the number of batches; 0 means all records.
     """
-    workers = available_workers(client)
-    if not workers:
-        raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
+    workers = await_workers(client, require_workers)
     check_user_code(client, workers, [net])
     check_stores(client, workers, [reader])
     run = new_run_name()

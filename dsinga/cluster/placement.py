@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.advice import option
-from dsinga.cluster.dask_workers import count_processes, host
+from dsinga.cluster.dask_workers import Workers, count_processes, host, require_workers
 from dsinga.errors import UserError
 from dsinga.job.topology import Topology
 
@@ -46,7 +46,7 @@ class Placement(NamedTuple):
         return {address for group in (*self.partitions, *self.servers) for address in group}
 
 
-def place(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Placement:
+def place(topology: Topology, workers: Workers) -> Placement:
     """Assign partitions to the threads of Dask workers, and servers to their processes.
 
     A partition occupies a thread of its Dask worker during a round, because it waits there for other partitions. So
@@ -59,8 +59,7 @@ def place(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Place
 
     Raises UserError where there are too few threads, or processes.
     """
-    if not workers:
-        raise UserError("the Dask cluster has no workers; start some with `dask worker SCHEDULER --nthreads 1`")
+    require_workers(workers)
     if topology.separate and count_processes(workers) > 1:
         remaining_workers, servers = _place_servers_apart(topology, workers)
         partitions = _place_partitions(topology, remaining_workers)
@@ -70,7 +69,7 @@ def place(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Place
     return Placement(partitions, servers, _threads(partitions, workers))
 
 
-def _place_partitions(topology: Topology, workers: Mapping[str, Mapping[str, Any]]) -> Groups:
+def _place_partitions(topology: Topology, workers: Workers) -> Groups:
     """Return the Dask worker of each partition."""
     block = topology.workers_per_process
     threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
@@ -97,9 +96,7 @@ def _place_servers_beside(topology: Topology, server_group: int, partitions: Gro
     return tuple(places[(first + server) % len(places)] for server in range(topology.servers))
 
 
-def _place_servers_apart(
-    topology: Topology, workers: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, Mapping[str, Any]], Groups]:
+def _place_servers_apart(topology: Topology, workers: Workers) -> tuple[dict[str, Mapping[str, Any]], Groups]:
     """Return the Dask workers that remain for partitions, and those of the servers: the last ones."""
     per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
     needed = -(-count // per_process)
@@ -118,7 +115,7 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
     return tuple(tuple(addresses[start : start + size]) for start in range(0, len(addresses), size))
 
 
-def _threads(partitions: Groups, workers: Mapping[str, Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
+def _threads(partitions: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
     """Return the kernel threads of each partition: all threads of its host's Dask workers, shared out evenly."""
     partitions_on = Counter(host(address) for group in partitions for address in group)
     threads_on = Counter[str]()

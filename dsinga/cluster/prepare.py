@@ -10,8 +10,9 @@ import dask.config
 import dask.utils
 from distributed import Client
 
-from dsinga.cluster.dask_workers import available_workers, count_processes, process
+from dsinga.cluster.dask_workers import Workers, count_processes, process
 from dsinga.cluster.devices import check_precision, choose_devices
+from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.placement import Devices, Placement, place
 from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
@@ -54,9 +55,12 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """
     check(job)
-    workers = available_workers(client)
-    topology = create_topology(job, len(workers), count_processes(workers))
-    placement = place(topology, workers)
+
+    def place_on(workers: Workers) -> tuple[Topology, Placement]:
+        topology = create_topology(job, len(workers), count_processes(workers))
+        return topology, place(topology, workers)
+
+    topology, placement = await_workers(client, place_on)
     opened = open_job(job, topology, roots)
     placement = placement.with_threads(usable_threads(opened.nets[Phase.kTrain], topology.workers))
     conf = job.cluster or ClusterConf()

@@ -1,0 +1,163 @@
+"""Runs wait for Dask workers that their cluster has requested, and for those of a cluster that is starting."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import dask.config
+import pytest
+from distributed import Client, LocalCluster, Status, Worker
+
+from dsinga.api import train
+from dsinga.cluster import expected_workers, slurm_jobs
+from dsinga.cluster.dask_workers import available_workers, require_workers
+from dsinga.cluster.expected_workers import await_workers, keep_workers
+from dsinga.cluster.slurm_jobs import SlurmJobs
+from dsinga.errors import UserError
+from dsinga.job import Job
+
+GATE = threading.Event()
+
+
+class QueuedWorker(Worker):
+    """A Dask worker that does not start before GATE is open, as if it waited in a batch queue."""
+
+    async def start_unsafe(self) -> Worker:
+        await asyncio.to_thread(GATE.wait, 60)
+        return await super().start_unsafe()
+
+
+class FailingWorker(Worker):
+    """A Dask worker that cannot start."""
+
+    async def start_unsafe(self) -> Worker:
+        raise OSError("no such queue")
+
+
+@pytest.fixture(autouse=True)
+def open_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Say at once what is waited for; let all workers start in the end."""
+    monkeypatch.setattr(expected_workers, "FIRST_NOTICE_SECONDS", 0.0)
+    GATE.clear()
+    yield
+    GATE.set()
+
+
+@pytest.fixture
+def small(job: Job) -> Job:
+    """The small job, two steps long."""
+    return job.replace(train_steps=2, disp_freq=0, test_freq=0, checkpoint_freq=0)
+
+
+def start_cluster(worker_class: type[Worker] = Worker) -> LocalCluster:
+    """Start an in-process cluster without workers."""
+    return LocalCluster(
+        n_workers=0, threads_per_worker=1, processes=False, worker_class=worker_class, memory_limit=0,
+        dashboard_address=":0", scheduler_kwargs={"dashboard": False},
+    )  # fmt: skip
+
+
+def wait_for_notice(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait until a log message contains ``text``."""
+    poll = threading.Event()
+    for _ in range(600):
+        if text in caplog.text:
+            return
+        poll.wait(0.05)
+    raise AssertionError(f"{text!r} was not logged: {caplog.text}")
+
+
+def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, caplog: pytest.LogCaptureFixture) -> None:
+    with start_cluster(QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
+        cluster.scale(2)
+        run = pool.submit(train, small, client, workers=2, progress=False)
+        wait_for_notice(caplog, "waiting for 2 workers that LocalCluster has requested; 0:00:00 so far, Ctrl-C gives")
+        assert not run.done()
+        GATE.set()
+        assert run.result(timeout=60).step == 2
+    assert "the Dask workers are there after 0:00:" in caplog.text
+
+
+def test_a_cluster_that_has_all_its_workers_is_refused_at_once(threads: Client, small: Job) -> None:
+    with pytest.raises(UserError, match="the job needs 4 workers, but the Dask cluster has 3 worker threads; start"):
+        train(small, threads, workers=4, progress=False)
+
+
+def test_workers_that_could_not_start_are_not_waited_for(small: Job) -> None:
+    with start_cluster(FailingWorker) as cluster, Client(cluster) as client:
+        cluster.scale(1)
+        with pytest.raises(UserError, match="no workers; LocalCluster could not start its worker 0; its error is in"):
+            train(small, client, workers=1, progress=False)
+        cluster.worker_spec.clear()
+
+
+def test_the_wait_ends_after_the_timeout_of_the_queue(small: Job) -> None:
+    with start_cluster(QueuedWorker) as cluster, Client(cluster) as client:
+        cluster.scale(1)
+        limited = dask.config.set({"dsinga.queue_timeout": "10ms"})
+        with limited, pytest.raises(UserError, match=r"waited .* \(dsinga.queue_timeout\) for 1 worker that LocalC"):
+            train(small, client, workers=1, progress=False)
+        GATE.set()
+
+
+def test_a_scheduler_that_is_just_starting_gets_time_for_its_workers(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    """The client of an address knows of no workers to come."""
+    with start_cluster() as cluster, Client(cluster.scheduler_address) as client, ThreadPoolExecutor() as pool:
+        workers = pool.submit(await_workers, client, require_workers)
+        wait_for_notice(caplog, "waiting for more Dask workers until none has come for 30 s")
+        cluster.scale(1)
+        assert len(workers.result(timeout=60)) == 1
+
+        def needs_two(workers: expected_workers.Workers) -> None:
+            if len(workers) < 2:
+                raise UserError("one is too few; start more")
+
+        monkeypatch.setattr(expected_workers, "ARRIVAL_SECONDS", 0.05)
+        with pytest.raises(UserError, match="^one is too few; start more$"):
+            await_workers(client, needs_two)
+
+
+def test_an_adaptive_cluster_starts_as_many_workers_as_a_run_needs() -> None:
+    with start_cluster() as cluster, Client(cluster) as client:
+        adaptive = cluster.adapt(minimum=0, maximum=3, interval="20ms")
+        with keep_workers(client, 2):
+            assert len(await_workers(client, lambda workers: require_workers(workers))) >= 1
+            client.wait_for_workers(2, timeout=30)
+            assert adaptive.minimum == 2
+        assert adaptive.minimum == 0
+        with keep_workers(client, 20):
+            assert adaptive.minimum == 3
+
+
+def test_a_cluster_that_is_not_adaptive_stays_as_it_is(threads: Client) -> None:
+    with keep_workers(threads, 20):
+        assert len(available_workers(threads)) == 3
+
+
+def test_jobs_of_slurm_are_named_with_their_state(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """``squeue`` is a script that prints what the file ``queue`` says; tests/slurm asks a real one."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\ncat {tmp_path}/queue")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(slurm_jobs, "QUERY_SECONDS", 0.0)
+    job = SimpleNamespace(
+        job_id="17", submit_command="sbatch", log_directory="logs", job_name="worker", status=Status.running
+    )
+    jobs = SlurmJobs()
+    (tmp_path / "queue").write_text("17 PENDING Resources\n18 RUNNING None\n")
+    assert jobs.describe(job) == "job 17: pending (Resources)"
+    assert jobs.describe(SimpleNamespace(**{**vars(job), "job_id": "18"})) == "job 18: running"
+    assert jobs.ended(job) == ""
+    (tmp_path / "queue").write_text("18 RUNNING None\n")
+    assert jobs.ended(job) == "the job 17, whose log is logs/worker-17.err, has ended"
+    job.log_directory = None
+    assert jobs.ended(job) == "the job 17, whose log is slurm-17.out, has ended"
+    assert jobs.describe(SimpleNamespace()) == ""
+    squeue.write_text("#!/bin/sh\nexit 1")
+    assert jobs.ended(job) == ""
+    assert jobs.describe(job) == "job 17"
