@@ -24,7 +24,8 @@ def how_to_resume() -> str:
     if not _command_lines:
         return "resume=True"
     arguments = _command_lines[-1]
-    return shlex.join(["dsinga", *arguments, *(["--resume"] if "--resume" not in arguments else [])])
+    resumes = {"--resume", "--auto-resume"} & set(arguments)
+    return shlex.join(["dsinga", *arguments, *([] if resumes else ["--resume"])])
 
 
 def option(argument: str, value: str = "", python: str = "") -> str:

@@ -21,4 +21,6 @@ def test_on_the_command_line():
         assert job_field("train_steps", "40") == "--set train_steps=40"
     with command_line(["train", "job.conf", "--resume"]):
         assert how_to_resume() == "dsinga train job.conf --resume"
+    with command_line(["train", "job.conf", "--auto-resume"]):
+        assert how_to_resume() == "dsinga train job.conf --auto-resume"
     assert how_to_resume() == "resume=True"

@@ -8,11 +8,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dsinga import cluster
 from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
-from dsinga.checkpoint import read_params
+from dsinga.checkpoint import latest, read_params
+from dsinga.errors import UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
 from dsinga.monitor import NOT_METRICS, History, RunMonitor
@@ -72,7 +73,7 @@ def train(
     workspace: str | os.PathLike[str] | None = None,
     data_root: str | None = None,
     workers: int | None = None,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     progress: bool = True,
     grain: str = "round",
     extensions: Sequence[ExtensionLike] = (),
@@ -93,7 +94,8 @@ def train(
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
-        resume: continue from the last checkpoint in the workspace.
+        resume: continue from the last checkpoint in the workspace; "auto" does so if there is one and begins else, for
+            scripts that a batch queue may start several times.
         progress: show a progress line (in a notebook: a picture of the metrics).
         grain: "round", or "graph" to make each iteration a Dask task graph, which the dashboard shows layer by layer:
             slower, with the same results.
@@ -115,6 +117,7 @@ def train(
     job = resolve_epochs(job, roots(job, data_root))
     named = workspace or (job.cluster.workspace if job.cluster else None)
     folder = Path(named) if named else None
+    resume = _can_resume(folder) if resume == "auto" else resume
     with contextlib.ExitStack() as stack:
         dashboard = grain == "graph"  # its tasks are for looking at
         client = client or stack.enter_context(cluster.connect(workers=wanted_workers(job), dashboard=dashboard))
@@ -143,3 +146,10 @@ def train(
         outcome.stopped,
         tuple(outcome.remarks),
     )
+
+
+def _can_resume(workspace: Path | None) -> bool:
+    """Return whether a workspace has a checkpoint. Raises UserError without a workspace."""
+    if workspace is None:
+        raise UserError('resume="auto" needs a workspace, the folder in which a run leaves its checkpoints')
+    return latest(workspace / "checkpoint") is not None

@@ -20,6 +20,7 @@ from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and
     help="Go N times through the records, in place of the job's train_steps.",
 )
 @click.option("--resume", is_flag=True, help="Continue from the last checkpoint in the workspace.")
+@click.option("--auto-resume", is_flag=True, help="The same, if there is a checkpoint; else begin.")
 @click.option(
     "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
     help="A Dask task is a round of many iterations, or (slower) one segment of an iteration, as the dashboard shows.",
@@ -32,6 +33,7 @@ def train(
     workspace: str | None,
     epochs: int | None,
     resume: bool,
+    auto_resume: bool,
     grain: str,
     data_root: str | None,
     **options: Any,
@@ -47,8 +49,9 @@ def train(
     workspace = workspace or str(default_workspace(job))
     with connection as client:
         result = api.train(
-            job, client, epochs=epochs, workspace=workspace, data_root=data_root, resume=resume, grain=grain
-        )
+            job, client, epochs=epochs, workspace=workspace, data_root=data_root,
+            resume="auto" if auto_resume and not resume else resume, grain=grain,
+        )  # fmt: skip
     click.echo(repr(result)[1:-1])
     click.echo(f"metrics and checkpoints are in {result.workspace}")
 

@@ -171,3 +171,8 @@ def test_resuming_names_the_earlier_run_that_is_kept(job: Job, client: Client, t
     ) as error:
         train(short, client, workspace=tmp_path, progress=False, resume=True)
     assert str(error.value).endswith(f"with workspace={tmp_path}/run-1")
+
+
+def test_resuming_automatically_needs_a_workspace(job: Job, threads: Client):
+    with pytest.raises(UserError, match='resume="auto" needs a workspace'):
+        train(job, threads, progress=False, resume="auto")
