@@ -16,6 +16,7 @@ from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import TaskChains, gather
+from dsinga.cluster.task_keys import task_key, worker_words
 from dsinga.cluster.worker_actor import WorkerActor, end_run
 from dsinga.errors import RunError
 from dsinga.job import Phase
@@ -25,12 +26,19 @@ from dsinga.worker.processor import Processor
 
 # The priority of all tasks: ahead of other work of the cluster.
 PRIORITY = 10
+# What tasks do, in words, where the name of the function does not say so.
+WORDS: Mapping[Callable[..., Any], str] = {
+    WorkerActor: "start worker",
+    tasks.set_replica: "set params",
+    tasks.replica_state: "copy params",
+    tasks.refresh: "pull values",
+}
 # Seconds to tell Dask workers that a run has ended.
 END_SECONDS = 3
 
 
-# Submits a task graph: (client, keys of the partitions, tasks that it must come after, end of the tasks' names).
-Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None], str], list[Future]]
+# Submits a task graph: (client, keys of the partitions, tasks that it must come after); see :meth:`send_graph`.
+Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None]], list[Future]]
 
 
 class ClusterRun:
@@ -68,7 +76,7 @@ class ClusterRun:
         config = self._shared_config()
         self._actors = [
             self._submit(
-                WorkerActor, group, p, "worker", config, self._servers.actors(group),
+                WorkerActor, group, p, "", config, self._servers.actors(group),
                 Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
                 actor=True,
             )
@@ -105,13 +113,13 @@ class ClusterRun:
         """Submit a task graph for a worker group, which runs after the tasks that were sent to the group before."""
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
         with dask.annotate(priority=PRIORITY):
-            futures = submit(self.client, keys, self._tokens[group], f"{self._suffix(group)}-{self._run}")
+            futures = submit(self.client, keys, self._tokens[group])
         self._tokens[group] = [*futures]
         return futures
 
     def evaluate(self, phase: Phase, batches: int, step: int) -> list[Future]:
         """Let group 0 evaluate ``batches`` batches of ``phase`` (0: all records) with params after ``step`` steps."""
-        return self.send(tasks.evaluate, 0, f"{phase.name}-{self._moment(step)}", phase, batches, step)
+        return self.send(tasks.evaluate, 0, f"{phase.name} {self._moment(step)}", phase, batches, step)
 
     def synchronise(self) -> None:
         """When all worker groups have ended: make all server groups agree, and give group 0 their values."""
@@ -188,7 +196,7 @@ class ClusterRun:
         futures = []
         for group, workers in enumerate(self._placement.partitions):
             peers = {self._key(group, p): next(actor) for p in range(len(workers))}
-            futures += [self._submit(tasks.connect_peers, group, p, "peers", peers) for p in range(len(workers))]
+            futures += [self._submit(tasks.connect_peers, group, p, "", peers) for p in range(len(workers))]
         self._gather(futures)
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
@@ -198,13 +206,13 @@ class ClusterRun:
             hash=False,
         )  # fmt: skip
         partitions = range(len(self._placement.partitions[0]))
-        self._gather([self._submit(tasks.set_replica, 0, p, "values", shared) for p in partitions])
+        self._gather([self._submit(tasks.set_replica, 0, p, "", shared) for p in partitions])
 
     def _moment(self, step: int) -> str:
-        """Return "at-<step>" for the name of a task, numbered where there are several at one step."""
+        """Return "at step <step>" for the key of a task, numbered where there are several at one step."""
         last, count = self._moments
         self._moments = step, count + 1 if step == last else 0
-        return f"at-{step}" + (f"-{self._moments[1]}" if self._moments[1] else "")
+        return f"at step {step}" + (f", {self._moments[1]}" if self._moments[1] else "")
 
     def _key(self, group: int, partition: int) -> WorkerKey:
         address = self._placement.partitions[group][partition]
@@ -213,8 +221,8 @@ class ClusterRun:
     def _submit(
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
-        name = f"{task.__name__}-{what}-partition-{partition}{self._suffix(group)}-{self._run}"
         key = self._key(group, partition)
+        words = WORDS.get(task) or task.__name__.replace("_", " ")
         with dask.annotate(priority=PRIORITY):
             return self.client.submit(
                 task,
@@ -224,11 +232,8 @@ class ClusterRun:
                 workers=[key.address],
                 allow_other_workers=False,
                 pure=False,
-                key=name,
+                key=task_key(words, self._run, what, worker_words(key, self._several)),
             )
-
-    def _suffix(self, group: int) -> str:
-        return f"-of-group-{group}" if self._several else ""
 
     def _gather(self, futures: Sequence[Future]) -> list[Any]:
         return gather(self.client, futures, self._placement.addresses)

@@ -9,6 +9,7 @@ from distributed import Future
 
 from dsinga.cluster import tasks
 from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.task_keys import steps_words
 from dsinga.job import Job
 
 
@@ -28,7 +29,7 @@ class Grain(NamedTuple):
 
 
 def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
-    return run.send(tasks.train_round, group, f"steps-{start}-{stop}", start, stop)
+    return run.send(tasks.train_round, group, steps_words(start, stop), start, stop)
 
 
 ROUNDS = Grain(_send_round, lambda job: None)

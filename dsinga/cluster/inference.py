@@ -16,6 +16,7 @@ from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.preflight import check_stores, check_user_code
 from dsinga.cluster.supervision import gather
+from dsinga.cluster.task_keys import task_key
 from dsinga.data import connect_sources, write_csv, write_store
 from dsinga.errors import UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
@@ -181,7 +182,7 @@ def _batches(
             in_flight.append(
                 client.submit(
                     _forward_range, shared, start, start + reader.batchsize, tuple(keep),
-                    pure=False, key=f"forward-rows-{start}-{run}",
+                    pure=False, key=task_key("forward pass", run, f"records from {start}"),
                 )
             )  # fmt: skip
             if len(in_flight) >= BATCHES_AHEAD * len(workers):

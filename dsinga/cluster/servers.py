@@ -13,6 +13,7 @@ from dsinga.cluster.placement import Placement
 from dsinga.cluster.server_actor import ServerActor
 from dsinga.cluster.server_links import connect_server
 from dsinga.cluster.supervision import check_workers, gather
+from dsinga.cluster.task_keys import task_key
 from dsinga.errors import RunError
 from dsinga.server import routes
 from dsinga.transport.interface import Reply, wait_for
@@ -45,7 +46,7 @@ class Servers:
                     self._config.options.timeout, self._config.options.codec(), self._has_remote_clients(key),
                     topology.groups == topology.server_groups == 1,
                 )  # fmt: skip
-                self.futures.append(self._submit(ServerActor, key, "server", *arguments, actor=True))
+                self.futures.append(self._submit(ServerActor, key, "start server", *arguments, actor=True))
                 keys.append(key)
         self._actors = dict(zip(keys, self._gather(self.futures), strict=True))
 
@@ -82,7 +83,7 @@ class Servers:
                 linked_keys = [key._replace(group=group) for group in topology.linked_groups(key.group)]
                 actors = {linked_key: self._actors[linked_key] for linked_key in linked_keys}
                 arguments = (key, actors, paths, topology.sync_freq, self._config.options.timeout)
-                futures.append(self._submit(connect_server, key, "connect-server", *arguments))
+                futures.append(self._submit(connect_server, key, "connect servers", *arguments))
         self._gather(futures)
 
     def flush(self) -> None:
@@ -131,9 +132,9 @@ class Servers:
         check_workers(self._client, self._placement.addresses)
 
     def _submit(
-        self, task: Callable[..., Any], key: ServerKey, prefix: str, *arguments: Any, actor: bool = False
+        self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False
     ) -> Future:
-        suffix = f"-of-group-{key.group}" if self._config.topology.server_groups > 1 else ""
+        of = f" of group {key.group}" if self._config.topology.server_groups > 1 else ""
         return self._client.submit(
             task,
             *arguments,
@@ -141,7 +142,7 @@ class Servers:
             workers=[self._address(key)],
             allow_other_workers=False,
             pure=False,
-            key=f"{prefix}-{key.server}{suffix}-{self._config.run}",
+            key=task_key(words, self._config.run, f"server {key.server}{of}"),
         )
 
     def _describe(self, key: ServerKey) -> str:

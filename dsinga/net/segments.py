@@ -1,4 +1,4 @@
-"""Divides a worker's iteration into segments: what it computes between receiving and sending."""
+"""Divides a worker's iteration into segments: some layers between receiving and sending."""
 
 from __future__ import annotations
 
@@ -11,79 +11,112 @@ from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net.neuralnet import NeuralNet
 
 CONNECTIONS = (LayerType.kSplit, LayerType.kSlice, LayerType.kConcate, LayerType.kBridgeSrc, LayerType.kBridgeDst)
+# The largest number of segments into which layers alone divide a forward or a backward pass: more would be smaller than
+# what a task costs, and names that a dashboard cannot show.
+MAX_SEGMENTS = 16
+
+
+class LayerPass(NamedTuple):
+    """The pass of one layer in a ``direction``, "forward" or "backward"."""
+
+    layer: str
+    direction: str
 
 
 class Segment(NamedTuple):
     """A stretch of one worker's iteration that receives only at its start and sends only at its end.
 
-    ``name`` has its first and last layer in the order in which they run, as "forward conv1..pool1", and is unique in
-    the worker. ``receives`` and ``sends`` are the keys of the messages.
+    ``name`` has its first and last layer in the order in which they run, as "forward conv1..pool1". ``receives`` and
+    ``sends`` are the keys of the messages, ``passes`` the passes of its layers in order.
     """
 
     name: str
     receives: tuple[str, ...]
     sends: tuple[str, ...]
+    passes: tuple[LayerPass, ...]
 
 
-class _LayerPass(NamedTuple):
-    """The forward or backward pass of one layer, and the keys of the messages that it receives or sends."""
+class _Event(NamedTuple):
+    """What happens next in an iteration: a layer's pass, or a message that is received or sent, by its key.
 
-    layer: str
-    forward: bool
+    ``starts`` says that a segment starts with this pass, ``shown`` that the layer is named in that of the segment.
+    """
+
+    layer_pass: LayerPass
+    starts: bool = False
+    shown: bool = False
     receives: str = ""
     sends: str = ""
 
 
 def segments(net: NeuralNet) -> tuple[Segment, ...]:
-    """Return the segments of one iteration of back-propagation over the net of one worker; at least one."""
-    segments_: list[Segment] = []
-    passes: list[_LayerPass] = []
-    receives: list[str] = []
-    sends: list[str] = []
-    for layer_pass in _passes(net):
-        if sends and not layer_pass.sends or passes and layer_pass.receives:
-            segments_.append(Segment(_name(passes, len(segments_)), tuple(receives), tuple(sends)))
-            passes, receives, sends = [], [], []
-        if layer_pass.receives:
-            receives.append(layer_pass.receives)
-        elif layer_pass.sends:
-            sends.append(layer_pass.sends)
-        else:
-            passes.append(layer_pass)
-    segments_.append(Segment(_name(passes, len(segments_)), tuple(receives), tuple(sends)))
-    return tuple(segments_)
+    """Return the segments of one iteration of back-propagation over the net of one worker; at least one.
+
+    A segment ends where it has sent something and where the next receives something; before each layer with params and
+    each loss in the forward pass, after them in the backward pass; and between the two passes.
+    """
+    parts: list[list[_Event]] = [[]]
+    for event in _events(net):
+        part = parts[-1]
+        computes = any(not (before.receives or before.sends) for before in part)
+        shows = any(before.shown for before in part)
+        has_sent = any(before.sends for before in part)
+        if (has_sent and not event.sends) or (computes and event.receives) or (shows and event.starts):
+            parts.append([])
+        parts[-1].append(event)
+    return tuple(_segment(part) for part in parts)
 
 
-def _passes(net: NeuralNet) -> Iterator[_LayerPass]:
-    """Yield the forward passes of a worker's layers, then the backward passes, in the order in which they run."""
-    for node in net.nodes:
-        layer = node.layer
+def _segment(events: Sequence[_Event]) -> Segment:
+    return Segment(
+        _name([event.layer_pass for event in events if event.shown]),
+        tuple(event.receives for event in events if event.receives),
+        tuple(event.sends for event in events if event.sends),
+        tuple(event.layer_pass for event in events if not event.receives and not event.sends),
+    )
+
+
+def _events(net: NeuralNet) -> Iterator[_Event]:
+    """Yield what happens in a worker's iteration: forward passes, backward passes and messages, in their order."""
+    heads = _heads(net)
+    for stage in net.stages:
+        layer, layer_pass = stage.layer, LayerPass(stage.layer.name, "forward")
         if isinstance(layer, BridgeSrc):
-            yield _LayerPass(layer.name, True, sends=layer.key)
+            yield _Event(layer_pass, sends=layer.key)
         elif isinstance(layer, BridgeDst):
-            yield _LayerPass(layer.name, True, receives=layer.key)
+            yield _Event(layer_pass, receives=layer.key)
         else:
-            yield _LayerPass(_shown(layer), True)
+            yield _Event(layer_pass, stage.position in heads, _is_shown(layer))
+    begins = True  # with the first named layer, and after each with which a segment of the forward pass begins
     for stage in reversed(net.stages):
-        layer = stage.layer
+        layer, layer_pass = stage.layer, LayerPass(stage.layer.name, "backward")
         if isinstance(layer, BridgeSrc) and layer.starts_gradient:
-            yield _LayerPass(layer.name, False, receives=layer.gradient_key)
+            yield _Event(layer_pass, receives=layer.gradient_key)
         elif isinstance(layer, BridgeDst) and layer.wants_gradient:
-            yield _LayerPass(layer.name, False, sends=layer.gradient_key)
+            yield _Event(layer_pass, sends=layer.gradient_key)
         elif stage.backward:
-            yield _LayerPass(_shown(layer), False)
+            shown = _is_shown(layer)
+            yield _Event(layer_pass, begins and shown, shown)
+            begins = begins and not shown
+        begins = begins or stage.position in heads
 
 
-def _shown(layer: Layer) -> str:
-    """Return the name that a layer has within the name of its segment: its own, or "" for a connection layer."""
-    return "" if layer.conf.type in CONNECTIONS else layer.name
+def _heads(net: NeuralNet) -> frozenset[int]:
+    """Return the positions of the layers with which segments of the forward pass begin."""
+    heads = [stage.position for stage in net.stages if stage.params or stage.layer.is_loss]
+    return frozenset(heads[:: -(-len(heads) // MAX_SEGMENTS) or 1])
 
 
-def _name(passes: Sequence[_LayerPass], number: int) -> str:
-    """Return the name of the segment with these passes; ``number`` tells apart those without a named layer."""
+def _is_shown(layer: Layer) -> bool:
+    """Whether the name of a segment may have the name of this layer, which is no connection layer."""
+    return layer.conf.type not in CONNECTIONS
+
+
+def _name(passes: Sequence[LayerPass]) -> str:
+    """Return the name of a segment with these passes of named layers; one of connection layers alone has none."""
     words = []
-    for forward, direction in ((True, "forward"), (False, "backward")):
-        layers = [item.layer for item in passes if item.forward is forward and item.layer]
+    for direction in ("forward", "backward"):
+        layers = [layer for layer, its_direction in passes if its_direction == direction]
         if layers:
             words.append(f"{direction} {layers[0]}" + (f"..{layers[-1]}" if len(layers) > 1 else ""))
-    return ", ".join(words) or f"pass on {number}"
+    return ", ".join(words) or "bridges"

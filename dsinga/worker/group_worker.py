@@ -14,7 +14,7 @@ from dsinga.data import Prefetch
 from dsinga.errors import Diverged, RunError
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
-from dsinga.layers.context import Peers
+from dsinga.layers.context import PassObserver, Peers
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops, buffers
 from dsinga.serial_executor import SerialExecutor
@@ -114,8 +114,11 @@ class GroupWorker:
                 skipped.append(step)
         return RoundReport(metrics, timings, stop, skipped)
 
-    def iterate(self, step: int, peers: Peers) -> tuple[Metrics | None, Timing]:
-        """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing."""
+    def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
+        """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
+
+        With an ``observer`` of the passes of layers, all params are waited for before the first pass.
+        """
         started = time.perf_counter()
         if step != self._step:
             raise RunError(f"{self._key} is at step {self._step} and cannot run step {step}")
@@ -131,6 +134,9 @@ class GroupWorker:
         self.peers.begin(f"step {step}")
         self.exchange.begin(step)
         ctx = self._context(Phase.kTrain, self._rows(Phase.kTrain), step, f"step {step}", peers)
+        if observer is not None:
+            self._wait_for_params()
+            ctx = replace(ctx, observer=observer)
         with buffers.use_bases(self._lent):
             train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
             metrics = train(records, ctx)
@@ -138,6 +144,11 @@ class GroupWorker:
         self._step = step + 1
         meter = self._meter
         return metrics, Timing(time.perf_counter() - started, data, meter.waited, meter.crossing, meter.within)
+
+    def _wait_for_params(self) -> None:
+        started = time.perf_counter()
+        self.exchange.wait_all()
+        self._meter.waited += time.perf_counter() - started
 
     def _train_one_batch(self, records: Mapping[str, Records], ctx: Context) -> Metrics:
         """Run the algorithm and push each gradient as it is computed. Raises Diverged where metrics are not finite."""

@@ -37,11 +37,18 @@ def test_several_groups_train_by_graphs(job: Job, threads: Client) -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_tasks_are_named_by_their_layers(job: Job, threads: Client) -> None:
+@pytest.mark.parametrize("cut", [with_topology, hybrid])
+def test_tasks_are_named_by_their_layers_whatever_the_cut(job: Job, threads: Client, cut) -> None:
+    job = cut(job, 2).replace(train_steps=2)
     with get_task_stream(threads) as stream:
-        train(hybrid(job, 2).replace(train_steps=2), threads, progress=False, grain="graph")
+        train(job, threads, progress=False, grain="graph")
     names = {key_split(task["key"]) for task in stream.data}
-    assert names >= {"forward data..drop @0", "forward ip @1"}
+    layers = {"conv": "relu", "norm": "drop", "ip": ""}
+    forward = {f"forward {first}..{last}".removesuffix("..") for first, last in layers.items()}
+    backward = {f"backward {last}..{first}".replace(" ..", " ") for first, last in layers.items()}
+    ends = {"forward data", "forward loss", "backward loss", "exchange", "report round"}
+    starts = {"start worker", "start server", *(["connect peers"] if cut is hybrid else [])}
+    assert names == forward | backward | ends | starts
 
 
 def test_the_iterations_of_a_round_are_one_message_to_the_scheduler(job: Job) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import pytest
 
 from dsinga.cluster.graph_grain.stepper import Stepper
 from dsinga.errors import RunError
+from dsinga.net.segments import LayerPass
 from dsinga.serial_executor import SerialExecutor
+
+
+class Named(NamedTuple):
+    name: str
 
 
 @pytest.fixture
@@ -47,9 +53,12 @@ def test_segments_return_what_was_sent_and_the_last_one_the_outcome(stepper):
         log = []
         stepper.begin(iteration(log))
         assert log == []
-        assert stepper.advance({"a": 10 + number}, sends=2, last=False) == ({"b": 11 + number, "c": 12 + number}, None)
+        assert stepper.advance(0, {"a": 10 + number}, sends=2, last=False) == (
+            {"b": 11 + number, "c": 12 + number},
+            None,
+        )
         assert log == ["begin"]
-        assert stepper.advance({"d": 20}, sends=1, last=True) == ({"e": 21}, 30 + number)
+        assert stepper.advance(1, {"d": 20}, sends=1, last=True) == ({"e": 21}, 30 + number)
         assert log == ["begin", "between", "end"]
 
 
@@ -59,9 +68,22 @@ def test_a_segment_that_sends_nothing_halts_where_the_next_receives(stepper):
         return first + peers.receive("b") + peers.receive("c")
 
     stepper.begin(iterate)
-    assert stepper.advance({}, sends=0, last=False) == ({}, None)
-    assert stepper.advance({"a": 1}, sends=0, last=False) == ({}, None)
-    assert stepper.advance({"b": 2, "c": 3}, sends=0, last=True) == ({}, 6)
+    assert stepper.advance(0, {}, sends=0, last=False) == ({}, None)
+    assert stepper.advance(1, {"a": 1}, sends=0, last=False) == ({}, None)
+    assert stepper.advance(2, {"b": 2, "c": 3}, sends=0, last=True) == ({}, 6)
+
+
+def test_segments_end_before_the_first_pass_of_the_next(stepper):
+    def iterate(peers):
+        for name in ("data", "ip", "relu", "loss"):
+            assert stepper.observe(Named(name), "forward", log.append, name) is None
+        return "done"
+
+    log: list[str] = []
+    stepper = Stepper(stepper._thread, {LayerPass("ip", "forward"): 1, LayerPass("loss", "forward"): 3})
+    stepper.begin(iterate)
+    done = [(stepper.advance(number, {}, sends=0, last=number == 3).outcome, [*log]) for number in range(4)]
+    assert done == [(None, ["data"]), *[(None, ["data", "ip", "relu"])] * 2, ("done", ["data", "ip", "relu", "loss"])]
 
 
 def test_an_error_of_the_iteration_is_raised_by_its_segment(stepper):
@@ -70,18 +92,18 @@ def test_an_error_of_the_iteration_is_raised_by_its_segment(stepper):
         raise ZeroDivisionError
 
     stepper.begin(iterate)
-    stepper.advance({}, sends=1, last=False)
+    stepper.advance(0, {}, sends=1, last=False)
     with pytest.raises(ZeroDivisionError):
-        stepper.advance({}, sends=0, last=True)
+        stepper.advance(1, {}, sends=0, last=True)
 
 
 def test_an_algorithm_that_does_not_follow_the_plan_is_refused(stepper):
     stepper.begin(lambda peers: peers.receive("x"))
     with pytest.raises(RunError, match="a segment needs 'x', which it does not receive"):
-        stepper.advance({}, sends=0, last=True)
+        stepper.advance(1, {}, sends=0, last=True)
     stepper.begin(lambda peers: None)
     with pytest.raises(RunError, match="ended before its last segment"):
-        stepper.advance({}, sends=1, last=False)
+        stepper.advance(0, {}, sends=1, last=False)
 
 
 def test_closing_ends_an_iteration_that_has_halted(stepper):
@@ -94,11 +116,11 @@ def test_closing_ends_an_iteration_that_has_halted(stepper):
             ended.set()
 
     stepper.begin(iterate)
-    stepper.advance({}, sends=1, last=False)
+    stepper.advance(0, {}, sends=1, last=False)
     stepper.close("the run has ended")
     assert ended.wait(5)
     with pytest.raises(RunError, match="the run has ended"):
-        stepper.advance({}, sends=0, last=True)
+        stepper.advance(1, {}, sends=0, last=True)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -107,7 +129,7 @@ def test_a_task_after_the_end_of_the_run_does_not_wait(stepper, begun):
         stepper.begin(lambda peers: None)
     stepper.close("the run has ended")
     with pytest.raises(RunError, match="the run has ended"):
-        stepper.advance({}, sends=0, last=True) if begun else stepper.begin(lambda peers: None)
+        stepper.advance(1, {}, sends=0, last=True) if begun else stepper.begin(lambda peers: None)
 
 
 def test_a_running_segment_ends_with_the_run(stepper):
@@ -117,4 +139,4 @@ def test_a_running_segment_ends_with_the_run(stepper):
 
     stepper.begin(iterate)
     with pytest.raises(RunError, match="the run has ended"):
-        stepper.advance({}, sends=1, last=False)
+        stepper.advance(0, {}, sends=1, last=False)

@@ -7,7 +7,7 @@ import pytest
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import create_net, partition
-from dsinga.net.segments import segments
+from dsinga.net.segments import MAX_SEGMENTS, segments
 from tests.support.partition_nets import STRATEGIES, net_of
 
 JOB = """
@@ -28,15 +28,42 @@ def plan(workers, *dims):
     return [segments(local) for local in partition(net, workers).locals]
 
 
-def test_a_worker_without_bridges_has_one_segment():
+def test_without_bridges_segments_begin_at_layers_with_params():
+    names = ["forward data", "forward ip1..relu", "forward ip2", "forward loss"]
+    names += ["backward loss", "backward ip2", "backward relu..ip1"]
     for segments_ in [*plan(1, 0, 1, -1), *plan(3, 0, 0, 0)]:
-        assert [segment.name for segment in segments_] == ["forward data..loss, backward loss..ip1"]
-        assert segments_[0].receives == segments_[0].sends == ()
+        assert [segment.name for segment in segments_] == names
+        assert not any(segment.receives or segment.sends for segment in segments_)
 
 
-def test_a_segment_is_named_by_its_layers():
-    first, second, third, *_ = plan(2, 0, 0, 1)[0]
-    assert (first.name, second.name, third.name) == ("forward data..relu", "forward ip2", "forward loss, backward loss")
+def test_bridges_cut_between_layers_without_params_too():
+    names = [segment.name for segment in plan(2, 0, 1, 1)[0]]
+    assert names == [
+        *("forward data", "forward ip1", "forward relu", "forward ip2", "forward loss"),
+        *("backward loss", "backward ip2", "backward relu", "backward ip1"),
+    ]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_pass_is_in_one_segment(strategy):
+    net = net_of("zoo", strategy, 3)
+    for local in partition(net, 3).locals:
+        passes = [layer_pass for segment in segments(local) for layer_pass in segment.passes]
+        assert len(set(passes)) == len(passes)
+        assert {layer for layer, _ in passes} >= {stage.layer.name for stage in local.stages if stage.params}
+
+
+def test_a_deep_net_has_a_bounded_number_of_segments():
+    layers = "".join(
+        f'layer {{ name: "ip{k}" type: kInnerProduct srclayers: "{f"ip{k - 1}" if k else "data"}" '
+        "innerproduct_conf { num_output: 3 } }"
+        for k in range(50)
+    )
+    text = f"""neuralnet {{
+      layer {{ name: "data" type: kRecordInput store_conf {{ path: "x" batchsize: 6 }} }} {layers}
+      layer {{ name: "loss" type: kSoftmaxLoss srclayers: "ip49" srclayers: "data" }} }}"""
+    net = create_net(loads(text, "job.conf").neuralnet, Phase.kTrain, {"data": RecordInfo((5,), 6)})
+    assert MAX_SEGMENTS < len(segments(net)) <= 2 * (MAX_SEGMENTS + 1)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
@@ -53,11 +80,3 @@ def test_segments_can_be_run_to_the_end(workers, dims):
             sent.update(sends)
     received = {key for segments_ in plan(workers, *dims) for segment in segments_ for key in segment.receives}
     assert received == sent
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_no_two_segments_of_a_worker_have_the_same_name(strategy):
-    """They are tasks, and of two tasks with one key Dask runs one."""
-    for local in partition(net_of("zoo", strategy, 3), 3).locals:
-        names = [segment.name for segment in segments(local)]
-        assert len(set(names)) == len(names)

@@ -13,18 +13,19 @@ from distributed import Future
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import Grain
 from dsinga.cluster.graph_grain.graph import send_iterations
+from dsinga.cluster.graph_grain.plan import plan_iteration
 from dsinga.job import AlgType, Job, Phase
-from dsinga.net.segments import segments
 
 # The largest number of iterations in one graph.
 MAX_STEPS = 16
 
 
 def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
-    plans = [segments(local) for local in run.config.nets[Phase.kTrain].locals]
+    plans = [plan_iteration(local) for local in run.config.nets[Phase.kTrain].locals]
+    several = run.config.topology.groups > 1
     return run.send_graph(
         group,
-        lambda client, keys, tokens, suffix: send_iterations(client, keys, plans, range(start, stop), tokens, suffix),
+        lambda client, keys, tokens: send_iterations(client, keys, plans, range(start, stop), tokens, several),
     )
 
 

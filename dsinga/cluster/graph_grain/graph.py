@@ -10,6 +10,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future
 
 from dsinga.cluster.graph_grain.tasks import report_round, run_segment
+from dsinga.cluster.task_keys import TaskKey, steps_words, task_key, worker_words
 from dsinga.net.segments import Segment
 from dsinga.worker.config import WorkerKey
 
@@ -20,7 +21,7 @@ def send_iterations(
     plans: Sequence[Sequence[Segment]],
     steps: range,
     tokens: Sequence[Future | None],
-    suffix: str,
+    several_groups: bool,
 ) -> list[Future]:
     """Send iterations of a worker group to Dask as one graph; return the futures of the reports, one a worker.
 
@@ -30,27 +31,28 @@ def send_iterations(
         plans: the segments of an iteration of each partition.
         steps: the numbers of the iterations, which run one after the other.
         tokens: the task of each partition after which its first segment runs, or None.
-        suffix: the end of the tasks' names, unique to the run and the group.
+        several_groups: whether the run has several worker groups, so that the names of tasks tell which one it is.
     """
-    graph: dict[str, Task] = {}
-    addresses: dict[str, list[str]] = {}
+    graph: dict[TaskKey, Task] = {}
+    addresses: dict[TaskKey, list[str]] = {}
 
-    def add(partition: int, name: str, task: Callable[..., Any], *arguments: Any) -> Any:
-        graph[name] = Task(name, task, keys[partition], *map(parse_input, arguments))
-        addresses[name] = [keys[partition].address]
+    def add(partition: int, words: str, when: str, task: Callable[..., Any], *arguments: Any) -> Any:
+        key = keys[partition]
+        name = task_key(words, key.run, when, worker_words(key, several_groups))
+        graph[name] = Task(name, task, key, *map(parse_input, arguments))
+        addresses[name] = [key.address]
         return graph[name].ref()
 
-    def add_segment(partition: int, name: str, *arguments: Any) -> Any:
-        return add(partition, name, run_segment, *arguments)
+    def add_segment(partition: int, words: str, when: str, *arguments: Any) -> Any:
+        return add(partition, words, when, run_segment, *arguments)
 
     previous: list[Any] = [*tokens]
     iteration_ends: list[list[Any]] = []
     for step in steps:
-        previous = _add_iteration(add_segment, plans, step, previous, suffix)
+        previous = _add_iteration(add_segment, plans, step, previous)
         iteration_ends.append(previous)
-    prefix = f"report_round-steps-{steps.start}-{steps.stop}"
     reports = [
-        add(p, f"{prefix}-partition-{p}{suffix}", report_round, list(halts), steps.stop).key
+        add(p, "report round", steps_words(steps.start, steps.stop), report_round, list(halts), steps.stop).key
         for p, halts in enumerate(zip(*iteration_ends, strict=True))
     ]
     # One message for all reports, because the scheduler unpacks and orders each message as a separate graph.
@@ -60,7 +62,7 @@ def send_iterations(
 
 
 def _add_iteration(
-    add: Callable[..., Any], plans: Sequence[Sequence[Segment]], step: int, previous: Sequence[Any], suffix: str
+    add: Callable[..., Any], plans: Sequence[Sequence[Segment]], step: int, previous: Sequence[Any]
 ) -> list[Any]:
     """Add one iteration to a graph; return the task of each partition's last segment.
 
@@ -77,6 +79,7 @@ def _add_iteration(
         for p in ready:
             number, segment = len(plans[p]) - len(pending[p]), pending[p].pop(0)
             bridges = {sender.key: sender for sender in map(senders.pop, segment.receives)}
-            last[p] = add(p, f"{segment.name} @{p}{suffix}-{step}", step, number, list(bridges.values()), last[p])
+            when = f"step {step}, segment {number}"
+            last[p] = add(p, segment.name, when, step, number, list(bridges.values()), last[p])
             senders.update(dict.fromkeys(segment.sends, last[p]))
     return last

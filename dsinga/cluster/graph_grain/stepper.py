@@ -1,9 +1,10 @@
 """Stops a worker's iteration between its segments, so that each segment can be a Dask task of its own.
 
-The training algorithm is the same as in round grain; only its peers differ. Arrays that it sends are kept until the
-task returns them, and arrays that it receives were passed to the task as arguments. The iteration halts after the last
-array that a segment sends (or, if the segment sends none, before the first array that the next segment receives) until
-the next task runs. It runs in the worker's thread, which is idle while no task of this worker runs.
+The training algorithm is the same as in round grain; only its peers differ, and an observer sees each pass of a layer.
+Arrays that it sends are kept until the task returns them, and arrays that it receives were passed to the task as
+arguments. The iteration halts after the last array that a segment sends, or, if the segment sends none, before the
+first layer's pass or the first received array of the next segment, until the next task runs. It runs in the worker's
+thread, which is idle while no task of this worker runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from dsinga.errors import RunError
+from dsinga.layers.base import Layer
 from dsinga.layers.context import Peers
+from dsinga.net.segments import LayerPass
 from dsinga.serial_executor import SerialExecutor
 
 Iterate = Callable[[Peers], Any]
@@ -28,37 +31,45 @@ class Halt(NamedTuple):
 
 
 class Stepper:
-    """Runs iterations segment by segment, and implements :class:`Peers` for them. Used by one task at a time."""
+    """Runs iterations segment by segment, and implements :class:`Peers` for them. Used by one task at a time.
 
-    def __init__(self, thread: SerialExecutor):
+    :meth:`observe` is the :class:`dsinga.layers.context.PassObserver` of the iterations. ``positions`` has the number
+    of the segment of each pass of a layer.
+    """
+
+    def __init__(self, thread: SerialExecutor, positions: Mapping[LayerPass, int] | None = None):
         self._thread = thread
         self._resumed, self._halted = threading.Semaphore(0), threading.Semaphore(0)
         self._running: Future[Any] | None = None
         self._received: dict[str, Any] = {}
         self._sends: dict[str, Any] = {}
         self._sends_left = 0  # until the segment ends; -1 for the last segment, which never halts
+        self._segment = 0  # the number of the segment that runs
+        self._positions = positions or {}
         self._closed: str | None = None
 
     def begin(self, iterate: Iterate) -> None:
-        """Set the function that computes the next iteration; it starts with the first segment."""
+        """Set the function that computes the next iteration; it starts with the first segment, of number 0."""
         assert self._running is None, "the iteration before has not ended"
         self._check_open()
         self._running = self._thread.submit(self._run, iterate)
         self._running.add_done_callback(lambda _: self._halted.release())
 
-    def advance(self, received: Mapping[str, Any], sends: int, last: bool) -> Halt:
+    def advance(self, number: int, received: Mapping[str, Any], sends: int, last: bool) -> Halt:
         """Run the next segment until it halts.
 
         Args:
+            number: the number of the segment.
             received: the arrays that the segment receives, by key.
             sends: the number of arrays that it sends; a segment without any halts where it receives something that is
-                not in ``received``.
+                not in ``received``, or where a pass belongs to a later segment.
             last: whether it is the last segment, which runs to the end of the iteration.
 
         Raises the error of the iteration, and RunError once the stepper is closed.
         """
         assert self._running is not None, "no iteration has begun"
         self._check_open()
+        self._segment = number
         self._received.update(received)
         self._sends, self._sends_left = {}, -1 if last else sends
         self._resumed.release()
@@ -86,6 +97,12 @@ class Stepper:
         if key not in self._received:
             raise RunError(f"a segment needs {key!r}, which it does not receive; train with grain round")
         return self._received.pop(key)
+
+    def observe(self, layer: Layer, name: str, compute: Callable[..., Any], *arguments: Any) -> Any:
+        """Return ``compute(*arguments)``, the pass ``name`` of a layer, when its segment runs."""
+        while self._positions.get(LayerPass(layer.name, name), 0) > self._segment:
+            self._halt()
+        return compute(*arguments)
 
     def close(self, message: str) -> None:
         """End a halted iteration with RunError(``message``), which later calls raise, too."""

@@ -7,10 +7,11 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.cluster.graph_grain.plan import plan_iteration, positions
 from dsinga.cluster.graph_grain.stepper import Halt, Stepper
 from dsinga.cluster.worker_actor import find_worker
 from dsinga.job import Phase
-from dsinga.net.segments import Segment, segments
+from dsinga.net.segments import Segment
 from dsinga.transport.message import flatten, restore
 from dsinga.worker.config import RoundReport, WorkerKey
 from dsinga.worker.group_worker import GroupWorker
@@ -28,10 +29,10 @@ def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], t
     worker = find_worker(key)
     stepper, plan = _stepper(worker)
     if number == 0:
-        stepper.begin(functools.partial(worker.iterate, step))
+        stepper.begin(functools.partial(worker.iterate, step, observer=stepper.observe))
     sent = {name: array for halt in halts for name, array in halt.sends.items()}
     received = {name: _restore(*sent[name]) for name in plan[number].receives}
-    halt = stepper.advance(received, len(plan[number].sends), last=number == len(plan) - 1)
+    halt = stepper.advance(number, received, len(plan[number].sends), last=number == len(plan) - 1)
     return halt._replace(sends={name: flatten([array]) for name, array in halt.sends.items()})
 
 
@@ -50,7 +51,8 @@ def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
 def _stepper(worker: GroupWorker) -> tuple[Stepper, tuple[Segment, ...]]:
     """Return the stepper of a worker and the segments of its iterations, created with the first segment."""
     if worker not in _STEPPERS:
-        stepper = Stepper(worker.thread)
+        plan = plan_iteration(worker.net(Phase.kTrain))
+        stepper = Stepper(worker.thread, positions(plan))
         worker.on_abort.append(stepper.close)
-        _STEPPERS[worker] = stepper, segments(worker.net(Phase.kTrain))
+        _STEPPERS[worker] = stepper, plan
     return _STEPPERS[worker]

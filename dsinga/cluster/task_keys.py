@@ -1,0 +1,31 @@
+"""The keys of a run's Dask tasks, so that Dask's dashboard groups tasks by what they do, in words.
+
+Dask takes the *prefix* of a key, the colour and the name of a task in its task stream and progress bar, from the first
+item of a tuple, up to the first "-" that is followed by a number or by eight hexadecimal digits; and the *group* of a
+task from the whole first item. So "train round-1a2b3c4d" is of the prefix "train round", which all runs share, and of a
+group of its run alone. The scheduler keeps every prefix for as long as it lives, a group until its tasks have gone.
+"""
+
+from __future__ import annotations
+
+from dsinga.worker.config import WorkerKey
+
+TaskKey = tuple[str, ...]
+
+
+def task_key(words: str, run: str, *items: str) -> TaskKey:
+    """Return the key of a task that does ``words`` for a run; ``items`` tell it apart from the run's other such tasks.
+
+    A "-" in ``words``, as in the name of a layer, becomes "_": Dask would cut the name there.
+    """
+    return (f"{words.replace('-', '_')}-{run}", *filter(None, items))
+
+
+def worker_words(key: WorkerKey, several_groups: bool) -> str:
+    """Return the words for a worker in keys: "worker 1", or "worker 1 of group 0"."""
+    return f"worker {key.partition}" + (f" of group {key.group}" if several_groups else "")
+
+
+def steps_words(start: int, stop: int) -> str:
+    """Return the words for the steps ``start`` to ``stop`` - 1 in keys."""
+    return f"steps {start} to {stop - 1}" if stop > start + 1 else f"step {start}"
