@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.errors import RunError, UserError
+from dsinga.errors import Cancelled, RunError, UserError
 from dsinga.registry import register
 from dsinga.version import __version__
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dsinga.job import Job, load, loads
 
 __all__ = [
+    "Cancelled",
     "Job",
     "Result",
     "RunError",

@@ -1,4 +1,4 @@
-"""The exceptions that dsinga raises: a fault in the user's input, a failed run, a diverged training."""
+"""The exceptions that dsinga raises: a fault in the user's input; a failed, a cancelled and a diverged run."""
 
 from __future__ import annotations
 
@@ -35,3 +35,7 @@ class RunError(RuntimeError):
 
 class Diverged(RunError):
     """Training produced NaN or infinity. The message names the step and the layer or param that they were found in."""
+
+
+class Cancelled(RunError):
+    """A run was cancelled by its user, while it waited for Dask workers or while it trained."""

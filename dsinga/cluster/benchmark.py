@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import statistics
 import tempfile
@@ -17,6 +18,8 @@ from dsinga.data import write_store
 from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, Phase
 from dsinga.net import input_layers
 from dsinga.planner.profile import profile
+
+_log = logging.getLogger(__name__)
 
 # Iterations before the measured ones, in which kernels are compiled and rounds grow to their length.
 WARM_UP_STEPS = 10
@@ -69,7 +72,10 @@ def measure(
 
 
 class _SilentObserver:
-    """An observer that ignores everything."""
+    """An observer that ignores everything but a wait for Dask workers."""
+
+    def waiting(self, sentence: str) -> None:
+        _log.info(sentence)
 
     def begin(self, step: int) -> None: ...
 

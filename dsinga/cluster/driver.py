@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,13 @@ from distributed import Client
 
 from dsinga.advice import job_field, option
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
+from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import ROUNDS, Grain
 from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.training_loop import Observer, TrainingLoop, describe_way_on, read_rate_factors
-from dsinga.errors import Diverged, RunError, UserError
+from dsinga.cluster.usable_workers import ANYWHERE, Where
+from dsinga.errors import Cancelled, Diverged, RunError, UserError
 from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
 from dsinga.net import NeuralNet
@@ -52,47 +55,81 @@ def train(
     grain: Grain = ROUNDS,
     extensions: Sequence[ExtensionLike] = (),
     params: Mapping[str, np.ndarray] | None = None,
+    where: Where = ANYWHERE,
+    max_threads: int | None = None,
+    cancelled: threading.Event | None = None,
 ) -> Outcome:
     """Train ``job`` on the cluster of ``client`` from its first step, or from the last checkpoint if ``resume``.
+
+    The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.claims`); ``where`` says
+    which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
 
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
     and the params are not the same bits as those of a run that was never cut. ``extensions`` run besides those that the
     job names. ``params`` replace initial values, by name; params that the net does not have are left out.
 
+    ``cancelled`` may be set by another thread, while the run waits or trains. With a workspace, training then ends
+    after its rounds in flight, and a checkpoint is written; without, it ends at once.
+
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
-    a loss is no longer finite, and what an extension raises.
+    a loss is no longer finite, Cancelled if ``cancelled`` was set before the last step, and what an extension raises.
     """
     started = time.perf_counter()
+    cancellation = Cancellation(cancelled)
     grain.check(job)
-    prepared = prepare_run(job, client, roots)
-    all_extensions = create_extensions(job, extensions, prepared.epoch)
-    nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
-    check_extensions(all_extensions, job, nets, workspace)
-    begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots, params or {})
-    observer.begin(begin.step)
-    run = ClusterRun(client, prepared.config, prepared.placement)
-    loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started)
+    with prepare_run(
+        job, client, roots, where=where, max_threads=max_threads, cancellation=cancellation, announce=observer.waiting
+    ) as prepared:
+        all_extensions = create_extensions(job, extensions, prepared.epoch)
+        nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
+        check_extensions(all_extensions, job, nets, workspace)
+        begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots, params or {})
+        observer.begin(begin.step)
+        run = ClusterRun(client, prepared.config, prepared.placement, cancellation.check)
+        loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started, cancellation)
+        params = _train(prepared, run, loop, begin, begin.state if resume else None, workspace)
+    return _outcome(prepared, loop, begin.step, params, workspace)
+
+
+def _train(
+    prepared: PreparedRun,
+    run: ClusterRun,
+    loop: TrainingLoop,
+    begin: Checkpoint,
+    state: Mapping[str, Arrays] | None,
+    workspace: Path | None,
+) -> Arrays:
+    """Train on the cluster, and end the run there, whatever happens; return the params."""
     prepared.config.updater.set_rate_factors(read_rate_factors(begin.loop))
-    warm = prepared.topology.common_start(begin.step, job.train_steps)
+    warm = prepared.topology.common_start(begin.step, prepared.job.train_steps)
     try:
-        run.start(begin.params, begin.state if resume else None, begin.step, warm)
+        run.start(begin.params, state, begin.step, warm)
         params = loop.run(begin.step, begin.loop)
     except Diverged as error:
         run.close(str(error))
         raise Diverged(f"{error}; {_last_good(workspace)}") from error
     except RunError as error:
         run.close(str(error))
-        raise RunError(f"{error}; {describe_way_on(workspace, loop.view.step)}") from error
+        kind = Cancelled if isinstance(error, Cancelled) else RunError
+        raise kind(f"{error}; {describe_way_on(workspace, loop.view.step)}") from error
     except BaseException as error:
         run.close("the driver has ended the run")
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(describe_way_on(workspace, loop.view.step)) from None
         raise
     run.close()
+    return params
+
+
+def _outcome(prepared: PreparedRun, loop: TrainingLoop, begin: int, params: Arrays, workspace: Path | None) -> Outcome:
+    """Return what a run ends with. Raises Cancelled where it was cancelled before its last step."""
+    job = prepared.job
     rows = prepared.topology.groups * prepared.config.readers[Phase.kTrain].batchsize
     step = loop.view.step
     is_early = loop.view.stopped and step < job.train_steps
-    remarks = [_nothing_left(job)] if begin.step == step == job.train_steps else []
+    if is_early and loop.view.stopped == CANCELLED:
+        raise Cancelled(f"{CANCELLED}; {describe_way_on(workspace, step)}")
+    remarks = [_nothing_left(job)] if begin == step == job.train_steps else []
     stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.view.stopped}" if is_early else ""
     return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, [*remarks, *loop.view.remarks])
 

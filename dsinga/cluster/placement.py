@@ -60,13 +60,20 @@ def place(topology: Topology, workers: Workers) -> Placement:
     Raises UserError where there are too few threads, or processes.
     """
     require_workers(workers)
-    if topology.separate and count_processes(workers) > 1:
+    if processes_apart(topology, workers):
         remaining_workers, servers = _place_servers_apart(topology, workers)
         partitions = _place_partitions(topology, remaining_workers)
     else:
         partitions = _place_partitions(topology, workers)
         servers = tuple(_place_servers_beside(topology, group, partitions) for group in range(topology.server_groups))
     return Placement(partitions, servers, _threads(partitions, workers))
+
+
+def processes_apart(topology: Topology, workers: Workers) -> int:
+    """Return the number of processes that a job's separate servers need; 0 where all workers are in one process."""
+    if not topology.separate or count_processes(workers) < 2:
+        return 0
+    return -(-topology.server_groups * topology.servers // topology.servers_per_process)
 
 
 def _place_partitions(topology: Topology, workers: Workers) -> Groups:
@@ -99,7 +106,7 @@ def _place_servers_beside(topology: Topology, server_group: int, partitions: Gro
 def _place_servers_apart(topology: Topology, workers: Workers) -> tuple[dict[str, Mapping[str, Any]], Groups]:
     """Return the Dask workers that remain for partitions, and those of the servers: the last ones."""
     per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
-    needed = -(-count // per_process)
+    needed = processes_apart(topology, workers)
     if needed >= len(workers):
         raise UserError(
             f"server_worker_separate: the job's {count} servers, {per_process} a process, need {needed} processes of "
@@ -116,10 +123,14 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
 
 
 def _threads(partitions: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
-    """Return the kernel threads of each partition: all threads of its host's Dask workers, shared out evenly."""
+    """Return the kernel threads of each partition: those of its host that no other run holds, shared out evenly.
+
+    Where ``workers`` do not say how many these are ("host_threads"), they are the threads of all of them on the host.
+    """
     partitions_on = Counter(host(address) for group in partitions for address in group)
-    threads_on = Counter[str]()
+    threads_on: dict[str, int] = Counter()
     for address, info in workers.items():
         threads_on[host(address)] += info["nthreads"]
+    threads_on |= {host(address): info["host_threads"] for address, info in workers.items() if "host_threads" in info}
     share = {name: max(1, threads_on[name] // count) for name, count in partitions_on.items()}
     return tuple(tuple(share[host(address)] for address in group) for group in partitions)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -10,11 +12,14 @@ import dask.config
 import dask.utils
 from distributed import Client
 
+from dsinga.cluster.cancellation import Cancellation
+from dsinga.cluster.claims import Claim, Request, claim_workers
 from dsinga.cluster.dask_workers import Workers, count_processes, process
 from dsinga.cluster.devices import check_precision, choose_devices
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.placement import Devices, Placement, place
 from dsinga.cluster.preflight import check_stores, check_user_code
+from dsinga.cluster.usable_workers import ANYWHERE, Where, check_room, usable_workers
 from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
@@ -23,9 +28,11 @@ from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.net.usable_threads import usable_threads
 from dsinga.training import Updater, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
-from dsinga.worker.configure import configure, evaluation_passes, open_job
+from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
 from dsinga.worker.epochs import steps_per_epoch
 from dsinga.worker.nets import cut_nets
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,20 +56,54 @@ class PreparedRun:
         return steps_per_epoch(self.config.readers[Phase.kTrain]) if self.job.epochs else None
 
 
-def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> PreparedRun:
+@contextlib.contextmanager
+def prepare_run(
+    job: Job,
+    client: Client,
+    roots: Sequence[str] = (),
+    *,
+    where: Where = ANYWHERE,
+    max_threads: int | None = None,
+    cancellation: Cancellation | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Iterator[PreparedRun]:
     """Check a job, open its stores, build its nets, and place it on the cluster.
+
+    The run holds the threads of Dask workers that it needs as long as the context lasts; it waits for them where other
+    runs hold them, as :func:`dsinga.cluster.claims.claim_workers` explains. ``max_threads`` limits the kernel threads
+    of each partition.
 
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """
     check(job)
 
-    def place_on(workers: Workers) -> tuple[Topology, Placement]:
-        topology = create_topology(job, len(workers), count_processes(workers))
-        return topology, place(topology, workers)
+    def choose_topology(workers: Workers) -> Topology:
+        usable = usable_workers(client, where, workers)
+        topology = create_topology(job, len(usable), count_processes(usable))
+        check_room(topology, usable, where)
+        return topology
 
-    topology, placement = await_workers(client, place_on)
+    topology = await_workers(client, choose_topology)
+    request = Request(new_run_name(), job.name, topology, where)
     opened = open_job(job, topology, roots)
-    placement = placement.with_threads(usable_threads(opened.nets[Phase.kTrain], topology.workers))
+    cancellation = cancellation or Cancellation()
+    with claim_workers(client, request, cancellation, announce or _log.info) as claim:
+        yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads)
+
+
+def _configured(
+    job: Job,
+    client: Client,
+    roots: Sequence[str],
+    topology: Topology,
+    opened: OpenedJob,
+    run: str,
+    claim: Claim,
+    max_threads: int | None,
+) -> PreparedRun:
+    """Place a job on the threads that it has claimed, cut its nets, and check its Dask workers."""
+    usable = usable_threads(opened.nets[Phase.kTrain], topology.workers)
+    placement = place(topology, claim.workers).with_threads(min(usable, max_threads or usable))
     conf = job.cluster or ClusterConf()
     updater = create_updater(job.updater)
     requested_cuts = None
@@ -72,7 +113,11 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
         train_net = opened.nets[Phase.kTrain]
         requested_cuts = automatic_cuts(job.neuralnet, train_net, updater, client, placement, topology.slicing)
         if requested_cuts is None:
-            return prepare_run(_with_one_worker(job), client, roots)
+            job = _with_one_worker(job)
+            topology = create_topology(job, 1, 1)
+            claim.keep(place(topology, claim.workers))
+            opened = open_job(job, topology, roots)
+            return _configured(job, client, roots, topology, opened, run, claim, max_threads)
     nets = cut_nets(opened.nets, opened.readers, conf.fullc_gather, requested_cuts)
     placement = placement._replace(devices=_devices(job, client, placement, topology, nets, updater))
     # A single worker on a GPU keeps all params there: servers could only copy them.
@@ -84,7 +129,7 @@ def prepare_run(job: Job, client: Client, roots: Sequence[str] = ()) -> Prepared
         nets,
         updater,
         passes=evaluation_passes(opened, nets, requested_cuts),
-        run=new_run_name(),
+        run=run,
         served=not on_device,
         find_homes=lambda parts: find_homes(parts, placement),
         overlap=bool(dask.config.get("dsinga.overlap", True)),

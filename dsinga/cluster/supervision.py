@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, NoReturn
 
@@ -36,20 +36,26 @@ def check_workers(client: Client, addresses: Iterable[str]) -> None:
         raise RunError(f"the {names} lost")
 
 
-def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str]) -> list[Any]:
+def no_check() -> None:
+    """Check nothing."""
+
+
+def gather(
+    client: Client, futures: Sequence[Future], addresses: Iterable[str], check: Callable[[], None] = no_check
+) -> list[Any]:
     """Return the results of ``futures`` in their order, waiting for them with the checks of :class:`TaskChains`."""
-    return TaskChains(client, addresses).wait(futures)
+    return TaskChains(client, addresses, check).wait(futures)
 
 
 class TaskChains:
     """Runs chains of tasks concurrently: each continues as soon as its own tasks have ended.
 
     Every wait raises the error of a task or chain, RunError soon after one of the Dask workers at ``addresses`` is
-    lost, and RunError where Dask gives a task up.
+    lost, RunError where Dask gives a task up, and what ``check`` raises, which is called at least twice a second.
     """
 
-    def __init__(self, client: Client, addresses: Iterable[str]):
-        self._supervisor = _Supervisor(client, sorted(addresses))
+    def __init__(self, client: Client, addresses: Iterable[str], check: Callable[[], None] = no_check):
+        self._supervisor = _Supervisor(client, sorted(addresses), check)
         self._awaited: dict[TaskChain, Sequence[Future]] = {}
 
     def add(self, chain: TaskChain) -> None:
@@ -89,14 +95,16 @@ class TaskChains:
 class _Supervisor:
     """Waits for tasks while checking the Dask workers that they need."""
 
-    def __init__(self, client: Client, addresses: Sequence[str]):
+    def __init__(self, client: Client, addresses: Sequence[str], check: Callable[[], None]):
         self._client = client
         self._addresses = addresses
+        self._check = check
         self._checked_at = time.monotonic()
 
     def wait(self, futures: Sequence[Future]) -> None:
         """Wait until one more task has ended, or for CHECK_SECONDS. Raises the error of a task that has failed."""
         self._check_ended(futures)
+        self._check()
         try:
             with self._client.as_current():
                 wait(

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from dsinga.advice import how_to_resume, job_field
 from dsinga.checkpoint import latest, remove_old_checkpoints, write_checkpoint
+from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import Grain
 from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
@@ -28,6 +29,9 @@ TIMINGS_KEPT = 10_000
 
 class Observer(Protocol):
     """Something that is told how a run goes."""
+
+    def waiting(self, sentence: str) -> None:
+        """Learn that the run waits for Dask workers which other runs hold: after a second, then every five minutes."""
 
     def begin(self, step: int) -> None:
         """Learn that everything has been checked and training is about to go on from ``step``."""
@@ -56,6 +60,7 @@ class TrainingLoop:
         grain: Grain,
         extensions: Sequence[Extension],
         started: float,
+        cancellation: Cancellation,
     ):
         self._job = prepared.job
         self._prepared = prepared
@@ -63,6 +68,7 @@ class TrainingLoop:
         self._observer = observer
         self._workspace = workspace
         self._grain = grain
+        self._cancellation = cancellation
         self.view = TrainingView(prepared, run, self._show_row, workspace, started)
         self._extensions = ExtensionRunner(extensions, self.view)
         self._groups: list[GroupRounds] = []
@@ -104,6 +110,7 @@ class TrainingLoop:
     def _train(self, begin: int) -> None:
         """Train all worker groups; group 0 trains alone during the warm-up."""
         self._in_training = True
+        self._cancellation.ends_in_order = self._workspace is not None  # where a checkpoint can be written
         topology, last = self._prepared.topology, self._job.train_steps
         together = topology.common_start(begin, last)
         self._groups = [
@@ -122,7 +129,7 @@ class TrainingLoop:
         if topology.groups > 1:
             self._extensions.forget_runs()  # the params are those of all groups now
         self._pause(last=True)
-        self._in_training = False
+        self._in_training = self._cancellation.ends_in_order = False
 
     def _train_first_group(self, stop: int) -> None:
         """Train group 0 up to ``stop``, unless it is stopped before, and pause on the way."""
@@ -155,6 +162,8 @@ class TrainingLoop:
         self.view.samples_per_second = batchsize * sum(rounds.speed for rounds in self._groups)
         self._show_steps()
         self._show_progress(reports[-1])
+        if self._cancellation.event.is_set():
+            self.view.stop(CANCELLED, resumable=True)
 
     def _show_steps(self) -> None:
         while self._unseen:

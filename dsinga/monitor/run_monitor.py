@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from dsinga.errors import UserError
 from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
+
+_log = logging.getLogger(__name__)
 
 # What a run writes into its workspace.
 RUN_FILES = ("metrics.jsonl", "checkpoint", "best.safetensors", "metrics.csv")
@@ -60,6 +64,13 @@ class RunMonitor(contextlib.ExitStack):
             self._kept = keep_earlier_run(path.parent)
         self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
         self.history = read_metrics(path)
+
+    def waiting(self, sentence: str) -> None:
+        """Show that the run waits, before :meth:`begin`, as a line on standard error or by the log."""
+        if self._progress:
+            print(sentence, file=sys.stderr, flush=True)
+        else:
+            _log.info(sentence)
 
     def record(self, row: dict[str, Any]) -> None:
         """Add a row to the history and the metrics file, and show it."""

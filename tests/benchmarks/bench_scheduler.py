@@ -52,6 +52,8 @@ class RateObserver:
         self.first: tuple[float, int, Counter[str]] | None = None
         self.last: tuple[float, int, Counter[str]] | None = None
 
+    def waiting(self, sentence: str) -> None: ...
+
     def begin(self, step: int) -> None:
         """Nothing to do."""
 

@@ -16,6 +16,7 @@ from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.link_probe import CALLS, LARGE, SMALL, link_of, measure_links
 from dsinga.cluster.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
+from dsinga.net.cut import LayerCut
 from dsinga.planner.barrier import BarrierCost
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Links
 from tests.support.small_job import JOB, assert_close
@@ -91,6 +92,12 @@ def test_one_worker_trains_where_it_is_the_fastest(
         np.testing.assert_array_equal(result.params[name], value)
 
 
+def cuts_of(job: Job, client: Client, stores: Path) -> dict[str, LayerCut]:
+    """Return the cuts of the layers of a job's training net."""
+    with prepare_run(job, client, [str(stores)]) as prepared:
+        return dict(prepared.config.nets[Phase.kTrain].cuts)
+
+
 def test_the_same_rates_give_the_same_cuts(
     stores: Path, threads: Client, rates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +105,7 @@ def test_the_same_rates_give_the_same_cuts(
     links = measure_links(threads, list(available_workers(threads)))
     monkeypatch.setattr("dsinga.cluster.automatic.measure_links", lambda *_: links)
     job = automatic(stores, CUT)
-    first, second = (prepare_run(job, threads, [str(stores)]).config.nets[Phase.kTrain].cuts for _ in range(2))
+    first, second = (cuts_of(job, threads, stores) for _ in range(2))
     assert first == second
     assert [file.suffix for file in rates.iterdir()] == [".json"]
 
@@ -107,12 +114,12 @@ def test_layers_with_a_partition_dim_or_a_location_keep_it(stores: Path, threads
     text = AUTO.replace('name: "ip" type', 'name: "ip" partition_dim: 1 type').replace(
         'name: "drop" type', 'name: "drop" location: 1 type'
     )
-    cuts = prepare_run(automatic(stores, text), threads, [str(stores)]).config.nets[Phase.kTrain].cuts
+    cuts = cuts_of(automatic(stores, text), threads, stores)
     assert cuts["ip"].dim == 1
     assert (cuts["drop"].dim, cuts["drop"].location) == (-1, 1)
 
 
 def test_manual_partitioning_is_not_changed(stores: Path, threads: Client) -> None:
     text = AUTO.replace("partition: auto", "partition: manual")
-    cuts = prepare_run(automatic(stores, text), threads, [str(stores)]).config.nets[Phase.kTrain].cuts
+    cuts = cuts_of(automatic(stores, text), threads, stores)
     assert {cut.dim for cut in cuts.values()} == {0}

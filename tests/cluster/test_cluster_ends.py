@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 
-from dsinga import UserError, cluster
+from dsinga import RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.cluster import embedded, training_loop, worker_actor
 from dsinga.job import AlgConf, Job
@@ -26,6 +27,8 @@ class AtStep:
 
     def __init__(self, step: int, act: Callable[[], Any]):
         self._step, self._act = step, act
+
+    def waiting(self, sentence: str) -> None: ...
 
     def begin(self, step: int) -> None:
         pass
@@ -75,12 +78,13 @@ def test_a_run_whose_client_closes_is_cleaned_up(job: Job, local_cluster: LocalC
     assert train(with_topology(job, 2), client, progress=False).step == 50, "the workers are free for the next run"
 
 
-def test_a_second_run_on_the_same_threads_is_refused(job: Job, client: Client) -> None:
+def test_a_run_within_a_run_on_the_same_threads_waits_no_longer_than_it_may(job: Job, client: Client) -> None:
     job = with_topology(job, 2)
     refused: list[bool] = []
 
     def second() -> None:
-        with pytest.raises(UserError, match=r"the Dask worker inproc://\S+ is training another job with its 1 thread;"):
+        waited = r"'small' has waited 0:00:00 for 2 worker threads: 'small' of \w+ has held 2 for .* as long as dsinga"
+        with dask.config.set({"dsinga.queue_timeout": "10ms"}), pytest.raises(RunError, match=waited):
             train(job, client, progress=False)
         refused.append(True)
 

@@ -72,6 +72,8 @@ class AtEnd:
         self._client = client
         self.values: dict[int, dict[str, np.ndarray]] = defaultdict(dict)
 
+    def waiting(self, sentence: str) -> None: ...
+
     def begin(self, step: int) -> None:
         pass
 

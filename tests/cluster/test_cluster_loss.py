@@ -33,6 +33,8 @@ class KillAt:
         self._pid, self._step = pid, step
         self.killed = False
 
+    def waiting(self, sentence: str) -> None: ...
+
     def begin(self, step: int) -> None:
         pass
 
@@ -108,7 +110,8 @@ def test_a_killed_run_resumes_to_the_same_bits(job: Job, tmp_path: Path) -> None
 
 def test_a_server_that_is_lost_is_named_to_its_driver(job: Job) -> None:
     with connect(workers=2, separate_processes=True) as client:
-        layout = prepare_run(with_topology(job, 2), client, roots(job, None))
+        with prepare_run(with_topology(job, 2), client, roots(job, None)) as layout:
+            pass
         servers = Servers(client, layout.config, layout.placement)
         servers.create(0)
         victim = layout.placement.servers[0][0]

@@ -25,12 +25,12 @@ def test_an_asynchronous_client_is_refused(job: Job, threads: Client) -> None:
     async def with_asynchronous_client() -> None:
         assert threads.scheduler is not None
         async with Client(threads.scheduler.address, asynchronous=True, set_as_default=False) as client:
-            prepare_run(job, client)
+            prepare_run(job, client).__enter__()
 
     with pytest.raises(UserError, match="not an asynchronous Client"):
         asyncio.run(asyncio.wait_for(with_asynchronous_client(), 30))
     with pytest.raises(UserError, match="client must be a distributed.Client with asynchronous=False, not a str"):
-        prepare_run(job, "tcp://127.0.0.1:8786")  # type: ignore[arg-type]
+        prepare_run(job, "tcp://127.0.0.1:8786").__enter__()  # type: ignore[arg-type]
 
 
 def test_a_job_without_cluster_uses_all_workers(job: Job) -> None:
@@ -85,7 +85,7 @@ def test_a_store_that_workers_cannot_read_is_refused(job: Job, processes: Client
         layer.store_conf.path = path  # type: ignore[union-attr]
     unreadable = f"the Dask worker tcp://.* cannot read {path}: .*; put the records where every worker finds them"
     with pytest.raises(UserError, match=unreadable):
-        prepare_run(with_topology(job, 2), processes, roots(job, None))
+        prepare_run(with_topology(job, 2), processes, roots(job, None)).__enter__()
     params = initial_values(build_net(job, Phase.kTest).params, seed=0)
     with pytest.raises(UserError, match=unreadable):
         evaluate(job, processes, params, Phase.kTest)
@@ -97,7 +97,7 @@ def test_phases_that_do_not_share_params_are_refused(job: Job, threads: Client) 
     job.neuralnet.layer[-2].include = [Phase.kTrain]
     job.neuralnet.layer.insert(-1, test_only)
     with pytest.raises(UserError, match="param 'ip_weight' of the kTest net has no counterpart"):
-        prepare_run(with_topology(job, 1), threads, roots(job, None))
+        prepare_run(with_topology(job, 1), threads, roots(job, None)).__enter__()
 
 
 def test_rounds_grow_to_a_second() -> None:

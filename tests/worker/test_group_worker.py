@@ -27,6 +27,8 @@ from tests.support.small_job import JOB, assert_close, assert_same, with_topolog
 class Silent:
     """An observer that records nothing."""
 
+    def waiting(self, sentence: str) -> None: ...
+
     def begin(self, step: int) -> None: ...
 
     def record(self, row: dict[str, Any]) -> None: ...
@@ -118,7 +120,8 @@ class TestExchange:
 
     def test_without_overlap_nothing_changes(self, stores: Path, client: Client, expected: Result) -> None:
         with dask.config.set({"dsinga.overlap": False}):
-            assert not prepare_run(small(stores, "hybrid", 2, 2), client, [str(stores)]).config.options.overlap
+            with prepare_run(small(stores, "hybrid", 2, 2), client, [str(stores)]) as prepared:
+                assert not prepared.config.options.overlap
             assert_same(train(small(stores, "hybrid", 2, 2), client, progress=False).params, expected.params)
 
     def test_workers_that_update_resume_with_their_state(
@@ -154,8 +157,8 @@ def wide(stores: Path, workers: int, gather: bool) -> Job:
 
 
 def test_gathered_activations_train_as_gradients_do(stores: Path, client: Client) -> None:
-    prepared = prepare_run(wide(stores, 2, gather=True), client, [str(stores)])
-    assert {name for name, part in prepared.config.parts.items() if part.gathered} == {"fc_weight", "fc_bias"}
+    with prepare_run(wide(stores, 2, gather=True), client, [str(stores)]) as prepared:
+        assert {name for name, part in prepared.config.parts.items() if part.gathered} == {"fc_weight", "fc_bias"}
     result = train(wide(stores, 2, gather=True), client, progress=False)
     assert_close(result.params, train(wide(stores, 1, gather=False), client, progress=False).params, 1e-5)
 
@@ -168,7 +171,8 @@ def test_gathered_params_are_in_checkpoints(stores: Path, threads: Client, tmp_p
 
 
 def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: Client) -> None:
-    prepared = prepare_run(small(stores, "hybrid", 3, 3), processes, [str(stores)])
+    with prepare_run(small(stores, "hybrid", 3, 3), processes, [str(stores)]) as prepared:
+        pass
     homes = {slice_.param: prepared.placement.servers[0][slice_.server] for slice_ in prepared.config.slices}
     for part in range(3):
         assert prepared.config.parts[f"w2@{part}"].users == (part,)
@@ -184,7 +188,8 @@ def test_a_net_without_a_loss_is_refused_before_anything_starts(stores: Path, th
 
 def test_bytes_are_reported_for_every_step(stores: Path, client: Client) -> None:
     """Each worker sends its rows of ``drop`` and its labels to the other, which sends gradients back."""
-    prepared = prepare_run(small(stores, "hybrid", 2, 1), client, [str(stores)])
+    with prepare_run(small(stores, "hybrid", 2, 1), client, [str(stores)]) as prepared:
+        pass
     sources = [node.layer for node in prepared.config.nets[Phase.kTrain].nodes if isinstance(node.layer, BridgeSrc)]
     assert sources
     outcome = cluster.train(small(stores, "hybrid", 2, 1), client, Silent(), roots=[str(stores)])

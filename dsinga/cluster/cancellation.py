@@ -1,0 +1,28 @@
+"""Cancelling a run from another thread, while it waits for Dask workers, starts or trains."""
+
+from __future__ import annotations
+
+import threading
+
+from dsinga.errors import Cancelled
+
+# Why training has stopped where its user has cancelled it.
+CANCELLED = "the run was cancelled"
+
+
+class Cancellation:
+    """The user's wish to end a run, which another thread expresses by setting an event.
+
+    Attributes:
+        event: set if the run is to end.
+        ends_in_order: whether the training loop stops by itself and writes a checkpoint, so that waits go on.
+    """
+
+    def __init__(self, event: threading.Event | None = None):
+        self.event = event or threading.Event()
+        self.ends_in_order = False
+
+    def check(self) -> None:
+        """Raise Cancelled if the run is to end at once."""
+        if self.event.is_set() and not self.ends_in_order:
+            raise Cancelled(CANCELLED)

@@ -1,0 +1,246 @@
+"""Claims of a run on threads of Dask workers: made before the run begins, waited for, and given back when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import getpass
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import cloudpickle
+import dask.config
+import dask.utils
+from distributed import Client
+
+from dsinga.cluster import run_queue, thread_claims
+from dsinga.cluster.cancellation import Cancellation
+from dsinga.cluster.dask_workers import Workers, available_workers
+from dsinga.cluster.placement import Placement, processes_apart
+from dsinga.cluster.run_queue import NAME, PROTOCOL
+from dsinga.cluster.usable_workers import ANYWHERE, Where, aliases
+from dsinga.errors import RunError, UserError
+from dsinga.job.topology import Topology
+from dsinga.monitor.progress import duration
+
+_pickling = threading.Lock()  # what is pickled by value is a setting of the process
+
+# Seconds that one call of the scheduler waits for a turn, and between two looks whether the run is cancelled.
+CALL_SECONDS = 5.0
+CANCEL_CHECK_SECONDS = 0.1
+# Seconds after which a wait is announced, and between two announcements after the first one.
+FIRST_ANNOUNCEMENT_SECONDS = 1.0
+ANNOUNCEMENT_SECONDS = 300.0
+# Seconds to give back a claim.
+RELEASE_SECONDS = 3
+
+
+class Request(NamedTuple):
+    """What a run needs of a cluster.
+
+    Attributes:
+        run: the name of the run.
+        job: the name of its job, for messages.
+        topology: its groups; each partition needs a thread of a Dask worker, separate servers need whole Dask workers.
+        where: the Dask workers that it may use.
+    """
+
+    run: str
+    job: str
+    topology: Topology
+    where: Where = ANYWHERE
+
+    @property
+    def threads(self) -> int:
+        """The number of partitions."""
+        return self.topology.groups * self.topology.workers
+
+    def message(self, client: Client, workers: Workers) -> dict[str, Any]:
+        """Return the request as :mod:`dsinga.cluster.thread_claims` describes it."""
+        return {
+            "run": self.run,
+            "job": self.job,
+            "client": client.id,
+            "user": _user(),
+            "threads": self.threads,
+            "block": self.topology.workers_per_process,
+            "apart": processes_apart(self.topology, workers),
+            "resources": dict(self.where.resources),
+            "hosts": aliases(client, self.where.hosts, workers),
+        }
+
+
+class Claim:
+    """The threads of Dask workers that a run holds.
+
+    Attributes:
+        workers: by the address of the Dask worker, {"nthreads": threads that the run holds, "host_threads": threads of
+            its host that no other run holds}. Those of separate servers come last.
+    """
+
+    def __init__(self, client: Client, run: str, workers: dict[str, dict[str, Any]]):
+        self._client, self._run = client, run
+        self.workers = workers
+
+    def keep(self, placement: Placement) -> None:
+        """Give back all threads that a placement does not use."""
+        used = Counter(address for group in placement.partitions for address in group)
+        granted = {address: used[address] or self.workers[address]["nthreads"] for address in placement.addresses}
+        self.workers = {a: {**info, "nthreads": granted[a]} for a, info in self.workers.items() if a in granted}
+        _call(self._client, "dsinga_keep", run=self._run, granted=granted)
+
+
+@contextlib.contextmanager
+def claim_workers(
+    client: Client, request: Request, cancellation: Cancellation, announce: Callable[[str], None]
+) -> Iterator[Claim]:
+    """Claim threads of Dask workers for a run; wait while other runs hold them; give them back at the end.
+
+    ``announce`` is called with a sentence when the wait has lasted a second, and again every five minutes.
+
+    Raises UserError where the cluster is too small and cannot grow, RunError where ``dsinga.queue_timeout`` has passed,
+    and Cancelled soon after the run is cancelled.
+    """
+    workers = available_workers(client)
+    message = request.message(client, workers)
+    register_queue(client)
+    try:
+        view = _claim(client, message)
+        if view["state"] == "waiting":
+            view = _wait(client, request, view, cancellation, announce)
+        if view["state"] == "gone":
+            raise RunError("the Dask client was disconnected from the scheduler, which has dropped the run")
+        yield Claim(client, request.run, view["workers"])
+    finally:
+        # Where the scheduler or the client is gone, the claim is, too.
+        with contextlib.suppress(RunError, OSError, TimeoutError):
+            _call(client, "dsinga_release", RELEASE_SECONDS, run=request.run)
+
+
+def register_queue(client: Client) -> None:
+    """Register the queue of runs on the scheduler, unless it is there."""
+    _call(client, "register_scheduler_plugin", plugin=_pickled_queue(), name=NAME, idempotent=True)
+
+
+def _pickled_queue() -> bytes:
+    """Return the queue as it is sent to schedulers, which may lack dsinga: pickled with its modules."""
+    with _pickling:
+        return _pickle_by_value(run_queue, thread_claims)
+
+
+@functools.cache
+def _pickle_by_value(*modules: ModuleType) -> bytes:
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(run_queue.RunQueue()))
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _claim(client: Client, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a request into the queue; return what the scheduler answers. Replaces an empty queue of another version."""
+    view = _call(client, "dsinga_claim", protocol=PROTOCOL, request=message)
+    if view["protocol"] != PROTOCOL and view["empty"]:
+        register_queue(client)
+        view = _call(client, "dsinga_claim", protocol=PROTOCOL, request=message)
+    if view["protocol"] != PROTOCOL:
+        raise UserError(
+            f"another version of dsinga has runs on this cluster (its queue of runs has version {view['protocol']}, "
+            f"this one {PROTOCOL}); use the same version, or wait until those have ended"
+        )
+    return dict(view)
+
+
+def _wait(
+    client: Client,
+    request: Request,
+    view: dict[str, Any],
+    cancellation: Cancellation,
+    announce: Callable[[str], None],
+) -> dict[str, Any]:
+    """Wait for a run's turn; return what the scheduler says of it then."""
+    began = time.monotonic()
+    limit = _queue_timeout()
+    announced_at = began + FIRST_ANNOUNCEMENT_SECONDS
+    while view["state"] == "waiting":
+        waited = time.monotonic() - began
+        if waited >= limit:
+            raise RunError(f"{_waits_for(request, view)}; that is as long as dsinga.queue_timeout lets it")
+        if time.monotonic() >= announced_at:
+            announce(f"{_waits_for(request, view)}; {_how_to_give_up()}")
+            announced_at += ANNOUNCEMENT_SECONDS
+        seconds = min(CALL_SECONDS, announced_at - time.monotonic(), limit - waited)
+        view = _call_until_cancelled(cancellation, client, "dsinga_wait", run=request.run, seconds=max(0.0, seconds))
+    return view
+
+
+def _call(client: Client, method: str, timeout: float | None = None, **arguments: Any) -> Any:
+    """Call a method of the scheduler. Raises RunError where that is lost."""
+    try:
+        return client.sync(getattr(_scheduler(client), method), callback_timeout=timeout, **arguments)
+    except OSError as error:
+        raise RunError(f"the Dask scheduler was lost: {error}") from error
+
+
+def _call_until_cancelled(cancellation: Cancellation, client: Client, method: str, **arguments: Any) -> Any:
+    """Call a method of the scheduler; raise Cancelled as soon as the run is cancelled."""
+    coroutine = getattr(_scheduler(client), method)(**arguments)
+    call = asyncio.run_coroutine_threadsafe(coroutine, client.loop.asyncio_loop)  # type: ignore[union-attr]
+    try:
+        while True:
+            cancellation.check()
+            with contextlib.suppress(TimeoutError):
+                return call.result(timeout=CANCEL_CHECK_SECONDS)
+    except OSError as error:
+        raise RunError(f"the Dask scheduler was lost: {error}") from error
+    finally:
+        call.cancel()
+
+
+def _scheduler(client: Client) -> Any:
+    if client.scheduler is None or client.status == "closed":
+        raise RunError("the Dask client is closed; create a new one")
+    return client.scheduler
+
+
+def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
+    """Return a sentence: for how much and for whom a run waits."""
+    where = f" {request.where}" if str(request.where) else ""
+    wanted = f"{request.threads} worker thread{'' if request.threads == 1 else 's'}{where}"
+    sentence = f"the run of {request.job!r} has waited {duration(view['seconds'])} for {wanted}"
+    if not view["fits"]:
+        return f"{sentence}, more than the Dask cluster has"
+    reasons = [f"{_named(run)} has held {run['threads']} for {duration(run['seconds'])}" for run in view["holders"]]
+    if view["ahead"]:
+        reasons.append(f"{', '.join(map(_named, view['ahead']))} came before")
+    return f"{sentence}: {'; '.join(reasons)}" if reasons else sentence
+
+
+def _named(summary: Mapping[str, Any]) -> str:
+    return repr(summary["job"]) + (f" of {summary['user']}" if summary["user"] else "")
+
+
+def _how_to_give_up() -> str:
+    return "it begins by itself; Ctrl-C gives up"
+
+
+def _queue_timeout() -> float:
+    """Return how many seconds a run may wait, infinity by default."""
+    setting = dask.config.get("dsinga.queue_timeout", None)
+    return math.inf if setting is None else float(dask.utils.parse_timedelta(setting))
+
+
+def _user() -> str:
+    """Return the name of the user, "" where the system does not know it."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""

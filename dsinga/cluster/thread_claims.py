@@ -1,0 +1,179 @@
+"""Which run holds which threads of Dask workers, and which runs wait for some: a policy that knows no Dask.
+
+Requests and records are plain dicts, because they travel between clients and schedulers of different versions. A
+request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a partition),
+"block" (so many partitions fill a Dask worker before the next one gets some), "apart" (Dask workers of which the run
+needs all threads, for servers in processes of their own), "resources" (Dask's, by name, of each partition) and "hosts"
+(a list of the names of each host or Dask worker that it may use; empty for all). Its record has "state" ("waiting" or
+"running"), "granted" (threads by the address of the Dask worker), "apart_on" (the addresses of the separate servers)
+and "since" (when the state began, in seconds since the epoch) besides.
+
+The module imports nothing of dsinga: it is sent by value to schedulers that lack dsinga.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# A Dask worker: {"threads": count, "host": name, "names": [names that a request may use], "resources": {name: amount}}.
+Worker = Mapping[str, Any]
+Record = dict[str, Any]
+
+
+class Held:
+    """How much of one Dask worker is taken: a number of threads, and amounts of its resources."""
+
+    def __init__(self) -> None:
+        self.threads = 0
+        self.resources: dict[str, float] = {}
+
+    def add(self, threads: int, resources: Mapping[str, float]) -> None:
+        """Take threads, and the resources for each of them."""
+        self.threads += threads
+        for name, amount in resources.items():
+            self.resources[name] = self.resources.get(name, 0) + threads * amount
+
+
+def may_use(request: Mapping[str, Any], worker: Worker) -> bool:
+    """Whether a request allows a Dask worker: it is one of its hosts."""
+    return not request["hosts"] or any(name in worker["names"] for names in request["hosts"] for name in names)
+
+
+def free_threads(request: Mapping[str, Any], worker: Worker, held: Held) -> int:
+    """Return how many threads of a Dask worker a request could have, each with the resources that it asks for."""
+    counts = [worker["threads"] - held.threads]
+    for name, amount in request["resources"].items():
+        if amount > 0:
+            left = worker["resources"].get(name, 0) - held.resources.get(name, 0)
+            counts.append(int(left / amount + 1e-9))
+    return max(0, min(counts))
+
+
+def assign(
+    request: Mapping[str, Any], workers: Mapping[str, Worker], held: Mapping[str, Held]
+) -> tuple[dict[str, int], list[str]] | None:
+    """Return the threads that a request gets, by Dask worker, and the Dask workers of its separate servers.
+
+    None where too few are free. Dask workers without other runs come first, in the order of ``workers``.
+    """
+    allowed = {address: worker for address, worker in workers.items() if may_use(request, worker)}
+    taken = {address: held.get(address, Held()) for address in allowed}
+    free = {address: free_threads(request, worker, taken[address]) for address, worker in allowed.items()}
+    # Servers need no resources, so they get the Dask workers with the least room for partitions, the last ones first.
+    unused = sorted((address for address in allowed if not taken[address].threads), key=lambda each: -free[each])
+    if len(unused) < request["apart"]:
+        return None
+    apart = unused[len(unused) - request["apart"] :]
+    order = {address: number for number, address in enumerate(free) if address not in apart}
+    threads = [
+        ((taken[address].threads + thread) // request["block"], number, address)
+        for address, number in order.items()
+        for thread in range(free[address])
+    ]
+    if len(threads) < request["threads"]:
+        return None
+    granted: dict[str, int] = {}
+    for _, _, address in sorted(threads)[: request["threads"]]:
+        granted[address] = granted.get(address, 0) + 1
+    granted = {address: granted[address] for address in workers if address in granted}
+    return granted | {address: allowed[address]["threads"] for address in apart}, apart
+
+
+class ThreadClaims:
+    """The threads of Dask workers that runs hold, and the runs that wait for threads, in the order of their arrival.
+
+    First come, first served: for all runs behind it, a run that waits counts as if it held everything that it could
+    use. So a large run is not starved by small ones, and these start only on what it could not use anyway. A run for
+    which the whole cluster is too small at present holds back no other.
+
+    Attributes:
+        workers: the Dask workers by address, in the order in which runs get them.
+        runs: the records of runs by name, in the order of their arrival.
+    """
+
+    def __init__(self) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.runs: dict[str, Record] = {}
+
+    def set_workers(self, workers: Mapping[str, Worker]) -> None:
+        """Replace the Dask workers. A run keeps no thread on one that is gone."""
+        self.workers = dict(workers)
+        for record in self.runs.values():
+            record["granted"] = {a: count for a, count in record["granted"].items() if a in workers}
+
+    def add(self, request: Mapping[str, Any], now: float) -> None:
+        """Put a request at the end of the queue."""
+        record = {**request, "state": "waiting", "granted": {}, "apart_on": [], "since": now}
+        self.runs.setdefault(request["run"], record)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Give back the threads of runs, or their places in the queue."""
+        for name in list(names):
+            self.runs.pop(name, None)
+
+    def keep(self, name: str, granted: Mapping[str, int]) -> None:
+        """Give back all threads of a run but ``granted``."""
+        record = self.runs[name]
+        kept = {a: min(count, granted.get(a, 0)) for a, count in record["granted"].items()}
+        record["granted"] = {a: count for a, count in kept.items() if count}
+        record["apart_on"] = [address for address in record["apart_on"] if address in record["granted"]]
+
+    def advance(self, now: float) -> list[str]:
+        """Let all runs begin whose turn it is and whose threads are free; return their names."""
+        held = self.held()
+        begun = []
+        for name, record in self.runs.items():
+            if record["state"] == "running":
+                continue
+            assigned = assign(record, self.workers, held)
+            if assigned is not None:
+                granted, apart = assigned
+                record.update(state="running", granted=granted, apart_on=apart, since=now)
+                _take(held, record)
+                begun.append(name)
+            elif self.fits(record):
+                for address, worker in self.workers.items():
+                    if may_use(record, worker):
+                        slots = worker["threads"] if record["apart"] else free_threads(record, worker, Held())
+                        held.setdefault(address, Held()).add(slots, record["resources"])
+        return begun
+
+    def held(self, without: str = "") -> dict[str, Held]:
+        """Return what all runs hold, by Dask worker; except for the run ``without``."""
+        held: dict[str, Held] = {}
+        for name, record in self.runs.items():
+            if name != without:
+                _take(held, record)
+        return held
+
+    def fits(self, request: Mapping[str, Any]) -> bool:
+        """Whether the Dask workers that there are suffice for a request if no other run holds any."""
+        return assign(request, self.workers, {}) is not None
+
+    def unclaimed(self, name: str) -> dict[str, int]:
+        """Return the threads of each host that no run but ``name`` holds."""
+        held = self.held(without=name)
+        threads: dict[str, int] = {}
+        for address, worker in self.workers.items():
+            taken = held[address].threads if address in held else 0
+            threads[worker["host"]] = threads.get(worker["host"], 0) + worker["threads"] - taken
+        return threads
+
+    def holders(self, name: str) -> list[Record]:
+        """Return the records of the runs that hold threads of Dask workers that a waiting run may use."""
+        usable = {address for address, worker in self.workers.items() if may_use(self.runs[name], worker)}
+        return [record for other, record in self.runs.items() if other != name and usable & record["granted"].keys()]
+
+    def ahead(self, name: str) -> list[Record]:
+        """Return the records of the runs that wait longer than ``name``."""
+        names = list(self.runs)
+        before = (self.runs[each] for each in names[: names.index(name)])
+        return [record for record in before if record["state"] == "waiting"]
+
+
+def _take(held: dict[str, Held], record: Record) -> None:
+    """Add what a run holds. Its separate servers use no resources."""
+    for address, threads in record["granted"].items():
+        resources = {} if address in record["apart_on"] else record["resources"]
+        held.setdefault(address, Held()).add(threads, resources)

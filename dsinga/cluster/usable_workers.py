@@ -1,0 +1,104 @@
+"""Which Dask workers a run may use, by their hosts and resources, and whether there are enough of them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from distributed import Client
+
+from dsinga.cluster.dask_workers import Workers, host
+from dsinga.cluster.placement import place
+from dsinga.errors import UserError
+from dsinga.job.topology import Topology
+
+
+class Where(NamedTuple):
+    """Where a run may train.
+
+    Attributes:
+        resources: the amounts of Dask's worker resources that each of its workers needs, as in {"GPU": 1}.
+        hosts: the hosts or Dask workers that it may use, by name or address; empty for all.
+    """
+
+    resources: Mapping[str, float] = {}
+    hosts: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        """Return the text that qualifies "Dask workers" in messages, "" where all may be used."""
+        parts = ["with " + ", ".join(f"{name}={amount:g}" for name, amount in self.resources.items())]
+        return " ".join((parts if self.resources else []) + ([f"on {', '.join(self.hosts)}"] if self.hosts else []))
+
+
+ANYWHERE = Where()
+
+
+def usable_workers(client: Client, where: Where, workers: Workers) -> Workers:
+    """Return those of ``workers`` that a run may use, each with as many "nthreads" as its resources suffice for.
+
+    Raises UserError for a host that no Dask worker is on, and for a resource that none has enough of.
+    """
+    if where == ANYWHERE:
+        return workers
+    check_where(client, where, workers)
+    names = aliases(client, where.hosts, workers)
+    usable = {}
+    for address, info in workers.items():
+        if not names or any(name in worker_names(address, info) for group in names for name in group):
+            counts = [int(info["resources"].get(name, 0) / amount + 1e-9) for name, amount in where.resources.items()]
+            if min([info["nthreads"], *counts]) > 0:
+                usable[address] = {**info, "nthreads": min([info["nthreads"], *counts])}
+    return usable
+
+
+def check_where(client: Client, where: Where, workers: Workers) -> None:
+    """Raise UserError for a host that no Dask worker is on, and for a resource that none has enough of."""
+    for name, group in zip(where.hosts, aliases(client, where.hosts, workers), strict=True):
+        if not any(each in worker_names(address, info) for address, info in workers.items() for each in group):
+            hosts = ", ".join(sorted({host(address) for address in workers})) or "none"
+            raise UserError(f"no Dask worker is on {name!r}; the hosts of the cluster are: {hosts}")
+    for name, amount in where.resources.items():
+        if not amount > 0:
+            raise UserError(f"the resource {name!r} is {amount}; give the amount that each worker needs, as in 1")
+        most = max((info["resources"].get(name, 0) for info in workers.values()), default=0)
+        if most < amount:
+            raise UserError(
+                f"no Dask worker has the resource {name}={amount:g}"
+                + (f", the most is {most:g}" if most else "")
+                + f"; start some with `dask worker SCHEDULER --resources {name}={amount:g}`"
+            )
+
+
+def check_room(topology: Topology, workers: Workers, where: Where) -> None:
+    """Raise UserError unless ``workers``, which a run may use, suffice for it if no other run holds any."""
+    try:
+        place(topology, workers)
+    except UserError as error:
+        if where == ANYWHERE:
+            raise
+        raise UserError(f"{error} (only Dask workers {where} count)") from error
+
+
+def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
+    """Return the names by which a Dask worker or its host may be given."""
+    return [address, str(info["host"]), str(info["name"])]
+
+
+def aliases(client: Client, hosts: Sequence[str], workers: Workers) -> list[list[str]]:
+    """Return the names of each of ``hosts``: itself, and the address under which Dask knows it."""
+    names = [[name] for name in hosts]
+    known = {name for address, info in workers.items() for name in worker_names(address, info)}
+    for group in names:
+        if group[0] not in known:
+            with contextlib.suppress(OSError):
+                group.append(socket.gethostbyname(group[0]))
+    if all(known.intersection(group) for group in names):
+        return names
+    # A machine may know its own name where its cluster's name service does not.
+    for address, own_name in client.run(socket.gethostname, on_error="ignore").items():
+        for group in names:
+            if group[0] in (own_name, own_name.split(".")[0]) and address in workers:
+                group.append(str(workers[address]["host"]))
+    return names
