@@ -12,7 +12,6 @@ from distributed import Client
 from dsinga.cluster.dask_workers import host, process
 from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.placement import Placement
-from dsinga.cluster.preflight import check_user_code
 from dsinga.cluster.supervision import gather
 from dsinga.job import NetConf, SlicingMethod
 from dsinga.net import NeuralNet
@@ -36,11 +35,9 @@ def automatic_cuts(
     """Return the cuts of layers that the cost model finds fastest, by name; None if one worker is the fastest.
 
     Layers with a partition_dim or a location of their own are left out. The first worker times the layers whose times
-    its machine has not stored. Raises UserError where a Dask worker cannot load the user's code, RunError where one is
-    lost meanwhile.
+    its machine has not stored. Raises RunError where a Dask worker is lost meanwhile.
     """
     workers = placement.partitions[0]
-    check_user_code(client, workers, [net], {"the updater": updater})
     excluded = explicitly_cut_layers(conf)
     processes = process_map_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
     links = measure_links(client, workers)

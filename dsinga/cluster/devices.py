@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dask.config
 from distributed import Client
 
 from dsinga.cluster.dask_workers import host
 from dsinga.cluster.placement import Devices, Groups
+from dsinga.cluster.worker_calls import run_on_workers
 from dsinga.errors import UserError
 from dsinga.job import Job, Precision
 from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpus, free_memory
@@ -83,10 +84,12 @@ def choose_devices(
     requests = [] if setting == "cpu" else list(_requests(groups, None if setting == "gpu" else job.gpu, describe))
     if requests:
         addresses = sorted({request.address for request in requests})
-        gpus = client.run(find_gpus, workers=addresses) if client else {THIS_PROCESS: find_gpus()}
+        gpus = _ask(client, addresses, find_gpus)
         assigned = dict(_assign(requests, gpus))
         numbers = _devices_by_address(assigned)
-        free = client.run(free_memory, numbers, workers=addresses) if client else {THIS_PROCESS: free_memory(numbers)}
+        free = (
+            run_on_workers(client, addresses, free_memory, numbers) if client else {THIS_PROCESS: free_memory(numbers)}
+        )
         refused: dict[GpuRequest, str] = {}
         for request, trouble in _troubles(assigned, gpus, free, bytes_needed):
             if not trouble:
@@ -101,6 +104,13 @@ def choose_devices(
                 refused[request] = trouble
         _warn_of_cpu_cores(refused)
     return tuple(map(tuple, devices))
+
+
+def _ask(
+    client: Client | None, addresses: Sequence[str], function: Callable[..., Any], *arguments: Any
+) -> dict[str, Any]:
+    """Return the results of a function in each Dask worker, or in this process where there is no client."""
+    return run_on_workers(client, addresses, function, *arguments) if client else {THIS_PROCESS: function(*arguments)}
 
 
 def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:

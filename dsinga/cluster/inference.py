@@ -14,7 +14,7 @@ from distributed import Client, Future, get_client, get_worker
 from dsinga.cluster.dask_workers import require_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.expected_workers import await_workers
-from dsinga.cluster.preflight import check_stores, check_user_code
+from dsinga.cluster.preflight import check_workers_ready
 from dsinga.cluster.supervision import gather
 from dsinga.cluster.task_keys import task_key
 from dsinga.data import connect_sources, write_csv, write_store
@@ -166,8 +166,7 @@ def _batches(
     ``count`` is the number of batches; 0 means all records.
     """
     workers = await_workers(client, require_workers)
-    check_user_code(client, workers, [net])
-    check_stores(client, workers, [reader])
+    check_workers_ready(client, workers, [net], readers=[reader])
     run = new_run_name()
     threads = max(info["nthreads"] for info in workers.values())
     processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))

@@ -1,82 +1,114 @@
-"""Checks before a run that its Dask workers have kernels and can load the user's code and read the job's records."""
+"""Checks before a run that its Dask workers have all that it needs: dsinga, kernels, the user's code, the records.
+
+All workers are asked in one round. :mod:`dsinga.cluster.worker_lacks` puts into words what they lack.
+"""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
+from dsinga.cluster import worker_report
+from dsinga.cluster.dask_workers import process
+from dsinga.cluster.worker_calls import ANSWER_TIMEOUT_SECONDS, call_on_workers, wait_for
+from dsinga.cluster.worker_lacks import SCHEDULER, describe_lacks, find_lacks, warn_of_differences
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
-from dsinga.ops import get_ops
 from dsinga.registry import is_user_code
+from dsinga.version import __version__
 from dsinga.worker.batch_reader import BatchReader
 
+# A Dask worker evaluates this: it executes the source of worker_report, then calls the function ``report``.
+CALL_REPORT = "(exec(source, scope), scope['report'](**arguments))[1]"
 
-def check_user_code(
-    client: Client, addresses: Iterable[str], nets: Iterable[NeuralNet], objects: Mapping[str, Any] | None = None
+
+def check_workers_ready(
+    client: Client,
+    addresses: Iterable[str],
+    nets: Iterable[NeuralNet] = (),
+    objects: Mapping[str, Any] | None = None,
+    readers: Iterable[BatchReader] = (),
 ) -> None:
-    """Raise UserError unless the Dask workers have kernels and can load the user's layers and other objects.
+    """Raise UserError unless the Dask workers have this dsinga, kernels and the user's code, and read the records.
 
-    Pickle sends a class that was defined in a script or a notebook by value; the worker imports one of a module. A
-    worker that cannot load an argument of a task would be ended by Dask, so this is checked before any task is sent.
+    Pickle sends a class that was defined in a script or a notebook by value; a worker imports one of a module. A worker
+    that cannot load an argument of a task would be ended by Dask, so this is checked before any task is sent. The
+    scheduler needs dsinga, too, because it loads the functions of tasks.
+
+    A run survives other kernels and other versions of Dask: these are logged as warnings, once in a process. Raises
+    RunError where a Dask worker is lost meanwhile.
 
     Args:
         client: the client of the cluster.
         addresses: the Dask workers.
-        nets: the nets whose layers are checked.
+        nets: the nets whose layers are sent to them.
         objects: other objects that may be of a user's class, such as the updater, by their names in errors.
+        readers: the readers whose records they read.
     """
-    for address, trouble in client.run(_kernels_missing, workers=sorted(addresses), on_error="ignore").items():
-        if trouble:
-            raise UserError(f"the Dask worker {address} has no kernels: {trouble}")
+    user_objects = _user_objects(nets, objects or {})
+    pickled = {name: _pickled(name, value) for name, value in user_objects.items()}
+    workers = {process(address): address for address in sorted(addresses, reverse=True)}
+    reports = _ask(client, sorted(workers.values()), pickled, _pickled_stores(readers))
+    lacks = {address: list(find_lacks(report, user_objects)) for address, report in reports.items()}
+    if message := describe_lacks(lacks):
+        raise UserError(message)
+    warn_of_differences(reports)
+
+
+def _ask(
+    client: Client, addresses: list[str], objects: Mapping[str, bytes], stores: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the reports of these Dask workers, and of the scheduler where that is a process of its own, at once.
+
+    What is called there are functions of the standard library, so that a process without dsinga can load them;
+    ``to_thread`` leaves the event loop free meanwhile.
+    """
+    of_workers = {"objects": objects, "stores": stores, "computes": True}
+    of_scheduler = {"objects": {}, "stores": {}, "computes": False}
+
+    async def ask() -> dict[str, dict[str, Any]]:
+        coroutines = [call_on_workers(client, addresses, *_call(**of_workers))]
+        if not client.scheduler.address.startswith("inproc://"):  # type: ignore[union-attr]
+            coroutines.append(_call_on_scheduler(client, *_call(**of_scheduler)))
+        return {address: report for reports in await asyncio.gather(*coroutines) for address, report in reports.items()}
+
+    return wait_for(client, ask(), addresses, ANSWER_TIMEOUT_SECONDS, "the reports of Dask workers")
+
+
+def _call(**arguments: Any) -> tuple[Any, ...]:
+    """Return the function of the standard library, with its arguments, that calls worker_report.report."""
+    scope = {
+        "source": inspect.getsource(worker_report), "scope": {}, "arguments": {"version": __version__, **arguments},
+    }  # fmt: skip
+    return asyncio.to_thread, eval, CALL_REPORT, scope
+
+
+async def _call_on_scheduler(client: Client, *call: Any) -> dict[str, Any]:
+    return {SCHEDULER: await client.run_on_scheduler(*call, asynchronous=True)}
+
+
+def _user_objects(nets: Iterable[NeuralNet], objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layers and other objects whose classes are not this package's, by their names in errors."""
     layers = {f"layer {node.layer.name!r}": node.layer for net in nets for node in net.nodes}
-    user_objects = {name: value for name, value in {**(objects or {}), **layers}.items() if is_user_code(value)}
-    for name, value in user_objects.items():
-        try:
-            pickled = dumps(value)
-        except Exception as error:
-            raise UserError(f"{name} cannot be sent to Dask workers: {error}; keep no files or locks in it") from error
-        for address, trouble in _load_troubles(client, addresses, pickled):
-            raise UserError(
-                f"the Dask worker {address} cannot load {name}: {trouble}; install the module of its class on that "
-                "worker, or send the module by client.upload_file"
-            )
+    return {name: value for name, value in {**objects, **layers}.items() if is_user_code(value)}
 
 
-def check_stores(client: Client, addresses: Iterable[str], readers: Iterable[BatchReader]) -> None:
-    """Raise UserError unless every Dask worker can open the readers' stores, by their path or URL."""
-    stores = (store for reader in readers for store in reader.stores.values() if store.from_files)
-    for store in {store.location: store for store in stores}.values():
-        for address, trouble in _load_troubles(client, addresses, dumps(store)):
-            raise UserError(
-                f"the Dask worker {address} cannot read {store.location}: {trouble}; put the records where every "
-                "worker finds them by the same path or URL"
-            )
-
-
-def _load_troubles(client: Client, addresses: Iterable[str], pickled: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the address of each Dask worker that cannot load a pickled object, and the error there."""
-    troubles = client.run(_load_trouble, pickled, workers=sorted(addresses), on_error="ignore")
-    yield from ((address, trouble) for address, trouble in troubles.items() if trouble)
-
-
-def _kernels_missing() -> str:
-    """Return why this process has no kernels (DSINGA_OPS may be wrong here), or the empty string."""
+def _pickled(name: str, value: Any) -> bytes:
     try:
-        get_ops()
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def _load_trouble(pickled: bytes) -> str:
-    """Return the error of loading a pickled object in this process, or the empty string."""
-    try:
-        pickle.loads(pickled)
+        return dumps(value)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+        raise UserError(f"{name} cannot be sent to Dask workers: {error}; keep no files or locks in it") from error
+
+
+def _pickled_stores(readers: Iterable[BatchReader]) -> dict[str, tuple[bytes, Any]]:
+    """Return, by location, the pickles and the facts of the records that processes read from files or URLs."""
+    stores = [store for reader in readers for store in reader.stores.values() if store.from_files]
+    return {
+        store.location: (dumps(store), worker_report.describe(store))
+        for store in {store.location: store for store in stores}.values()
+    }

@@ -18,7 +18,7 @@ from dsinga.cluster.dask_workers import Workers, count_processes, process
 from dsinga.cluster.devices import check_precision, choose_devices
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.placement import Devices, Placement, place
-from dsinga.cluster.preflight import check_stores, check_user_code
+from dsinga.cluster.preflight import check_workers_ready
 from dsinga.cluster.usable_workers import ANYWHERE, Where, check_room, usable_workers
 from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
 from dsinga.job.topology import Topology
@@ -26,7 +26,7 @@ from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.net.usable_threads import usable_threads
-from dsinga.training import Updater, create_updater
+from dsinga.training import Updater, algorithm, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
 from dsinga.worker.epochs import steps_per_epoch
@@ -106,6 +106,12 @@ def _configured(
     placement = place(topology, claim.workers).with_threads(min(usable, max_threads or usable))
     conf = job.cluster or ClusterConf()
     updater = create_updater(job.updater)
+    objects = {
+        "the updater": updater,
+        "the learning rate's schedule": updater.rate,
+        "the algorithm": algorithm(job.train_one_batch),
+    }
+    check_workers_ready(client, placement.addresses, opened.nets.values(), objects, opened.readers.values())
     requested_cuts = None
     if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
         from dsinga.cluster.automatic import automatic_cuts  # only partition: auto needs the planner
@@ -135,9 +141,6 @@ def _configured(
         overlap=bool(dask.config.get("dsinga.overlap", True)),
         timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
     )
-    objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": config.algorithm}
-    check_user_code(client, placement.addresses, opened.nets.values(), objects)
-    check_stores(client, placement.addresses, opened.readers.values())
     return PreparedRun(job, topology, placement, config, updater)
 
 

@@ -36,6 +36,14 @@ def check_workers(client: Client, addresses: Iterable[str]) -> None:
         raise RunError(f"the {names} lost")
 
 
+def wait_for_loss(client: Client, addresses: Iterable[str]) -> None:
+    """Raise RunError if one of these Dask workers is lost, now or soon."""
+    deadline = time.monotonic() + LOSS_GRACE_SECONDS
+    while time.monotonic() < deadline:
+        check_workers(client, addresses)
+        threading.Event().wait(LOSS_GRACE_SECONDS / 10)
+
+
 def no_check() -> None:
     """Check nothing."""
 
@@ -148,10 +156,7 @@ class _Supervisor:
             error = future.exception(timeout=RESULT_TIMEOUT_SECONDS)
             if isinstance(error, (UserError, Diverged)):  # the loss of a worker causes neither
                 raise error
-            deadline = time.monotonic() + LOSS_GRACE_SECONDS
-            while time.monotonic() < deadline:
-                check_workers(self._client, self._addresses)
-                threading.Event().wait(LOSS_GRACE_SECONDS / 10)
+            wait_for_loss(self._client, self._addresses)
             raise error or CancelledError(future.key)
         except (CancelledError, TimeoutError) as error:
             self._raise_given_up(error)

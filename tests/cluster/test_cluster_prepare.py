@@ -83,7 +83,7 @@ def test_a_store_that_workers_cannot_read_is_refused(job: Job, processes: Client
     write_store(path, [open_store(str(stores / "train.zarr")).read(range(100))])
     for layer in job.neuralnet.layer[:2]:
         layer.store_conf.path = path  # type: ignore[union-attr]
-    unreadable = f"the Dask worker tcp://.* cannot read {path}: .*; put the records where every worker finds them"
+    unreadable = f"the Dask workers tcp://.* cannot read {path}: there is no store at {path}; put the records where"
     with pytest.raises(UserError, match=unreadable):
         prepare_run(with_topology(job, 2), processes, roots(job, None)).__enter__()
     params = initial_values(build_net(job, Phase.kTest).params, seed=0)

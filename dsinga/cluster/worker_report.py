@@ -1,0 +1,137 @@
+"""What a Dask worker reports of itself before a run; its process may lack dsinga.
+
+The driver sends the source of this file, which the worker executes (:mod:`dsinga.cluster.preflight`). So the file
+imports the standard library only, works in other versions of Python, and returns plain values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+# What a run imports first on a Dask worker: a missing dependency shows here.
+MODULES = ("dsinga.cluster.tasks", "dsinga.cluster.server_actor")
+
+
+def report(
+    version: str, objects: Mapping[str, bytes], stores: Mapping[str, tuple[bytes, Any]], computes: bool
+) -> dict[str, Any]:
+    """Return what this process has of all that a run needs.
+
+    Args:
+        version: the version of dsinga in the driver.
+        objects: pickled objects, which may be of the user's classes, by their names in errors.
+        stores: for each location of records, the pickled source and its facts (:func:`describe`) in the driver.
+        computes: whether the process computes and so needs kernels.
+
+    Returns:
+        ``python`` (the version), ``executable``, and ``dask``, ``distributed`` and ``dsinga`` (the versions, None for
+        packages that are missing); ``kernels`` (the name of the backend); and troubles in words, each "" if there is
+        none: ``import`` (why dsinga cannot be imported), ``no_kernels``, ``no_onednn``, and ``objects`` and ``stores``
+        by name. Where dsinga is missing or another version, kernels and objects are not looked at, and of stores only
+        whether local paths exist.
+    """
+    answer: dict[str, Any] = {
+        "python": "{}.{}".format(*sys.version_info),
+        "executable": sys.executable,
+        "dask": _version("dask"),
+        "distributed": _version("distributed"),
+        "dsinga": None,
+        "import": "",
+        "kernels": "",
+        "no_kernels": "",
+        "no_onednn": "",
+        "objects": {},
+        "stores": {},
+    }
+    try:
+        answer["dsinga"] = getattr(importlib.import_module("dsinga"), "__version__", None)
+    except Exception as error:
+        answer["import"] = "" if getattr(error, "name", "") == "dsinga" else _words(error)
+    if answer["dsinga"] == version:
+        try:
+            for module in MODULES:
+                importlib.import_module(module)
+        except Exception as error:
+            answer["import"] = _words(error)
+    if answer["dsinga"] != version or answer["import"]:
+        answer["stores"] = {path: _path_trouble(path) for path in stores}
+        return answer
+    if computes:
+        answer.update(_kernels())
+    answer["objects"] = {name: _load_trouble(pickled) for name, pickled in objects.items()}
+    answer["stores"] = {name: _store_trouble(*store) for name, store in stores.items()}
+    return answer
+
+
+def describe(source: Any) -> tuple[int, tuple[int, ...], str]:
+    """Return facts about records that every process must find alike: their number, shape, and digest if known."""
+    return len(source), tuple(source.shape), getattr(source, "digest", "")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except Exception:
+        return None
+
+
+def _words(error: BaseException) -> str:
+    """Return an error in words; one of dsinga's without its remedy, which is for the driver's process."""
+    if type(error).__module__ == "dsinga.errors":
+        return str(error).partition(";")[0]
+    return f"{type(error).__name__}: {error}"
+
+
+def _kernels() -> dict[str, str]:
+    """Return the name of this process's kernels; or why it has none, and why it does not have those of oneDNN."""
+    ops = importlib.import_module("dsinga.ops")
+    try:
+        name = ops.get_ops().name
+    except Exception as error:
+        return {"no_kernels": str(error)}
+    if name != "numpy" or os.environ.get("DSINGA_OPS"):
+        return {"kernels": name}
+    try:
+        ops.get_ops("onednn")
+    except Exception as error:
+        return {"kernels": name, "no_onednn": str(error)}
+    return {"kernels": name}
+
+
+def _load_trouble(pickled: bytes) -> str:
+    try:
+        pickle.loads(pickled)
+    except Exception as error:
+        return _words(error)
+    return ""
+
+
+def _store_trouble(pickled: bytes, facts: Any) -> str:
+    """Return why this process cannot read records, or finds others than the driver, or the empty string."""
+    try:
+        source = pickle.loads(pickled)
+        if describe(source) != facts:
+            return f"it has {_describe(describe(source))}, where the driver finds {_describe(facts)}"
+        # A number that is not finite is refused where it is read for training, with its row.
+        getattr(source, "allowing_nonfinite", lambda: source)().read([0])
+    except Exception as error:
+        return _words(error)
+    return ""
+
+
+def _describe(facts: Any) -> str:
+    count, shape, digest = facts
+    return f"{count} records of shape {tuple(shape)}" + (f" with digest {digest[:8]}" if digest else "")
+
+
+def _path_trouble(path: str) -> str:
+    """Return why a local path cannot be read, without dsinga: it does not exist."""
+    if os.path.isabs(path) and not os.path.exists(path):
+        return f"FileNotFoundError: there is nothing at {path}"
+    return ""
