@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Iterator
@@ -14,7 +15,11 @@ import dask
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
 from distributed.deploy.cluster import Cluster
+from distributed.security import Security
 
+from dsinga.advice import option
+from dsinga.cluster.credentials import embedded_credentials, explained_start, find_credentials
+from dsinga.cluster.scheduler_probe import check_scheduler, with_scheme
 from dsinga.errors import UserError
 
 # Seconds to wait for a scheduler to write its file, or to answer.
@@ -45,6 +50,7 @@ def connect(
     workers: int | None = None,
     separate_processes: bool = False,
     dashboard: bool = False,
+    security: Security | bool | None = None,
 ) -> Iterator[Client]:
     """Connect to a running scheduler, or start an embedded cluster that ends with the block; yield the client.
 
@@ -55,13 +61,21 @@ def connect(
         separate_processes: whether these Dask workers are processes; else they are threads of this process.
         dashboard: whether the embedded cluster has a dashboard, whose address is logged. It takes half a second to
             start.
+        security: the credentials of TLS, by default those of Dask's settings (``distributed.comm.tls``). True secures
+            worker processes of an embedded cluster with certificates of its own, made for the run. A cluster of threads
+            has no connections to secure.
 
     Raises UserError where no scheduler answers within 10 seconds.
     """
     if scheduler or scheduler_file:
-        with _connect_to(scheduler, scheduler_file) as client:
+        with _connect_to(scheduler, scheduler_file, security) as client:
             yield client
         return
+    if security and not separate_processes:
+        raise UserError(
+            f"TLS is for a running scheduler or for worker processes; give {option('scheduler', 'ADDRESS')}, or leave "
+            "the certificates out: workers in threads of this process have no connections"
+        )
     count = workers or CPU_COUNT
     settings: dict[str, object] = {
         f"distributed.nanny.pre-spawn-environ.{name}": limit for name, limit in MALLOC_LIMITS.items()
@@ -70,11 +84,14 @@ def connect(
         settings |= QUIET_SETTINGS
     # When the cluster is closed on a busy machine, this logger prints tracebacks about connections that are closed.
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
-    with dask.config.set(settings):
+    with dask.config.set(settings), explained_start():
         cluster = LocalCluster(
             n_workers=count,
             threads_per_worker=max(1, CPU_COUNT // count),
             processes=separate_processes,
+            # Where Dask's settings require encryption, it would let threads send each other messages by TLS.
+            protocol=None if separate_processes else "inproc://",
+            security=embedded_credentials(security) if separate_processes else None,
             dashboard_address=":0",  # any free port, so that two runs at once do not warn about each other
             silence_logs=logging.CRITICAL,  # errors of tasks are raised to the user
             memory_limit=0,  # a paused worker would stop its whole worker group
@@ -104,12 +121,18 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-def _connect_to(scheduler: str | None, scheduler_file: str | None) -> Client:
+def _connect_to(scheduler: str | None, scheduler_file: str | None, security: Security | bool | None) -> Client:
     """Return a client of a running scheduler."""
-    if scheduler_file:
-        _wait_for_file(Path(scheduler_file))
+    if isinstance(security, bool):
+        raise UserError("a running scheduler has its certificates; give yours as security=distributed.Security(...)")
+    address = scheduler or _read_address(Path(scheduler_file or ""))
     try:
-        return Client(scheduler, scheduler_file=scheduler_file, timeout=CONNECT_SECONDS, set_as_default=False)
+        credentials = find_credentials(address, security)
+        address = with_scheme(address, credentials)
+        check_scheduler(address, credentials, CONNECT_SECONDS)
+        return Client(address, security=credentials, timeout=CONNECT_SECONDS, set_as_default=False)
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
         raise UserError(
             f"no Dask scheduler answers at {scheduler or scheduler_file}: {error}; check the address, or start one "
@@ -117,8 +140,8 @@ def _connect_to(scheduler: str | None, scheduler_file: str | None) -> Client:
         ) from error
 
 
-def _wait_for_file(path: Path) -> None:
-    """Wait until a scheduler that is starting has written its file. Dask's client would wait without end."""
+def _read_address(path: Path) -> str:
+    """Return the address in the file of a scheduler, which may be about to write it."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
@@ -126,3 +149,7 @@ def _wait_for_file(path: Path) -> None:
                 f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
             )
         time.sleep(FILE_CHECK_SECONDS)
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["address"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a file that `dask scheduler --scheduler-file` wrote: {error!r}") from error

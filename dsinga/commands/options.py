@@ -55,7 +55,7 @@ def job_options(command: Command) -> Command:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add the options of a cluster to a command: ``scheduler``, ``scheduler_file`` and ``workers``."""
+    """Add the options of a cluster to a command: ``scheduler``, ``scheduler_file``, ``tls_*`` and ``workers``."""
     for option in (
         click.option(
             "--scheduler",
@@ -65,6 +65,9 @@ def cluster_options(command: Command) -> Command:
         click.option(
             "--scheduler-file", help="File written by `dask scheduler --scheduler-file`, in place of an address."
         ),
+        click.option("--tls-ca-file", metavar="FILE", help="CA certificates of the scheduler's TLS, as PEM."),
+        click.option("--tls-cert", metavar="FILE", help="Certificate of this client, as PEM."),
+        click.option("--tls-key", metavar="FILE", help="Its private key, as PEM [default: in the file --tls-cert]."),
         click.option(
             "--workers", type=int, metavar="N", help="Workers in each worker group [default: the job's, else 1]."
         ),
@@ -93,6 +96,7 @@ def job_and_connection(
     """Return the job with its overrides, and a context manager that connects to the cluster that the options name."""
     from dsinga import api
     from dsinga.cluster import connect
+    from dsinga.cluster.credentials import read_credentials
     from dsinga.job import load
 
     job = load(conf, options["overrides"])
@@ -101,6 +105,7 @@ def job_and_connection(
     return job, connect(
         scheduler=options["scheduler"],
         scheduler_file=options["scheduler_file"],
+        security=read_credentials(options["tls_ca_file"], options["tls_cert"], options["tls_key"]),
         workers=api.wanted_workers(job),
         **more,
     )
