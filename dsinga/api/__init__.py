@@ -1,5 +1,6 @@
 """The Python API: train, evaluate, predict and plan, on a given Dask cluster or in this process."""
 
+from dsinga.api.clients import ClusterSource, current_client, find_cluster, open_client
 from dsinga.api.inference import evaluate, generate, predict, predict_batches, predict_lazily, predict_with_labels
 from dsinga.api.jobs import roots, wanted_workers, with_workers
 from dsinga.api.learning_rate import find_learning_rate
@@ -7,11 +8,15 @@ from dsinga.api.planning import build_net, partition_net, plan
 from dsinga.api.training import Result, train
 
 __all__ = [
+    "ClusterSource",
     "Result",
     "build_net",
+    "current_client",
     "evaluate",
+    "find_cluster",
     "find_learning_rate",
     "generate",
+    "open_client",
     "partition_net",
     "plan",
     "predict",

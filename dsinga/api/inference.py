@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsinga import cluster
+from dsinga.api.clients import awaitable, open_client
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.trained import trained_params
 from dsinga.api.training import Result
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
     from dsinga.cluster import Arrays
 
 
+@awaitable
 def evaluate(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None = None,
@@ -40,11 +41,12 @@ def evaluate(
     """
     each = find_phase(phase)
     job = job_with_data(job, data, each, data_root)
-    with _client(client) as client:
+    with open_client(client) as client:
         where = roots(job, data_root)
         return cluster.evaluate(job, client, trained_params(job, params, where), each, where)
 
 
+@awaitable
 def predict(
     job: Job | str | os.PathLike[str],
     params: Arrays | Result | str | os.PathLike[str] | None,
@@ -118,7 +120,7 @@ def predict_with_labels(
     """
     each = find_phase(phase)
     job = job_with_data(job, data, each, data_root)
-    with _client(client) as client:
+    with open_client(client) as client:
         where = roots(job, data_root)
         yield from cluster.predict(job, client, trained_params(job, params, where), layer, each, where)
 
@@ -145,8 +147,3 @@ def generate(
     where = roots(job, data_root)
     trained = trained_params(job, params, where)
     return text_generation.generate(job, trained, seed_text, length, temperature, seed, where)
-
-
-def _client(client: Client | None) -> contextlib.AbstractContextManager[Client]:
-    cluster.check_client(client)
-    return contextlib.nullcontext(client) if client else cluster.connect()

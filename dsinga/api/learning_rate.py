@@ -6,6 +6,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
+from dsinga.api.clients import awaitable
 from dsinga.api.jobs import job_with_data
 from dsinga.api.training import train
 from dsinga.errors import Diverged, UserError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+@awaitable
 def find_learning_rate(
     job: Job | str | os.PathLike[str],
     client: Client | None = None,
@@ -38,7 +40,7 @@ def find_learning_rate(
 
     Args:
         job: a Job, or the path of a job file.
-        client: a Dask client; by default a cluster is started in this process.
+        client: a Dask client; by default as for :func:`train`.
         data: arrays that the job's input layers read in place of stores, as for :func:`train`.
         low: the first learning rate.
         high: the last learning rate.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dsinga import cluster
+from dsinga.api.clients import awaitable, find_cluster
 from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
 from dsinga.checkpoint import latest, read_params
 from dsinga.errors import UserError
@@ -64,6 +65,7 @@ def _figures(row: dict[str, Any]) -> str:
     return ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in NOT_METRICS)
 
 
+@awaitable
 def train(
     job: Job | str | os.PathLike[str],
     client: Client | None = None,
@@ -83,8 +85,11 @@ def train(
 
     Args:
         job: a Job, or the path of a job file.
-        client: a Dask client; by default a cluster is started in this process for the run, with as many workers as the
-            job names, else one, which share all cores.
+        client: a Dask client. By default, within a Dask task that of its worker, else the current one
+            (``Client.current()``), else one of the scheduler that Dask's setting ``scheduler-address`` or the
+            environment variable DASK_SCHEDULER_ADDRESS names. Where there is none of these, a cluster is started in
+            this process for the run, with as many workers as the job names, else one, which share all cores. Called in
+            the event loop of an asynchronous client, the function returns an awaitable of the result.
         data: arrays that the job's input layers read in place of stores: a pair (x, y), or a dict of such by phase, as
             in ``{"train": (x, y), "test": (x_test, y_test)}``. :func:`dsinga.data.open_records` says what may be given:
             numpy, dask and xarray arrays, data frames, paths. Where a phase has several input layers, a dict of sources
@@ -108,7 +113,7 @@ def train(
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
         RunError: where a worker or a server is lost during training.
     """
-    cluster.check_client(client)
+    source = find_cluster(client)
     job = job_with_data(job, data, Phase.kTrain, data_root)
     if workers is not None:
         job = with_workers(job, workers)
@@ -120,7 +125,7 @@ def train(
     resume = _can_resume(folder) if resume == "auto" else resume
     with contextlib.ExitStack() as stack:
         dashboard = grain == "graph"  # its tasks are for looking at
-        client = client or stack.enter_context(cluster.connect(workers=wanted_workers(job), dashboard=dashboard))
+        client = stack.enter_context(source.open(workers=wanted_workers(job), dashboard=dashboard))
         observer = stack.enter_context(RunMonitor(job.name, job.train_steps, folder, resume, progress))
         outcome = cluster.train(
             job,

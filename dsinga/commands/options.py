@@ -60,7 +60,7 @@ def cluster_options(command: Command) -> Command:
         click.option(
             "--scheduler",
             metavar="ADDRESS",
-            help="Address of a running Dask scheduler [default: start workers in this process].",
+            help="Address of a running Dask scheduler [default: DASK_SCHEDULER_ADDRESS, else start workers here].",
         ),
         click.option(
             "--scheduler-file", help="File written by `dask scheduler --scheduler-file`, in place of an address."
@@ -102,10 +102,9 @@ def job_and_connection(
     job = load(conf, options["overrides"])
     if options["workers"] is not None:
         job = api.with_workers(job, options["workers"])
-    return job, connect(
-        scheduler=options["scheduler"],
-        scheduler_file=options["scheduler_file"],
-        security=read_credentials(options["tls_ca_file"], options["tls_cert"], options["tls_key"]),
-        workers=api.wanted_workers(job),
-        **more,
-    )
+    more["workers"] = api.wanted_workers(job)
+    more["security"] = read_credentials(options["tls_ca_file"], options["tls_cert"], options["tls_key"])
+    scheduler, scheduler_file = options["scheduler"], options["scheduler_file"]
+    if scheduler or scheduler_file:
+        return job, connect(scheduler=scheduler, scheduler_file=scheduler_file, **more)
+    return job, api.open_client(**more)

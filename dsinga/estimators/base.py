@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from dsinga.api.jobs import roots
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators import jobs
-from dsinga.estimators.cluster_training import compute, train_on_cluster
+from dsinga.estimators.cluster_training import compute, running_client, train_on_cluster
 from dsinga.estimators.estimator_records import EstimatorRecords
 from dsinga.estimators.local_training import Trained, train_here
 from dsinga.estimators.records import TrainingSet, canonical
@@ -81,13 +81,19 @@ class NetEstimator(EstimatorRecords):
 
     # -- training ---------------------------------------------------------------------------------------------
 
-    def _fit(
-        self, X: Any, y: Any, *, go_on: bool, validation_data: Any = None, sample_weight: Any = None,
-        client: Any = None, classes: Any = None, epochs: int | None = None,
+    def _fit(self, X: Any, y: Any, *, client: Any = None, **options: Any) -> Self:
+        """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
+        if not is_dask_collection(X) and client is None:
+            return self._fit_on(None, False, X, y, **options)
+        with running_client(client) as running:
+            return self._fit_on(running, True, X, y, **options)
+
+    def _fit_on(
+        self, client: Any, on_cluster: bool, X: Any, y: Any, *, go_on: bool, validation_data: Any = None,
+        sample_weight: Any = None, classes: Any = None, epochs: int | None = None,
     ) -> Self:  # fmt: skip
         """Train from the beginning or, with ``go_on``, from the present params: here, or on a cluster."""
         go_on = go_on and hasattr(self, "params_")
-        on_cluster = is_dask_collection(X) or client is not None
         if is_dask_collection(X):
             records = self._open_lazy(X, y, sample_weight, not go_on, classes, client)
         else:

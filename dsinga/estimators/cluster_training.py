@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from dsinga.api import find_cluster, train
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.finite import find_nonfinite, nonfinite_error, place_of
 from dsinga.estimators.jobs import batchsize_of, input_name
@@ -22,41 +25,34 @@ def train_on_cluster(
 ) -> Trained:
     """Train a job on a cluster, from the params of ``before`` or from initial values, and return the result.
 
-    ``client`` is None for the current client; where there is none, either, a cluster is started in this process for the
-    run. Raises UserError for bad input.
+    ``client`` is that of :func:`running_client`; for None a cluster is started in this process for the run. Raises
+    UserError for bad input.
     """
-    from dsinga.api import train  # imports Dask, which training here does not need
-
     data: dict[str, Any] = {"train": _sources(job, records)}
     job = _reported_by_epoch(job, len(records.x))
     if validation is not None:
         weights = None if records.weights is None else np.ones(len(validation.x))
         data["test"] = _sources(job, validation._replace(weights=weights))
     params = None if before is None else before.params
-    result = train(job, client or current_client(), data=data, params=params, progress=False)
+    result = train(job, client, data=data, params=params, progress=False)
     history = [] if before is None else before.history
     return Trained(result.params, None, [*history, *_rows(result.history, len(history))])
 
 
-def current_client() -> Any:
-    """Return the current Dask client, None where there is none."""
-    from distributed import default_client
-
-    try:
-        return default_client()
-    except ValueError:
-        return None
+@contextlib.contextmanager
+def running_client(client: Any) -> Iterator[Any]:
+    """Yield a Dask client of the cluster that :func:`dsinga.train` would use, None where that would start one."""
+    source = find_cluster(client, waits=True)
+    with source.open() if source.is_running else contextlib.nullcontext() as opened:
+        yield opened
 
 
 def compute(values: Any, client: Any) -> Any:
-    """Return dask collections, in any nesting, computed on the cluster of ``client``, or of the current client."""
+    """Return dask collections, in any nesting, computed on the cluster of ``client``, or of :func:`running_client`."""
     import dask
 
-    from dsinga.cluster import check_client
-
-    check_client(client)
-    client = client or current_client()
-    return dask.compute(values)[0] if client is None else client.compute(dask.delayed(values)).result()
+    with contextlib.nullcontext(client) if client is not None else running_client(None) as running:
+        return dask.compute(values)[0] if running is None else running.compute(dask.delayed(values)).result()
 
 
 def find_scaling(x: Any, weights: Any, client: Any, name: str = "X") -> Scaling:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsinga.api import current_client
 from dsinga.data.array_kinds import is_dask_collection, is_data_array
-from dsinga.estimators.cluster_training import current_client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,6 +156,6 @@ def shared(value: Any) -> Any:
     import dask
 
     client = current_client() if value.nbytes > SCATTERED_BYTES else None
-    if client is None:
+    if client is None or client.asynchronous:
         return dask.delayed(value, pure=False, traverse=False)
     return dask.delayed(client.scatter(value, broadcast=True, hash=False), pure=False)

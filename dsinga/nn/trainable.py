@@ -145,7 +145,7 @@ class Trainable(ModelParams):
             train_steps: the number of batches, in place of ``epochs``.
             validation_data: (x, y), with which the model is validated after each epoch.
             callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics).
-            client: a Dask client; by default a cluster is started in this process for the run.
+            client: a Dask client; by default as for :func:`dsinga.train`.
             workers: the number of workers of each worker group.
             seed: determines all random numbers; by default 0, and another number for each further call.
             workspace: folder for metrics and checkpoints.
@@ -157,6 +157,7 @@ class Trainable(ModelParams):
             RunError: where a worker or a server is lost during training.
         """
         self.require_loss()
+        cluster: Any = api.find_cluster(client, waits=True)
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
             epochs = self.default_epochs()
@@ -168,7 +169,7 @@ class Trainable(ModelParams):
                 train_steps=train_steps, batch_size=batch_size, seed=self._fits if seed is None else seed, **fields,
             )  # fmt: skip
             self.result = api.train(
-                job, client, workers=workers, workspace=workspace, progress=progress, extensions=callbacks,
+                job, cluster, workers=workers, workspace=workspace, progress=progress, extensions=callbacks,
                 params=self._params,
             )  # fmt: skip
         self._params, self._complete, self._fits = self.result.params, True, self._fits + 1
@@ -198,10 +199,11 @@ class Trainable(ModelParams):
             with self._explained(pairs):
                 net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
                 return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
+        cluster: Any = api.find_cluster(client, waits=True)
         opened = open_inputs(pairs)
         job = self.make_job({"train": opened, "test": opened}, batch_size, {})
         data = {"test": opened.sources} if pairs else None
-        return api.evaluate(job, self._require_params(), client=client, data=data)
+        return api.evaluate(job, self._require_params(), client=cluster, data=data)
 
     @checked
     def predict(self, x: Any = None, *, batch_size: int | None = None, client: Client | None = None) -> Any:
@@ -226,11 +228,12 @@ class Trainable(ModelParams):
                 net, records, _ = self._local(pairs, labelled=True)
                 found = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
+            cluster: Any = api.find_cluster(client, waits=True)
             opened = open_inputs(pairs)
             opened.assume_labels()
             job = self.make_job({"train": opened, "test": opened}, batch_size, {})
             data = {"test": opened.sources} if pairs else None
-            found = [api.predict(job, self._require_params(), name, client=client, data=data) for name in names]
+            found = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
         return found[0] if len(names) == 1 else found
 
     def __str__(self) -> str:

@@ -1,0 +1,232 @@
+"""Finding the Dask cluster of a call: that of the given client, of the task, the current one, that of Dask's settings.
+
+Where there is none of these, a cluster is started in this process for the call. All of the API, the estimators, the
+models of ``dsinga.nn`` and the commands come here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from dsinga import cluster
+from dsinga.errors import UserError
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Dask's setting, and the environment variable that sets it.
+ADDRESS_SETTING, ADDRESS_VARIABLE = "scheduler-address", "DASK_SCHEDULER_ADDRESS"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ClusterSource:
+    """A cluster that a call is going to use, found in the thread of the call, and opened in any thread.
+
+    Attributes:
+        client: a client of it, None where none exists yet.
+        address: the address of its scheduler, where there is no client. Without both, a cluster is to be started.
+        origin: how the cluster was found, "" where the caller has named it.
+        in_loop: whether the client is asynchronous and its event loop runs the caller, who must not wait here.
+    """
+
+    client: Client | None = None
+    address: str | None = None
+    origin: str = ""
+    in_loop: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the cluster is there already."""
+        return self.client is not None or self.address is not None
+
+    @contextlib.contextmanager
+    def open(self, **embedded: Any) -> Iterator[Client]:
+        """Yield a synchronous client of the cluster.
+
+        A Dask task that calls this leaves the thread pool of its worker meanwhile, so that others can use the thread.
+        ``embedded`` are arguments of :func:`dsinga.cluster.connect` for a cluster that is started here. Where the
+        caller has not named the cluster, the log says which it is. Raises UserError where no scheduler answers.
+        """
+        with contextlib.ExitStack() as stack:
+            client = self._enter(stack, embedded)
+            if self.origin:
+                _log.info("the Dask cluster at %s is used, %s", scheduler_address(client), self.origin)
+                if not cluster.available_workers(client):  # it may get some
+                    _log.warning("the Dask cluster at %s, %s, has no workers", scheduler_address(client), self.origin)
+            stack.enter_context(outside_thread_pool())
+            yield client
+
+    def _enter(self, stack: contextlib.ExitStack, embedded: dict[str, Any]) -> Client:
+        if self.client is None:
+            try:
+                return stack.enter_context(cluster.connect(scheduler=self.address, **embedded))
+            except UserError as error:
+                raise (UserError(f"{error} ({self.origin})") if self.address else error) from error
+        if not self.client._asynchronous:
+            return self.client
+        from distributed import Client
+
+        address = scheduler_address(self.client)
+        return stack.enter_context(Client(address, security=self.client.security, set_as_default=False))
+
+
+def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:
+    """Return the cluster of a call.
+
+    It is the given client's; within a Dask task the worker's; that of the current client (``Client.current()``); that
+    of Dask's setting ``scheduler-address``, which the environment variable DASK_SCHEDULER_ADDRESS sets; else one that
+    is to be started in this process.
+
+    Args:
+        client: what the caller has given: a Dask client, None, or a ClusterSource that was found earlier.
+        waits: whether the call can only wait for its result, so that it is refused in the event loop of its client.
+
+    Raises UserError for what is not a client, and for a client that is closed or not connected yet.
+    """
+    source = client if isinstance(client, ClusterSource) else _given(client) if client is not None else _found()
+    if waits and source.in_loop:
+        raise UserError(
+            "this call waits for its result, so it cannot use an asynchronous Dask client in the event loop of that; "
+            "call it in a thread, as in `await asyncio.to_thread(function, ...)`, or give a client with "
+            "asynchronous=False"
+        )
+    return source
+
+
+def _given(client: Any) -> ClusterSource:
+    from distributed import Client
+
+    cluster.check_client(client)
+    if not isinstance(client, Client):
+        raise UserError(f"client= takes a Dask client, not {client!r}; give distributed.Client(address)")
+    return _of_client(client, "")
+
+
+def _found() -> ClusterSource:
+    """Return the cluster of a call that names none."""
+    import dask.config
+    from distributed import get_worker
+
+    try:
+        return _of_client(get_worker()._get_client(), "that of the task's Dask worker")
+    except ValueError:  # this is no task
+        pass
+    client = current_client()
+    if client is not None:
+        return _of_client(client, "that of the current Dask client")
+    address = dask.config.get(ADDRESS_SETTING, None)
+    if address:
+        variable = os.environ.get(ADDRESS_VARIABLE) == address
+        what = f"the environment variable {ADDRESS_VARIABLE}" if variable else f"Dask's setting {ADDRESS_SETTING}"
+        return ClusterSource(address=address, origin=f"which {what} names")
+    return ClusterSource()
+
+
+def current_client() -> Client | None:
+    """Return the Dask client that is current where this is called, None where there is none.
+
+    A Dask worker in this process may have made a client of its own the current one; that is not taken.
+    """
+    from distributed import Client
+    from distributed.client import _global_clients
+
+    try:
+        client = Client.current(allow_global=False)
+    except ValueError:
+        clients = [_global_clients[number] for number in sorted(_global_clients, reverse=True)]
+        client = next((each for each in clients if each.status != "closed" and not _is_worker(each)), None)
+    return client
+
+
+def _is_worker(client: Client) -> bool:
+    """Whether a Dask worker has made the client, for tasks that ask for one."""
+    return client.id.startswith(f"{type(client).__name__}-worker-")
+
+
+def _of_client(client: Client, origin: str) -> ClusterSource:
+    which = "the current Dask client" if origin else "the given Dask client"
+    if client.status in ("closing", "closed"):
+        raise UserError(f"{which} is closed; create a new one: distributed.Client(address)")
+    if client.scheduler is None:
+        raise UserError(f"{which} is not connected yet; await it first: client = await Client(..., asynchronous=True)")
+    return ClusterSource(client, None, origin, client.asynchronous)
+
+
+def scheduler_address(client: Client) -> str:
+    """Return the address of a client's scheduler."""
+    assert client.scheduler is not None
+    return str(client.scheduler.address)
+
+
+@contextlib.contextmanager
+def open_client(client: Any = None, **embedded: Any) -> Iterator[Client]:
+    """Yield a synchronous client of the cluster that :func:`find_cluster` finds for a call that waits.
+
+    ``embedded`` are arguments of :func:`dsinga.cluster.connect` for a cluster that is started here.
+    """
+    with find_cluster(client, waits=True).open(**embedded) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def outside_thread_pool() -> Iterator[None]:
+    """Let a Dask task leave the threads of its worker for a while: the worker runs another one, such as a round.
+
+    In other threads, and in a task that has left already, this does nothing.
+    """
+    from distributed import rejoin, secede
+
+    try:
+        secede()
+    except (ValueError, AttributeError, KeyError):  # no task; none of the pool's threads; a task that has left
+        yield
+        return
+    try:
+        yield
+    finally:
+        rejoin()
+
+
+def awaitable(function: Callable[P, T]) -> Callable[P, T]:
+    """Return ``function`` that returns an awaitable of its result in the event loop of its asynchronous client.
+
+    It is called in a thread then, with a synchronous client of the same scheduler. ``function`` has an argument
+    ``client``, for which it takes a :class:`ClusterSource`, too.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        bound = signature.bind(*args, **kwargs)
+        source = find_cluster(bound.arguments.get("client"))
+        bound.arguments["client"] = replace(source, in_loop=False)
+        run = functools.partial(function, *bound.args, **bound.kwargs)
+        return cast(T, _in_thread(run)) if source.in_loop else run()
+
+    return call
+
+
+async def _in_thread(run: Callable[[], T]) -> T:
+    """Return the result of ``run``, called in a thread of its own."""
+    # The threads of the loop's own pool could all be busy with long calls.
+    executor = ThreadPoolExecutor(1, thread_name_prefix="dsinga-call")
+    try:
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(executor, context.run, run)
+    finally:
+        executor.shutdown(wait=False)
