@@ -72,12 +72,12 @@ def plan(
 
     Raises UserError for bad input.
     """
-    import dask.config
     from dask.system import CPU_COUNT
 
     from dsinga.planner.network import parse_network
     from dsinga.planner.pricing import make_plan
+    from dsinga.settings import read_setting
 
     job = job_with_data(job, data, Phase.kTrain, data_root)
-    network, cache = parse_network(bandwidth, latency), dask.config.get("dsinga.cache", None)
+    network, cache = parse_network(bandwidth, latency), read_setting("cache")
     return make_plan(job, CPU_COUNT, workers=workers, network=network, roots=roots(job, data_root), cache=cache)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Collection, Sequence
 from functools import partial
 
-import dask.config
 from distributed import Client
 
 from dsinga.cluster.dask_workers import host, process
@@ -24,6 +23,7 @@ from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.processes import ProcessMap
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers
+from dsinga.settings import read_setting
 from dsinga.training import Updater
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def automatic_cuts(
     excluded = explicitly_cut_layers(conf)
     processes = process_map_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
     links = measure_links(client, workers)
-    folder = dask.config.get("dsinga.cache", None)
+    folder = read_setting("cache")
     one_worker = not needs_several_workers(conf)
     arguments = (net, processes, updater, links, excluded, one_worker, placement, folder)
     search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)

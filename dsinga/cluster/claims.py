@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import getpass
-import math
 import threading
 import time
 from collections import Counter
@@ -15,8 +14,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
-import dask.config
-import dask.utils
 from distributed import Client
 
 from dsinga.cluster import run_queue, thread_claims
@@ -28,6 +25,7 @@ from dsinga.cluster.usable_workers import ANYWHERE, Where, aliases
 from dsinga.errors import RunError, UserError
 from dsinga.job.topology import Topology
 from dsinga.monitor.progress import duration
+from dsinga.settings import read_setting
 
 _pickling = threading.Lock()  # what is pickled by value is a setting of the process
 
@@ -168,7 +166,7 @@ def _wait(
 ) -> dict[str, Any]:
     """Wait for a run's turn; return what the scheduler says of it then."""
     began = time.monotonic()
-    limit = _queue_timeout()
+    limit = read_setting("queue_timeout")
     announced_at = began + FIRST_ANNOUNCEMENT_SECONDS
     while view["state"] == "waiting":
         waited = time.monotonic() - began
@@ -230,12 +228,6 @@ def _named(summary: Mapping[str, Any]) -> str:
 
 def _how_to_give_up() -> str:
     return "it begins by itself; Ctrl-C gives up"
-
-
-def _queue_timeout() -> float:
-    """Return how many seconds a run may wait, infinity by default."""
-    setting = dask.config.get("dsinga.queue_timeout", None)
-    return math.inf if setting is None else float(dask.utils.parse_timedelta(setting))
 
 
 def _user() -> str:

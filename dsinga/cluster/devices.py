@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import dask.config
 from distributed import Client
 
 from dsinga.cluster.dask_workers import host
@@ -15,6 +14,7 @@ from dsinga.cluster.placement import Devices, Groups
 from dsinga.cluster.worker_calls import run_on_workers
 from dsinga.errors import UserError
 from dsinga.job import Job, Precision
+from dsinga.settings import read_setting
 from dsinga.worker.processor import PRECISIONS, ProcessGpus, Processor, find_gpus, free_memory
 
 _log = logging.getLogger(__name__)
@@ -77,9 +77,7 @@ def choose_devices(
         bytes_needed: returns the bytes that the member of a number, in any group, takes on a device.
         describe: returns a description of the member (group, number, address) for messages.
     """
-    setting = dask.config.get("dsinga.device", "auto")
-    if setting not in ("auto", "cpu", "gpu"):
-        raise UserError(f"the setting dsinga.device is {setting!r}; give auto, cpu or gpu")
+    setting = read_setting("device")
     devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
     requests = [] if setting == "cpu" else list(_requests(groups, None if setting == "gpu" else job.gpu, describe))
     if requests:

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import NamedTuple, TypeVar
 
-import dask.config
-import dask.utils
 from distributed import Client, SpecCluster, Status
 
 from dsinga.cluster.dask_workers import Workers, available_workers
 from dsinga.cluster.slurm_jobs import SlurmJobs
 from dsinga.errors import UserError
+from dsinga.settings import read_setting
 
 # Seconds between two looks at the Dask workers of the cluster.
 CHECK_SECONDS = 0.2
@@ -49,8 +48,7 @@ def await_workers(client: Client, attempt: Callable[[Workers], _T]) -> _T:
     Raises the UserError of ``attempt`` when no more Dask workers are expected.
     """
     expectation, notices, started = _Expectation(client), _Notices(), time.monotonic()
-    limit = dask.config.get("dsinga.queue_timeout", None)
-    seconds = math.inf if limit is None else dask.utils.parse_timedelta(limit)
+    seconds = read_setting("queue_timeout")
     while True:
         workers = available_workers(client)
         try:

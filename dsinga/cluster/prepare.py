@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-import dask.config
-import dask.utils
 from distributed import Client
 
 from dsinga.cluster.cancellation import Cancellation
@@ -26,6 +24,7 @@ from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.net.usable_threads import usable_threads
+from dsinga.settings import read_setting
 from dsinga.training import Updater, algorithm, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
@@ -138,8 +137,8 @@ def _configured(
         run=run,
         served=not on_device,
         find_homes=lambda parts: find_homes(parts, placement),
-        overlap=bool(dask.config.get("dsinga.overlap", True)),
-        timeout=dask.utils.parse_timedelta(dask.config.get("dsinga.timeout", "5 minutes")),
+        overlap=read_setting("overlap"),
+        timeout=read_setting("timeout"),
     )
     return PreparedRun(job, topology, placement, config, updater)
 

@@ -35,9 +35,9 @@ def generate(
 
 def _gpu_ops(job: Job, net: NeuralNet) -> Ops | None:
     """Return the kernels of a GPU if the job or the configuration asks for one, else None."""
-    import dask.config  # not needed by commands that import dsinga.api and do not generate
+    from dsinga.settings import read_setting  # imports Dask, which other commands do not need
 
-    if not job.gpu and dask.config.get("dsinga.device", "auto") in ("auto", "cpu"):
+    if not job.gpu and read_setting("device") in ("auto", "cpu"):
         return None
     from dsinga.cluster.inference import local_processor  # imports distributed, which a CPU does not need
 
