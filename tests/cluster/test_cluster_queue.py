@@ -1,0 +1,220 @@
+"""Several runs at once on one cluster: each takes free Dask workers, waits for some, and gives them back."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client
+
+from dsinga import Cancelled, RunError, cluster
+from dsinga.api import roots, train
+from dsinga.checkpoint import latest
+from dsinga.cluster import claims
+from dsinga.cluster.driver import Outcome
+from dsinga.job import Job
+from tests.support.gated_runs import PATIENCE, Gate, run_states
+from tests.support.small_job import assert_same, with_topology
+
+
+class Runs:
+    """Starts runs in threads, each with a client of its own of the same scheduler."""
+
+    def __init__(self, client: Client, pool: ThreadPoolExecutor, clients: contextlib.ExitStack):
+        self.client, self.pool, self._clients = client, pool, clients
+
+    def new_client(self) -> Client:
+        client = Client(self.client.scheduler.address, set_as_default=False)  # type: ignore[union-attr]
+        return self._clients.enter_context(client)
+
+    def start(self, job: Job, gate: Gate, client: Client | None = None, **options: Any) -> Future[Outcome]:
+        client = client or self.new_client()
+        return self.pool.submit(cluster.train, job, client, gate, roots=roots(job, None), **options)
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each run by the name of its job, in the order of their arrival."""
+        return run_states(self.client)
+
+    def wait_until(self, states: dict[str, str]) -> None:
+        """Wait until these are the states of all runs."""
+        poll = threading.Event()
+        for _ in range(20 * PATIENCE):
+            if (last := self.states()) == states:
+                return
+            poll.wait(0.05)
+        raise AssertionError(f"{last}, not {states}")
+
+
+@pytest.fixture(autouse=True)
+def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+
+
+@pytest.fixture
+def runs(threads: Client) -> Iterator[Runs]:
+    """Runs on three Dask workers of one thread each."""
+    with ThreadPoolExecutor() as pool, contextlib.ExitStack() as clients:
+        yield Runs(threads, pool, clients)
+        assert run_states(threads) == {}
+
+
+def named(job: Job, name: str, workers: int = 1) -> Job:
+    return with_topology(job, workers).replace(name=name)
+
+
+def endless(job: Job, name: str, workers: int = 1) -> Job:
+    return named(job, name, workers).replace(train_steps=1_000_000)
+
+
+def test_runs_of_several_clients_take_free_workers_and_wait_their_turn(job: Job, runs: Runs) -> None:
+    gates = [Gate() for _ in range(5)]
+    alone = train(named(job, "alone"), runs.client, progress=False).params
+    results: list[Future[Outcome]] = []
+    for number, (gate, workers) in enumerate(zip(gates, [1, 2, 2, 1, 1], strict=True)):
+        results.append(runs.start(named(job, f"j{number}", workers), gate))
+        runs.wait_until({f"j{k}": "running" if k < 2 else "waiting" for k in range(number + 1)})
+    assert gates[4].waited.wait(PATIENCE)
+    assert "the run of 'j4' has waited 0:00:0" in gates[4].sentences[0]
+    assert "for 1 worker thread: 'j0' of " in gates[4].sentences[0]
+    assert "'j2' of " in gates[4].sentences[0]
+    assert " came before; " in gates[4].sentences[0]
+    gates[0].go.set()  # j2 needs two threads: those behind it must not take the one that is free now
+    assert results[0].result(PATIENCE).step == 50
+    runs.wait_until({"j1": "running", "j2": "waiting", "j3": "waiting", "j4": "waiting"})
+    gates[1].go.set()
+    runs.wait_until({"j2": "running", "j3": "running", "j4": "waiting"})
+    gates[3].go.set()
+    runs.wait_until({"j2": "running", "j4": "running"})
+    for gate in gates:
+        gate.go.set()
+    outcomes = [result.result(PATIENCE) for result in results]
+    assert [outcome.step for outcome in outcomes] == [50] * 5
+    for number in (0, 3, 4):
+        assert_same(outcomes[number].params, alone)
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("act", "error"), [(fail, ZeroDivisionError), (interrupt, KeyboardInterrupt)])
+def test_a_run_that_fails_gives_its_workers_to_the_next(
+    job: Job, runs: Runs, act: Callable[[], None], error: type[BaseException]
+) -> None:
+    first, second = Gate(), Gate(opened=True)
+
+    def record(row: dict[str, Any]) -> None:
+        Gate.record(first, row)
+        act()
+
+    first.record = record  # type: ignore[method-assign]
+    failing = runs.start(endless(job, "first", 3), first)
+    assert first.reached.wait(PATIENCE)
+    following = runs.start(named(job, "second", 3), second)
+    runs.wait_until({"first": "running", "second": "waiting"})
+    first.go.set()
+    with pytest.raises(error):
+        failing.result(PATIENCE)
+    assert following.result(PATIENCE).step == 50
+
+
+def test_a_client_that_closes_gives_its_workers_to_the_next(job: Job, runs: Runs) -> None:
+    first, second, third = Gate(), Gate(opened=True), Gate(opened=True)
+    closing, waiting = runs.new_client(), runs.new_client()
+    failing = runs.start(endless(job, "first", 3), first, closing)
+    assert first.reached.wait(PATIENCE)
+    leaving = runs.start(named(job, "second", 3), second, waiting)
+    runs.wait_until({"first": "running", "second": "waiting"})
+    following = runs.start(named(job, "third", 3), third)
+    runs.wait_until({"first": "running", "second": "waiting", "third": "waiting"})
+    waiting.close()
+    runs.wait_until({"first": "running", "third": "waiting"})
+    closing.close()
+    first.go.set()
+    assert following.result(PATIENCE).step == 50
+    for result in (failing, leaving):
+        assert result.exception(PATIENCE) is not None
+
+
+def test_a_run_is_cancelled_while_it_waits(job: Job, runs: Runs) -> None:
+    first, second, cancelled = Gate(), Gate(), threading.Event()
+    running = runs.start(named(job, "first", 3), first)
+    assert first.reached.wait(PATIENCE)
+    waiting = runs.start(named(job, "second"), second, cancelled=cancelled)
+    runs.wait_until({"first": "running", "second": "waiting"})
+    cancelled.set()
+    with pytest.raises(Cancelled, match="^the run was cancelled$"):
+        waiting.result(PATIENCE)
+    runs.wait_until({"first": "running"})
+    first.go.set()
+    assert running.result(PATIENCE).step == 50
+
+
+def test_a_run_is_cancelled_at_once_where_nothing_is_kept_of_it(job: Job, runs: Runs) -> None:
+    gate, cancelled = Gate(), threading.Event()
+    running = runs.start(endless(job, "first", 3), gate, cancelled=cancelled)
+    assert gate.reached.wait(PATIENCE)
+    cancelled.set()
+    gate.go.set()
+    with pytest.raises(Cancelled, match=r"the run was cancelled; \d+ steps were done and no checkpoint was written"):
+        running.result(PATIENCE)
+
+
+def test_a_cancelled_run_leaves_a_checkpoint_to_go_on_from(job: Job, runs: Runs, tmp_path: Path) -> None:
+    gate, cancelled = Gate(), threading.Event()
+    running = runs.start(endless(job, "first", 2), gate, cancelled=cancelled, workspace=tmp_path)
+    assert gate.reached.wait(PATIENCE)
+    cancelled.set()
+    gate.go.set()
+    with pytest.raises(Cancelled, match=r"the run was cancelled; \d+ steps were done; go on from .*/step\d+ with resu"):
+        running.result(PATIENCE)
+    path = latest(tmp_path / "checkpoint")
+    assert path is not None
+    steps = int(path.name.removeprefix("step")) + 10
+    resumed = train(named(job, "first", 2).replace(train_steps=steps), runs.client, workspace=tmp_path, resume=True)
+    unbroken = train(named(job, "first", 2).replace(train_steps=steps), runs.client, progress=False)
+    assert_same(resumed.params, unbroken.params)
+
+
+def test_a_run_that_was_cancelled_before_it_came_does_not_begin(job: Job, runs: Runs) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(Cancelled):
+        cluster.train(named(job, "first"), runs.client, Gate(), roots=roots(job, None), cancelled=cancelled)
+
+
+def test_a_wait_ends_with_its_timeout(job: Job, runs: Runs) -> None:
+    first = Gate()
+    running = runs.start(named(job, "first", 3), first)
+    assert first.reached.wait(PATIENCE)
+    with dask.config.set({"dsinga.queue_timeout": "10ms"}), pytest.raises(RunError, match="as long as dsinga.queue_t"):
+        train(named(job, "second"), runs.client, progress=False)
+    runs.wait_until({"first": "running"})
+    first.go.set()
+    assert running.result(PATIENCE).step == 50
+
+
+def test_an_interrupted_wait_leaves_the_queue(job: Job, runs: Runs) -> None:
+    first, second = Gate(), Gate()
+
+    def waiting(sentence: str) -> None:
+        raise KeyboardInterrupt  # as Ctrl-C does in the main thread
+
+    second.waiting = waiting  # type: ignore[method-assign]
+    running = runs.start(named(job, "first", 3), first)
+    assert first.reached.wait(PATIENCE)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.train(named(job, "second"), runs.client, second, roots=roots(job, None))
+    runs.wait_until({"first": "running"})
+    first.go.set()
+    assert running.result(PATIENCE).step == 50
