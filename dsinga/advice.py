@@ -6,13 +6,14 @@ import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 
-_command_lines: list[Sequence[str]] = []  # the arguments of the command that runs, none in Python
+# The program and the arguments of the command that runs, none in Python.
+_command_lines: list[tuple[Sequence[str], Sequence[str]]] = []
 
 
 @contextlib.contextmanager
-def command_line(arguments: Sequence[str]) -> Iterator[None]:
-    """Word advice for the user of the command ``dsinga ARGUMENTS``, as long as the context lasts."""
-    _command_lines.append(arguments)
+def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
+    """Word advice for the user of the command ``program arguments``, as long as the context lasts."""
+    _command_lines.append((program, arguments))
     try:
         yield
     finally:
@@ -23,9 +24,9 @@ def how_to_resume() -> str:
     """Return how to go on from the last checkpoint: the whole command, or the argument of ``dsinga.train``."""
     if not _command_lines:
         return "resume=True"
-    arguments = _command_lines[-1]
+    program, arguments = _command_lines[-1]
     resumes = {"--resume", "--auto-resume"} & set(arguments)
-    return shlex.join(["dsinga", *arguments, *([] if resumes else ["--resume"])])
+    return shlex.join([*program, *arguments, *([] if resumes else ["--resume"])])
 
 
 def option(argument: str, value: str = "", python: str = "") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -15,11 +15,14 @@ from dsinga.commands import data, examples, inference, inspection, learning_rate
 from dsinga.errors import RunError, UserError
 from dsinga.version import __version__
 
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
-class _Commands(click.Group):
+
+class Commands(click.Group):
     """The group of commands; an interrupted one exits with status 130, as shells expect, and says how to go on."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
@@ -27,7 +30,7 @@ class _Commands(click.Group):
             sys.exit(130)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
 @click.version_option(__version__, prog_name="dsinga")
 def main_group() -> None:
     """Train neural networks on Dask clusters, with jobs written as for Apache SINGA and data in zarr stores."""
@@ -42,21 +45,28 @@ for _command in (
 
 
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Print errors of dsinga as one message; exit with status 2 for bad input, 1 for a run that failed."""
+def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
+    """Print errors of the command ``program arguments`` as one message, and log messages on stderr.
+
+    Log messages are, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 1
+    for a run that failed.
+    """
+    logger, handler = logging.getLogger("dsinga"), logging.StreamHandler()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
-        yield
+        with command_line(arguments, program):
+            yield
     except (UserError, RunError) as error:
         click.echo(f"dsinga: {error}", err=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
+    finally:
+        logger.removeHandler(handler)
 
 
 def main() -> None:
-    """Run the command line, with log messages, such as the cut that ``partition: auto`` has chosen, on stderr."""
-    logger = logging.getLogger("dsinga")
-    logger.addHandler(logging.StreamHandler())
-    logger.setLevel(logging.INFO)
-    with _plain_errors(), command_line(sys.argv[1:]):
+    """Run the command line."""
+    with plain_messages(sys.argv[1:]):
         main_group(prog_name="dsinga")
 
 
