@@ -10,6 +10,7 @@ from distributed import Client
 
 from dsinga.cluster.dask_workers import host, process
 from dsinga.cluster.link_probe import measure_links
+from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.supervision import gather
 from dsinga.job import NetConf, SlicingMethod
@@ -43,7 +44,7 @@ def automatic_cuts(
     links = measure_links(client, workers)
     folder = read_setting("cache")
     one_worker = not needs_several_workers(conf)
-    arguments = (net, processes, updater, links, excluded, one_worker, placement, folder)
+    arguments = (Packed((net, updater)), processes, links, excluded, one_worker, placement, folder)
     search = client.submit(_search, *arguments, workers=[workers[0]], pure=False)
     ((cuts, description, warning),) = gather(client, [search], workers)
     if warning:
@@ -77,9 +78,8 @@ def machine_of(
 
 
 def _search(
-    net: NeuralNet,
+    net_and_updater: Packed[tuple[NeuralNet, Updater]],
     processes: ProcessMap,
-    updater: Updater,
     links: Links,
     excluded: Collection[str],
     one_worker: bool,
@@ -87,6 +87,7 @@ def _search(
     folder: str | None,
 ) -> tuple[dict[str, LayerCut] | None, str, str]:
     """Task: return the cuts of layers by name, None for one worker, a description of them, and a warning or ""."""
+    net, updater = net_and_updater.unpack()
     store = RateStore(rates_file(folder))
     cost_model = CostModel(net, partial(machine_of, net, updater, get_ops(), placement, store), links, processes.first)
     choice = compared(cost_model, len(processes.workers), excluded, one_worker)["auto"]

@@ -13,6 +13,7 @@ from distributed.client import ClosedClientError
 
 from dsinga.cluster import tasks
 from dsinga.cluster.dask_workers import available_workers
+from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import TaskChains, gather, no_check
@@ -179,7 +180,7 @@ class ClusterRun:
     def _shared_config(self) -> Any:
         """Return the configuration as an argument of tasks: sent once to each process if it has arrays to read."""
         if all(store.from_files for reader in self.config.readers.values() for store in reader.stores.values()):
-            return self.config
+            return Packed(self.config)
         addresses = sorted({address for group in self._placement.partitions for address in group})
         (config,) = self.client.scatter([self.config], workers=addresses, broadcast=True, hash=False)
         return config

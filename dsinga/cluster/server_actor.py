@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 
+from dsinga.cluster.packed import Packed, unpacked
 from dsinga.ops import Array
 from dsinga.server import BackgroundExecutor, Codec, CooperativeExecutor, InlineExecutor, Shard, SliceSpec
 from dsinga.server.service import ShardService
@@ -37,7 +38,7 @@ class ServerActor(ActorEndpoint):
         self,
         key: ServerKey,
         slices: Sequence[SliceSpec],
-        updater: Updater,
+        updater: Updater | Packed[Updater],
         groups: Sequence[int],
         start: int,
         staleness: int | None,
@@ -46,11 +47,11 @@ class ServerActor(ActorEndpoint):
         has_remote_clients: bool = True,
         single_worker_group: bool = False,
     ):
-        self._updater = updater
+        self._updater = unpacked(updater)
         executor = InlineExecutor
         if single_worker_group:
             executor = BackgroundExecutor if has_remote_clients else CooperativeExecutor
-        self._shard = Shard(slices, updater, groups, key.generation, start, staleness, executor)
+        self._shard = Shard(slices, self._updater, groups, key.generation, start, staleness, executor)
         sizes = {spec.slice.id: spec.slice.size for spec in slices}
         service = ShardService(self._shard, sizes, codec)
         super().__init__(service, timeout)

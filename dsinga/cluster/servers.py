@@ -9,6 +9,7 @@ from typing import Any
 from distributed import Client, Future
 
 from dsinga.cluster.dask_workers import process
+from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.server_actor import ServerActor
 from dsinga.cluster.server_links import connect_server
@@ -37,12 +38,13 @@ class Servers:
     def create(self, step: int) -> None:
         """Create the Actors of all servers, for worker groups that begin with ``step``."""
         topology, specs, keys = self._config.topology, slice_specs(self._config), []
+        updater = Packed(self._config.updater)
         for group, addresses in enumerate(self._placement.servers):
             for server in range(len(addresses)):
                 key = ServerKey(self._config.run, self._config.generation, group, server)
                 server_specs = [spec for spec in specs if spec.slice.server == server]
                 arguments = (
-                    key, server_specs, self._config.updater, topology.worker_groups(group), step, topology.staleness,
+                    key, server_specs, updater, topology.worker_groups(group), step, topology.staleness,
                     self._config.options.timeout, self._config.options.codec(), self._has_remote_clients(key),
                     topology.groups == topology.server_groups == 1,
                 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 from distributed import get_client, get_worker
 
 from dsinga.cluster.dask_workers import process
+from dsinga.cluster.packed import Packed, unpacked
 from dsinga.data import connect_sources
 from dsinga.errors import RunError, UserError
 from dsinga.transport.actor import ActorEndpoint
@@ -31,9 +32,15 @@ class WorkerActor(ActorEndpoint):
     """
 
     def __init__(
-        self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
+        self,
+        key: WorkerKey,
+        shared_config: WorkerConfig | Packed[WorkerConfig],
+        servers: Mapping[ServerKey, Any],
+        processor: Processor,
+        step: int,
     ):
         check_address(key.address)
+        config = unpacked(shared_config)
         for reader in config.readers.values():
             connect_sources(reader.stores.values(), get_client)
         with _creating:
