@@ -6,6 +6,8 @@ import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 
+from dsinga.redaction import redact
+
 # The program and the arguments of the command that runs, none in Python.
 _command_lines: list[tuple[Sequence[str], Sequence[str]]] = []
 
@@ -26,7 +28,7 @@ def how_to_resume() -> str:
         return "resume=True"
     program, arguments = _command_lines[-1]
     resumes = {"--resume", "--auto-resume"} & set(arguments)
-    return shlex.join([*program, *arguments, *([] if resumes else ["--resume"])])
+    return redact(shlex.join([*program, *arguments, *([] if resumes else ["--resume"])]))
 
 
 def option(argument: str, value: str = "", python: str = "") -> str:

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dsinga.redaction import redact
 
-def without_credentials(text: str) -> str:
-    """Return ``text`` with the user, password and query of every URL in it replaced by asterisks.
 
-    A query may be a signature that lets everybody read.
-    """
-    text = re.sub(r"(\w://)[^/\s@]+@", r"\1***@", text)
-    return re.sub(r"""(\w://[^\s?'"]*)\?[^\s'"),;]+""", r"\1?***", text)
+def _redacted(arguments: Iterable[Any]) -> Iterator[Any]:
+    return (redact(part) if isinstance(part, str) else part for part in arguments)
 
 
 class UserError(ValueError):
     """A fault in the user's input: a job, a store, a checkpoint, an option.
 
     The message names the file, line, layer or field, and the remedy. The command line prints it without a traceback
-    and exits with status 2. It shows no credentials of URLs.
+    and exits with status 2. It shows no secrets: see :func:`dsinga.redaction.redact`.
     """
 
     def __init__(self, *arguments: Any):
-        super().__init__(*(without_credentials(part) if isinstance(part, str) else part for part in arguments))
+        super().__init__(*_redacted(arguments))
 
 
 class RunError(RuntimeError):
     """A run with valid input failed, for instance because a worker was lost or a wait timed out.
 
-    The message says what was waited for and how to continue. The command line exits with status 1.
+    The message says what was waited for and how to continue, without secrets. The command line exits with status 1.
     """
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*_redacted(arguments))
 
 
 class Diverged(RunError):

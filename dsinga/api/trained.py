@@ -13,6 +13,7 @@ from dsinga.api.training import Result
 from dsinga.checkpoint import latest, read_params
 from dsinga.errors import UserError
 from dsinga.job import Job
+from dsinga.redaction import redact
 
 if TYPE_CHECKING:
     from dsinga.cluster import Arrays
@@ -47,5 +48,5 @@ def trained_params(job: Job, params: Arrays | Result | str | os.PathLike[str] | 
     if newest and (best := workspace / "best.safetensors").exists():
         others.append(f"the best ones are in {best}")
     remark = f" ({'; '.join(others)})" if others else ""
-    print(f"params of {', '.join(map(str, paths))}{remark}", file=sys.stderr)
+    print(redact(f"params of {', '.join(map(str, paths))}{remark}"), file=sys.stderr)
     return {name: value for path in paths for name, value in read_params(path, roots).items()}

@@ -19,7 +19,7 @@ from dsinga.cluster.supervision import TaskChain
 from dsinga.cluster.training_view import TrainingView
 from dsinga.errors import UserError
 from dsinga.extensions import Extension, ExtensionRunner
-from dsinga.job import Phase, to_text
+from dsinga.job import Phase, redact_job, to_text
 from dsinga.monitor import Row
 from dsinga.worker.param_slices import Arrays
 
@@ -213,7 +213,11 @@ class TrainingLoop:
             return
         started = time.perf_counter()
         params, slots = self.view.snapshot(state=True)
-        meta = {"job": to_text(self._job), "seed": self._job.seed, "topology": self._prepared.topology.describe()}
+        meta = {
+            "job": to_text(redact_job(self._job)),
+            "seed": self._job.seed,
+            "topology": self._prepared.topology.describe(),
+        }
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         loop = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": self.view.metrics}
         with self.view.running_on_cluster():

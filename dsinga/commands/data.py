@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dsinga.commands.options import IMPORT
-from dsinga.errors import without_credentials
+from dsinga.redaction import redact
 
 
 @click.group()
@@ -58,7 +58,7 @@ def import_(kind: str, source: str, destination: str, overwrite: bool, **options
     with show_import(f"importing {kind}") as progress:
         stores = import_records(kind, source, destination, progress=progress, overwrite=overwrite, **given)
     for location, count in stores.items():
-        click.echo(f"{location}: {count} records")
+        click.echo(redact(f"{location}: {count} records"))
 
 
 @data.command()
@@ -75,7 +75,7 @@ def info(source: str, data: str | None, label: str | None) -> None:
 
 def _text(name: str, value: Any) -> str:
     if name == "location":
-        return without_credentials(value)
+        return redact(value)
     if name in ("sample", "label_values"):
         return ", ".join(f"{key} {number:.6g}" if key != "rows" else f"{number} rows" for key, number in value.items())
     return str(value)

@@ -9,6 +9,7 @@ import click
 
 from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options
 from dsinga.errors import UserError
+from dsinga.redaction import redact
 
 if TYPE_CHECKING:
     from dsinga.job import Job
@@ -41,7 +42,7 @@ def predict(
     with connection as client:
         batches = api.predict_with_labels(job, checkpoint, layer, phase, client, data_root=data_root)
         count = write_store(out, batches, overwrite=overwrite)
-    click.echo(f"wrote the feature of {layer!r} for {count} records to {out}")
+    click.echo(redact(f"wrote the feature of {layer!r} for {count} records to {out}"))
 
 
 def _check_apart(out: str, job: Job, data_root: str | None) -> None:

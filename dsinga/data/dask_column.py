@@ -23,6 +23,7 @@ from dsinga.data.conversion import label_dtype, record_dtype
 from dsinga.data.store_format import SMALL_BYTES, block_rows
 from dsinga.data.zarr_column import MAX_BLOCK_BYTES
 from dsinga.errors import UserError
+from dsinga.redaction import redacted_cause
 
 
 class DaskColumn(Column):
@@ -96,7 +97,7 @@ class DaskColumn(Column):
                 raise UserError(
                     f"dask array: rows {start} to {stop - 1} of {self.name!r} cannot be read ({type(error).__name__}: "
                     f"{error}); see whether every worker can reach the array"
-                ) from error
+                ) from redacted_cause(error)
             return convert(rows, self, self.labels)
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
         chunks = self._compute(range(first, last + 1))
@@ -131,7 +132,7 @@ class DaskColumn(Column):
             raise UserError(
                 f"dask array: chunk {which} of {self.name!r} cannot be computed ({type(error).__name__}: {error}); "
                 f"see whether {self.name}.compute() can"
-            ) from error
+            ) from redacted_cause(error)
         chunks = values | dict(zip(computed, results, strict=True))
         return [self._checked(chunks[key], number) for key, number in zip(keys, numbers, strict=True)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import Any
 
@@ -12,7 +13,10 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore
 
 from dsinga.errors import UserError
+from dsinga.redaction import redact
 
+# In a URL of object storage, "key:secret@" before the bucket.
+KEYS_IN_URL = re.compile(r"\b(s3a?|gcs?|gs)://[^\s:/]+:[^\s:]+@")
 ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 
 
@@ -44,7 +48,9 @@ def exists(location: str) -> bool:
         try:
             return bool(filesystem.exists(path))
         except Exception as error:  # refusals of a server; each package has classes of its own
-            raise UserError(f"{location} cannot be reached: {type(error).__name__}: {error}") from None
+            raise UserError(
+                redact(f"{location} cannot be reached: {type(error).__name__}: {error}", location)
+            ) from None
     return os.path.exists(location)
 
 
@@ -74,8 +80,13 @@ def zarr_store(location: str, read_only: bool) -> Store:
 
 
 def _filesystem(location: str) -> tuple[Any, str]:
+    if KEYS_IN_URL.search(location):
+        raise UserError(
+            f"{location}: URLs of object storage have no place for keys; give them to the driver and the workers by "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by ~/.aws/credentials, or by a file in ~/.config/fsspec"
+        )
     try:
         filesystem, path = fsspec.core.url_to_fs(location)
     except (ImportError, ValueError) as error:  # fsspec's message names the missing package or the unknown protocol
-        raise UserError(f"{location} cannot be opened: {error}") from None
+        raise UserError(redact(f"{location} cannot be opened: {error}", location)) from None
     return filesystem, path

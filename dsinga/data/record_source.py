@@ -13,7 +13,8 @@ from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
 from dsinga.data.finite import find_nonfinite, nonfinite_error
 from dsinga.data.store_format import LABEL_ROWS
-from dsinga.errors import UserError, without_credentials
+from dsinga.errors import UserError
+from dsinga.redaction import redact
 
 _cache = ChunkCache()
 
@@ -109,7 +110,7 @@ class RecordSource:
     def __repr__(self) -> str:
         labels = "with labels" if self.has_labels else "no labels"
         kind = type(self).__name__
-        return f"<{kind} {without_credentials(self.location)}: {len(self)} records {self.dtype} {self.shape}, {labels}>"
+        return f"<{kind} {redact(self.location)}: {len(self)} records {self.dtype} {self.shape}, {labels}>"
 
     def read(self, rows: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the records of ``rows`` and their labels, in the order of ``rows``.

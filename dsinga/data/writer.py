@@ -20,6 +20,7 @@ from dsinga.data.filesystem import absolute, exists, is_url, remove, zarr_store
 from dsinga.data.store import is_store
 from dsinga.data.store_format import FLOAT_LABELS_VERSION, VERSION, chunk_rows
 from dsinga.errors import UserError
+from dsinga.redaction import redact, redacted_cause
 
 
 class DestinationExists(UserError):
@@ -70,7 +71,8 @@ def write_store(
         with contextlib.suppress(OSError):  # report the first error only
             remove(staging)
         if isinstance(error, OSError):
-            raise UserError(f"{destination} cannot be written: {error}") from error
+            fault = redact(f"{destination} cannot be written: {error}", destination)
+            raise UserError(fault) from redacted_cause(error, destination)
         raise
     return count
 

@@ -19,6 +19,7 @@ from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dt
 from dsinga.data.filesystem import exists, join
 from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
 from dsinga.errors import UserError
+from dsinga.redaction import redact, redacted_cause
 
 MAX_BLOCK_BYTES = 256 << 20  # a sampler mixes eight blocks, so reading keeps up to ten times as much in memory
 
@@ -45,7 +46,8 @@ class StoreColumn(Column):
             block = np.asarray(self.array[start:stop])
         except (RuntimeError, ValueError) as error:
             where = chunk_key(self.array, first) + ("" if self.block == self.chunk else " or a chunk after it")
-            raise damaged(self.location, f"chunk {where} cannot be decoded ({error})") from error
+            fault = redact(f"chunk {where} cannot be decoded ({error})", self.location)
+            raise damaged(self.location, fault) from redacted_cause(error, self.location)
         for number, row in enumerate(range(0, len(block), self.chunk)):
             key = chunk_key(self.array, first + number)
             if not block[row : row + self.chunk].any() and not exists(join(self.location, key)):
@@ -122,10 +124,11 @@ class ZarrColumn(Column):
         try:
             rows = np.asarray(self.array[start:stop])
         except Exception as error:  # of codecs, file systems, web servers: any class
+            fault = redact(f"{type(error).__name__}: {error}", self.location)
             raise UserError(
-                f"{self.location}: rows {start} to {stop - 1} of {self.name!r} cannot be read "
-                f"({type(error).__name__}: {error}); write the array again, or see whether its chunks can be reached"
-            ) from error
+                f"{self.location}: rows {start} to {stop - 1} of {self.name!r} cannot be read ({fault}); write the "
+                "array again, or see whether its chunks can be reached"
+            ) from redacted_cause(error, self.location)
         try:
             return (as_labels if self.is_label else as_records)(rows)
         except UserError as error:

@@ -13,6 +13,7 @@ from dsinga.data.store import RecordStore
 from dsinga.data.zarr_column import ZarrColumn, stored_bytes
 from dsinga.data.zarr_names import find_arrays
 from dsinga.errors import UserError
+from dsinga.redaction import redact
 
 
 class ZarrSource(RecordSource):
@@ -124,7 +125,7 @@ def open_zarr(location: str) -> zarr.Array | zarr.Group:
     except (FileNotFoundError, NotADirectoryError):
         fault = ""
     except Exception as error:  # metadata that are no JSON, codecs that are not installed, refusals of a server
-        fault = f" ({type(error).__name__}: {error})"
+        fault = redact(f" ({type(error).__name__}: {error})", location)
     if not fault and not exists(location):
         raise UserError(f"there is no store at {location}; make one with: dsinga data import KIND SOURCE {location}")
     raise UserError(

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.errors import UserError
-from dsinga.job import to_text
+from dsinga.job import redact_job, to_text
 
 ATTRIBUTES = ("n_features_in_", "history_", "_multilabel", "_record_shape", "_target_shape")
 SCALINGS = ("_scaling", "_target_scaling")
@@ -51,7 +51,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
             offset, scale = getattr(estimator, name)
             arrays |= {f"{name}/offset": np.asarray(offset, np.float64), f"{name}/scale": np.asarray(scale, np.float64)}
     save_file(arrays, folder / "params.safetensors")
-    (folder / "job.conf").write_text(to_text(estimator.job_), encoding="utf-8")
+    (folder / "job.conf").write_text(to_text(redact_job(estimator.job_)), encoding="utf-8")
     (folder / "estimator.json").write_text(json.dumps(described, indent=1, default=_plain), encoding="utf-8")
 
 

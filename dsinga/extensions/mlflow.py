@@ -16,9 +16,10 @@ from dsinga.errors import UserError
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import AtEnd
-from dsinga.job import Job, LayerConf, Message, to_text
+from dsinga.job import Job, LayerConf, Message, redact_job, to_text
 from dsinga.job.message import readable, set_fields
 from dsinga.monitor import NOT_METRICS
+from dsinga.redaction import redact, redacted_cause
 from dsinga.registry import register
 
 RUN_FILE = "mlflow_run"  # in the workspace: the id of the run, by which a resumed run goes on with it
@@ -104,10 +105,10 @@ class MLflow(Extension):
         experiment = self._client.get_experiment_by_name(self._experiment)
         id = experiment.experiment_id if experiment else self._client.create_experiment(self._experiment)
         run_id = self._client.create_run(id, run_name=self._run_name or loop.job.name).info.run_id
-        params = [Param(name, value) for name, value in job_params(loop.job).items()]
+        params = [Param(name, value) for name, value in job_params(redact_job(loop.job)).items()]
         for first in range(0, len(params), PARAMS_AT_ONCE):
             self._client.log_batch(run_id, params=params[first : first + PARAMS_AT_ONCE])
-        self._client.log_text(run_id, to_text(loop.job), "job.conf")
+        self._client.log_text(run_id, to_text(redact_job(loop.job)), "job.conf")
         return str(run_id)
 
     def _earlier_run(self, loop: LoopView) -> str:
@@ -128,7 +129,8 @@ class MLflow(Extension):
         try:
             yield
         except (MlflowException, OSError) as error:
-            raise self.error(f"MLflow at {self._uri} failed: {error}") from error
+            fault = redact(f"MLflow at {self._uri} failed: {error}", self._uri)
+            raise self.error(fault) from redacted_cause(error, self._uri)
 
 
 def job_params(job: Job) -> dict[str, str]:

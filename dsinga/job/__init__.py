@@ -59,6 +59,7 @@ from dsinga.job.neuronconf import (
 )
 from dsinga.job.paramconf import ParamConf, ParamGenConf
 from dsinga.job.reader import load, loads
+from dsinga.job.redacted import redact_job
 from dsinga.job.schema import (
     AdaDeltaConf,
     AdamConf,
@@ -167,6 +168,7 @@ __all__ = [
     "check",
     "load",
     "loads",
+    "redact_job",
     "to_text",
     "training_phases",
 ]

@@ -8,13 +8,15 @@ from typing import Any
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import Message, readable, set_fields
 from dsinga.job.paramconf import ParamConf
+from dsinga.job.redacted import redact_job
 from dsinga.job.schema import Job
 
 SHOWN_APART = ("name", "type", "user_type", "srclayers", "include", "exclude", "param")
 
 
 def job_html(job: Job) -> str:
-    """Return ``job`` as HTML: a line on training, then a table with a row for each layer."""
+    """Return ``job`` as HTML, without secrets: a line on training, then a table with a row for each layer."""
+    job = redact_job(job)
     head = ("layer", "type", "sources", "configuration", "params", "phases")
     rows = [
         f"<div><b>{escape(job.name)}</b>: {escape(training_summary(job))}</div>",

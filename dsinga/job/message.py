@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from dsinga.errors import UserError
+from dsinga.redaction import redact
 from dsinga.registry import nearest
 
 
@@ -137,9 +138,13 @@ def set_fields(message: Message) -> dict[str, Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return a value with enum members replaced by their names, as a job in Python has them."""
+    """Return a value as a job in Python has it, with names of enum members, and without secrets in texts."""
     if isinstance(value, list):
         return [readable(item) for item in value]
+    if isinstance(value, dict):
+        return {name: readable(item) for name, item in value.items()}
+    if isinstance(value, str):
+        return redact(value)
     return value.name if isinstance(value, enum.Enum) else value
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dsinga.job.message import JobError, Message, set_fields
+from dsinga.job.redacted import redact_job
 from dsinga.job.schema import Job
 
 WIDTH = 100  # a block that fits a line of this length is written on one
@@ -23,9 +24,9 @@ def to_text(job: Job) -> str:
 
 
 def _job_text(job: Job) -> str:
-    """Return the text of a job for ``print``, or its repr where the format cannot express a value."""
+    """Return the text of a job for ``print``, without secrets, or its repr where the format cannot express a value."""
     try:
-        return to_text(job).rstrip("\n")
+        return to_text(redact_job(job)).rstrip("\n")
     except JobError:
         return repr(job)
 

@@ -15,7 +15,7 @@ import numpy as np
 import dsinga.api as api
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.errors import UserError
-from dsinga.job import Job, job_html, to_text
+from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.nn.records import Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
 from dsinga.nn.summary import summary_text
 from dsinga.worker.local_net import LocalNet
@@ -156,5 +156,5 @@ class ModelParams(ABC):
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         step = self.result.step if self.result else 0
-        (path / "job.conf").write_text(to_text(self.make_job({}, None, {})), encoding="utf-8")
+        (path / "job.conf").write_text(to_text(redact_job(self.make_job({}, None, {}))), encoding="utf-8")
         export_safetensors(Checkpoint(step, self.params, {}, {}), path / "params.safetensors")
