@@ -9,6 +9,7 @@ from dsinga.version import __version__
 if TYPE_CHECKING:
     from dsinga.api import (
         Result,
+        Run,
         build_net,
         evaluate,
         find_learning_rate,
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
         predict_batches,
         predict_lazily,
         predict_with_labels,
+        submit,
         train,
     )
     from dsinga.job import Job, load, loads
 
 __all__ = [
     "Cancelled",
+    "Cancelled",
     "Job",
     "Result",
+    "Run",
     "RunError",
     "UserError",
     "build_net",
@@ -42,12 +46,14 @@ __all__ = [
     "predict_lazily",
     "predict_with_labels",
     "register",
+    "submit",
     "train",
 ]
 
 _JOB = ("Job", "load", "loads")
 _API = (
     "Result",
+    "Run",
     "build_net",
     "evaluate",
     "find_learning_rate",
@@ -58,6 +64,7 @@ _API = (
     "predict_batches",
     "predict_lazily",
     "predict_with_labels",
+    "submit",
     "train",
 )
 # Folders that users import, or reach as attributes.

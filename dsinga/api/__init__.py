@@ -5,11 +5,14 @@ from dsinga.api.inference import evaluate, generate, predict, predict_batches, p
 from dsinga.api.jobs import roots, wanted_workers, with_workers
 from dsinga.api.learning_rate import find_learning_rate
 from dsinga.api.planning import build_net, partition_net, plan
-from dsinga.api.training import Result, train
+from dsinga.api.result import Result
+from dsinga.api.run import Run, submit
+from dsinga.api.training import train
 
 __all__ = [
     "ClusterSource",
     "Result",
+    "Run",
     "build_net",
     "current_client",
     "evaluate",
@@ -24,6 +27,7 @@ __all__ = [
     "predict_lazily",
     "predict_with_labels",
     "roots",
+    "submit",
     "train",
     "wanted_workers",
     "with_workers",

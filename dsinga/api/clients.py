@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from dsinga import cluster
+from dsinga.api.shared_cluster import SHARED_CLUSTER
 from dsinga.errors import UserError
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -42,12 +43,14 @@ class ClusterSource:
         address: the address of its scheduler, where there is no client. Without both, a cluster is to be started.
         origin: how the cluster was found, "" where the caller has named it.
         in_loop: whether the client is asynchronous and its event loop runs the caller, who must not wait here.
+        is_shared: whether a cluster that is to be started is that which background runs of this process share.
     """
 
     client: Client | None = None
     address: str | None = None
     origin: str = ""
     in_loop: bool = False
+    is_shared: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -72,11 +75,15 @@ class ClusterSource:
             yield client
 
     def _enter(self, stack: contextlib.ExitStack, embedded: dict[str, Any]) -> Client:
+        if self.is_shared and not self.is_running:
+            return stack.enter_context(SHARED_CLUSTER.open(embedded["workers"]))
         if self.client is None:
             try:
                 return stack.enter_context(cluster.connect(scheduler=self.address, **embedded))
             except UserError as error:
-                raise (UserError(f"{error} ({self.origin})") if self.address else error) from error
+                if self.address is None:
+                    raise
+                raise UserError(str(error).replace(self.address, f"{self.address}, {self.origin}", 1)) from error
         if not self.client._asynchronous:
             return self.client
         from distributed import Client

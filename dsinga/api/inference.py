@@ -11,8 +11,8 @@ import numpy as np
 from dsinga import cluster
 from dsinga.api.clients import awaitable, open_client
 from dsinga.api.jobs import job_with_data, roots
+from dsinga.api.result import Result
 from dsinga.api.trained import trained_params
-from dsinga.api.training import Result
 from dsinga.cluster import text_generation
 from dsinga.job import Job, load
 from dsinga.job.phases import find_phase

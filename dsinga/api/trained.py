@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsinga.advice import option
-from dsinga.api.training import Result
+from dsinga.api.result import Result
 from dsinga.checkpoint import latest, read_params
 from dsinga.errors import UserError
 from dsinga.job import Job

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.inference import evaluate, predict
     from dsinga.cluster.prepare import PreparedRun, prepare_run
     from dsinga.cluster.training_loop import Observer
+    from dsinga.cluster.usable_workers import WorkerSelection
     from dsinga.worker.nets import build_net, build_partitioned_net
     from dsinga.worker.param_slices import Arrays
 
@@ -24,6 +25,7 @@ __all__ = [
     "Observer",
     "Outcome",
     "PreparedRun",
+    "WorkerSelection",
     "available_workers",
     "build_net",
     "build_partitioned_net",
@@ -42,6 +44,7 @@ _MODULES = {
     "Observer": "dsinga.cluster.training_loop",
     "Outcome": "dsinga.cluster.driver",
     "PreparedRun": "dsinga.cluster.prepare",
+    "WorkerSelection": "dsinga.cluster.usable_workers",
     "available_workers": "dsinga.cluster.dask_workers",
     "build_net": "dsinga.worker.nets",
     "build_partitioned_net": "dsinga.worker.nets",

@@ -21,7 +21,7 @@ from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.dask_workers import Workers, available_workers
 from dsinga.cluster.placement import Placement, processes_apart
 from dsinga.cluster.run_queue import NAME, PROTOCOL
-from dsinga.cluster.usable_workers import ANYWHERE, Where, aliases
+from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection, aliases
 from dsinga.errors import RunError, UserError
 from dsinga.job.topology import Topology
 from dsinga.monitor.progress import duration
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     run: str
     job: str
     topology: Topology
-    where: Where = ANYWHERE
+    where: WorkerSelection = ANYWHERE
 
     @property
     def threads(self) -> int:

@@ -18,7 +18,7 @@ from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import ROUNDS, Grain
 from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.training_loop import Observer, TrainingLoop, describe_way_on, read_rate_factors
-from dsinga.cluster.usable_workers import ANYWHERE, Where
+from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.errors import Cancelled, Diverged, RunError, UserError
 from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
@@ -55,7 +55,7 @@ def train(
     grain: Grain = ROUNDS,
     extensions: Sequence[ExtensionLike] = (),
     params: Mapping[str, np.ndarray] | None = None,
-    where: Where = ANYWHERE,
+    where: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
     cancelled: threading.Event | None = None,
 ) -> Outcome:

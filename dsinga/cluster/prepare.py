@@ -17,7 +17,7 @@ from dsinga.cluster.devices import check_precision, choose_devices
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.placement import Devices, Placement, place
 from dsinga.cluster.preflight import check_workers_ready
-from dsinga.cluster.usable_workers import ANYWHERE, Where, check_room, usable_workers
+from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
 from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
@@ -61,7 +61,7 @@ def prepare_run(
     client: Client,
     roots: Sequence[str] = (),
     *,
-    where: Where = ANYWHERE,
+    where: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] | None = None,

@@ -15,7 +15,7 @@ from dsinga.errors import UserError
 from dsinga.job.topology import Topology
 
 
-class Where(NamedTuple):
+class WorkerSelection(NamedTuple):
     """Where a run may train.
 
     Attributes:
@@ -32,10 +32,10 @@ class Where(NamedTuple):
         return " ".join((parts if self.resources else []) + ([f"on {', '.join(self.hosts)}"] if self.hosts else []))
 
 
-ANYWHERE = Where()
+ANYWHERE = WorkerSelection()
 
 
-def usable_workers(client: Client, where: Where, workers: Workers) -> Workers:
+def usable_workers(client: Client, where: WorkerSelection, workers: Workers) -> Workers:
     """Return those of ``workers`` that a run may use, each with as many "nthreads" as its resources suffice for.
 
     Raises UserError for a host that no Dask worker is on, and for a resource that none has enough of.
@@ -53,7 +53,7 @@ def usable_workers(client: Client, where: Where, workers: Workers) -> Workers:
     return usable
 
 
-def check_where(client: Client, where: Where, workers: Workers) -> None:
+def check_where(client: Client, where: WorkerSelection, workers: Workers) -> None:
     """Raise UserError for a host that no Dask worker is on, and for a resource that none has enough of."""
     for name, group in zip(where.hosts, aliases(client, where.hosts, workers), strict=True):
         if not any(each in worker_names(address, info) for address, info in workers.items() for each in group):
@@ -71,7 +71,7 @@ def check_where(client: Client, where: Where, workers: Workers) -> None:
             )
 
 
-def check_room(topology: Topology, workers: Workers, where: Where) -> None:
+def check_room(topology: Topology, workers: Workers, where: WorkerSelection) -> None:
     """Raise UserError unless ``workers``, which a run may use, suffice for it if no other run holds any."""
     try:
         place(topology, workers)

@@ -76,6 +76,35 @@ def cluster_options(command: Command) -> Command:
     return command
 
 
+def _amounts(context: click.Context, option: click.Parameter, text: str | None) -> dict[str, float]:
+    """Return amounts by name from a text such as "GPU=1,MEM=2e9", as ``dask worker --resources`` takes it."""
+    parts = (text or "").replace(",", " ").split()
+    try:
+        return {name: float(amount) for name, amount in (part.split("=") for part in parts)}
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not NAME=AMOUNT, as in GPU=1") from None
+
+
+def _names(context: click.Context, option: click.Parameter, text: str | None) -> list[str]:
+    return (text or "").replace(",", " ").split()
+
+
+def where_options(command: Command) -> Command:
+    """Add the options of where a run may train to a command: ``resources`` and ``hosts``."""
+    for option in (
+        click.option(
+            "--resources", metavar="NAME=AMOUNT,...", callback=_amounts,
+            help="Dask's worker resources that each worker needs, as in GPU=1.",
+        ),
+        click.option(
+            "--hosts", metavar="NAME,...", callback=_names,
+            help="Hosts or Dask workers to train on, by name or address [default: all].",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 def _choose_device(context: click.Context, option: click.Parameter, device: str | None) -> None:
     if device is None:
         return

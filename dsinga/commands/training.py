@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options
+from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options, where_options
 
 
 @click.command()
@@ -27,6 +27,7 @@ from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and
 )  # fmt: skip
 @DEVICE
 @job_options
+@where_options
 @cluster_options
 def train(
     conf: Path,
@@ -36,6 +37,8 @@ def train(
     auto_resume: bool,
     grain: str,
     data_root: str | None,
+    resources: dict[str, float],
+    hosts: list[str],
     **options: Any,
 ) -> None:
     """Train the job file CONF.
@@ -50,7 +53,7 @@ def train(
     with connection as client:
         result = api.train(
             job, client, epochs=epochs, workspace=workspace, data_root=data_root,
-            resume="auto" if auto_resume and not resume else resume, grain=grain,
+            resume="auto" if auto_resume and not resume else resume, grain=grain, resources=resources, hosts=hosts,
         )  # fmt: skip
     click.echo(repr(result)[1:-1])
     click.echo(f"metrics and checkpoints are in {result.workspace}")

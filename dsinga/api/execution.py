@@ -1,0 +1,182 @@
+"""A training run in the thread that calls it: its options, its state while it runs, and its result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dsinga import cluster
+from dsinga.api.clients import ClusterSource
+from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
+from dsinga.api.result import Result
+from dsinga.checkpoint import latest, read_params
+from dsinga.errors import UserError
+from dsinga.extensions import ExtensionLike
+from dsinga.job import Job, Phase
+from dsinga.monitor import History, Row, RunMonitor
+from dsinga.registry import nearest
+from dsinga.worker.epochs import resolve_epochs
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from dsinga.cluster import Arrays, WorkerSelection
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The arguments of :func:`dsinga.train` besides the job and the client."""
+
+    data: Any = None
+    epochs: int | None = None
+    workspace: str | os.PathLike[str] | None = None
+    data_root: str | None = None
+    workers: int | None = None
+    resume: bool | Literal["auto"] = False
+    progress: bool = True
+    grain: str = "round"
+    extensions: Sequence[ExtensionLike] = ()
+    params: Arrays | str | os.PathLike[str] | None = None
+    resources: Mapping[str, float] | None = None
+    hosts: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, function: str, options: Mapping[str, Any]) -> TrainingOptions:
+        """Return the options that a function of the API was given. Raises TypeError for one that there is not."""
+        names = [each.name for each in fields(cls)]
+        for name in options:
+            if name not in names:
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
+        return cls(**options)
+
+    def where(self) -> WorkerSelection:
+        """Return where the run may train. Raises UserError for resources that are not amounts by name."""
+        resources = self.resources or {}
+        if not isinstance(resources, Mapping):
+            raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
+        return cluster.WorkerSelection(
+            dict(resources), [self.hosts] if isinstance(self.hosts, str) else list(self.hosts)
+        )
+
+
+@dataclass(eq=False)
+class Execution:
+    """A training run: executed by one thread, looked at and cancelled by others.
+
+    Attributes:
+        job: the job, or the path of its file, as it was given.
+        source: the cluster.
+        options: the arguments of :func:`dsinga.train`.
+        max_threads: the most kernel threads of each worker, None for all that are free.
+        begun: a function that is called when training begins, after the wait for Dask workers.
+        cancelled: set to cancel the run.
+        has_begun: whether training has begun.
+        name: the name of the job, "" before it is loaded.
+        steps: the number of steps of the whole run, 0 before the job is loaded.
+        waiting: a sentence that says what the run waits for, "" while it does not wait, or not for long.
+        latest: the latest step, speed and metrics.
+        history: the rows of metrics so far.
+        workspace: the folder of metrics and checkpoints, None without one.
+    """
+
+    job: Job | str | os.PathLike[str]
+    source: ClusterSource
+    options: TrainingOptions
+    max_threads: int | None = None
+    begun: Callable[[], None] | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    has_begun: bool = False
+    name: str = ""
+    steps: int = 0
+    waiting: str = ""
+    latest: Row = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    workspace: Path | None = None
+
+    def execute(self) -> Result:
+        """Train, and return the result. Raises what :func:`dsinga.train` raises."""
+        job, options = self._prepared_job(), self.options
+        params, resume = options.params, _resumes(options.resume, self.workspace)
+        with contextlib.ExitStack() as stack:
+            dashboard = options.grain == "graph"  # its tasks are for looking at
+            client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
+            monitor = RunMonitor(job.name, job.train_steps, self.workspace, resume, options.progress)
+            observer = _Observer(self, stack.enter_context(monitor))
+            outcome = cluster.train(
+                job,
+                client,
+                observer,
+                workspace=self.workspace,
+                roots=roots(job, options.data_root),
+                resume=resume,
+                grain=cluster.find_grain(options.grain),
+                extensions=options.extensions,
+                params=read_params(params) if isinstance(params, (str, os.PathLike)) else params,
+                where=options.where(),
+                max_threads=self.max_threads,
+                cancelled=self.cancelled,
+            )
+            for sentence in (outcome.stopped, *outcome.remarks):
+                if sentence:
+                    monitor.remark(sentence)
+        return Result(
+            job,
+            outcome.params,
+            monitor.history,
+            outcome.net,
+            outcome.step,
+            self.workspace,
+            outcome.stopped,
+            tuple(outcome.remarks),
+        )
+
+    def _prepared_job(self) -> Job:
+        """Return the job with data, workers and epochs as the options say."""
+        options = self.options
+        job = job_with_data(self.job, options.data, Phase.kTrain, options.data_root)
+        if options.workers is not None:
+            job = with_workers(job, options.workers)
+        if options.epochs is not None:
+            job = job.replace(epochs=options.epochs, train_steps=0)
+        job = resolve_epochs(job, roots(job, options.data_root))
+        named = options.workspace or (job.cluster.workspace if job.cluster else None)
+        self.name, self.steps, self.workspace = job.name, job.train_steps, Path(named) if named else None
+        return job
+
+
+def _resumes(resume: bool | Literal["auto"], workspace: Path | None) -> bool:
+    """Return whether a run continues from a checkpoint: "auto" does if there is one."""
+    if resume != "auto":
+        return resume
+    if workspace is None:
+        raise UserError('resume="auto" needs a workspace, the folder in which a run leaves its checkpoints')
+    return latest(workspace / "checkpoint") is not None
+
+
+class _Observer:
+    """Tells a run's monitor, and keeps for other threads, how the run goes."""
+
+    def __init__(self, execution: Execution, monitor: RunMonitor):
+        self._execution, self._monitor = execution, monitor
+
+    def waiting(self, sentence: str) -> None:
+        self._execution.waiting = sentence
+        self._monitor.waiting(sentence)
+
+    def begin(self, step: int) -> None:
+        self._monitor.begin(step)
+        execution = self._execution
+        execution.waiting, execution.history, execution.has_begun = "", self._monitor.history, True
+        execution.latest = {"step": step}
+        if execution.begun is not None:
+            execution.begun()
+
+    def record(self, row: Row) -> None:
+        self._monitor.record(row)
+
+    def progress(self, row: Row) -> None:
+        self._execution.latest = row
+        self._monitor.progress(row)

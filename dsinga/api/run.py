@@ -1,0 +1,194 @@
+"""A training run as a future: submitted, looked at, waited for and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import html
+import os
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dsinga.api.clients import find_cluster, outside_thread_pool
+from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.result import Result
+from dsinga.errors import Cancelled
+from dsinga.job import Job
+from dsinga.monitor import History
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+# How the names of metrics of validations and tests begin.
+TESTED = ("val_", "test_")
+
+
+class Run:
+    """A training run that goes on in a thread of this process, as a future of its :class:`dsinga.Result`.
+
+    It is awaitable, also in an event loop without a Dask client. To cancel what awaits it leaves the run as it is.
+    """
+
+    def __init__(self, execution: Execution):
+        self._execution = execution
+        self._future: Future[Result] = Future()
+        self._future.set_running_or_notify_cancel()
+        context = contextvars.copy_context()  # with the Dask worker of a task, and the current client
+        # Not a daemon: a program that ends while its runs go on waits for them, as for those of an executor.
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="dsinga-run")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            result = self._execution.execute()
+        except BaseException as error:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(result)
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait until the run has ended, and return its result.
+
+        Raises what :func:`dsinga.train` raises, :class:`dsinga.Cancelled` where it was cancelled, and TimeoutError if
+        it has not ended after ``timeout`` seconds; then it goes on.
+        """
+        self._wait(timeout)
+        return self._future.result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until the run has ended, and return what it has raised, None where it has a result."""
+        self._wait(timeout)
+        return self._future.exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait until the run has ended; a Dask task lends its thread to the cluster meanwhile."""
+        if self._future.done():
+            return
+        with outside_thread_pool():
+            try:
+                self._future.exception(timeout)
+            except TimeoutError:
+                raise TimeoutError(f"{self!r} has not ended after {timeout:g} s") from None
+
+    def done(self) -> bool:
+        """Whether the run has ended, in whatever way."""
+        return self._future.done()
+
+    def cancel(self) -> bool:
+        """Cancel the run, whether it waits for Dask workers or trains; return False where it has ended already.
+
+        It ends soon after, with a checkpoint if it has a workspace: ``resume=True`` goes on from there.
+        """
+        if self.done():
+            return False
+        self._execution.cancelled.set()
+        return True
+
+    def cancelled(self) -> bool:
+        """Whether the run has ended because it was cancelled."""
+        return self.done() and isinstance(self._future.exception(), Cancelled)
+
+    def add_done_callback(self, function: Callable[[Run], object]) -> None:
+        """Call ``function(run)`` when the run has ended, in the thread of the run, or at once if it has."""
+        self._future.add_done_callback(lambda _: function(self))
+
+    @property
+    def state(self) -> str:
+        """The state: "queued" until training begins, "running", and "finished", "failed" or "cancelled" in the end."""
+        if not self.done():
+            return "running" if self._execution.has_begun else "queued"
+        if self.cancelled():
+            return "cancelled"
+        return "failed" if self._future.exception() else "finished"
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How the run goes: "state", "step", "steps", and once it runs "samples_per_second" and the latest metrics.
+
+        Metrics of tests and validations have the names of Keras, such as "val_loss". "waiting" is a sentence about what
+        a queued run waits for, if it does.
+        """
+        execution = self._execution
+        tested = {name: values[-1] for name, values in self.history.history.items() if name.startswith(TESTED)}
+        row = {"state": self.state, "step": 0, "steps": execution.steps, **execution.latest, **tested}
+        return row | ({"waiting": execution.waiting} if execution.waiting else {})
+
+    @property
+    def history(self) -> History:
+        """The rows of metrics so far."""
+        return self._execution.history
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        ended = asyncio.get_running_loop().create_future()
+
+        def end(_: Run) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                ended.get_loop().call_soon_threadsafe(_set, ended)
+
+        self.add_done_callback(end)
+        yield from ended.__await__()
+        return self._future.result(0)
+
+    def __repr__(self) -> str:
+        progress = self.progress
+        name = f" of {self._execution.name!r}" if self._execution.name else ""
+        text = f"<Run{name}: {progress['state']}, step {progress['step']} of {progress['steps']}"
+        values = [f"{name} {value:.4g}" for name, value in progress.items() if isinstance(value, float)]
+        sentence = progress.get("waiting", "")
+        if self.state == "failed":
+            sentence = str(self._future.exception())
+        return ", ".join([text, *values]) + (f"; {sentence}>" if sentence else ">")
+
+    def _repr_html_(self) -> str:
+        progress = self.progress
+        bar = f'<progress value="{progress["step"]}" max="{max(1, progress["steps"])}"></progress>'
+        curves = self.history._repr_html_() if len(self.history) else ""
+        return f"<p>{bar} {html.escape(repr(self)[1:-1])}</p>{curves}"
+
+
+def _set(ended: asyncio.Future[None]) -> None:
+    if not ended.done():  # what awaits it has been cancelled
+        ended.set_result(None)
+
+
+def submit(
+    job: Job | str | os.PathLike[str], client: Client | None = None, *, progress: bool = False, **options: Any
+) -> Run:
+    """Start a training run in the background, and return it as a :class:`Run`, a future of its result.
+
+    Runs of one cluster wait in its queue until there are free threads of Dask workers, in the order in which they come
+    there. Where there is no cluster, those of this process share one that is started in it. A program that ends waits
+    for its runs.
+
+    Args:
+        job: a Job, or the path of a job file.
+        client: a Dask client, which may be asynchronous; by default as for :func:`dsinga.train`.
+        progress: whether to show a progress line, as :func:`dsinga.train` does; several at once would mix.
+        options: the other arguments of :func:`dsinga.train`.
+
+    Raises TypeError for an argument that :func:`dsinga.train` does not have, and UserError for a client that cannot be
+    used. Other faults are raised by :meth:`Run.result`.
+    """
+    source = replace(find_cluster(client), is_shared=True)
+    return Run(Execution(job, source, TrainingOptions.of("submit", {"progress": progress, **options})))
+
+
+async def await_training(execution: Execution) -> Result:
+    """Return the result of a run in a thread of its own; to cancel this cancels the run, and waits for its end."""
+    run = Run(execution)
+    try:
+        return await run
+    except asyncio.CancelledError:
+        run.cancel()
+        await asyncio.shield(_ended(run))
+        raise
+
+
+async def _ended(run: Run) -> None:
+    with contextlib.suppress(Exception):  # the run is cancelled: how it ends is of no interest
+        await run

@@ -1,0 +1,111 @@
+"""The settings of a search: all combinations of values, or random samples of distributions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.errors import UserError
+
+# What is tried, by the path of a field of the job, or by the name of an argument.
+Setting = dict[str, Any]
+Space = Mapping[str, Any]
+
+
+def make_settings(space: Space | Sequence[Space], samples: int | None = None, seed: int = 0) -> list[Setting]:
+    """Return the settings of a space, or of several spaces one after another.
+
+    A space maps a name to its values: a list, a distribution, or a single value. A distribution is an object with a
+    method ``rvs(random_state=...)``, as those of scipy.stats, or a function of a :class:`numpy.random.Generator`.
+
+    Args:
+        space: the space, or a list of them. A list of dicts with single values is a list of settings.
+        samples: how many settings are drawn. Without distributions they are different ones, at most all that there are;
+            with them, a value of a list is drawn as often as any other. None for all combinations, the last name
+            changing fastest.
+        seed: determines the samples.
+
+    Raises UserError for a list without values, and for distributions without ``samples``.
+    """
+    spaces = [space] if isinstance(space, Mapping) else list(space)
+    if not spaces:
+        raise UserError("a search needs at least one setting; give a dict of lists, as in {'seed': [0, 1]}")
+    for each in spaces:
+        _check(each, samples)
+    if samples is None:
+        return [_combination(each, number) for each in spaces for number in range(_count(each))]
+    random = np.random.default_rng(seed)
+    if any(_is_distribution(values) for each in spaces for values in each.values()):
+        return [_draw(spaces[int(random.integers(len(spaces)))], random) for _ in range(samples)]
+    ends = list(itertools.accumulate(map(_count, spaces)))
+    numbers = random.choice(ends[-1], size=min(samples, ends[-1]), replace=False)
+    return [_combination_of(spaces, ends, int(number)) for number in numbers]
+
+
+def _check(space: Any, samples: int | None) -> None:
+    if not isinstance(space, Mapping):
+        raise UserError(f"what a search tries is a dict of lists, or a list of dicts, not {space!r}")
+    if samples is not None and samples < 1:
+        raise UserError(f"a search draws at least 1 sample, not {samples}")
+    for name, values in space.items():
+        if not isinstance(name, str):
+            raise UserError(f"the names of what a search tries are strings, not {name!r}")
+        if _is_distribution(values):
+            if samples is None:
+                raise UserError(f"{name!r} has a distribution; say how many settings are drawn, as in samples=20")
+        elif not len(_values(values)):
+            raise UserError(f"{name!r} has no values to try; give at least one")
+
+
+def _is_distribution(values: Any) -> bool:
+    return hasattr(values, "rvs") or callable(values)
+
+
+def _values(values: Any) -> Sequence[Any]:
+    """Return the values of a list, a range or an array; anything else is one value."""
+    if isinstance(values, np.ndarray):
+        return list(values)
+    return values if isinstance(values, (list, tuple, range)) else [values]
+
+
+def _count(space: Space) -> int:
+    return math.prod(len(_values(values)) for values in space.values())
+
+
+def _combination(space: Space, number: int) -> Setting:
+    """Return one of all combinations of values, by its number."""
+    setting = {}
+    for name in reversed(list(space)):
+        choices = _values(space[name])
+        number, place = divmod(number, len(choices))
+        setting[name] = _plain(choices[place])
+    return {name: setting[name] for name in space}
+
+
+def _combination_of(spaces: Sequence[Space], ends: Sequence[int], number: int) -> Setting:
+    """Return one of all combinations of several spaces; ``ends`` are the numbers of combinations, added up."""
+    which = next(place for place, end in enumerate(ends) if number < end)
+    return _combination(spaces[which], number - (ends[which - 1] if which else 0))
+
+
+def _draw(space: Space, random: np.random.Generator) -> Setting:
+    setting = {}
+    for name, values in space.items():
+        if hasattr(values, "rvs"):
+            value = values.rvs(random_state=random)
+        elif callable(values):
+            value = values(random)
+        else:
+            choices = _values(values)
+            value = choices[int(random.integers(len(choices)))]
+        setting[name] = _plain(value)
+    return setting
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python, which messages and files can show."""
+    return value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value

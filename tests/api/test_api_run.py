@@ -1,0 +1,239 @@
+"""Runs as futures: submitted, looked at, waited for, awaited and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import dsinga
+from dsinga import Cancelled, UserError
+from dsinga.api.execution import TrainingOptions
+from dsinga.api.shared_cluster import SharedCluster
+from dsinga.job import Job
+from tests.support.small_job import assert_same, with_topology
+
+IN_PROCESS: dict[str, Any] = {
+    "n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "memory_limit": 0
+}  # fmt: skip
+LIMIT = 60
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Client]:
+    """A client of an in-process cluster that has room for one run at a time."""
+    with LocalCluster(**IN_PROCESS) as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.fixture
+def short(job: Job) -> Job:
+    return with_topology(job, 1).replace(train_steps=4, disp_freq=2)
+
+
+class Gate:
+    """A function of a run that reports each row of metrics, and holds the run up until the gate is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        self.reached.set()
+        assert self.opened.wait(LIMIT)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+def endless(job: Job) -> Job:
+    return job.replace(train_steps=1_000_000, disp_freq=1)
+
+
+def test_a_submitted_run_has_the_result_of_training(short: Job, single: Client) -> None:
+    run = dsinga.submit(short, single)
+    assert_same(run.result(LIMIT).params, dsinga.train(short, single, progress=False).params)
+    assert run.exception() is None
+    assert run.done()
+    assert not run.cancelled()
+    assert not run.cancel()
+    progress = run.progress
+    assert (progress["state"], progress["step"], progress["steps"]) == ("finished", 4, 4)
+    assert progress["samples_per_second"] > 0
+    assert progress["loss"] > 0
+    assert run.history[:, "step"] == [2, 4]
+    assert repr(run).startswith("<Run of 'small': finished, step 4 of 4, samples_per_second ")
+    assert '<progress value="4" max="4">' in run._repr_html_()
+
+
+def test_a_run_waits_behind_another_one_and_can_be_cancelled_there(short: Job, single: Client, gate: Gate) -> None:
+    first = dsinga.submit(short, single, extensions=[gate])
+    assert gate.reached.wait(LIMIT)
+    assert first.state == "running"
+    assert first.history[-1, "step"] == 2
+    second, third = dsinga.submit(short, single), dsinga.submit(short, single)
+    assert second.state == third.state == "queued"
+    assert second.cancel()
+    with pytest.raises(Cancelled, match="the run was cancelled"):
+        second.result(LIMIT)
+    assert second.cancelled()
+    assert second.state == "cancelled"
+    gate.opened.set()
+    assert first.result(LIMIT).step == third.result(LIMIT).step == 4
+
+
+def test_a_run_that_is_cancelled_goes_on_from_its_checkpoint(short: Job, single: Client, tmp_path: Path) -> None:
+    running = threading.Event()
+    run = dsinga.submit(endless(short), single, workspace=tmp_path, extensions=[lambda *_: running.set()])
+    assert running.wait(LIMIT)
+    assert run.cancel()
+    with pytest.raises(Cancelled, match=r"\d+ steps were done; go on from .*step\d+ with resume=True"):
+        run.result(LIMIT)
+    steps = run.progress["step"] + 3
+    resumed = dsinga.train(
+        endless(short).replace(train_steps=steps), single, workspace=tmp_path, resume=True, progress=False
+    )
+    whole = dsinga.train(endless(short).replace(train_steps=steps), single, progress=False)
+    assert_same(resumed.params, whole.params)
+
+
+def test_the_fault_of_a_run_is_raised_by_its_result(short: Job, single: Client) -> None:
+    run = dsinga.submit(short.replace(train_steps=0), single)
+    with pytest.raises(UserError, match="train_steps"):
+        run.result(LIMIT)
+    assert isinstance(run.exception(), UserError)
+    assert run.state == "failed"
+    assert "train_steps" in repr(run)
+
+
+def test_the_progress_has_the_last_test_too(short: Job, single: Client) -> None:
+    run = dsinga.submit(short.replace(test_freq=4), single)
+    test = run.result(LIMIT).history.phase("test")
+    assert run.progress["test_accuracy"] == test[-1, "accuracy"]
+
+
+def test_a_function_is_called_when_a_run_has_ended(short: Job, single: Client) -> None:
+    ended: SimpleQueue[dsinga.Run] = SimpleQueue()
+    run = dsinga.submit(short, single)
+    run.add_done_callback(ended.put)
+    assert ended.get(timeout=LIMIT) is run
+
+
+def test_a_timeout_leaves_the_run_as_it_is(short: Job, single: Client, gate: Gate) -> None:
+    run = dsinga.submit(short, single, extensions=[gate])
+    with pytest.raises(TimeoutError, match=r"<Run of 'small': .*> has not ended after 0.01 s"):
+        run.result(0.01)
+    gate.opened.set()
+    assert run.result(LIMIT).step == 4
+
+
+def test_a_task_lends_its_thread_while_it_waits_for_a_run(short: Job, single: Client) -> None:
+    task = single.submit(lambda job: dsinga.submit(job).result(LIMIT).step, short, pure=False)
+    assert task.result(LIMIT) == 4
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_runs_are_awaited(short: Job, given: bool) -> None:
+    async def use() -> list[Any]:
+        async with (
+            LocalCluster(**IN_PROCESS, asynchronous=True) as cluster,
+            Client(cluster, asynchronous=True, set_as_default=not given) as client,
+        ):
+            runs = [dsinga.submit(short.replace(seed=seed), client if given else None) for seed in (0, 0, 1)]
+            return await asyncio.gather(*runs)
+
+    first, second, other = asyncio.run(asyncio.wait_for(use(), LIMIT))
+    assert_same(first.params, second.params)
+    assert (first.params["w2"] != other.params["w2"]).any()
+
+
+def test_to_cancel_what_awaits_training_cancels_the_run(short: Job) -> None:
+    async def use() -> int:
+        async with (
+            LocalCluster(**IN_PROCESS, asynchronous=True) as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):
+            running = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def tell(step: int, metrics: dict[str, float]) -> None:
+                loop.call_soon_threadsafe(running.set)
+
+            training = asyncio.ensure_future(
+                dsinga.train(endless(short), client, progress=False, extensions=[tell])  # type: ignore[arg-type]
+            )
+            await running.wait()
+            training.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await training
+            return (await dsinga.train(short, client, progress=False)).step  # type: ignore[misc]
+
+    assert asyncio.run(asyncio.wait_for(use(), LIMIT)) == 4, "the thread is free again"
+
+
+def test_what_awaits_a_run_may_be_cancelled_alone(short: Job, single: Client, gate: Gate) -> None:
+    async def use() -> dsinga.Result:
+        run = dsinga.submit(short, single, extensions=[gate])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(run, 0.01)
+        gate.opened.set()
+        return await run
+
+    assert asyncio.run(asyncio.wait_for(use(), LIMIT)).step == 4
+
+
+def test_an_argument_that_training_does_not_have_is_refused_at_once(short: Job) -> None:
+    with pytest.raises(TypeError, match=r"submit\(\) got .* argument 'epoch'; did you mean 'epochs'"):
+        dsinga.submit(short, epoch=3)
+
+
+def test_the_options_are_the_arguments_of_train() -> None:
+    names = ["job", "client", *(field.name for field in fields(TrainingOptions))]
+    assert list(inspect.signature(dsinga.train).parameters) == names
+    defaults = {field.name: field.default for field in fields(TrainingOptions)}
+    parameters = inspect.signature(dsinga.train).parameters
+    assert {name: parameters[name].default for name in defaults} == defaults
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"resources": {"NONE": 1}}, "no Dask worker has the resource NONE=1"),
+        ({"resources": "GPU=1"}, "resources= takes amounts by name, as in {'GPU': 1}, not 'GPU=1'"),
+        ({"hosts": ["nowhere"]}, "no Dask worker is on 'nowhere'"),
+        ({"hosts": "nowhere"}, "no Dask worker is on 'nowhere'"),
+    ],
+)
+def test_where_to_run_is_checked(short: Job, single: Client, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        dsinga.train(short, single, progress=False, **options)
+    assert message in str(error.value)
+
+
+def test_runs_without_a_cluster_share_one() -> None:
+    shared = SharedCluster()
+    with shared.open(1) as first:
+        with shared.open(1) as second:
+            assert second is first
+        with shared.open(first.sync(first.scheduler.identity)["n_workers"] + 1) as larger:
+            assert larger is not first
+        assert first.status == "running"
+    assert first.status == "closed"
+    with shared.open(1) as later:
+        assert later is not first
+        assert later.status == "running"
+
+
+def test_a_run_without_a_cluster_uses_the_shared_one(short: Job) -> None:
+    assert dsinga.submit(short).result(LIMIT).step == 4
