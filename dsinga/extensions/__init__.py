@@ -16,6 +16,7 @@ from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.function import FunctionExtension
 from dsinga.extensions.keep_best import KeepBest
 from dsinga.extensions.loop_view import LoopView
+from dsinga.extensions.median_stopping import MedianRule, MedianStopping, MetricValues
 from dsinga.extensions.mlflow import MLflow
 from dsinga.extensions.reduce_on_plateau import ReduceOnPlateau
 from dsinga.extensions.runner import ExtensionRunner
@@ -41,6 +42,9 @@ __all__ = [
     "KeepBest",
     "LoopView",
     "MLflow",
+    "MedianRule",
+    "MedianStopping",
+    "MetricValues",
     "Moment",
     "OnMetric",
     "ReduceOnPlateau",

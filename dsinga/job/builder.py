@@ -29,11 +29,18 @@ class MessageBuilder:
 
     ``values`` holds the values of the fields, with a builder for each inner message; ``lines`` the place of each value
     of each field. ``owner`` names the layer that the message belongs to and begins its error messages. ``outer`` is the
-    builder of the message around this one.
+    builder of the message around this one. ``origin`` is the message of which a changed copy is built, if there is one.
     """
 
-    def __init__(self, cls: type[Message], where: Where, owner: str = "", outer: MessageBuilder | None = None):
-        self.cls, self.where, self.owner, self.outer = cls, where, owner, outer
+    def __init__(
+        self,
+        cls: type[Message],
+        where: Where,
+        owner: str = "",
+        outer: MessageBuilder | None = None,
+        origin: Message | None = None,
+    ):
+        self.cls, self.where, self.owner, self.outer, self.origin = cls, where, owner, outer, origin
         self.values: dict[str, Any] = {}
         self.lines: dict[str, list[Where]] = {}
 
@@ -115,7 +122,12 @@ class MessageBuilder:
         """Return the message; raise JobError if it or an inner message lacks a required field."""
         if text := missing(self.cls, self.values):
             raise self.error(text)
-        message = self.cls(**{name: build_value(value) for name, value in self.values.items()})
+        values = {name: build_value(value) for name, value in self.values.items()}
+        if self.origin is not None:  # a copy has what no field holds, too, such as arrays in place of a store
+            message = self.origin.replace(**values)
+            message._lines = self.lines  # type: ignore[misc]
+            return message
+        message = self.cls(**values)
         message._where = self.where  # type: ignore[misc]
         message._lines = self.lines  # type: ignore[misc]
         return message
@@ -133,11 +145,17 @@ def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder |
     return builder
 
 
-def builder_of(message: Message, where: Where, outer: MessageBuilder) -> MessageBuilder:
-    """Return a builder that builds an equal of ``message``, a default value without lists."""
-    builder = MessageBuilder(type(message), where, outer.owner, outer)
+def builder_of(message: Message, where: Where, outer: MessageBuilder | None = None) -> MessageBuilder:
+    """Return a builder that builds a copy of ``message``; ``where`` is the place of what has none."""
+    owner = outer.owner if outer else ""
+    if isinstance(message, LayerConf):
+        owner = f"layer {message.name!r}: "
+    builder = MessageBuilder(type(message), message.where() or where, owner, outer, message)
     for name, value in set_fields(message).items():
-        builder.values[name] = builder_of(value, where, builder) if isinstance(value, Message) else value
+        items = value if isinstance(value, list) else [value]
+        inner = [builder_of(item, where, builder) if isinstance(item, Message) else item for item in items]
+        builder.values[name] = inner if isinstance(value, list) else inner[0]
+        builder.lines[name] = [message.where(name, number) or where for number in range(max(1, len(items)))]
     return builder
 
 

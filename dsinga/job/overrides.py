@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
-from dsinga.job.builder import MessageBuilder, plain_value
+from dsinga.job.builder import MessageBuilder, builder_of, plain_value
 from dsinga.job.enums import Phase
 from dsinga.job.layerconf import LayerConf, included
 from dsinga.job.message import JobError, Where, is_message, member
+from dsinga.job.schema import Job
 from dsinga.job.textformat import BareWord, parse_value
+from dsinga.job.writer import written
 from dsinga.registry import nearest
 
 STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|\s*=|$)")
@@ -22,15 +25,34 @@ class PathStep(NamedTuple):
     which: str | None
 
 
-def override(job: MessageBuilder, text: str) -> None:
-    """Apply ``"path=value"`` to the builder of a job.
+def with_fields(job: Job, fields: Mapping[str, Any]) -> Job:
+    """Return a copy of a job in which fields, given by their paths as in :func:`override`, have other values.
+
+    Values are numbers, strings, lists and mappings; the name of an enum's member is a string, and so is any value as
+    the text format writes it. Raises JobError, naming path and value, as :func:`override` does.
+    """
+    builder = builder_of(job, Where("the job"))
+    for path, value in fields.items():
+        text = f"{path}={value if isinstance(value, str) else written(plain(value))}"
+        override(builder, text, Where(text))
+    return cast(Job, builder.build())
+
+
+def plain(value: Any) -> Any:
+    """Return a value of numpy, or a tuple, as numbers and lists."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def override(job: MessageBuilder, text: str, where: Where | None = None) -> None:
+    """Apply ``"path=value"`` to the builder of a job. ``where`` is the place of the text, by default a ``--set``.
 
     The path has fields separated by dots, as in ``updater.learning_rate.base_lr``. A value of a repeated field is given
     by index, ``layer[0]``, by name, ``layer[conv1]``, or by name and phase, ``layer[data,kTrain]``. Messages of the
     path that the job lacks are created. The value is a scalar of the text format (a string needs no quotes), a list or
     a block. Raises JobError, naming the path and the nearest valid field.
     """
-    where = Where(f"--set {text}")
+    where = where or Where(f"--set {text}")
     steps, value = split(text, where)
     builder = job
     for position, step in enumerate(steps[:-1]):

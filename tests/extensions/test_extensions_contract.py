@@ -17,6 +17,9 @@ from dsinga.extensions import (
     EverySteps,
     Extension,
     KeepBest,
+    MedianRule,
+    MedianStopping,
+    MetricValues,
     MLflow,
     ReduceOnPlateau,
     StopOnTime,
@@ -51,6 +54,26 @@ class TestEarlyStopping(ExtensionContract):
 class TestEarlyStoppingOfTraining(ExtensionContract):
     def create(self) -> Extension:
         return EarlyStopping("train/accuracy", patience=6, min_delta=0.05)
+
+
+class TestMetricValues(ExtensionContract):
+    def create(self) -> Extension:
+        return MetricValues("val/loss")
+
+
+class TestMedianStopping(ExtensionContract):
+    """Of a run that the rule ends: one that is complete would be among those that the next one is compared with."""
+
+    def create(self) -> Extension:
+        rule = MedianRule()
+        for number in range(5):
+            rule.add([(step, 1.3 + number / 100) for step in range(55, 200, 5)])
+        return MedianStopping(rule, "val/loss")
+
+    def test_the_rule_ends_the_run(self) -> None:
+        loop = self.simulate(self.create())
+        assert loop.step == 60
+        assert "worse than the median 1.32 of 5 complete runs" in loop.stopped
 
 
 class TestKeepBest(ExtensionContract):

@@ -1,8 +1,11 @@
 """Overrides of a job by ``--set path=value``."""
 
+import numpy as np
 import pytest
 
-from dsinga.job import ChangeMethod, JobError, LayerType, PoolMethod, UpdaterType, loads
+from dsinga.data import open_records
+from dsinga.job import ChangeMethod, JobError, LayerType, PoolMethod, UpdaterType, loads, to_text
+from dsinga.job.overrides import with_fields
 
 JOB = """name: "small"
 train_steps: 10
@@ -146,3 +149,55 @@ def test_a_mistake_names_the_path_and_the_nearest_field(override, expected):
 def test_a_layer_that_is_not_in_the_phase_is_refused():
     with pytest.raises(JobError, match=r"layer\[ip1\] is not in phase kVal"):
         loads("net { layer { name: 'ip1' include: kTrain } }", "f", ["net.layer[ip1,kVal].name=x"])
+
+
+def test_fields_of_a_job_are_changed_to_values_of_python():
+    job = changed()
+    fields = {
+        "train_steps": np.int64(7), "updater.type": "kAdam", "updater.learning_rate.base_lr": np.float32(0.25),
+        "gpu": (0, 1), "net.layer[ip1].innerproduct_conf.num_output": 9,
+        "net.layer[data,kTest].store_conf.path": "c, d",
+        "updater.learning_rate.step_conf": {"gamma": 0.5, "change_freq": 3}, "debug": True,
+    }  # fmt: skip
+    new = with_fields(job, fields)
+    assert new.train_steps == 7
+    assert new.updater.type is UpdaterType.kAdam
+    assert new.updater.learning_rate.base_lr == 0.25
+    assert new.updater.learning_rate.step_conf.change_freq == 3
+    assert new.gpu == [0, 1]
+    assert new.debug is True
+    assert layer(new, 3).innerproduct_conf.num_output == 9
+    assert [layer(new, n).store_conf.path for n in (0, 1)] == ["a", "c, d"]
+    assert to_text(job) == to_text(changed()), "the job itself is as it was"
+    assert new == loads(to_text(new)), "the other fields are those of the job"
+
+
+def test_a_job_with_other_fields_keeps_its_records_and_its_places():
+    job = changed()
+    records = open_records(np.zeros((4, 1, 8, 8)))
+    store = layer(job, 0).store_conf.replace(records=records)
+    layers = [layer(job, 0).replace(store_conf=store), *job.neuralnet.layer[1:]]
+    job = job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+    new = with_fields(job, {"net.layer[data,kTrain].store_conf.batchsize": 2})
+    assert layer(new, 0).store_conf.records is records
+    assert layer(new, 0).store_conf.batchsize == [2]
+    assert layer(new, 3).where("type").line == job.neuralnet.layer[3].where("type").line
+    assert str(layer(new, 0).store_conf.error("fault", "batchsize")).startswith("net.layer[data,kTrain].")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"updater.momentumm": 1},
+            "updater.momentumm=1: UpdaterConf has no field 'momentumm'; did you mean",
+        ),
+        ({"net.layer[ip2].name": "x"}, "net.layer[ip2].name=x: there is no layer[ip2]; did you mean 'ip1'"),
+        ({"seed": 0.5}, "seed=0.5: Job.seed takes a whole number, not 0.5"),
+        ({"seed": None}, "a job in text format cannot hold None"),
+    ],
+)
+def test_fields_and_values_that_there_are_not_are_refused_by_their_path(fields, message):
+    with pytest.raises(JobError) as error:
+        with_fields(changed(), fields)
+    assert message in str(error.value)
