@@ -107,7 +107,7 @@ def _sends_hello(connection: socket.socket) -> bool | None:
     return len(first) == 8 and int.from_bytes(first, "little") <= MOST_HELLO_BYTES
 
 
-def _reply_to_tls(connection: socket.socket) -> bytes:
+def reply_to_tls(connection: socket.socket) -> bytes:
     """Return the first bytes with which a server replies to the first message of TLS; b"" if it does not reply."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -145,7 +145,7 @@ def _refuse_other_protocol(address: str, scheme: str) -> None:
     """Raise UserError where a silent peer is found to speak TLS, which ``address`` does not say, or HTTP."""
     with _connect(address, time.monotonic() + HELLO_SECONDS) as connection:
         connection.settimeout(HELLO_SECONDS)
-        reply = _reply_to_tls(connection)
+        reply = reply_to_tls(connection)
     if reply.startswith(TLS_RECORDS) and scheme != "tls":
         location = parse_address(address)[1]
         raise UserError(f"the Dask scheduler at {address} speaks TLS; give tls://{location}, and {how_to_give()}")
