@@ -13,7 +13,7 @@ from typing import Any
 
 import dask
 from dask.system import CPU_COUNT
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Nanny, Worker
 from distributed.deploy.cluster import Cluster
 from distributed.security import Security
 
@@ -39,7 +39,16 @@ QUIET_SETTINGS = {
     "distributed.admin.system-monitor.interval": "5s",
 }
 
+LOOPBACK = "127.0.0.1"
+
 _log = logging.getLogger(__name__)
+
+
+class ThreadWorker(Worker):
+    """A Dask worker in a thread of this process, whose web server other machines cannot reach."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **{**options, "dashboard_address": f"{LOOPBACK}:0", "dashboard": False})
 
 
 @contextlib.contextmanager
@@ -92,7 +101,10 @@ def connect(
             # Where Dask's settings require encryption, it would let threads send each other messages by TLS.
             protocol=None if separate_processes else "inproc://",
             security=embedded_credentials(security) if separate_processes else None,
-            dashboard_address=":0",  # any free port, so that two runs at once do not warn about each other
+            # Any free port, so that two runs at once do not warn about each other. Dask has a web server without a
+            # dashboard, too; that is for this machine only.
+            dashboard_address=":0" if dashboard else f"{LOOPBACK}:0",
+            worker_class=Nanny if separate_processes else ThreadWorker,
             silence_logs=logging.CRITICAL,  # errors of tasks are raised to the user
             memory_limit=0,  # a paused worker would stop its whole worker group
             scheduler_kwargs={"dashboard": dashboard},

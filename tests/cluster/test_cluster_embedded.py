@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psutil
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, get_worker
 
@@ -69,6 +70,20 @@ def test_a_job_that_names_no_workers_has_one_with_all_cores(job: Job) -> None:
     assert job.cluster is None
     train(job.replace(train_steps=1, train_one_batch=AlgConf(user_alg="RecordShare")), progress=False)
     assert SHARES == [((0, 100, 100), CPU_COUNT)]
+
+
+def test_other_machines_reach_no_port_of_an_embedded_cluster(threads: Client) -> None:
+    process = psutil.Process()
+    before = listening(process)
+    with connect(workers=2):
+        added = listening(process) - before
+    assert added
+    assert {ip for ip, _ in added} == {"127.0.0.1"}
+
+
+def listening(process: psutil.Process) -> set[tuple[str, int]]:
+    """Return the addresses at which a process listens."""
+    return {tuple(each.laddr) for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN}
 
 
 def test_errors_of_an_event_loop_are_logged_but_for_abandoned_timeouts(threads: Client, caplog) -> None:
