@@ -127,12 +127,12 @@ def _given(client: Any) -> ClusterSource:
 def _found() -> ClusterSource:
     """Return the cluster of a call that names none."""
     import dask.config
-    from distributed import get_worker
 
-    try:
-        return _of_client(get_worker()._get_client(), "that of the task's Dask worker")
-    except ValueError:  # this is no task
-        pass
+    from dsinga.cluster.task_client import task_client
+
+    client = task_client()
+    if client is not None:
+        return _of_client(client, "that of the task's Dask worker")
     client = current_client()
     if client is not None:
         return _of_client(client, "that of the current Dask client")

@@ -17,6 +17,7 @@ from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import ROUNDS, Grain
 from dsinga.cluster.prepare import PreparedRun, prepare_run
+from dsinga.cluster.task_client import task_client
 from dsinga.cluster.training_loop import Observer, TrainingLoop, describe_way_on, read_rate_factors
 from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.errors import Cancelled, Diverged, RunError, UserError
@@ -77,6 +78,7 @@ def train(
     started = time.perf_counter()
     cancellation = Cancellation(cancelled)
     grain.check(job)
+    task_client()  # before a run on a cluster that was started within a task makes one
     with prepare_run(
         job, client, roots, where=where, max_threads=max_threads, cancellation=cancellation, announce=observer.waiting
     ) as prepared:
