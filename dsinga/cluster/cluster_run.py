@@ -16,7 +16,7 @@ from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.servers import Servers
-from dsinga.cluster.supervision import TaskChains, gather, no_check
+from dsinga.cluster.supervision import Check, TaskChains, gather, no_check
 from dsinga.cluster.task_keys import task_key, worker_words
 from dsinga.cluster.worker_actor import WorkerActor, end_run
 from dsinga.errors import RunError
@@ -48,18 +48,16 @@ class ClusterRun:
     Each task of a worker depends on its task before, so that no queue can run tasks of workers that wait for each other
     in a wrong order. The tasks of one worker group do not depend on those of another.
 
-    ``check`` is called at least twice a second during each wait for tasks, which ends with what it raises.
+    Waits for its tasks call ``check``.
     """
 
-    def __init__(
-        self, client: Client, config: WorkerConfig, placement: Placement, check: Callable[[], None] = no_check
-    ):
+    def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
         self.client = client
         self.config = config
         self._placement = placement
         self._run = config.run
         self._several = config.topology.groups > 1
-        self._servers = Servers(client, config, placement)
+        self._servers = Servers(client, config, placement, check)
         self._check = check
         self.chains = TaskChains(client, placement.addresses, check)
         self._moments: tuple[int, int] = (-1, 0)  # the last step that tasks were named after, and how many were

@@ -16,6 +16,7 @@ from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import ROUNDS, Grain
+from dsinga.cluster.held_threads import HeldThreads
 from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.task_client import task_client
 from dsinga.cluster.training_loop import Observer, TrainingLoop, describe_way_on, read_rate_factors
@@ -87,7 +88,13 @@ def train(
         check_extensions(all_extensions, job, nets, workspace)
         begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots, params or {})
         observer.begin(begin.step)
-        run = ClusterRun(client, prepared.config, prepared.placement, cancellation.check)
+        held = HeldThreads(client, prepared.config.run, prepared.placement.addresses, observer.waiting)
+
+        def check(quiet: float) -> None:
+            cancellation.check()
+            held.check(quiet)
+
+        run = ClusterRun(client, prepared.config, prepared.placement, check)
         loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started, cancellation)
         params = _train(prepared, run, loop, begin, begin.state if resume else None, workspace)
     return _outcome(prepared, loop, begin.step, params, workspace)

@@ -13,7 +13,7 @@ from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.server_actor import ServerActor
 from dsinga.cluster.server_links import connect_server
-from dsinga.cluster.supervision import check_workers, gather
+from dsinga.cluster.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.task_keys import task_key
 from dsinga.errors import RunError
 from dsinga.server import routes
@@ -25,11 +25,13 @@ from dsinga.worker.param_slices import Arrays, slice_specs, sliced_values
 class Servers:
     """The servers of all server groups of a run, each an Actor on a Dask worker.
 
-    Methods raise RunError where a Dask worker of the run is lost, and where a server does not answer in time.
+    Methods raise RunError where a Dask worker of the run is lost, and where a server does not answer in time. Waits
+    call ``check``.
     """
 
-    def __init__(self, client: Client, config: WorkerConfig, placement: Placement):
+    def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
         self._client = client
+        self._check = check
         self._config = config
         self._placement = placement
         self._actors: dict[ServerKey, Any] = {}
@@ -130,8 +132,12 @@ class Servers:
         return results
 
     def _check_workers(self) -> None:
-        """Raise RunError if a Dask worker of the run is lost: a server may be waiting for its messages."""
+        """Raise RunError if a Dask worker of the run is lost: a server may be waiting for its messages.
+
+        Raises what ``check`` raises, too.
+        """
         check_workers(self._client, self._placement.addresses)
+        self._check(0.0)
 
     def _submit(
         self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False
@@ -154,4 +160,4 @@ class Servers:
         return self._placement.servers[key.group][key.server]
 
     def _gather(self, futures: Sequence[Future]) -> list[Any]:
-        return gather(self._client, futures, self._placement.addresses)
+        return gather(self._client, futures, self._placement.addresses, self._check)

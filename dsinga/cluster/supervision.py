@@ -25,6 +25,9 @@ RESULT_TIMEOUT_SECONDS = 30.0
 # A generator that yields tasks and is sent their results, in order, when all of them have ended without an error. It
 # can choose the next tasks by these results.
 TaskChain = Generator[Sequence[Future], Any, Any]
+# Called at least twice a second during a wait for tasks, with the seconds since one of them ended, or the wait began.
+# What it raises ends the wait.
+Check = Callable[[float], None]
 
 
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
@@ -44,13 +47,11 @@ def wait_for_loss(client: Client, addresses: Iterable[str]) -> None:
         threading.Event().wait(LOSS_GRACE_SECONDS / 10)
 
 
-def no_check() -> None:
+def no_check(quiet: float) -> None:
     """Check nothing."""
 
 
-def gather(
-    client: Client, futures: Sequence[Future], addresses: Iterable[str], check: Callable[[], None] = no_check
-) -> list[Any]:
+def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str], check: Check = no_check) -> list[Any]:
     """Return the results of ``futures`` in their order, waiting for them with the checks of :class:`TaskChains`."""
     return TaskChains(client, addresses, check).wait(futures)
 
@@ -59,10 +60,10 @@ class TaskChains:
     """Runs chains of tasks concurrently: each continues as soon as its own tasks have ended.
 
     Every wait raises the error of a task or chain, RunError soon after one of the Dask workers at ``addresses`` is
-    lost, RunError where Dask gives a task up, and what ``check`` raises, which is called at least twice a second.
+    lost, RunError where Dask gives a task up, and what ``check`` raises.
     """
 
-    def __init__(self, client: Client, addresses: Iterable[str], check: Callable[[], None] = no_check):
+    def __init__(self, client: Client, addresses: Iterable[str], check: Check = no_check):
         self._supervisor = _Supervisor(client, sorted(addresses), check)
         self._awaited: dict[TaskChain, Sequence[Future]] = {}
 
@@ -72,6 +73,7 @@ class TaskChains:
 
     def wait(self, futures: Sequence[Future]) -> list[Any]:
         """Return the results of ``futures`` in their order."""
+        self._supervisor.begin()
         while True:
             advanced = self._advance()
             if all(future.done() for future in futures):
@@ -81,6 +83,7 @@ class TaskChains:
 
     def finish(self) -> None:
         """Run all chains to their ends."""
+        self._supervisor.begin()
         while self._awaited:
             if not self._advance():
                 self._supervisor.wait(self._pending())
@@ -103,16 +106,20 @@ class TaskChains:
 class _Supervisor:
     """Waits for tasks while checking the Dask workers that they need."""
 
-    def __init__(self, client: Client, addresses: Sequence[str], check: Callable[[], None]):
+    def __init__(self, client: Client, addresses: Sequence[str], check: Check):
         self._client = client
         self._addresses = addresses
         self._check = check
-        self._checked_at = time.monotonic()
+        self._checked_at = self._quiet_since = time.monotonic()
+
+    def begin(self) -> None:
+        """Begin a wait."""
+        self._quiet_since = time.monotonic()
 
     def wait(self, futures: Sequence[Future]) -> None:
         """Wait until one more task has ended, or for CHECK_SECONDS. Raises the error of a task that has failed."""
         self._check_ended(futures)
-        self._check()
+        self._check(time.monotonic() - self._quiet_since)
         try:
             with self._client.as_current():
                 wait(
@@ -120,6 +127,7 @@ class _Supervisor:
                     timeout=CHECK_SECONDS,
                     return_when="FIRST_COMPLETED",
                 )
+            self._quiet_since = time.monotonic()
         except TimeoutError:
             pass
         except CancelledError as error:
