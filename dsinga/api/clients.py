@@ -89,7 +89,9 @@ class ClusterSource:
         from distributed import Client
 
         address = scheduler_address(self.client)
-        return stack.enter_context(Client(address, security=self.client.security, set_as_default=False))
+        client = Client(address, security=self.client.security, set_as_default=False)
+        client.cluster = self.client.cluster  # which says how many Dask workers are still to come
+        return stack.enter_context(client)
 
 
 def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:

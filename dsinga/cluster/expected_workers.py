@@ -2,103 +2,94 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from distributed import Client, SpecCluster, Status
 
+from dsinga.cluster.adaptive import minimum_workers
+from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.dask_workers import Workers, available_workers
 from dsinga.cluster.slurm_jobs import SlurmJobs
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
+from dsinga.monitor.progress import duration
 from dsinga.settings import read_setting
 
 # Seconds between two looks at the Dask workers of the cluster.
 CHECK_SECONDS = 0.2
-# Seconds within which another Dask worker joins a cluster that is starting, where nothing says how many will come.
-ARRIVAL_SECONDS = 30.0
+# Seconds within which the next Dask worker joins a scheduler that is starting, where nothing says how many will come.
+ARRIVAL_SECONDS = 10.0
 # Seconds that a cluster may take to submit the job of a worker.
 SUBMIT_SECONDS = 60.0
-# Seconds of waiting before it is said, and between the same being said again: doubled each time, up to a maximum.
+# Seconds of waiting before it is announced, and between the same being announced again: doubled each time up to a
+# maximum.
 FIRST_NOTICE_SECONDS, NOTICE_SECONDS, MAX_NOTICE_SECONDS = 1.0, 60.0, 1800.0
 # What a worker's process or job is like that could not be started, or has ended.
 ENDED = (Status.created, Status.failed, Status.closing, Status.closed)
+# An adaptive cluster starts ended jobs again: after so many that have ended at once, something is wrong with them.
+MAX_ENDED_JOBS = 3
 
-_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-def await_workers(client: Client, attempt: Callable[[Workers], _T]) -> _T:
-    """Return ``attempt(workers)`` for the Dask workers of a cluster, retried while it is refused and more are expected.
+def await_workers(
+    client: Client,
+    attempt: Callable[[Workers], _T],
+    *,
+    shortage: Callable[[_T, Workers], str] = lambda _result, _workers: "",
+    cancellation: Cancellation | None = None,
+    announce: Callable[[str], None] = lambda _sentence: None,
+) -> _T:
+    """Return ``attempt(workers)`` for the Dask workers of a cluster, retried while it is not enough and more may come.
 
     A cluster object such as LocalCluster or SLURMCluster says how many Dask workers it is to have; those of a job in a
-    batch queue are waited for without limit, or for ``dsinga.queue_timeout``. Where there is only a scheduler's
-    address, workers are expected until none has come for 30 seconds. The wait is logged, with its cause.
+    batch queue are waited for without limit, or for ``dsinga.queue_timeout``. Where there is only a scheduler, it is
+    waited for until no Dask worker has joined it for 10 seconds, if it was started less than 10 seconds ago or has
+    none.
 
     Args:
         client: the client of the cluster.
-        attempt: takes the scheduler's information on each Dask worker, by address; raises UserError if these are not
-            enough.
+        attempt: takes the scheduler's information on each Dask worker, by address; raises UserError if these do not
+            suffice.
+        shortage: takes the result of ``attempt`` and the same workers; returns a clause that says why it would be
+            better with more of them, "" if it would not.
+        cancellation: ends the wait.
+        announce: is called with a sentence that says what is waited for.
 
-    Raises the UserError of ``attempt`` when no more Dask workers are expected.
+    Raises the UserError of ``attempt`` when no more Dask workers are expected, RunError where ``dsinga.queue_timeout``
+    has passed, and Cancelled.
     """
-    expectation, notices, started = _Expectation(client), _Notices(), time.monotonic()
-    seconds = read_setting("queue_timeout")
+    expectation, notices, started = _Expectation(client), _Notices(announce), time.monotonic()
+    limit = read_setting("queue_timeout")
     while True:
         workers = available_workers(client)
+        error = None
         try:
             result = attempt(workers)
-        except UserError as error:
-            awaited, failure = expectation.update(workers)
-            shortage, waited = str(error).partition(";")[0], time.monotonic() - started
-            if not awaited:
-                raise (UserError(f"{shortage}; {failure}") if failure else error) from None
-            if waited > seconds:
-                raise UserError(f"{shortage}; waited {_clock(waited)} (dsinga.queue_timeout) for {awaited}") from None
-            notices.give(f"{shortage}; waiting for {awaited}", waited)
-            threading.Event().wait(CHECK_SECONDS)
-        else:
-            if notices.given:
-                _log.warning("the Dask workers are there after %s", _clock(time.monotonic() - started))
+            lack = shortage(result, workers)
+        except UserError as refusal:
+            error, lack = refusal, str(refusal).partition(";")[0]
+        waited = time.monotonic() - started
+        expected = expectation.update(workers) if lack else _Expected()
+        if error and not expected.words:
+            raise (UserError(f"{lack}; {expected.failure}") if expected.failure else error)
+        if error and waited >= limit:
+            raise RunError(f"{lack}; waited {duration(waited)} for {expected.words}, as dsinga.queue_timeout says")
+        if not error and (not expected.words or waited >= limit):
+            notices.end(waited, expected.failure)
             return result
-
-
-@contextlib.contextmanager
-def keep_workers(client: Client, threads: int) -> Iterator[None]:
-    """Keep an adaptive cluster, which has as many Dask workers as it has tasks, at ``threads`` threads or more.
-
-    Without this it would start no workers for a job that waits for some, and might end some of a job that pauses. Other
-    clusters, and those whose maximum is lower, stay as they are.
-    """
-    cluster = client.cluster
-    adaptive = getattr(cluster, "_adaptive", None)
-    if not isinstance(cluster, SpecCluster) or adaptive is None:
-        yield
-        return
-    minimum = adaptive.minimum
-    adaptive.minimum = max(minimum, min(adaptive.maximum, math.ceil(threads / _threads_per_worker(cluster))))
-    try:
-        yield
-    finally:
-        adaptive.minimum = minimum
-
-
-def _threads_per_worker(cluster: SpecCluster) -> int:
-    """Return the threads of each new Dask worker of a cluster, of which a batch job may have several."""
-    options = cluster.new_spec["options"]
-    threads = next((options[name] for name in ("nthreads", "cores") if options.get(name)), 1)
-    return max(1, threads // len(cluster.new_spec.get("group", [""])))
+        notices.give(f"{lack}; waiting for {expected.words}", waited)
+        if cancellation:
+            cancellation.check()
+        threading.Event().wait(CHECK_SECONDS)
 
 
 class _Expected(NamedTuple):
-    """What is awaited, and what has failed, in words; empty where nothing is."""
+    """What is waited for, and what has failed, in words; empty where nothing is."""
 
-    awaited: str = ""
+    words: str = ""
     failure: str = ""
 
 
@@ -106,21 +97,29 @@ class _Expectation:
     """Says which Dask workers are still expected."""
 
     def __init__(self, client: Client):
-        self._cluster = getattr(client, "cluster", None)  # whether this is a client is checked with the first look
-        self._started = self._last_arrival = time.monotonic()
+        self._client = client
+        self._started = self._joined_at = time.monotonic()
         self._addresses: set[str] = set()
         self._jobs = SlurmJobs()
+        self._ended_jobs: set[str] = set()
 
     def update(self, workers: Workers) -> _Expected:
         """Return what is expected beside ``workers``, the Dask workers that are there now."""
-        if isinstance(self._cluster, SpecCluster):
-            return self._of_cluster(self._cluster, {str(info["name"]) for info in workers.values()})
-        now = time.monotonic()
-        if workers.keys() - self._addresses:
-            self._addresses, self._last_arrival = set(workers), now
-        if now - self._last_arrival > ARRIVAL_SECONDS:
+        if isinstance(self._client.cluster, SpecCluster):
+            return self._of_cluster(self._client.cluster, {str(info["name"]) for info in workers.values()})
+        return self._of_scheduler(workers)
+
+    def _of_scheduler(self, workers: Workers) -> _Expected:
+        """Return whether more workers may join a scheduler: it is young, or some have just come."""
+        is_first, joined = not self._addresses, workers.keys() - self._addresses
+        self._addresses |= joined
+        if is_first and joined and _age(self._client, workers) > ARRIVAL_SECONDS:
+            self._joined_at = -ARRIVAL_SECONDS
+        elif joined:
+            self._joined_at = time.monotonic()
+        if time.monotonic() - self._joined_at >= ARRIVAL_SECONDS:
             return _Expected()
-        return _Expected(f"more Dask workers until none has come for {ARRIVAL_SECONDS:g} s")
+        return _Expected(f"others until none has come for {ARRIVAL_SECONDS:g} s")
 
     def _of_cluster(self, cluster: SpecCluster, names: set[str]) -> _Expected:
         """Return which workers a cluster has requested beside those with ``names``."""
@@ -128,42 +127,51 @@ class _Expectation:
         missing = [key for key in spec if any(f"{key}{suffix}" not in names for suffix in spec[key].get("group", [""]))]
         kind = type(cluster).__name__
         awaited, failures = [], []
+        minimum = minimum_workers(cluster)
         for key in missing:
             process = processes.get(key)
             if process is None:  # being submitted, or lost before
-                if time.monotonic() - self._started < SUBMIT_SECONDS:
+                if minimum or time.monotonic() - self._started < SUBMIT_SECONDS:
                     awaited.append("")
             elif process.status in ENDED:
                 failures.append(f"{kind} could not start its worker {key}; its error is in the log")
             elif ended := self._jobs.ended(process):
-                failures.append(f"{ended} before its Dask worker was there")
+                self._ended_jobs.add(str(process.job_id))
+                failures.append(ended)
+                if minimum and len(self._ended_jobs) < MAX_ENDED_JOBS:
+                    awaited.append("")
             else:
                 awaited.append(self._jobs.describe(process))
-        if not awaited and len(spec) < getattr(getattr(cluster, "_adaptive", None), "minimum", 0):
-            awaited.append("")
+        awaited += [""] * (minimum - sum(len(each.get("group", [""])) for each in spec.values()))
         jobs = ", ".join(filter(None, awaited))
-        count = f"{len(awaited)} worker{'s' if len(awaited) > 1 else ''}"
-        words = f"{count} that {kind} has requested{f' ({jobs})' if jobs else ''}" if awaited else ""
-        return _Expected(words, failures[0] if failures else "")
+        count = f"{len(awaited)} that {kind} has requested"
+        return _Expected(f"{count}{f' ({jobs})' if jobs else ''}" if awaited else "", failures[0] if failures else "")
+
+
+def _age(client: Client, workers: Workers) -> float:
+    """Return the seconds for which a scheduler has been running, by its own clock; ``workers`` are not empty."""
+    started = float(client.scheduler_info(n_workers=0)["started"])
+    return max(info["last_seen"] for info in workers.values()) - started
 
 
 class _Notices:
     """Says what is waited for: soon, whenever that changes, and again after longer and longer times."""
 
-    def __init__(self) -> None:
-        self.given = ""
+    def __init__(self, announce: Callable[[str], None]):
+        self._announce = announce
+        self._text = ""
         self._next, self._interval = FIRST_NOTICE_SECONDS, NOTICE_SECONDS
 
     def give(self, text: str, waited: float) -> None:
-        """Log ``text`` if it is time to, with the seconds that were waited."""
-        if waited < self._next and (not self.given or text == self.given):
+        """Announce ``text`` if it is time to, with the seconds that were waited."""
+        if waited < self._next and (not self._text or text == self._text):
             return
-        if text == self.given:
+        if text == self._text:
             self._interval = min(2 * self._interval, MAX_NOTICE_SECONDS)
-        self.given, self._next = text, waited + self._interval
-        _log.warning("%s; %s so far, Ctrl-C gives up", text, _clock(waited))
+        self._text, self._next = text, waited + self._interval
+        self._announce(f"{text}; {duration(waited)} so far, Ctrl-C gives up")
 
-
-def _clock(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds: 0:01:30."""
-    return str(timedelta(seconds=round(seconds)))
+    def end(self, waited: float, failure: str) -> None:
+        """Announce that the run begins, if it was announced that it waits."""
+        if self._text:
+            self._announce(f"the run begins after {duration(waited)}{f'; {failure}' if failure else ''}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from distributed import Client
+from distributed import Client, SpecCluster
 
+from dsinga.cluster.adaptive import keep_workers
 from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.claims import Claim, Request, claim_workers
 from dsinga.cluster.dask_workers import Workers, count_processes, process
@@ -68,13 +70,16 @@ def prepare_run(
 ) -> Iterator[PreparedRun]:
     """Check a job, open its stores, build its nets, and place it on the cluster.
 
-    The run holds the threads of Dask workers that it needs as long as the context lasts; it waits for them where other
-    runs hold them, as :func:`dsinga.cluster.claims.claim_workers` explains. ``max_threads`` limits the kernel threads
-    of each partition.
+    The run holds the threads of Dask workers that it needs as long as the context lasts. It waits for Dask workers that
+    are still to come, as :func:`dsinga.cluster.expected_workers.await_workers` explains, and for threads that other
+    runs hold (:func:`dsinga.cluster.claims.claim_workers`). ``max_threads`` limits the kernel threads of each
+    partition.
 
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """
     check(job)
+    announce, cancellation = announce or _log.info, cancellation or Cancellation()
+    wanted = wanted_processes(job, client)
 
     def choose_topology(workers: Workers) -> Topology:
         usable = usable_workers(client, where, workers)
@@ -82,12 +87,32 @@ def prepare_run(
         check_room(topology, usable, where)
         return topology
 
-    topology = await_workers(client, choose_topology)
-    request = Request(new_run_name(), job.name, topology, where)
-    opened = open_job(job, topology, roots)
-    cancellation = cancellation or Cancellation()
-    with claim_workers(client, request, cancellation, announce or _log.info) as claim:
-        yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads)
+    def shortage(_: Topology, workers: Workers) -> str:
+        count = len(usable_workers(client, where, workers))
+        return "" if count >= wanted else f"{count} Dask worker{'s are' if count > 1 else ' is'} there"
+
+    with keep_workers(client, int(wanted) if job.cluster else 1):
+        topology = await_workers(
+            client, choose_topology, shortage=shortage, cancellation=cancellation, announce=announce
+        )
+        request = Request(new_run_name(), job.name, topology, where)
+        opened = open_job(job, topology, roots)
+        with claim_workers(client, request, cancellation, announce) as claim:
+            yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads)
+
+
+def wanted_processes(job: Job, client: Client) -> float:
+    """Return the number of Dask workers that a job is spread over, if there are so many.
+
+    Without ``cluster`` it takes all of them: those that a cluster object has requested (infinity), or those that are
+    there.
+    """
+    conf = job.cluster
+    if conf is None:
+        return math.inf if isinstance(getattr(client, "cluster", None), SpecCluster) else 0
+    servers = -(-conf.nserver_groups * conf.nservers_per_group // conf.nservers_per_procs)
+    workers = -(-conf.nworker_groups * conf.nworkers_per_group // conf.nworkers_per_procs)
+    return workers + (servers if conf.server_worker_separate else 0)
 
 
 def _configured(

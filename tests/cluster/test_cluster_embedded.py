@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import resource
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
@@ -14,7 +12,6 @@ from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, get_worker
 
 from dsinga.api import train
-from dsinga.cluster import available_workers, connect
 from dsinga.job import AlgConf, Job
 from dsinga.layers import Rows
 from dsinga.registry import register
@@ -109,15 +106,3 @@ def test_all_rounds_of_a_worker_run_in_one_thread(job: Job):
         ((name, _, address),) = THREADS
         assert address == local.workers[0].address
     assert name.startswith("dsinga ")
-
-
-def test_a_cluster_that_is_starting_gets_time_for_its_first_worker():
-    with (
-        LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=None) as cluster,
-        ThreadPoolExecutor(1) as pool,
-        contextlib.ExitStack() as stack,
-    ):
-        connecting = pool.submit(stack.enter_context, connect(scheduler=cluster.scheduler_address))
-        cluster.scale(1)
-        client = connecting.result(30)
-        assert len(available_workers(client)) == 1

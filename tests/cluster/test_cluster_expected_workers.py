@@ -14,20 +14,24 @@ from distributed import Client, LocalCluster, Status, Worker
 
 from dsinga.api import train
 from dsinga.cluster import expected_workers, slurm_jobs
+from dsinga.cluster.adaptive import keep_workers
+from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.dask_workers import available_workers, require_workers
-from dsinga.cluster.expected_workers import await_workers, keep_workers
+from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.slurm_jobs import SlurmJobs
-from dsinga.errors import UserError
+from dsinga.errors import Cancelled, RunError, UserError
 from dsinga.job import Job
+from dsinga.monitor import RunMonitor
 
 GATE = threading.Event()
 
 
 class QueuedWorker(Worker):
-    """A Dask worker that does not start before GATE is open, as if it waited in a batch queue."""
+    """A Dask worker that starts when GATE is open, as if it waited in a batch queue; at once if it has resources."""
 
     async def start_unsafe(self) -> Worker:
-        await asyncio.to_thread(GATE.wait, 60)
+        if not self.state.total_resources:
+            await asyncio.to_thread(GATE.wait, 60)
         return await super().start_unsafe()
 
 
@@ -53,33 +57,44 @@ def small(job: Job) -> Job:
     return job.replace(train_steps=2, disp_freq=0, test_freq=0, checkpoint_freq=0)
 
 
-def start_cluster(worker_class: type[Worker] = Worker) -> LocalCluster:
+def start_cluster(worker_class: type[Worker] = Worker, threads: int = 1) -> LocalCluster:
     """Start an in-process cluster without workers."""
     return LocalCluster(
-        n_workers=0, threads_per_worker=1, processes=False, worker_class=worker_class, memory_limit=0,
+        n_workers=0, threads_per_worker=threads, processes=False, worker_class=worker_class, memory_limit=0,
         dashboard_address=":0", scheduler_kwargs={"dashboard": False},
     )  # fmt: skip
 
 
-def wait_for_notice(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    """Wait until a log message contains ``text``."""
-    poll = threading.Event()
-    for _ in range(600):
-        if text in caplog.text:
-            return
-        poll.wait(0.05)
-    raise AssertionError(f"{text!r} was not logged: {caplog.text}")
+class Announcements(list[str]):
+    """The sentences that were announced."""
+
+    def wait_for(self, text: str) -> None:
+        """Wait until a sentence has ``text``."""
+        poll = threading.Event()
+        for _ in range(600):
+            if any(text in sentence for sentence in self):
+                return
+            poll.wait(0.05)
+        raise AssertionError(f"{text!r} was not announced: {self}")
 
 
-def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def announced(monkeypatch: pytest.MonkeyPatch) -> Announcements:
+    """What runs announce while they wait."""
+    announcements = Announcements()
+    monkeypatch.setattr(RunMonitor, "waiting", lambda _, sentence: announcements.append(sentence))
+    return announcements
+
+
+def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, announced: Announcements) -> None:
     with start_cluster(QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
         cluster.scale(2)
         run = pool.submit(train, small, client, workers=2, progress=False)
-        wait_for_notice(caplog, "waiting for 2 workers that LocalCluster has requested; 0:00:00 so far, Ctrl-C gives")
+        announced.wait_for("the Dask cluster has no workers; waiting for 2 that LocalCluster has requested; 0:00:00 so")
         assert not run.done()
         GATE.set()
         assert run.result(timeout=60).step == 2
-    assert "the Dask workers are there after 0:00:" in caplog.text
+    assert announced[-1].startswith("the run begins after 0:00:")
 
 
 def test_a_cluster_that_has_all_its_workers_is_refused_at_once(threads: Client, small: Job) -> None:
@@ -90,7 +105,7 @@ def test_a_cluster_that_has_all_its_workers_is_refused_at_once(threads: Client, 
 def test_workers_that_could_not_start_are_not_waited_for(small: Job) -> None:
     with start_cluster(FailingWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
-        with pytest.raises(UserError, match="no workers; LocalCluster could not start its worker 0; its error is in"):
+        with pytest.raises(UserError, match="has no workers; LocalCluster could not start its worker 0"):
             train(small, client, workers=1, progress=False)
         cluster.worker_spec.clear()
 
@@ -99,34 +114,66 @@ def test_the_wait_ends_after_the_timeout_of_the_queue(small: Job) -> None:
     with start_cluster(QueuedWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
         limited = dask.config.set({"dsinga.queue_timeout": "10ms"})
-        with limited, pytest.raises(UserError, match=r"waited .* \(dsinga.queue_timeout\) for 1 worker that LocalC"):
+        with (
+            limited,
+            pytest.raises(RunError, match=r"waited 0:00:00 for 1 that LocalCluster has requested, as ds"),
+        ):
             train(small, client, workers=1, progress=False)
         GATE.set()
 
 
-def test_a_scheduler_that_is_just_starting_gets_time_for_its_workers(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+def test_a_run_is_spread_over_workers_that_are_still_to_come(small: Job, announced: Announcements) -> None:
+    """Two workers have room in the first process, but its neighbour is on its way; without a number, all are taken."""
+    for number in (2, None):
+        GATE.clear()
+        with start_cluster(QueuedWorker, threads=2) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
+            options = {**cluster.new_spec["options"], "resources": {"first": 1}}
+            cluster.worker_spec[0] = {**cluster.new_spec, "options": options}
+            cluster.scale(2)
+            run = pool.submit(train, small, client, workers=number, progress=False)
+            announced.wait_for("1 Dask worker is there; waiting for 1 that LocalCluster has requested")
+            GATE.set()
+            assert run.result(timeout=60).step == 2
+            announced.clear()
+
+
+def test_a_scheduler_that_is_just_starting_gets_time_for_its_workers(
+    small: Job, announced: Announcements, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client of an address knows of no workers to come."""
     with start_cluster() as cluster, Client(cluster.scheduler_address) as client, ThreadPoolExecutor() as pool:
-        workers = pool.submit(await_workers, client, require_workers)
-        wait_for_notice(caplog, "waiting for more Dask workers until none has come for 30 s")
+        run = pool.submit(train, small, client, workers=2, progress=False)
+        announced.wait_for("has no workers; waiting for others until none has come for 10 s")
         cluster.scale(1)
-        assert len(workers.result(timeout=60)) == 1
-
-        def needs_two(workers: expected_workers.Workers) -> None:
-            if len(workers) < 2:
-                raise UserError("one is too few; start more")
-
+        announced.wait_for("the job needs 2 workers, but the Dask cluster has 1 worker thread; waiting for others")
+        cluster.scale(2)
+        assert run.result(timeout=60).step == 2
         monkeypatch.setattr(expected_workers, "ARRIVAL_SECONDS", 0.05)
-        with pytest.raises(UserError, match="^one is too few; start more$"):
-            await_workers(client, needs_two)
+        with pytest.raises(UserError, match="the job needs 3 workers, but the Dask cluster has 2 worker threads"):
+            train(small, client, workers=3, progress=False)
+
+
+def test_a_cancelled_run_waits_no_longer(announced: Announcements) -> None:
+    cancelled = threading.Event()
+    with start_cluster(QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
+        cluster.scale(1)
+        cancellation = Cancellation(cancelled)
+        wait = pool.submit(await_workers, client, require_workers, cancellation=cancellation, announce=announced.append)
+        announced.wait_for("waiting for 1")
+        cancelled.set()
+        with pytest.raises(Cancelled):
+            wait.result(timeout=60)
+        GATE.set()
 
 
 def test_an_adaptive_cluster_starts_as_many_workers_as_a_run_needs() -> None:
     with start_cluster() as cluster, Client(cluster) as client:
         adaptive = cluster.adapt(minimum=0, maximum=3, interval="20ms")
         with keep_workers(client, 2):
-            assert len(await_workers(client, lambda workers: require_workers(workers))) >= 1
-            client.wait_for_workers(2, timeout=30)
+            await_workers(client, require_workers, shortage=lambda _, workers: "" if len(workers) > 1 else "too few")
+            assert adaptive.minimum == len(available_workers(client)) == 2
+            with keep_workers(client, 1):
+                assert adaptive.minimum == 3
             assert adaptive.minimum == 2
         assert adaptive.minimum == 0
         with keep_workers(client, 20):
