@@ -12,6 +12,7 @@ from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, get_worker
 
 from dsinga.api import train
+from dsinga.cluster import connect
 from dsinga.job import AlgConf, Job
 from dsinga.layers import Rows
 from dsinga.registry import register
