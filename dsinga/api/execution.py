@@ -178,5 +178,5 @@ class _Observer:
         self._monitor.record(row)
 
     def progress(self, row: Row) -> None:
-        self._execution.latest = row
+        self._execution.latest, self._execution.waiting = row, ""
         self._monitor.progress(row)

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import getpass
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 from typing import Any, NamedTuple
 
-import cloudpickle
 from distributed import Client
+from distributed.protocol.pickle import dumps
 
-from dsinga.cluster import run_queue, thread_claims
 from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.dask_workers import Workers, available_workers
 from dsinga.cluster.placement import Placement, processes_apart
-from dsinga.cluster.run_queue import NAME, PROTOCOL
+from dsinga.cluster.preflight import check_workers_ready
+from dsinga.cluster.run_queue import NAME, PROTOCOL, RunQueue
 from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection, aliases
 from dsinga.errors import RunError, UserError
 from dsinga.job.topology import Topology
 from dsinga.monitor.progress import duration
 from dsinga.settings import read_setting
-
-_pickling = threading.Lock()  # what is pickled by value is a setting of the process
 
 # Seconds that one call of the scheduler waits for a turn, and between two looks whether the run is cancelled.
 CALL_SECONDS = 5.0
@@ -107,9 +103,8 @@ def claim_workers(
     """
     workers = available_workers(client)
     message = request.message(client, workers)
-    register_queue(client)
     try:
-        view = _claim(client, message)
+        view = _claim(client, workers, message)
         if view["state"] == "waiting":
             view = _wait(client, request, view, cancellation, announce)
         if view["state"] == "gone":
@@ -121,38 +116,19 @@ def claim_workers(
             _call(client, "dsinga_release", RELEASE_SECONDS, run=request.run)
 
 
-def register_queue(client: Client) -> None:
-    """Register the queue of runs on the scheduler, unless it is there."""
-    _call(client, "register_scheduler_plugin", plugin=_pickled_queue(), name=NAME, idempotent=True)
-
-
-def _pickled_queue() -> bytes:
-    """Return the queue as it is sent to schedulers, which may lack dsinga: pickled with its modules."""
-    with _pickling:
-        return _pickle_by_value(run_queue, thread_claims)
-
-
-@functools.cache
-def _pickle_by_value(*modules: ModuleType) -> bytes:
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
+def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a request into the queue, which is registered on the scheduler if it is not there; return the answer."""
     try:
-        return bytes(cloudpickle.dumps(run_queue.RunQueue()))
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _claim(client: Client, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a request into the queue; return what the scheduler answers. Replaces an empty queue of another version."""
+        _call(client, "register_scheduler_plugin", plugin=dumps(RunQueue()), name=NAME, idempotent=True)
+    except (ImportError, AttributeError) as error:
+        check_workers_ready(client, workers)  # says what is to be installed
+        raise UserError(f"the Dask scheduler cannot load dsinga: {error}; install this version there") from error
     view = _call(client, "dsinga_claim", protocol=PROTOCOL, request=message)
-    if view["protocol"] != PROTOCOL and view["empty"]:
-        register_queue(client)
-        view = _call(client, "dsinga_claim", protocol=PROTOCOL, request=message)
     if view["protocol"] != PROTOCOL:
+        check_workers_ready(client, workers)
         raise UserError(
-            f"another version of dsinga has runs on this cluster (its queue of runs has version {view['protocol']}, "
-            f"this one {PROTOCOL}); use the same version, or wait until those have ended"
+            f"another version of dsinga serves the queue of runs of this cluster (protocol {view['protocol']}, here "
+            f"{PROTOCOL}); use the same version, or restart the scheduler"
         )
     return dict(view)
 
@@ -173,7 +149,7 @@ def _wait(
         if waited >= limit:
             raise RunError(f"{_waits_for(request, view)}; that is as long as dsinga.queue_timeout lets it")
         if time.monotonic() >= announced_at:
-            announce(f"{_waits_for(request, view)}; {_how_to_give_up()}")
+            announce(f"{_waits_for(request, view)}; it begins by itself, {how_to_give_up()}")
             announced_at += ANNOUNCEMENT_SECONDS
         seconds = min(CALL_SECONDS, announced_at - time.monotonic(), limit - waited)
         view = _call_until_cancelled(cancellation, client, "dsinga_wait", run=request.run, seconds=max(0.0, seconds))
@@ -226,8 +202,10 @@ def _named(summary: Mapping[str, Any]) -> str:
     return repr(summary["job"]) + (f" of {summary['user']}" if summary["user"] else "")
 
 
-def _how_to_give_up() -> str:
-    return "it begins by itself; Ctrl-C gives up"
+def how_to_give_up() -> str:
+    """Return how people end a wait of the calling thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return "Ctrl-C gives up" if is_main else "cancel() gives up"
 
 
 def _user() -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from distributed import Client
 
+from dsinga.cluster.claims import how_to_give_up
 from dsinga.errors import RunError
 from dsinga.settings import read_setting
 
@@ -53,7 +54,7 @@ class HeldThreads:
                     self._announce_at = now + ANNOUNCEMENT_SECONDS
                     self._announce(
                         f"{held}; the run goes on when one ends. A task that waits for a run itself must leave its "
-                        "thread meanwhile, by distributed.secede() or worker_client()"
+                        f"thread meanwhile, by distributed.secede() or worker_client(). {how_to_give_up()}"
                     )
                 return
 

@@ -1,7 +1,6 @@
 """The queue of runs, a plugin of Dask's scheduler: serves the claims of runs on threads of Dask workers to clients.
 
-Clients send this module and :mod:`dsinga.cluster.thread_claims`, its policy, by value, so that the scheduler needs no
-dsinga. They import nothing else of dsinga.
+Its policy is :mod:`dsinga.cluster.thread_claims`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,14 @@ from dsinga.cluster.thread_claims import Record, ThreadClaims, Worker
 
 # The name of the plugin on the scheduler.
 NAME = "dsinga-queue"
-# The version of requests, replies and records. A client and a scheduler with different ones do not understand each
-# other.
+# The version of requests and replies: a client refuses a scheduler with another one.
 PROTOCOL = 1
 
 
 class RunQueue(SchedulerPlugin):
     """Serves :class:`ThreadClaims` to clients: the scheduler's handlers ``dsinga_claim``, ``dsinga_release``, ....
 
-    Every reply has the key "protocol". A claim whose protocol is another one gets no other key; if the queue is empty
-    then, it unregisters itself, so that the client can register its own.
+    Every reply has the key "protocol". A claim whose protocol is another one gets no other key.
     """
 
     name = NAME
@@ -53,9 +50,7 @@ class RunQueue(SchedulerPlugin):
     async def claim(self, protocol: int, request: Record) -> Record:
         """Put a request at the end of the queue, and return its view."""
         if protocol != PROTOCOL:
-            if not self.runs:
-                self._scheduler.remove_plugin(self.name)
-            return {"protocol": PROTOCOL, "empty": not self.runs}
+            return {"protocol": PROTOCOL}
         if request["client"] not in self._scheduler.clients:
             return {"protocol": PROTOCOL, "state": "gone"}
         self.claims.add(request, time.time())
@@ -103,9 +98,24 @@ class RunQueue(SchedulerPlugin):
 
     def _advance(self) -> None:
         states = sorted(self._scheduler.workers.values(), key=lambda state: (str(state.name), state.address))
-        self.claims.set_workers({state.address: _worker(state) for state in states})
+        self.claims.set_workers({state.address: self._worker(state) for state in states})
         for name in self.claims.advance(time.time()):
             self._begun.pop(name).set()
+
+    def _worker(self, state: Any) -> Worker:
+        """Return a Dask worker as :class:`ThreadClaims` knows it, from the scheduler's state of it."""
+        # The keys of a run's tasks begin with words that end with its name.
+        others = [
+            task for task in state.processing
+            if task not in state.long_running and str(task.group_key).rpartition("-")[2] not in self.runs
+        ]  # fmt: skip
+        return {
+            "threads": state.nthreads,
+            "busy": min(len(others), state.nthreads),
+            "host": "inproc" if state.address.startswith("inproc://") else state.host,
+            "names": [state.address, state.host, str(state.name)],
+            "resources": dict(state.resources),
+        }
 
     def _view(self, name: str) -> Record:
         """Return what the client of a run learns of it."""
@@ -134,18 +144,6 @@ def _summary(record: Record, now: float) -> Record:
     return {
         "job": record["job"], "user": record["user"], "threads": threads, "seconds": now - record["since"]
     }  # fmt: skip
-
-
-def _worker(state: Any) -> Worker:
-    """Return a Dask worker as :class:`ThreadClaims` knows it, from the scheduler's state of it."""
-    names = [state.address, state.host, str(state.name)]
-    in_process = state.address.startswith("inproc://")
-    return {
-        "threads": state.nthreads,
-        "host": "inproc" if in_process else state.host,
-        "names": names,
-        "resources": dict(state.resources),
-    }
 
 
 async def dask_setup(scheduler: Any) -> None:

@@ -7,8 +7,6 @@ needs all threads, for servers in processes of their own), "resources" (Dask's, 
 (a list of the names of each host or Dask worker that it may use; empty for all). Its record has "state" ("waiting" or
 "running"), "granted" (threads by the address of the Dask worker), "apart_on" (the addresses of the separate servers)
 and "since" (when the state began, in seconds since the epoch) besides.
-
-The module imports nothing of dsinga: it is sent by value to schedulers that lack dsinga.
 """
 
 from __future__ import annotations
@@ -16,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# A Dask worker: {"threads": count, "host": name, "names": [names that a request may use], "resources": {name: amount}}.
+# A Dask worker: {"threads": count, "busy": tasks of no run that it has, "host": name, "resources": {name: amount},
+# "names": [names that a request may use]}.
 Worker = Mapping[str, Any]
 Record = dict[str, Any]
 
@@ -55,7 +54,8 @@ def assign(
 ) -> tuple[dict[str, int], list[str]] | None:
     """Return the threads that a request gets, by Dask worker, and the Dask workers of its separate servers.
 
-    None where too few are free. Dask workers without other runs come first, in the order of ``workers``.
+    None where too few are free. Dask workers with fewer runs and fewer other tasks come first, else in the order of
+    ``workers``.
     """
     allowed = {address: worker for address, worker in workers.items() if may_use(request, worker)}
     taken = {address: held.get(address, Held()) for address in allowed}
@@ -67,7 +67,7 @@ def assign(
     apart = unused[len(unused) - request["apart"] :]
     order = {address: number for number, address in enumerate(free) if address not in apart}
     threads = [
-        ((taken[address].threads + thread) // request["block"], number, address)
+        ((taken[address].threads + allowed[address].get("busy", 0) + thread) // request["block"], number, address)
         for address, number in order.items()
         for thread in range(free[address])
     ]

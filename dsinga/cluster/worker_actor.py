@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +24,9 @@ from dsinga.worker.processor import Processor
 # The workers that live in this process.
 WORKERS: dict[WorkerKey, GroupWorker] = {}
 _creating = threading.Lock()
+# Seconds that a run whose client has died may take to leave, and between two looks whether it has.
+LEAVE_SECONDS = 10.0
+LEAVE_CHECK_SECONDS = 0.02
 
 
 class WorkerActor(ActorEndpoint):
@@ -43,6 +48,7 @@ class WorkerActor(ActorEndpoint):
         config = unpacked(shared_config)
         for reader in config.readers.values():
             connect_sources(reader.stores.values(), get_client)
+        _wait_for_free_thread(key)
         with _creating:
             _check_free_thread(key)
             worker = WORKERS[key] = GroupWorker(key, config, servers, processor, step)
@@ -81,8 +87,20 @@ def _end(prefix: str, chosen: Callable[[WorkerKey], bool], message: str | None) 
         worker.close()
 
 
+def _wait_for_free_thread(key: WorkerKey) -> None:
+    """Wait until a run has left whose claim has ended, but whose client died so that Dask still releases its Actors."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(UserError):
+            return _check_free_thread(key)
+        threading.Event().wait(LEAVE_CHECK_SECONDS)
+
+
 def _check_free_thread(key: WorkerKey) -> None:
-    """Refuse to share a thread with another run: each could hold the thread that the other one waits for."""
+    """Refuse to share a thread with another run: each could hold the thread that the other one waits for.
+
+    The queue of runs prevents it, except where a driver does not know the queue.
+    """
     present = [other for other in list(WORKERS) if other.address == key.address]
     threads = get_worker().state.nthreads
     if len(present) >= threads and any(other.run != key.run for other in present):

@@ -66,8 +66,10 @@ class RunMonitor(contextlib.ExitStack):
         self.history = read_metrics(path)
 
     def waiting(self, sentence: str) -> None:
-        """Show that the run waits, before :meth:`begin`, as a line on standard error or by the log."""
-        if self._progress:
+        """Show that the run waits: in the display or, before :meth:`begin`, on standard error; else by the log."""
+        if self._display:
+            self._display.remark(sentence)
+        elif self._progress:
             print(sentence, file=sys.stderr, flush=True)
         else:
             _log.info(sentence)

@@ -13,12 +13,15 @@ import dask
 import pytest
 from distributed import Client
 
-from dsinga import Cancelled, RunError, cluster
+from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
 from dsinga.cluster import claims
+from dsinga.cluster.cancellation import Cancellation
+from dsinga.cluster.claims import Request, claim_workers
 from dsinga.cluster.driver import Outcome
 from dsinga.job import Job
+from dsinga.job.topology import Topology
 from tests.support.gated_runs import PATIENCE, Gate, run_states
 from tests.support.small_job import assert_same, with_topology
 
@@ -218,3 +221,22 @@ def test_an_interrupted_wait_leaves_the_queue(job: Job, runs: Runs) -> None:
     runs.wait_until({"first": "running"})
     first.go.set()
     assert running.result(PATIENCE).step == 50
+
+
+def test_another_version_of_the_queue_is_refused(job: Job, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(named(job, "first"), runs.client, progress=False)
+    monkeypatch.setattr(claims, "PROTOCOL", 2)
+    with pytest.raises(UserError, match=r"another version of dsinga serves .* \(protocol 1, here 2\); use the"):
+        train(named(job, "second"), runs.client, progress=False)
+
+
+def test_the_queue_is_registered_once(runs: Runs) -> None:
+    """Clients register it at the same time; what the first one has claimed stays."""
+    request = Request("first", "first", Topology(1, 1))
+    with claim_workers(runs.client, request, Cancellation(), print) as claim:
+        assert [(info["nthreads"], info["host_threads"]) for info in claim.workers.values()] == [(1, 3)]
+        request = Request("second", "second", Topology(2, 1))
+        with claim_workers(runs.new_client(), request, Cancellation(), print) as other:
+            assert [(info["nthreads"], info["host_threads"]) for info in other.workers.values()] == [(1, 2)] * 2
+            assert not claim.workers.keys() & other.workers.keys()
+            assert runs.states() == {"first": "running", "second": "running"}

@@ -104,6 +104,19 @@ def test_a_run_waits_for_other_tasks_as_long_as_it_may(job: Job, held: Client) -
         train(with_topology(job, 3), held, progress=False)
 
 
+def test_a_run_goes_to_a_dask_worker_without_other_tasks(job: Job, threads: Client) -> None:
+    END.clear()
+    held = list(available_workers(threads))[:2]
+    futures = [threads.submit(hold_thread, pure=False, key=f"hold-{uuid4()}", workers=[address]) for address in held]
+    for _ in futures:
+        assert STARTED.acquire(timeout=PATIENCE)
+    gate = Gate(opened=True)
+    assert cluster.train(with_topology(job, 1), threads, gate, roots=roots(job, None)).step == 50
+    assert gate.sentences == []
+    END.set()
+    threads.gather(futures)
+
+
 def test_evaluations_get_their_turn_beside_a_run_on_all_threads(job: Job, threads: Client) -> None:
     params = train(with_topology(job, 1), threads, progress=False).params
     alone = evaluate(job, params, client=threads)

@@ -51,6 +51,12 @@ def test_workers_without_other_runs_come_first() -> None:
     assert granted(claims) == {"a": {"w0": 1}, "b": {"w1": 1}, "c": {"w0": 1, "w1": 1}}
 
 
+def test_workers_without_other_tasks_come_first() -> None:
+    workers = {"w0": worker(2) | {"busy": 2}, "w1": worker(2) | {"busy": 1}, "w2": worker(1)}
+    assert granted(queue_of(workers, request("a", 2))) == {"a": {"w1": 1, "w2": 1}}
+    assert granted(queue_of(workers, request("a", 5))) == {"a": {"w0": 2, "w1": 2, "w2": 1}}
+
+
 def test_blocks_of_partitions_fill_a_worker() -> None:
     assert granted(queue_of(cluster(2, 2), request("a", 2, block=2))) == {"a": {"w0": 2}}
     assert granted(queue_of(cluster(2, 2), request("a", 3, block=2))) == {"a": {"w0": 2, "w1": 1}}
