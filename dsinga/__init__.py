@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dsinga.api import (
         Result,
         Run,
+        SearchResult,
         build_net,
         evaluate,
         find_learning_rate,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         predict_batches,
         predict_lazily,
         predict_with_labels,
+        search,
         submit,
         train,
     )
@@ -32,6 +34,7 @@ __all__ = [
     "Result",
     "Run",
     "RunError",
+    "SearchResult",
     "UserError",
     "build_net",
     "evaluate",
@@ -46,6 +49,7 @@ __all__ = [
     "predict_lazily",
     "predict_with_labels",
     "register",
+    "search",
     "submit",
     "train",
 ]
@@ -54,6 +58,7 @@ _JOB = ("Job", "load", "loads")
 _API = (
     "Result",
     "Run",
+    "SearchResult",
     "build_net",
     "evaluate",
     "find_learning_rate",
@@ -64,6 +69,7 @@ _API = (
     "predict_batches",
     "predict_lazily",
     "predict_with_labels",
+    "search",
     "submit",
     "train",
 )

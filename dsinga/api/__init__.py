@@ -7,12 +7,15 @@ from dsinga.api.learning_rate import find_learning_rate
 from dsinga.api.planning import build_net, partition_net, plan
 from dsinga.api.result import Result
 from dsinga.api.run import Run, submit
+from dsinga.api.search_result import SearchResult
+from dsinga.api.searching import search
 from dsinga.api.training import train
 
 __all__ = [
     "ClusterSource",
     "Result",
     "Run",
+    "SearchResult",
     "build_net",
     "current_client",
     "evaluate",
@@ -27,6 +30,7 @@ __all__ = [
     "predict_lazily",
     "predict_with_labels",
     "roots",
+    "search",
     "submit",
     "train",
     "wanted_workers",

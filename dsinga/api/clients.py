@@ -13,6 +13,7 @@ import functools
 import inspect
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -200,15 +201,16 @@ def outside_thread_pool() -> Iterator[None]:
     """
     from distributed import rejoin, secede
 
-    try:
+    has_left = False
+    # ValueError: this is no task; AttributeError: none of the pool's threads; KeyError: a task that has left already.
+    with contextlib.suppress(ValueError, AttributeError, KeyError):
         secede()
-    except (ValueError, AttributeError, KeyError):  # no task; none of the pool's threads; a task that has left
-        yield
-        return
+        has_left = True
     try:
         yield
     finally:
-        rejoin()
+        if has_left:
+            rejoin()
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, T]:
@@ -225,17 +227,29 @@ def awaitable(function: Callable[P, T]) -> Callable[P, T]:
         source = find_cluster(bound.arguments.get("client"))
         bound.arguments["client"] = replace(source, in_loop=False)
         run = functools.partial(function, *bound.args, **bound.kwargs)
-        return cast(T, _in_thread(run)) if source.in_loop else run()
+        return cast(T, in_thread(run)) if source.in_loop else run()
 
     return call
 
 
-async def _in_thread(run: Callable[[], T]) -> T:
-    """Return the result of ``run``, called in a thread of its own."""
+async def in_thread(run: Callable[[], T], cancelled: threading.Event | None = None) -> T:
+    """Return the result of ``run``, called in a thread of its own.
+
+    To cancel this sets ``cancelled`` and waits until ``run`` has ended, where it looks at that.
+    """
     # The threads of the loop's own pool could all be busy with long calls.
     executor = ThreadPoolExecutor(1, thread_name_prefix="dsinga-call")
     try:
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(executor, context.run, run)
+        result = asyncio.get_running_loop().run_in_executor(executor, context.run, run)
+        if cancelled is None:
+            return await result
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            cancelled.set()
+            with contextlib.suppress(Exception):  # the call is cancelled: how it ends is of no interest
+                await result
+            raise
     finally:
         executor.shutdown(wait=False)

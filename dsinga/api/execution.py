@@ -98,7 +98,7 @@ class Execution:
 
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
-        job, options = self._prepared_job(), self.options
+        job, options = self.prepare_job(), self.options
         params, resume = options.params, _resumes(options.resume, self.workspace)
         with contextlib.ExitStack() as stack:
             dashboard = options.grain == "graph"  # its tasks are for looking at
@@ -133,7 +133,7 @@ class Execution:
             tuple(outcome.remarks),
         )
 
-    def _prepared_job(self) -> Job:
+    def prepare_job(self) -> Job:
         """Return the job with data, workers and epochs as the options say."""
         options = self.options
         job = job_with_data(self.job, options.data, Phase.kTrain, options.data_root)

@@ -176,19 +176,3 @@ def submit(
     """
     source = replace(find_cluster(client), is_shared=True)
     return Run(Execution(job, source, TrainingOptions.of("submit", {"progress": progress, **options})))
-
-
-async def await_training(execution: Execution) -> Result:
-    """Return the result of a run in a thread of its own; to cancel this cancels the run, and waits for its end."""
-    run = Run(execution)
-    try:
-        return await run
-    except asyncio.CancelledError:
-        run.cancel()
-        await asyncio.shield(_ended(run))
-        raise
-
-
-async def _ended(run: Run) -> None:
-    with contextlib.suppress(Exception):  # the run is cancelled: how it ends is of no interest
-        await run

@@ -6,10 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from dsinga.api.clients import find_cluster
+from dsinga.api.clients import find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.result import Result
-from dsinga.api.run import await_training
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 
@@ -76,4 +75,6 @@ def train(
     )  # fmt: skip
     source = find_cluster(client)
     execution = Execution(job, source, options)
-    return cast(Result, await_training(execution)) if source.in_loop else execution.execute()
+    if source.in_loop:
+        return cast(Result, in_thread(execution.execute, execution.cancelled))
+    return execution.execute()

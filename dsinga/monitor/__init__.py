@@ -8,6 +8,7 @@ from dsinga.monitor.panels import Line, Panel, draw_panels
 from dsinga.monitor.progress import Progress, show_progress
 from dsinga.monitor.rate_search import RateSearch, has_diverged
 from dsinga.monitor.run_monitor import RunMonitor
+from dsinga.monitor.search_progress import SearchProgress, show_search
 
 __all__ = [
     "NOT_METRICS",
@@ -19,6 +20,7 @@ __all__ = [
     "RateSearch",
     "Row",
     "RunMonitor",
+    "SearchProgress",
     "draw_curves",
     "draw_panels",
     "has_diverged",
@@ -26,4 +28,5 @@ __all__ = [
     "replace_file",
     "show_import",
     "show_progress",
+    "show_search",
 ]

@@ -1,0 +1,135 @@
+"""Progress displays of a search: a live line in a terminal, plain lines in a log, a line in a notebook."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from html import escape
+from typing import TextIO
+
+from dsinga.monitor.progress import in_notebook
+
+
+def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:
+    """Return the progress display for the environment: a notebook, a terminal, or neither (a log, a pipe).
+
+    Args:
+        total: the number of settings.
+        name: the name of the job.
+        out: the stream for lines outside a notebook; standard error by default.
+        quiet: return a display that shows nothing.
+    """
+    if quiet:
+        return HiddenSearch()
+    out = out or sys.stderr
+    if in_notebook():
+        return SearchPicture(total, name)
+    return SearchBar(total, name, out) if out.isatty() else SearchLines(total, out)
+
+
+class SearchProgress(ABC):
+    """A display of the progress of a search; a context manager that closes it. All methods are called by one thread."""
+
+    @abstractmethod
+    def update(self, done: int, running: int, best: str) -> None:
+        """Show how many runs have ended, how many are running, and which setting is the best."""
+
+    @abstractmethod
+    def event(self, sentence: str) -> None:
+        """Show a sentence about one run, such as how it has ended, or about the search."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the display; its last state stays visible."""
+
+    def __enter__(self) -> SearchProgress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class HiddenSearch(SearchProgress):
+    """A display that shows nothing."""
+
+    def update(self, done: int, running: int, best: str) -> None:
+        pass
+
+    def event(self, sentence: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class SearchLines(SearchProgress):
+    """A display that prints a line for every run that has ended, for logs, pipes and batch jobs."""
+
+    def __init__(self, total: int, out: TextIO):
+        self._total, self._out = total, out
+        self._state = ""
+
+    def update(self, done: int, running: int, best: str) -> None:
+        self._state = f"{done}/{self._total} settings, {running} running; {best}"
+
+    def event(self, sentence: str) -> None:
+        print(f"{sentence}  ({self._state})" if self._state else sentence, file=self._out, flush=True)
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+class SearchBar(SearchProgress):
+    """A display with a progress bar at the bottom of the terminal, and a line for every ended run above it."""
+
+    def __init__(self, total: int, name: str, out: TextIO):
+        from rich.console import Console  # imported here, since only a terminal needs it
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        title, tail = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[tail]}", markup=False)
+        columns = (title, BarColumn(), MofNCompleteColumn(), tail)
+        self._bar = Progress(*columns, console=Console(file=out, highlight=False), redirect_stdout=False)
+        self._task = self._bar.add_task(f"search {name}", total=total, tail="")
+        self._bar.start()
+
+    def update(self, done: int, running: int, best: str) -> None:
+        self._bar.update(self._task, completed=done, tail=f"{running} running; {best}")
+
+    def event(self, sentence: str) -> None:
+        self._bar.console.print(sentence, markup=False)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class SearchPicture(SearchProgress):
+    """A progress bar and a line of text below a notebook's cell."""
+
+    def __init__(self, total: int, name: str):
+        from IPython.display import DisplayHandle
+
+        self._total, self._name = total, name
+        self._done, self._state, self._event = 0, "", ""
+        self._handle = DisplayHandle()
+        self._handle.display(self)
+
+    def update(self, done: int, running: int, best: str) -> None:
+        state = f"{running} running; {best}"
+        if (done, state) != (self._done, self._state):
+            self._done, self._state = done, state
+            self._handle.update(self)
+
+    def event(self, sentence: str) -> None:
+        self._event = sentence
+        self._handle.update(self)
+
+    def close(self) -> None:
+        self._handle.update(self)
+
+    def __repr__(self) -> str:
+        text = f"search {self._name}: {self._done}/{self._total} settings, {self._state}"
+        return "\n".join(filter(None, [text, self._event]))
+
+    def _repr_html_(self) -> str:
+        bar = f'<progress value="{self._done}" max="{max(1, self._total)}"></progress>'
+        return f'{bar} <span style="white-space: pre-wrap">{escape(repr(self))}</span>'
