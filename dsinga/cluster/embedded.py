@@ -20,6 +20,7 @@ from distributed.security import Security
 from dsinga.advice import option
 from dsinga.cluster.credentials import embedded_credentials, explained_start, find_credentials
 from dsinga.cluster.scheduler_probe import check_scheduler, with_scheme
+from dsinga.cluster.scheduler_version import check_version
 from dsinga.errors import UserError
 
 # Seconds to wait for a scheduler to write its file, or to answer.
@@ -142,6 +143,7 @@ def _connect_to(scheduler: str | None, scheduler_file: str | None, security: Sec
         credentials = find_credentials(address, security)
         address = with_scheme(address, credentials)
         check_scheduler(address, credentials, CONNECT_SECONDS)
+        check_version(address, credentials, CONNECT_SECONDS)
         return Client(address, security=credentials, timeout=CONNECT_SECONDS, set_as_default=False)
     except UserError:
         raise

@@ -50,7 +50,7 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
         yield Lack(f"runs Python {report['python']}, the driver {PYTHON}", remedy)
         return
     for package in ("dask", "distributed"):
-        if report[package] and _release(report[package]) < _release(OLDEST_DASK):
+        if report[package] and release(report[package]) < release(OLDEST_DASK):
             remedy = (
                 f"dsinga {__version__} needs {package} {OLDEST_DASK} or newer: install that of the driver there, "
                 f"{metadata.version(package)} (client.get_versions(check=True) shows all differences)"
@@ -148,7 +148,7 @@ def _how_to_send(value: Any) -> str:
     return f'install the module of its class there, or send it to all by client.upload_file("{file}")'
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
     """Return the year and the month of a version of Dask."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 

@@ -102,6 +102,15 @@ def test_the_other_protocol_is_named(folder: Path, schedulers: dict[str, str], m
     assert "a web server answers" in refusal(f"tls://{web}", mine)
 
 
+def test_a_scheduler_of_another_version_is_refused() -> None:
+    """Its methods are others, so that Dask's own client fails in one of these."""
+    with running_scheduler("tcp://127.0.0.1") as scheduler:
+        scheduler.handlers["versions"] = lambda: {"packages": {"distributed": "2022.12.1"}}
+        assert "has distributed 2022.12.1, and dsinga needs 20" in refusal(scheduler.address, None)
+        scheduler.handlers["versions"] = lambda answer: answer
+        assert "does not understand this version of Dask" in refusal(scheduler.address, None)
+
+
 def test_a_listener_that_says_nothing_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dask's own client would wait without end for the first message."""
     monkeypatch.setattr(embedded, "CONNECT_SECONDS", 0.2)
