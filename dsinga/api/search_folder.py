@@ -13,6 +13,7 @@ from dsinga.api.search_result import SearchResult, describe
 from dsinga.api.search_space import Setting
 from dsinga.errors import UserError
 from dsinga.monitor import History, Row, read_metrics, replace_file
+from dsinga.redaction import redact
 
 # The files of a search in its workspace, and of a setting in its folder there.
 TABLE, OUTCOME_FILE = "search.csv", "setting.json"
@@ -71,11 +72,16 @@ def write_table(workspace: Path, result: SearchResult) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, result.columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(result)
+    writer.writerows(map(_redacted, result))
     workspace.mkdir(parents=True, exist_ok=True)
     replace_file(workspace / TABLE, text.getvalue())
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values as JSON has them; objects are their descriptions."""
-    return json.loads(json.dumps(values, default=repr))
+    """Return values as JSON has them, without secrets; objects are their descriptions."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
+    return _redacted(plain)
+
+
+def _redacted(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: redact(value) if isinstance(value, str) else value for name, value in values.items()}

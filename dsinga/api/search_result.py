@@ -13,6 +13,7 @@ from dsinga.api.result import Result
 from dsinga.api.search_space import Setting
 from dsinga.errors import UserError
 from dsinga.monitor import History, Line, Panel, Row, draw_panels
+from dsinga.redaction import redact
 from dsinga.registry import nearest
 
 # The columns of a row besides those of the setting: those before and those after them.
@@ -152,10 +153,10 @@ def describe(setting: Mapping[str, Any]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return a value of a row as text."""
+    """Return a value of a row as text, without secrets."""
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else redact(str(value))
 
 
 def _is_number(score: float | None) -> bool:
