@@ -1,0 +1,89 @@
+"""Runs on chosen Dask workers: those of some hosts, or with some resources."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from distributed import Client, LocalCluster, Worker
+
+from dsinga import UserError, cluster
+from dsinga.api import roots
+from dsinga.cluster import WorkerSelection
+from dsinga.cluster.dask_workers import available_workers
+from dsinga.cluster.prepare import prepare_run
+from dsinga.cluster.usable_workers import usable_workers
+from dsinga.job import Job
+from tests.support.gated_runs import Gate
+from tests.support.small_job import with_topology
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Dask workers "a" with two threads, "b" with four and two GPUs, and "c" with one and a GPU, reached by TCP."""
+    spec = {
+        name: {"cls": Worker, "options": {"nthreads": threads, "resources": resources, "dashboard": False}}
+        for name, threads, resources in [("a", 2, {}), ("b", 4, {"GPU": 2}), ("c", 1, {"GPU": 1})]
+    }
+    with (
+        LocalCluster(
+            n_workers=0, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0",
+            scheduler_kwargs={"dashboard": False},
+        ) as local,
+        Client(local, set_as_default=False) as client,
+    ):  # fmt: skip
+        local.worker_spec.update(spec)
+        client.sync(local._correct_state)
+        client.wait_for_workers(3, timeout=30)
+        yield client
+
+
+def names(client: Client, where: WorkerSelection) -> dict[str, int]:
+    """Return the threads of the Dask workers that a run may use, by their names."""
+    workers = usable_workers(client, where, available_workers(client))
+    return {str(info["name"]): info["nthreads"] for info in workers.values()}
+
+
+def place(client: Client, job: Job, where: WorkerSelection, workers: int) -> list[str]:
+    """Return the names of the Dask workers of a job's partitions."""
+    by_address = {address: str(info["name"]) for address, info in available_workers(client).items()}
+    with prepare_run(with_topology(job, workers), client, roots(job, None), where=where) as prepared:
+        return [by_address[address] for address in prepared.placement.partitions[0]]
+
+
+def test_resources_and_hosts_choose_dask_workers(client: Client) -> None:
+    address = next(iter(available_workers(client)))
+    assert names(client, WorkerSelection()) == {"a": 2, "b": 4, "c": 1}
+    assert names(client, WorkerSelection({"GPU": 1})) == {"b": 2, "c": 1}
+    assert names(client, WorkerSelection({"GPU": 2})) == {"b": 1}
+    assert names(client, WorkerSelection(hosts=["a", "c"])) == {"a": 2, "c": 1}
+    assert names(client, WorkerSelection(hosts=[address])) == {"a": 2}
+    for host in ("127.0.0.1", "localhost", socket.gethostname()):
+        assert names(client, WorkerSelection(hosts=[host])) == {"a": 2, "b": 4, "c": 1}, host
+
+
+def test_a_run_gets_the_dask_workers_that_it_may_use(client: Client, job: Job) -> None:
+    assert place(client, job, WorkerSelection({"GPU": 1}), 3) == ["b", "c", "b"]
+    assert place(client, job, WorkerSelection(hosts=["a"]), 2) == ["a", "a"]
+    gate = Gate(opened=True)
+    where = WorkerSelection({"GPU": 1}, ["c"])
+    assert cluster.train(with_topology(job, 1), client, gate, roots=roots(job, None), where=where).step == 50
+
+
+@pytest.mark.parametrize(
+    ("where", "workers", "message"),
+    [
+        (WorkerSelection({"TPU": 1}), 1, "no Dask worker has the resource TPU=1; start some with `dask worker"),
+        (WorkerSelection({"GPU": 3}), 1, "no Dask worker has the resource GPU=3, the most is 2; start some"),
+        (WorkerSelection({"GPU": 0}), 1, "the resource 'GPU' is 0; give the amount that each worker needs"),
+        (WorkerSelection(hosts=["nowhere.invalid"]), 1, "no Dask worker is on 'nowhere.invalid'; the hosts of the cl"),
+        (WorkerSelection({"GPU": 1}), 4, r"needs 4 workers, .* 3 worker threads; .* \(only Dask workers with GPU=1 c"),
+        (WorkerSelection({"GPU": 1}, ["c"]), 2, r"1 worker thread; .* \(only Dask workers with GPU=1 on c count\)"),
+    ],
+)  # fmt: skip
+def test_what_the_cluster_does_not_have_is_refused_at_once(
+    client: Client, job: Job, where: WorkerSelection, workers: int, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        place(client, job, where, workers)
