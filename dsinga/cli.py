@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -51,6 +52,8 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
     Log messages are, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 1
     for a run that failed.
     """
+    # Dask's table of all versions that differ, many of which do not matter: preflight checks warn of those that do.
+    warnings.filterwarnings("ignore", "Mismatched versions found")
     logger, handler = logging.getLogger("dsinga"), logging.StreamHandler()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -19,6 +19,7 @@ from dsinga.cluster.servers import Servers
 from dsinga.cluster.supervision import Check, TaskChains, gather, no_check
 from dsinga.cluster.task_keys import task_key, worker_words
 from dsinga.cluster.worker_actor import WorkerActor, end_run
+from dsinga.cluster.worker_calls import scatter
 from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.worker.config import WorkerConfig, WorkerKey
@@ -179,9 +180,7 @@ class ClusterRun:
         """Return the configuration as an argument of tasks: sent once to each process if it has arrays to read."""
         if all(store.from_files for reader in self.config.readers.values() for store in reader.stores.values()):
             return Packed(self.config)
-        addresses = sorted({address for group in self._placement.partitions for address in group})
-        (config,) = self.client.scatter([self.config], workers=addresses, broadcast=True, hash=False)
-        return config
+        return scatter(self.client, self.config, {address for group in self._placement.partitions for address in group})
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
         """Wait for the last updates of worker groups that stand still, then let them pull the values anew.
@@ -205,10 +204,7 @@ class ClusterRun:
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every worker the params that it replicates. There is one worker group then."""
-        (shared,) = self.client.scatter(
-            [replica_values(self.config, values, state)], workers=list(self._placement.partitions[0]), broadcast=True,
-            hash=False,
-        )  # fmt: skip
+        shared = scatter(self.client, replica_values(self.config, values, state), self._placement.partitions[0])
         partitions = range(len(self._placement.partitions[0]))
         self._gather([self._submit(tasks.set_replica, 0, p, "", shared) for p in partitions])
 

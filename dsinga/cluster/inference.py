@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, get_client, get_worker
 
-from dsinga.cluster.dask_workers import require_workers
+from dsinga.cluster.dask_workers import available_workers, require_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.preflight import check_workers_ready
 from dsinga.cluster.supervision import gather
 from dsinga.cluster.task_keys import task_key
+from dsinga.cluster.worker_calls import scatter
 from dsinga.data import connect_sources, write_csv, write_store
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, create_net, without_labels
@@ -163,7 +164,8 @@ def _batches(
 ) -> Iterator[tuple[dict[str, Records], Metrics]]:
     """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few ahead.
 
-    ``count`` is the number of batches; 0 means all records.
+    ``count`` is the number of batches; 0 means all records. Where a Dask worker is lost meanwhile, the others compute
+    its batches. Raises RunError where all are lost.
     """
     workers = await_workers(client, require_workers)
     check_workers_ready(client, workers, [net], readers=[reader])
@@ -172,7 +174,7 @@ def _batches(
     processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))
     net_params = {name: params[name] for name in net.params}
     forward_pass = ForwardPass(net, reader, net_params, job.seed, dict(zip(workers, processors, strict=True)))
-    shared = client.scatter(forward_pass, broadcast=True, hash=False)
+    shared = scatter(client, forward_pass, workers)
     in_flight: collections.deque[Future] = collections.deque()
     records = min(len(reader), count * reader.batchsize) if count else len(reader)
     starts = iter(range(0, records, reader.batchsize))
@@ -188,7 +190,15 @@ def _batches(
                 break
         if not in_flight:
             return
-        yield gather(client, [in_flight.popleft()], ())[0]
+        try:
+            result = gather(client, [in_flight.popleft()], ())[0]
+        except RunError as error:
+            if workers.keys() & available_workers(client).keys():
+                raise
+            raise RunError(
+                f"all Dask workers that had the net and its params were lost: {', '.join(workers)}"
+            ) from error
+        yield result
 
 
 def _forward_range(

@@ -16,7 +16,8 @@ from distributed.protocol.pickle import dumps
 from dsinga.cluster import worker_report
 from dsinga.cluster.dask_workers import process
 from dsinga.cluster.worker_calls import ANSWER_TIMEOUT_SECONDS, call_on_workers, wait_for
-from dsinga.cluster.worker_lacks import SCHEDULER, describe_lacks, find_lacks, warn_of_differences
+from dsinga.cluster.worker_differences import warn_of_differences
+from dsinga.cluster.worker_lacks import SCHEDULER, describe_lacks, find_lacks
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code

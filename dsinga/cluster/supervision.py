@@ -171,4 +171,7 @@ class _Supervisor:
 
     def _raise_given_up(self, error: BaseException) -> NoReturn:
         check_workers(self._client, self._addresses)
-        raise RunError(f"Dask has given up a task, probably because workers with its data are lost: {error}") from error
+        reason = next(iter(str(error).splitlines()), "")
+        raise RunError(
+            f"Dask has given up a task, probably because workers with its data are lost: {reason}"
+        ) from error

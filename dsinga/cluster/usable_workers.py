@@ -11,6 +11,7 @@ from distributed import Client
 
 from dsinga.cluster.dask_workers import Workers, host
 from dsinga.cluster.placement import place
+from dsinga.cluster.worker_calls import run_on_workers
 from dsinga.errors import UserError
 from dsinga.job.topology import Topology
 
@@ -97,7 +98,7 @@ def aliases(client: Client, hosts: Sequence[str], workers: Workers) -> list[list
     if all(known.intersection(group) for group in names):
         return names
     # A machine may know its own name where its cluster's name service does not.
-    for address, own_name in client.run(socket.gethostname, on_error="ignore").items():
+    for address, own_name in run_on_workers(client, workers, socket.gethostname).items():
         for group in names:
             if group[0] in (own_name, own_name.split(".")[0]) and address in workers:
                 group.append(str(workers[address]["host"]))

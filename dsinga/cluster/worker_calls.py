@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from distributed import Client
+from distributed import Client, Future
 
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.supervision import CHECK_SECONDS, check_workers, wait_for_loss
@@ -38,6 +38,16 @@ async def call_on_workers(
     return results
 
 
+def scatter(client: Client, value: Any, addresses: Iterable[str]) -> Future:
+    """Put an object into the memory of each of these Dask workers; return its future.
+
+    ``Client.scatter`` waits half a minute for a Dask worker that has just died.
+    """
+    coroutine = client.scatter([value], workers=sorted(addresses), broadcast=True, hash=False, asynchronous=True)
+    (future,) = wait_for(client, coroutine, addresses, ANSWER_TIMEOUT_SECONDS, "Dask workers to receive an object")
+    return future
+
+
 def wait_for(
     client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Iterable[str], seconds: float, what: str
 ) -> Any:
@@ -55,9 +65,9 @@ def wait_for(
             if time.monotonic() > deadline:
                 raise RunError(f"waited {seconds:g} s for {what}{_describe_silent(client, addresses)}")
         return future.result()
-    except OSError as error:  # a connection was lost: the scheduler may learn of a lost worker a little later
+    except (OSError, KeyError) as error:  # a connection was lost, or the scheduler does not know the address
         wait_for_loss(client, addresses)
-        raise RunError(f"waited for {what}, but one did not answer: {error}") from error
+        raise RunError(f"waited for {what}, but one did not answer: {error!r}") from error
     finally:
         future.cancel()
 

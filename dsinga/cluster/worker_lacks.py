@@ -1,21 +1,12 @@
-"""What the processes of a Dask cluster lack for a run, as one message that says how to put it right.
-
-Errors are what a run cannot do without. Other kernels than oneDNN's, and other versions of Dask that dsinga runs with,
-are warnings: the run is right, but slower, or its last bits depend on where its workers are placed. An error would keep
-people from a cluster in which one machine has no oneDNN.
-"""
+"""What the processes of a Dask cluster lack for a run, as one message that says how to put it right."""
 
 from __future__ import annotations
 
-import functools
-import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.errors import UserError
-from dsinga.ops import get_ops
+from dsinga.cluster.worker_report import versions
 from dsinga.version import __version__
 
 # The report of the scheduler is under this name, that of a Dask worker under its address.
@@ -26,9 +17,7 @@ PYTHON = "{}.{}".format(*sys.version_info)
 # How many Dask workers a message names of those that lack the same; the others are counted.
 NAMED_WORKERS = 4
 PLURALS = {"has": "have", "runs": "run", "computes": "compute"}
-
-_log = logging.getLogger(__name__)
-_warn_once = functools.cache(_log.warning)
+ALL_DIFFERENCES = "client.get_versions(check=True) shows all differences"
 
 
 class Lack(NamedTuple):
@@ -44,18 +33,16 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
     ``objects`` are those of the user's classes that were sent to it, by their names in errors.
     """
     if report["python"] != PYTHON:
-        remedy = (
-            "Dask sends functions between processes of one version of Python only: use the same environment for all"
-        )
+        remedy = "Dask sends functions between processes of the same Python only: use one environment for all"
         yield Lack(f"runs Python {report['python']}, the driver {PYTHON}", remedy)
         return
-    for package in ("dask", "distributed"):
-        if report[package] and release(report[package]) < release(OLDEST_DASK):
-            remedy = (
-                f"dsinga {__version__} needs {package} {OLDEST_DASK} or newer: install that of the driver there, "
-                f"{metadata.version(package)} (client.get_versions(check=True) shows all differences)"
-            )
-            yield Lack(f"has {package} {report[package]}", remedy)
+    packages = report["packages"]
+    old = [
+        name for name in ("dask", "distributed") if name in packages and release(packages[name]) < release(OLDEST_DASK)
+    ]
+    if old:
+        remedy = f"dsinga needs {OLDEST_DASK} or newer: install {listed(versions(), old)} there, as the driver has"
+        yield Lack(f"has {listed(packages, old)}", f"{remedy} ({ALL_DIFFERENCES})")
     if report["import"]:
         yield Lack(f"cannot import dsinga: {report['import']}", _how_to_install(report))
     elif report["dsinga"] is None:
@@ -80,43 +67,13 @@ def describe_lacks(lacks: Mapping[str, Sequence[Lack]]) -> str:
     for address, process_lacks in lacks.items():
         for lack in process_lacks:
             groups.setdefault(lack, []).append(address)
-    lines = [f"{_sentence(addresses, lack.predicate)}; {lack.remedy}" for lack, addresses in groups.items()]
+    lines = [f"{sentence(addresses, lack.predicate)}; {lack.remedy}" for lack, addresses in groups.items()]
     if len(lines) < 2:
         return "".join(lines)
-    workers = [address for address in lacks if address != SCHEDULER]
-    count = sum(bool(lacks[address]) for address in workers)
-    return "\n- ".join([f"{count} of {len(workers)} Dask workers are not ready for this run:", *lines])
+    return "\n- ".join(["the Dask cluster is not ready for this run:", *lines])
 
 
-def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
-    """Log a warning, once in a process, where kernels or versions of Dask differ."""
-    by_kernels: dict[str, list[str]] = {}
-    for address, report in reports.items():
-        if report["kernels"]:
-            by_kernels.setdefault(report["kernels"], []).append(address)
-    slow = by_kernels.get("numpy", [])
-    reason = next((reports[address]["no_onednn"] for address in slow if reports[address]["no_onednn"]), "")
-    if len(by_kernels) > 1:
-        fewest = min(by_kernels, key=lambda name: len(by_kernels[name]))
-        others = " and ".join(sorted(by_kernels.keys() - {fewest}))
-        _warn_once(
-            f"{_sentence(by_kernels[fewest], f'computes with {fewest}')}, others with {others}: the run is as fast as "
-            f"the slowest, and its last bits depend on where its workers are placed"
-            f"{f' ({reason})' if reason else ''}; set DSINGA_OPS=numpy for all to have the same bits everywhere"
-        )
-    elif reason and _driver_has_onednn():
-        _warn_once(f"{_sentence(slow, 'computes with numpy')}, several times slower than with oneDNN: {reason}")
-    for package in ("dask", "distributed"):
-        version = metadata.version(package)
-        other = [address for address, report in reports.items() if report[package] not in (version, None)]
-        if other:
-            _warn_once(
-                f"{_sentence(other, f'has {package} {reports[other[0]][package]}')}, the driver {version}; if tasks "
-                "fail, give all the same version: client.get_versions(check=True) shows all differences"
-            )
-
-
-def _sentence(addresses: Sequence[str], predicate: str) -> str:
+def sentence(addresses: Sequence[str], predicate: str) -> str:
     """Return "the Dask worker ADDRESS has ..." or, for several, "the Dask workers ADDRESSES have ..."."""
     workers = [address for address in addresses if address != SCHEDULER]
     names = ", ".join(workers[:NAMED_WORKERS])
@@ -127,6 +84,16 @@ def _sentence(addresses: Sequence[str], predicate: str) -> str:
         subjects.append(f"the Dask worker{'s' if len(workers) > 1 else ''} {names}")
     verb, _, rest = predicate.partition(" ")
     return f"{' and '.join(subjects)} {PLURALS.get(verb, verb) if len(addresses) > 1 else verb} {rest}"
+
+
+def listed(packages: Mapping[str, str], names: Iterable[str] | None = None) -> str:
+    """Return packages with their versions, as in "dask 2026.8.0, numpy 2.4.6": all of them, or those of ``names``."""
+    return ", ".join(f"{name} {packages[name]}" for name in names or packages)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return the year and the month of a version of Dask, such as "2026.8.0"."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
 
 
 def _how_to_install(report: Mapping[str, Any], restart: str = "") -> str:
@@ -140,21 +107,10 @@ def _how_to_install(report: Mapping[str, Any], restart: str = "") -> str:
 def _how_to_send(value: Any) -> str:
     """Return how a Dask worker gets the user's module that ``value`` needs."""
     name = (value if hasattr(value, "__name__") else type(value)).__module__
-    file = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
-    if name == "__main__" or not file:  # pickled by value, so that it lacks a module that it imports
+    package = name.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if name == "__main__" or not file:  # pickled by value: what is missing is a module that it imports
         return "install the missing module there"
     if file.endswith("__init__.py"):
-        return f"install the package {name.partition('.')[0]!r} there"
+        return f"install the package {package!r} there"
     return f'install the module of its class there, or send it to all by client.upload_file("{file}")'
-
-
-def release(version: str) -> tuple[int, ...]:
-    """Return the year and the month of a version of Dask."""
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-
-
-def _driver_has_onednn() -> bool:
-    try:
-        return get_ops().name == "onednn"
-    except UserError:
-        return False

@@ -16,6 +16,8 @@ from typing import Any
 
 # What a run imports first on a Dask worker: a missing dependency shows here.
 MODULES = ("dsinga.cluster.tasks", "dsinga.cluster.server_actor")
+# Packages whose objects travel between processes, or that compute.
+PACKAGES = ("dask", "distributed", "cloudpickle", "msgpack", "tornado", "toolz", "numpy", "zarr")
 
 
 def report(
@@ -30,17 +32,15 @@ def report(
         computes: whether the process computes and so needs kernels.
 
     Returns:
-        ``python`` (the version), ``executable``, and ``dask``, ``distributed`` and ``dsinga`` (the versions, None for
-        packages that are missing); ``kernels`` (the name of the backend); and troubles in words, each "" if there is
-        none: ``import`` (why dsinga cannot be imported), ``no_kernels``, ``no_onednn``, and ``objects`` and ``stores``
-        by name. Where dsinga is missing or another version, kernels and objects are not looked at, and of stores only
-        whether local paths exist.
+        ``python`` (the version), ``executable``, ``packages`` (versions by name), ``dsinga`` (the version, or None);
+        ``kernels`` (the name of the backend); and troubles in words, each "" if there is none: ``import`` (why dsinga
+        cannot be imported), ``no_kernels``, ``no_onednn``, and ``objects`` and ``stores`` by name. Where dsinga is
+        missing or another version, kernels and objects are not looked at, and of stores only whether local paths exist.
     """
     answer: dict[str, Any] = {
         "python": "{}.{}".format(*sys.version_info),
         "executable": sys.executable,
-        "dask": _version("dask"),
-        "distributed": _version("distributed"),
+        "packages": versions(),
         "dsinga": None,
         "import": "",
         "kernels": "",
@@ -74,11 +74,15 @@ def describe(source: Any) -> tuple[int, tuple[int, ...], str]:
     return len(source), tuple(source.shape), getattr(source, "digest", "")
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except Exception:
-        return None
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that should be the same in all processes, where they are installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except Exception:  # not installed, or damaged
+            continue
+    return found
 
 
 def _words(error: BaseException) -> str:
@@ -117,7 +121,7 @@ def _store_trouble(pickled: bytes, facts: Any) -> str:
     try:
         source = pickle.loads(pickled)
         if describe(source) != facts:
-            return f"it has {_describe(describe(source))}, where the driver finds {_describe(facts)}"
+            return f"it has {_describe(describe(source))}, the driver {_describe(facts)}"
         # A number that is not finite is refused where it is read for training, with its row.
         getattr(source, "allowing_nonfinite", lambda: source)().read([0])
     except Exception as error:
@@ -133,5 +137,5 @@ def _describe(facts: Any) -> str:
 def _path_trouble(path: str) -> str:
     """Return why a local path cannot be read, without dsinga: it does not exist."""
     if os.path.isabs(path) and not os.path.exists(path):
-        return f"FileNotFoundError: there is nothing at {path}"
+        return "there is nothing there"
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -124,10 +126,24 @@ def test_a_file_that_cannot_be_written_ends_training_with_a_checkpoint(job: Job,
     assert (tmp_path / "run" / "checkpoint" / "step3").is_dir()
 
 
+@pytest.mark.process
+def test_predicting_goes_on_with_the_workers_that_are_left(job: Job, params, threads: Client, forked) -> None:
+    expected = [batch.data for batch in cluster.predict(job, threads, params, "ip", Phase.kTrain, roots(job, None))]
+    with cluster.connect(workers=2, separate_processes=True) as client:
+        pids = sorted(client.run(os.getpid).values())
+        batches = cluster.predict(job, client, params, "ip", Phase.kTrain, roots(job, None))
+        first = next(batches)
+        os.kill(pids[0], signal.SIGKILL)
+        results = [batch.data for batch in (first, *batches)]
+    assert len(results) == len(expected) > 6, "more batches than are computed ahead"
+    for result, right in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, right)
+
+
 def test_predicting_ends_when_the_data_are_lost(job: Job, params) -> None:
     with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as local, Client(local) as client:
         batches = cluster.predict(job, client, params, "ip", Phase.kTrain, roots(job, None))
         next(batches)
         client.sync(local.scheduler.remove_worker, next(iter(local.scheduler.workers)), stimulus_id="test")
-        with pytest.raises(RunError, match="Dask has given up a task"):
+        with pytest.raises(RunError, match="all Dask workers that had the net and its params were lost: inproc://"):
             list(batches)

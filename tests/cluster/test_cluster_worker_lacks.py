@@ -1,0 +1,200 @@
+"""Workers without dsinga, with another version, without oneDNN, without records: one message before a run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask.config
+import pytest
+from distributed import Client, LocalCluster
+
+from dsinga import RunError, UserError, build_net, evaluate, train
+from dsinga.api import roots
+from dsinga.cluster import worker_differences
+from dsinga.cluster.preflight import check_workers_ready
+from dsinga.cluster.worker_calls import run_on_workers, scatter
+from dsinga.cluster.worker_lacks import OLDEST_DASK, Lack, describe_lacks, find_lacks
+from dsinga.job import Job, Phase
+from dsinga.ops import get_ops
+from dsinga.training import initial_values
+from dsinga.version import __version__
+from dsinga.worker.batch_reader import open_batch_reader
+from tests.support.executed_pages import ROOT
+from tests.support.worker_processes import OLDER_DSINGA, WITHOUT_DSINGA, WITHOUT_ONEDNN, worker_processes
+
+pytestmark = pytest.mark.process
+PRELOADS = {"ready": "", "without": WITHOUT_DSINGA, "older": OLDER_DSINGA, "numpy": WITHOUT_ONEDNN}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A client of a scheduler without workers, which tries for an hour to reach a worker that has gone."""
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1h"}),
+        LocalCluster(n_workers=0, dashboard_address=":0", scheduler_kwargs={"dashboard": False}) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def addresses(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The addresses of a worker for each entry of PRELOADS."""
+    with worker_processes(client, PRELOADS, tmp_path_factory.mktemp("workers")) as addresses:
+        yield addresses
+
+
+class UsersUpdater:
+    """Stands for an object of a class of the user's."""
+
+
+class Deadly:
+    """Ends the process that loads it."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+def test_each_worker_is_named_with_what_it_lacks_and_the_remedy(client, addresses, job: Job):
+    with pytest.raises(UserError) as error:
+        train(job, client, workers=len(PRELOADS), progress=False)
+    first, without, older = sorted(str(error.value).splitlines(), key=lambda line: "0.0.9" in line)
+    assert first == "the Dask cluster is not ready for this run:"
+    pip = f"{sys.executable} -m pip install dsinga=="
+    assert f"- the Dask worker {addresses['without']} has no dsinga; install it there with `{pip}" in without
+    assert 'client.register_plugin(distributed.PipInstall(["dsinga==' in without
+    assert f"- the Dask worker {addresses['older']} has dsinga 0.0.9, the driver " in older
+    assert "restart_workers=True)), or give the driver version 0.0.9" in older
+    params = initial_values(build_net(job).params, job.seed)
+    with pytest.raises(UserError, match="not ready") as refused:
+        evaluate(job, params, client=client)
+    assert sorted(str(refused.value).splitlines()) == sorted(str(error.value).splitlines())
+
+
+def test_a_worker_without_dsinga_lacks_the_records_and_code_too(client, addresses, job: Job, stores: Path):
+    reader = open_batch_reader(job, Phase.kTrain, 1, roots(job, None))
+    ready = sorted([addresses["ready"], addresses["numpy"]])
+    check_workers_ready(client, ready, readers=[reader])
+    with pytest.raises(UserError) as error:
+        check_workers_ready(client, ready, objects={"the updater": UsersUpdater()}, readers=[reader])
+    trouble = f"cannot load the updater: ModuleNotFoundError: No module named {__name__!r}"
+    assert str(error.value) == (
+        f"the Dask workers {', '.join(ready)} {trouble}; "
+        f'install the module of its class there, or send it to all by client.upload_file("{__file__}")'
+    )
+    moved = stores.rename(stores.with_name("moved"))
+    try:
+        with pytest.raises(UserError) as error:
+            check_workers_ready(client, [addresses["ready"], addresses["without"]], readers=[reader])
+    finally:
+        moved.rename(stores)
+    path = stores / "train.zarr"
+    lacks = [line for line in str(error.value).splitlines() if "cannot read" in line]
+    remedy = "put the records where every worker finds them by the same path or URL"
+    assert sorted(lacks) == sorted(
+        [
+            f"- the Dask worker {addresses['ready']} cannot read {path}: there is no store at {path}; {remedy}",
+            f"- the Dask worker {addresses['without']} cannot read {path}: there is nothing there; {remedy}",
+        ]
+    )
+
+
+def test_other_records_under_the_same_path_are_refused(client, addresses, job: Job, stores: Path):
+    reader = open_batch_reader(job, Phase.kTrain, 1, roots(job, None))
+    path, aside = stores / "train.zarr", stores / "aside.zarr"
+    path.rename(aside)
+    (stores / "test.zarr").rename(path)
+    try:
+        with pytest.raises(UserError, match=r"it has 150 records of shape \(1, 8, 8\) .*, the driver 1000 records of"):
+            check_workers_ready(client, [addresses["ready"]], readers=[reader])
+    finally:
+        path.rename(stores / "test.zarr")
+        aside.rename(path)
+
+
+@pytest.mark.skipif(get_ops().name != "onednn", reason="this machine has no oneDNN")
+def test_a_worker_without_onednn_is_a_warning_once(client, addresses, caplog, monkeypatch):
+    monkeypatch.setattr(worker_differences, "_warn_once", logging.getLogger("dsinga").warning)
+    check_workers_ready(client, [addresses["numpy"]])
+    assert re.fullmatch(
+        f"the Dask worker {addresses['numpy']} computes with numpy, several times slower than with oneDNN: the kernel "
+        "backend 'onednn' needs oneDNN 3 .*: pip install onednn-cpu-gomp",
+        caplog.messages[-1],
+    )
+    check_workers_ready(client, [addresses["numpy"], addresses["ready"]])
+    mixed = caplog.messages[-1]
+    assert " computes with " in mixed
+    assert "the run is as slow as the slowest of them, and its last bits depend on where" in mixed
+    assert "pip install onednn-cpu-gomp" in mixed
+
+
+def test_a_worker_that_dies_meanwhile_is_noticed_at_once(client, addresses):
+    """The scheduler would try for an hour to reach it (:func:`client`)."""
+    doomed = addresses["numpy"]
+    lost = f"the Dask worker {doomed} was lost"
+    both = [doomed, addresses["ready"]]
+    with pytest.raises(RunError, match=lost):
+        check_workers_ready(client, [doomed], objects={"the updater": Deadly()})
+    for check in (
+        lambda: check_workers_ready(client, both),
+        lambda: run_on_workers(client, both, os.getpid),
+        lambda: scatter(client, [1, 2], both),
+    ):
+        with pytest.raises(RunError, match=lost):
+            check()
+    assert run_on_workers(client, [addresses["ready"]], os.getpid)[addresses["ready"]] != os.getpid()
+
+
+REPORT = {
+    "python": "{}.{}".format(*sys.version_info), "executable": "/venv/bin/python", "packages": {}, "dsinga": None,
+    "import": "", "kernels": "", "no_kernels": "", "no_onednn": "", "objects": {}, "stores": {},
+}  # fmt: skip
+
+
+def test_another_python_lacks_only_that():
+    (lack,) = find_lacks({**REPORT, "python": "3.9"}, {})
+    assert lack.predicate.startswith("runs Python 3.9, the driver 3.")
+
+
+def test_an_older_dask_is_refused_with_the_version_to_install():
+    packages = {**worker_differences.versions(), "dask": "2026.7.1", "distributed": "2025.12.0"}
+    (lack,) = find_lacks({**REPORT, "packages": packages, "dsinga": __version__}, {})
+    assert lack.predicate == "has dask 2026.7.1, distributed 2025.12.0"
+    assert f"dsinga needs {OLDEST_DASK} or newer: install dask {dask.__version__}, distributed " in lack.remedy
+    assert "client.get_versions(check=True)" in lack.remedy
+
+
+def test_a_missing_dependency_is_named():
+    (lack,) = find_lacks({**REPORT, "import": "ModuleNotFoundError: No module named 'zarr'"}, {})
+    assert lack.predicate == "cannot import dsinga: ModuleNotFoundError: No module named 'zarr'"
+    assert f"install it there with `/venv/bin/python -m pip install dsinga=={__version__}`" in lack.remedy
+
+
+def test_many_workers_that_lack_the_same_are_counted():
+    lack = Lack("has no dsinga", "install it")
+    message = describe_lacks({"scheduler": [lack], **{f"tcp://{number}": [lack] for number in range(9)}})
+    workers = "tcp://0, tcp://1, tcp://2, tcp://3 and 5 more"
+    assert message == f"the Dask scheduler and the Dask workers {workers} have no dsinga; install it"
+    assert describe_lacks({"tcp://0": []}) == ""
+
+
+def test_versions_that_differ_are_named_with_those_of_the_driver(caplog, monkeypatch):
+    monkeypatch.setattr(worker_differences, "_warn_once", logging.getLogger("dsinga").warning)
+    packages = worker_differences.versions()
+    other = {**REPORT, "packages": {**packages, "distributed": "2099.1.0"}}
+    worker_differences.warn_of_differences({"tcp://0": other, "tcp://1": {**REPORT, "packages": packages}})
+    assert caplog.messages == [
+        f"the Dask worker tcp://0 has distributed 2099.1.0, the driver distributed {packages['distributed']}; if tasks "
+        "fail, give all the same versions (client.get_versions(check=True) shows all differences)"
+    ]
+
+
+def test_the_oldest_version_of_dask_is_that_of_the_package():
+    requirements = (ROOT / "setup.cfg").read_text()
+    assert f"    dask>={OLDEST_DASK}\n" in requirements
+    assert f"    distributed>={OLDEST_DASK}\n" in requirements
