@@ -35,8 +35,8 @@ def loaders(tree: ast.AST) -> set[str]:
 
 
 def test_two_modules_unpickle() -> None:
-    modules = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
-    assert {name for name, tree in modules.items() if loaders(tree)} == UNPICKLING
+    texts = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert {name for name, text in texts.items() if "pickle" in text and loaders(ast.parse(text))} == UNPICKLING
 
 
 class Trap:
