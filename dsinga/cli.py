@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dsinga.advice import command_line
-from dsinga.commands import data, examples, inference, inspection, learning_rate, training
+from dsinga.commands import data, examples, inference, inspection, learning_rate, searching, training
 from dsinga.errors import RunError, UserError
 from dsinga.version import __version__
 
@@ -39,7 +39,7 @@ def main_group() -> None:
 
 for _command in (
     training.train, training.test, inference.predict, inference.generate, inference.retrieve,
-    inspection.show, inspection.bench, inspection.plan, learning_rate.find_lr, data.data,
+    inspection.show, inspection.bench, inspection.plan, learning_rate.find_lr, searching.search, data.data,
     examples.example,
 ):  # fmt: skip
     main_group.add_command(_command)

@@ -578,3 +578,34 @@ def test_find_lr_suggests_a_rate_and_draws(dsinga: Dsinga, folder: Path) -> None
     assert drawn == "drawn to rates.svg"
     assert (folder / "rates.svg").read_text().startswith("<svg")
     assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "rates.svg"])
+
+
+def test_search_prints_the_best_setting_first_and_goes_on(dsinga: Dsinga, folder: Path) -> None:
+    command = ["search", "job.conf", "--workers", "1", "--set", "updater.learning_rate.base_lr=0.1,1e-9,0.05"]
+    searched = dsinga(*command, "--set", "seed=4", "--only", "1", "--workspace", "found")
+    assert searched.returncode == 0, searched.stderr
+    assert "best 1 (updater.learning_rate.base_lr=1e-09): test/loss" in searched.stdout
+    searched = dsinga(*command, "--set", "seed=4", "--workspace", "found", "--resume")
+    assert searched.returncode == 0, searched.stderr
+    numbers = [line.split()[0] for line in searched.stdout.splitlines() if "finished" in line]
+    assert numbers == ["0", "2", "1"]
+    assert "metrics and checkpoints are in found/setting-*" in searched.stdout
+    lines = (folder / "found" / "search.csv").read_text().splitlines()
+    assert lines[0] == "number,updater.learning_rate.base_lr,state,score,steps,seconds,remark"
+    assert (folder / "found" / "setting-1" / "checkpoint" / "step20").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "say what to try, as in --set updater.learning_rate.base_lr=0.01,0.1, or give --settings FILE"),
+        (("--set", "seed=1,2", "--settings", "job.conf"), "give the values in job.conf or by --set, not both"),
+        (("--set", "updater.momentumm=1,2"), "UpdaterConf has no field 'momentumm'; did you mean 'momentum'"),
+        (("--set", "seed=randint(1,5)"), "'seed' has a distribution; say how many settings are drawn"),
+        (("--set", "seed=1,2", "--resources", "GPU=1"), "no Dask worker has the resource GPU=1"),
+    ],
+)
+def test_a_search_without_settings_is_refused(dsinga: Dsinga, arguments: tuple[str, ...], message: str) -> None:
+    refused = dsinga("search", "job.conf", *arguments)
+    assert refused.returncode == 2
+    assert message in refused.stderr

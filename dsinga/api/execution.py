@@ -72,6 +72,7 @@ class Execution:
         options: the arguments of :func:`dsinga.train`.
         max_threads: the most kernel threads of each worker, None for all that are free.
         begun: a function that is called when training begins, after the wait for Dask workers.
+        shows_wait: whether the wait for Dask workers is shown, besides being kept in ``waiting``.
         cancelled: set to cancel the run.
         has_begun: whether training has begun.
         name: the name of the job, "" before it is loaded.
@@ -87,6 +88,7 @@ class Execution:
     options: TrainingOptions
     max_threads: int | None = None
     begun: Callable[[], None] | None = None
+    shows_wait: bool = True
     cancelled: threading.Event = field(default_factory=threading.Event)
     has_begun: bool = False
     name: str = ""
@@ -164,7 +166,8 @@ class _Observer:
 
     def waiting(self, sentence: str) -> None:
         self._execution.waiting = sentence
-        self._monitor.waiting(sentence)
+        if self._execution.shows_wait:
+            self._monitor.waiting(sentence)
 
     def begin(self, step: int) -> None:
         self._monitor.begin(step)

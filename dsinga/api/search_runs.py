@@ -98,6 +98,7 @@ class SearchRuns:
         self._ended: SimpleQueue[SearchRun] = SimpleQueue()
         self._threads, self._counted_at = 0, -LOOK_SECONDS
         self._failures: list[Exception] = []
+        self._shown_wait = ""
 
     def execute(self) -> None:
         """Train all settings. Raises Cancelled where the search was cancelled, and where all runs fail their error."""
@@ -159,7 +160,9 @@ class SearchRuns:
             resume="auto" if self._plan.resume else False,
             extensions=[*map(_copied, self._plan.options.extensions), entry.values],
         )
-        entry.run = Run(Execution(job, ClusterSource(self._client), options, max_threads, entry.begin))
+        entry.run = Run(
+            Execution(job, ClusterSource(self._client), options, max_threads, entry.begin, shows_wait=False)
+        )
         entry.run.add_done_callback(lambda _: self._ended.put(entry))
 
     def _watch(self) -> MetricValues:
@@ -220,7 +223,13 @@ class SearchRuns:
 
     def _show(self) -> None:
         training = sum(entry.is_training for entry in self._active.values())
-        self._progress.update(len(self._result), training, self._result.describe_best())
+        best = self._result.best
+        text = f"best {best['number']}: {best['score']:.4g}" if best else ""
+        self._progress.update(len(self._result), training, text)
+        waiting = [entry.run.progress.get("waiting") for entry in self._active.values() if entry.run is not None]
+        if not training and waiting and waiting[0] and waiting[0] != self._shown_wait:  # for runs of others
+            self._shown_wait = waiting[0]
+            self._progress.event(self._shown_wait)
 
     def _take_earlier_outcomes(self) -> None:
         """Add the rows of runs that have ended in the workspace; the median rule compares others with them, too."""

@@ -120,9 +120,14 @@ DEVICE = click.option(
 
 
 def job_and_connection(
-    conf: Path, options: dict[str, Any], **more: Any
+    conf: Path, options: dict[str, Any], *, on_all_cores: bool = False, **more: Any
 ) -> tuple[Job, contextlib.AbstractContextManager[Any]]:
-    """Return the job with its overrides, and a context manager that connects to the cluster that the options name."""
+    """Return the job with its overrides, and a context manager that connects to the cluster that the options name.
+
+    A cluster that is started here has the workers of the job or, ``on_all_cores``, at least one for each core.
+    """
+    from dask.system import CPU_COUNT
+
     from dsinga import api
     from dsinga.cluster import connect
     from dsinga.cluster.credentials import read_credentials
@@ -131,7 +136,7 @@ def job_and_connection(
     job = load(conf, options["overrides"])
     if options["workers"] is not None:
         job = api.with_workers(job, options["workers"])
-    more["workers"] = api.wanted_workers(job)
+    more["workers"] = max(api.wanted_workers(job), CPU_COUNT if on_all_cores else 1)
     more["security"] = read_credentials(options["tls_ca_file"], options["tls_cert"], options["tls_key"])
     scheduler, scheduler_file = options["scheduler"], options["scheduler_file"]
     if scheduler or scheduler_file:

@@ -70,7 +70,7 @@ class SearchLines(SearchProgress):
         self._state = ""
 
     def update(self, done: int, running: int, best: str) -> None:
-        self._state = f"{done}/{self._total} settings, {running} running; {best}"
+        self._state = f"{done}/{self._total}; {best}" if best else f"{done}/{self._total}"
 
     def event(self, sentence: str) -> None:
         print(f"{sentence}  ({self._state})" if self._state else sentence, file=self._out, flush=True)
@@ -93,7 +93,9 @@ class SearchBar(SearchProgress):
         self._bar.start()
 
     def update(self, done: int, running: int, best: str) -> None:
-        self._bar.update(self._task, completed=done, tail=f"{running} running; {best}")
+        self._bar.update(
+            self._task, completed=done, tail=f"{running} running; {best}" if best else f"{running} running"
+        )
 
     def event(self, sentence: str) -> None:
         self._bar.console.print(sentence, markup=False)
@@ -114,7 +116,7 @@ class SearchPicture(SearchProgress):
         self._handle.display(self)
 
     def update(self, done: int, running: int, best: str) -> None:
-        state = f"{running} running; {best}"
+        state = f"{running} running; {best}" if best else f"{running} running"
         if (done, state) != (self._done, self._state):
             self._done, self._state = done, state
             self._handle.update(self)

@@ -1,0 +1,95 @@
+"""The command ``search``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options, where_options
+
+if TYPE_CHECKING:
+    from dsinga.api import SearchResult
+
+# Of a table, in characters: wider than any, so that no cell is cut; a terminal wraps long lines.
+WIDTH = 1000
+
+
+@click.command()
+@click.option(
+    "--settings", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="File with values by path (YAML or JSON), or with a setting a line (CSV), in place of values of --set.",
+)  # fmt: skip
+@click.option("--samples", type=click.IntRange(min=1), help="Number of settings to draw [default: all combinations].")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Determines what is drawn.")
+@click.option("--monitor", help="Metric to compare by, such as val/accuracy [default: the loss of val, test or train].")
+@click.option(
+    "--mode", type=click.Choice(["auto", "min", "max"]), default="auto", show_default=True,
+    help="Whether lower or higher values are better; auto goes by the metric's name.",
+)  # fmt: skip
+@click.option("--median-stopping", is_flag=True, help="End runs that are worse than the median of those before.")
+@click.option("--workspace", help="Folder of the search [default: the job's, else NAME-search].")
+@click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Epochs of each run, in place of train_steps.")
+@click.option("--resume", is_flag=True, help="Go on with the search in the workspace.")
+@click.option("--only", type=int, multiple=True, metavar="K", help="Train setting K, from 0, only. May be repeated.")
+@DEVICE
+@job_options
+@where_options
+@cluster_options
+def search(
+    conf: Path,
+    settings: Path | None,
+    samples: int | None,
+    workspace: str | None,
+    only: tuple[int, ...],
+    **options: Any,
+) -> None:
+    """Train the job file CONF with many settings, and print them, the best first.
+
+    A --set with several values, as in updater.momentum=0.5,0.9, gives these in turn; all combinations are trained, or
+    with --samples some of them. uniform(LOW,HIGH), loguniform(LOW,HIGH) and randint(LOW,HIGH) are distributions. Each
+    setting has a folder in the workspace, the table is search.csv there.
+    """
+    from dsinga import api
+    from dsinga.api.search_text import parse_space, read_space
+    from dsinga.errors import UserError
+
+    options["overrides"], space = parse_space(options["overrides"])
+    if settings is not None and space:
+        raise UserError(f"give the values in {settings} or by --set, not both: {next(iter(space))} has several")
+    if settings is None and not space:
+        raise UserError("say what to try, as in --set updater.learning_rate.base_lr=0.01,0.1, or give --settings FILE")
+    workers = options["workers"]
+    names = ("scheduler", "scheduler_file", "tls_ca_file", "tls_cert", "tls_key")
+    connected = {name: options.pop(name) for name in names}
+    job, connection = job_and_connection(
+        conf, {**connected, "overrides": options.pop("overrides"), "workers": options.pop("workers")}, on_all_cores=True
+    )
+    workspace = workspace or (job.cluster.workspace if job.cluster else None) or f"{job.name}-search"
+    with connection as client:
+        result = api.search(
+            job, read_space(settings) if settings else space, client, samples=samples, workspace=workspace,
+            workers=workers, only=only or None, **options,
+        )  # fmt: skip
+    _print(result)
+    click.echo(f"metrics and checkpoints are in {result.workspace}{os.sep}setting-*")
+
+
+def _print(result: SearchResult) -> None:
+    """Print a line for each setting, the best first, and which is the best."""
+    import rich.box
+    import rich.console
+    import rich.table
+    from rich.markup import escape
+
+    from dsinga.api.search_result import cell
+
+    table = rich.table.Table(box=rich.box.SIMPLE)
+    for name in result.columns:
+        table.add_column(result.monitor if name == "score" else name.rpartition(".")[2])
+    for row in result.sorted():
+        table.add_row(*(escape(cell(row.get(name))) for name in result.columns))
+    rich.console.Console(width=WIDTH, highlight=False).print(table)
+    click.echo(result.describe_best())
