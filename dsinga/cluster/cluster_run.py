@@ -81,15 +81,15 @@ class ClusterRun:
         config = self._shared_config()
         self._actors = [
             self._submit(
-                WorkerActor, group, p, "", config, self._servers.actors(group),
+                WorkerActor, group, p, "", config, self._servers.addresses(group),
                 Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
                 actor=True,
             )
             for group, workers in enumerate(self._placement.threads)
             for p, threads in enumerate(workers)
         ]  # fmt: skip
-        actors = self._gather(self._actors)
-        self._connect_peers(actors)
+        self._gather(self._actors)
+        self._connect_peers()
         if self.config.replicated:
             self._set_replicas(values, state)
 
@@ -191,14 +191,13 @@ class ClusterRun:
         for group in groups:
             self._servers.call(group, "refresh", group)
 
-    def _connect_peers(self, actors: Sequence[Any]) -> None:
+    def _connect_peers(self) -> None:
         """Connect the workers of each group to each other, where they send each other arrays."""
         if not self.config.has_bridges:
             return
-        actor = iter(actors)
         futures = []
         for group, workers in enumerate(self._placement.partitions):
-            peers = {self._key(group, p): next(actor) for p in range(len(workers))}
+            peers = [self._key(group, p) for p in range(len(workers))]
             futures += [self._submit(tasks.connect_peers, group, p, "", peers) for p in range(len(workers))]
         self._gather(futures)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from dsinga.cluster.connections import connection_to, serve_connections
 from dsinga.cluster.dask_workers import host, process
 from dsinga.cluster.supervision import gather
 from dsinga.errors import RunError
@@ -24,7 +25,6 @@ from dsinga.planner.barrier_probe import (
     time_peer_barriers,
 )
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
-from dsinga.transport.actor import ActorEndpoint
 from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.interface import Items
 from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
@@ -46,13 +46,12 @@ class EchoService:
         """Do nothing."""
 
 
-class EchoActor(ActorEndpoint):
-    """An Actor that offers :class:`EchoService` as a server offers its shard: to its own host through shared memory."""
+class EchoActor:
+    """An Actor that offers :class:`EchoService` as a server offers its shard."""
 
     def __init__(self, name: str):
-        service = EchoService()
-        super().__init__(service, TIMEOUT_SECONDS)
-        weakref.finalize(self, Endpoint(name, service).close, "the measurement has ended")
+        serve_connections()
+        weakref.finalize(self, Endpoint(name, EchoService()).close, "the measurement has ended")
 
 
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
@@ -69,7 +68,7 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     second = process_addresses[1]
     name = uuid.uuid4().hex
     echo = client.submit(EchoActor, name, workers=[second], actor=True, pure=False)  # lives as long as this future
-    calls = client.submit(_time_calls, echo, name, workers=[first], pure=False)
+    calls = client.submit(_time_calls, second, name, echo, workers=[first], pure=False)
     seconds, shared_memory = gather(client, [calls], [first, second])[0]
     link = link_of(seconds)
     if host(first) != host(second):
@@ -95,9 +94,12 @@ def link_of(seconds: dict[int, float]) -> Link:
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 
 
-def _time_calls(actor: Any, name: str) -> tuple[dict[int, float], bool]:
-    """Task: return the median seconds of a call, by the bytes that it carries, and whether it uses shared memory."""
-    transport = connect(name, actor)
+def _time_calls(address: str, name: str, echo: Any) -> tuple[dict[int, float], bool]:
+    """Task: return the median seconds of a call, by the bytes that it carries, and whether it uses shared memory.
+
+    The service ``name`` is on the Dask worker ``address``, and lives as long as the Actor ``echo``.
+    """
+    transport = connect(name, connection_to(address, name))
     medians = {}
     for size, calls in CALLS.items():
         array = np.zeros(size, np.uint8)

@@ -14,7 +14,7 @@ from distributed import Client, SpecCluster
 from dsinga.cluster.adaptive import keep_workers
 from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.claims import Claim, Request, claim_workers
-from dsinga.cluster.dask_workers import Workers, count_processes, process
+from dsinga.cluster.dask_workers import Workers, count_processes, host, process
 from dsinga.cluster.devices import check_precision, choose_devices
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.placement import Devices, Placement, place
@@ -34,6 +34,10 @@ from dsinga.worker.epochs import steps_per_epoch
 from dsinga.worker.nets import cut_nets
 
 _log = logging.getLogger(__name__)
+
+# Bytes of a piece of a param between hosts. The network waits for the first piece to be computed and for the last one
+# to be updated, so they should be small; but each piece also takes processor time, as much as copying 100 kB.
+PIECE_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,7 @@ def _configured(
         find_homes=lambda parts: find_homes(parts, placement),
         overlap=read_setting("overlap"),
         timeout=read_setting("timeout"),
+        piece_bytes=PIECE_BYTES if len({host(address) for address in placement.addresses}) > 1 else None,
     )
     return PreparedRun(job, topology, placement, config, updater)
 

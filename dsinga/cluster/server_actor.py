@@ -1,25 +1,27 @@
-"""A server as a Dask Actor: a shard, reached directly, through shared memory, or by calls of the Actor."""
+"""A server as a Dask Actor: a shard, which workers reach directly, through shared memory or through a network."""
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Mapping, Sequence
 
+from dsinga.cluster.connections import serve_connections
 from dsinga.cluster.packed import Packed, unpacked
+from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.server import BackgroundExecutor, Codec, CooperativeExecutor, InlineExecutor, Shard, SliceSpec
 from dsinga.server.service import ShardService
 from dsinga.training import Updater
-from dsinga.transport.actor import ActorEndpoint
 from dsinga.transport.endpoints import Endpoint
 from dsinga.transport.shared_buffer import SharedArrays
 from dsinga.worker.config import ServerKey
 
 
-class ServerActor(ActorEndpoint):
+class ServerActor:
     """One server of a server group. It lives in the process of a Dask worker until Dask releases the Actor.
 
-    Workers and other server groups use :meth:`call`; the other methods are the driver's.
+    Its methods are the driver's; workers and other server groups call the service of its endpoint.
 
     Args:
         key: which server it is.
@@ -54,10 +56,14 @@ class ServerActor(ActorEndpoint):
         self._shard = Shard(slices, self._updater, groups, key.generation, start, staleness, executor)
         sizes = {spec.slice.id: spec.slice.size for spec in slices}
         service = ShardService(self._shard, sizes, codec)
-        super().__init__(service, timeout)
+        self._timeout = timeout
         self._arrays = _shared_arrays(sizes) if has_remote_clients else None
         published = self._arrays.buffer if self._arrays else None
-        endpoint = Endpoint(key.name, service, published, to_host=self._arrays is not None)
+        clips, sparse = bool(self._updater.conf.clip_norm), any(spec.slice.width for spec in slices)
+        slow = clips or sparse or executor is InlineExecutor
+        endpoint = Endpoint(key.name, service, published, to_host=self._arrays is not None, slow=slow)
+        if has_remote_clients:
+            serve_connections()
         # Dask releases an Actor when its client is gone, even if that was killed.
         weakref.finalize(self, endpoint.close, "the driver of the run is gone")
 
@@ -71,9 +77,10 @@ class ServerActor(ActorEndpoint):
 
     async def flush(self) -> int:
         """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
-        future = self._shard.flush()
-        await self._finish(future)
-        return future.result(0)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(self._shard.flush()), self._timeout)
+        except TimeoutError:
+            raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
 
     async def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by these factors, each from a step on (:meth:`Updater.set_rate_factors`)."""
@@ -90,10 +97,6 @@ class ServerActor(ActorEndpoint):
     async def join(self, group: int, step: int) -> None:
         """Let a worker group begin at ``step`` that has left before its first step."""
         self._shard.join(group, step)
-
-    def describe_pending(self) -> str:
-        """Name the server's waits, for errors."""
-        return f"a server: {self._shard.pending()}"
 
 
 def _shared_arrays(sizes: Mapping[int, int]) -> SharedArrays | None:

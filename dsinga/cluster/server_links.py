@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from dsinga.cluster.connections import connection_to
 from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.serial_executor import SerialExecutor
@@ -39,25 +40,28 @@ class ServerLink:
         """Send nothing more; the thread ends."""
         if self._thread is not None:
             self._thread.close(message)
+        if self._transport.crosses_host:
+            self._transport.close()
 
     def _call(self, route: int, ids: Sequence[int], changes: Sequence[Array]) -> None:
         self._transport.call("receive", [route, list(ids)], list(changes)).result(self._timeout)
 
 
 def connect_server(
-    key: ServerKey, actors: Mapping[ServerKey, Any], routes: Routes, frequency: int, timeout: float
+    key: ServerKey, addresses: Mapping[ServerKey, str], routes: Routes, frequency: int, timeout: float
 ) -> None:
-    """Task: from now on keep a server in step with the same server of other groups, whose Actors are ``actors``.
+    """Task: from now on keep a server in step with the same server of other groups.
 
-    ``frequency`` is the number of updates of a slice after which its changes are sent.
+    ``addresses`` are those of their Dask workers, ``frequency`` is the number of updates of a slice after which its
+    changes are sent.
     """
     service = find_service(key.name)
     if not isinstance(service, ShardService):
         raise RunError(f"server {key.server} of group {key.group} is no longer in this process: the run has ended here")
-    links = {
-        other.group: ServerLink(connect(other.name, actor), timeout, f"dsinga server link {key.group}-{other.group}")
-        for other, actor in actors.items()
-    }
+    links = {}
+    for other, address in addresses.items():
+        transport = connect(other.name, connection_to(address, other.name))
+        links[other.group] = ServerLink(transport, timeout, f"dsinga server link {key.group}-{other.group}")
     service.on_close.extend(link.close for link in links.values())
 
     def send(group: int, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future[Any]:

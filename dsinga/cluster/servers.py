@@ -85,8 +85,8 @@ class Servers:
             paths = routes(topology.edges, topology.server_groups)
             for key in self._actors:
                 linked_keys = [key._replace(group=group) for group in topology.linked_groups(key.group)]
-                actors = {linked_key: self._actors[linked_key] for linked_key in linked_keys}
-                arguments = (key, actors, paths, topology.sync_freq, self._config.options.timeout)
+                addresses = {linked_key: self._address(linked_key) for linked_key in linked_keys}
+                arguments = (key, addresses, paths, topology.sync_freq, self._config.options.timeout)
                 futures.append(self._submit(connect_server, key, "connect servers", *arguments))
         self._gather(futures)
 
@@ -104,16 +104,16 @@ class Servers:
 
     def call(self, group: int, method: str, *arguments: Any) -> list[Any]:
         """Call a method of all servers of a worker group at once; return the results in the order of the servers."""
-        return self._call(self.actors(group), method, lambda key: arguments)
+        return self._call(self.addresses(group), method, lambda key: arguments)
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of the servers of all server groups at once; return the results in their order."""
         return self._call(self._actors, method, lambda key: arguments)
 
-    def actors(self, group: int) -> dict[ServerKey, Any]:
-        """Return the Actors of the servers that serve a worker group."""
+    def addresses(self, group: int) -> dict[ServerKey, str]:
+        """Return the servers that serve a worker group, with the addresses of their Dask workers."""
         server_group = self._config.topology.server_group(group)
-        return {key: actor for key, actor in self._actors.items() if key.group == server_group}
+        return {key: self._address(key) for key in self._actors if key.group == server_group}
 
     def _call(
         self, keys: Iterable[ServerKey], method: str, arguments: Callable[[ServerKey], Sequence[Any]]

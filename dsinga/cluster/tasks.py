@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dsinga.cluster.connections import connection_to
 from dsinga.cluster.worker_actor import find_worker
 from dsinga.job import Phase
 from dsinga.training import Metrics
@@ -13,9 +14,9 @@ from dsinga.worker.config import RoundReport, WorkerKey
 from dsinga.worker.replicated_params import ReplicaState
 
 
-def connect_peers(key: WorkerKey, actors: Mapping[WorkerKey, Any]) -> None:
-    """Task: connect a worker to all workers of its group, given with their Actors in the order of their partitions."""
-    find_worker(key).peers.connect([connect(peer.name, actor) for peer, actor in actors.items()])
+def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey]) -> None:
+    """Task: connect a worker to all workers of its group, given in the order of their partitions."""
+    find_worker(key).peers.connect([connect(peer.name, connection_to(peer.address, peer.name)) for peer in peers])
 
 
 def set_replica(key: WorkerKey, state: ReplicaState) -> None:

@@ -7,15 +7,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from distributed import get_client, get_worker
 
+from dsinga.cluster.connections import connection_to, serve_connections
 from dsinga.cluster.dask_workers import process
 from dsinga.cluster.packed import Packed, unpacked
 from dsinga.data import connect_sources
 from dsinga.errors import RunError, UserError
-from dsinga.transport.actor import ActorEndpoint
 from dsinga.transport.endpoints import Endpoint, close_endpoints
 from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
 from dsinga.worker.group_worker import GroupWorker
@@ -29,8 +28,8 @@ LEAVE_SECONDS = 10.0
 LEAVE_CHECK_SECONDS = 0.02
 
 
-class WorkerActor(ActorEndpoint):
-    """Keeps the worker of one partition in the process of its Dask worker, and serves its mailbox to other hosts.
+class WorkerActor:
+    """Keeps the worker of one partition in the process of its Dask worker, and serves its mailbox to other workers.
 
     Dask releases an Actor when the client is gone, even if its process was killed, so that nothing stays of such a run.
     And Dask never moves or spills an Actor, as it may do with the result of a task.
@@ -40,7 +39,7 @@ class WorkerActor(ActorEndpoint):
         self,
         key: WorkerKey,
         shared_config: WorkerConfig | Packed[WorkerConfig],
-        servers: Mapping[ServerKey, Any],
+        servers: Mapping[ServerKey, str],
         processor: Processor,
         step: int,
     ):
@@ -51,10 +50,12 @@ class WorkerActor(ActorEndpoint):
         _wait_for_free_thread(key)
         with _creating:
             _check_free_thread(key)
-            worker = WORKERS[key] = GroupWorker(key, config, servers, processor, step)
-        mailbox = worker.peers.mailbox
-        super().__init__(mailbox, config.options.timeout)
-        Endpoint(key.name, mailbox, to_host=config.has_bridges and process(key.address) != "inproc")
+            connections = {server: connection_to(address, server.name) for server, address in servers.items()}
+            worker = WORKERS[key] = GroupWorker(key, config, connections, processor, step)
+        to_host = config.has_bridges and process(key.address) != "inproc"
+        Endpoint(key.name, worker.peers.mailbox, to_host=to_host)
+        if to_host:
+            serve_connections()
         weakref.finalize(self, end_generation, key.run, key.generation, "the driver of the run is gone")
 
 

@@ -6,7 +6,7 @@ from dsinga.server.messages import Push, Snapshot
 from dsinga.server.routes import Route, Routes, routes
 from dsinga.server.served_slice import SliceSpec
 from dsinga.server.shard import Shard
-from dsinga.server.slicing import Slice, slice_for_servers
+from dsinga.server.slicing import Slice, cut_into_pieces, slice_for_servers
 from dsinga.server.update_executors import BackgroundExecutor, CooperativeExecutor, InlineExecutor
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "SliceSpec",
     "Snapshot",
     "create_codec",
+    "cut_into_pieces",
     "fill_buckets",
     "routes",
     "slice_for_servers",

@@ -9,7 +9,8 @@ cut if the boxes can be filled as evenly with whole params, the largest first.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from dsinga.job import SlicingMethod
@@ -73,6 +74,20 @@ def slice_for_servers(
             slices.append(Slice(len(slices), param, start, start + length, server, widths.get(param, 0)))
             start += length
     return slices
+
+
+def cut_into_pieces(slices: Sequence[Slice], size: int, params: Container[str]) -> list[Slice]:
+    """Cut the slices of some params into pieces of about ``size`` elements, and number all slices anew.
+
+    So the first pieces are updated and sent back while others are still on their way to the server.
+    """
+    pieces: list[Slice] = []
+    for slice_ in slices:
+        count = max(1, round(slice_.size / size)) if slice_.param in params else 1
+        ends = [slice_.start + slice_.size * number // count for number in range(count + 1)]
+        for start, stop in pairwise(ends):
+            pieces.append(slice_._replace(id=len(pieces), start=start, stop=stop))
+    return pieces
 
 
 def slice_params(sizes: Mapping[str, int], num: int, units: Mapping[str, int] | None = None) -> dict[str, list[int]]:

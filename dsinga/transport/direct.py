@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dsinga.errors import RunError
-from dsinga.transport.interface import Items, Ready, Reply, Service
+from dsinga.transport.interface import URGENT, Items, Ready, Reply, Service
 
 
 class DirectTransport:
@@ -18,12 +20,15 @@ class DirectTransport:
         name: the service's name, for errors.
     """
 
-    crosses_process = False
+    crosses_process = crosses_host = False
 
     def __init__(self, find: Callable[[], Service | None], name: str):
         self._find, self._name = find, name
 
-    def call(self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False) -> Reply:
+    def call(
+        self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False,
+        into: Sequence[np.ndarray] = (), priority: int = URGENT,
+    ) -> Reply:  # fmt: skip
         """Call a method of the service in this thread; errors of the method are raised here."""
         service = self._find()
         if service is None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable
-from typing import Any
 
-from dsinga.transport.actor import ActorTransport
+from dsinga.errors import RunError
+from dsinga.serial_executor import SerialExecutor
 from dsinga.transport.direct import DirectTransport
 from dsinga.transport.interface import Service, Transport
+from dsinga.transport.remote import RemoteCaller, RemoteTransport
 from dsinga.transport.shared_buffer import SharedBuffer
 from dsinga.transport.shared_memory import SharedMemoryServer, connect_to_host
+
+# Opens a connection to a service on another host: a socket, the other end of which is given to :func:`accept`.
+OpenConnection = Callable[[], socket.socket]
 
 _endpoints: dict[str, Endpoint] = {}
 
@@ -23,17 +28,27 @@ class Endpoint:
         service: the service.
         published: shared memory; clients on this host receive arrays in it without a copy.
         to_host: whether other processes of this host may connect, where the system has shared memory.
+        slow: whether large calls of other hosts are handled in a thread of the service, since they take a while.
     """
 
-    def __init__(self, name: str, service: Service, published: SharedBuffer | None = None, to_host: bool = True):
+    def __init__(
+        self, name: str, service: Service, published: SharedBuffer | None = None, to_host: bool = True,
+        slow: bool = False,
+    ):  # fmt: skip
         self.name, self.service = name, service
         self._server: SharedMemoryServer | None = None
+        self._slow = SerialExecutor(f"dsinga calls {name}") if slow else None
+        self._callers: set[RemoteCaller] = set()
         if to_host:
             with contextlib.suppress(OSError, AttributeError):
                 self._server = SharedMemoryServer(name, service, published)
         if self._server is None and published is not None:
             published.close()
         _endpoints[name] = self
+
+    def accept(self, connection: socket.socket) -> None:
+        """Serve a caller on another host."""
+        self._callers.add(RemoteCaller(connection, self.service, self._slow, self._callers.discard))
 
     def close(self, message: str) -> None:
         """Serve no more calls; those that wait fail with RunError(``message``). May be called more than once."""
@@ -42,6 +57,10 @@ class Endpoint:
         self.service.close(message)
         if self._server is not None:
             self._server.close()
+        if self._slow is not None:
+            self._slow.close(message)
+        for caller in list(self._callers):
+            caller.close()
 
 
 def find_service(name: str) -> Service | None:
@@ -50,11 +69,28 @@ def find_service(name: str) -> Service | None:
     return None if endpoint is None else endpoint.service
 
 
-def connect(name: str, actor: Any) -> Transport:
-    """Return the fastest transport to a service: direct, through shared memory, else by its ``actor``."""
+def accept(name: str, connection: socket.socket) -> bool:
+    """Connect a caller on another host to the service ``name``; return False if this process offers none."""
+    endpoint = _endpoints.get(name)
+    if endpoint is None:
+        return False
+    endpoint.accept(connection)
+    return True
+
+
+def connect(name: str, open_connection: OpenConnection | None = None) -> Transport:
+    """Return the fastest transport to a service: direct, through shared memory, else through a connection.
+
+    Raises RunError where a service on another host cannot be reached; it needs ``open_connection``.
+    """
     if name in _endpoints:
         return DirectTransport(lambda: find_service(name), name)
-    return connect_to_host(name) or ActorTransport(actor)
+    transport = connect_to_host(name)
+    if transport is not None:
+        return transport
+    if open_connection is None:
+        raise RunError(f"{name} is not on this host")
+    return RemoteTransport(open_connection())
 
 
 def close_endpoints(chosen: Callable[[str], bool], message: str) -> None:

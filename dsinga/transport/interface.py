@@ -6,9 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from dsinga.errors import RunError
 from dsinga.ops import Array, SparseRows
 
+# The priority of calls that a computation waits for; larger numbers are for later.
+URGENT = 0
 # Seconds between two checks, during a wait, of whether the run has been aborted.
 POLL_SECONDS = 0.5
 
@@ -56,12 +60,18 @@ class Transport(Protocol):
     """The caller's end of a connection to one service. Used by one thread at a time."""
 
     crosses_process: bool
+    crosses_host: bool
 
-    def call(self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False) -> Reply:
+    def call(
+        self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False,
+        into: Sequence[np.ndarray] = (), priority: int = URGENT,
+    ) -> Reply:  # fmt: skip
         """Call a method of the service with plain values and arrays, which must not be changed afterwards.
 
         With ``lend``, arrays in a buffer that both ends share are not copied: the caller must keep them unchanged until
-        the service has used them, which may be after the reply.
+        the service has used them, which may be after the reply. Where the arrays of the reply must be copied, they may
+        be copied to ``into``, contiguous arrays of their sizes. Between hosts, calls and replies of a lower
+        ``priority`` number are sent first.
         """
 
     def close(self) -> None:
@@ -101,5 +111,5 @@ def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str 
                 raise RunError(f"waited {timeout:g} s for {what}") from None
         except RunError:
             raise
-        except (OSError, RuntimeError) as lost:  # the two errors by which Dask reports a lost Actor
-            raise RunError(f"a server was lost while waiting for {what}: {lost}") from lost
+        except (OSError, RuntimeError) as lost:  # RuntimeError: Dask reports a lost Actor by it
+            raise RunError(aborted() or f"a server was lost while waiting for {what}: {lost}") from lost

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from dsinga.job import PullTime
 from dsinga.ops import Array, SparseRows
 from dsinga.server import Bucket, Codec, Slice
 from dsinga.server.service import NO_GRADIENT
-from dsinga.transport.interface import Reply, wait_for
+from dsinga.transport.interface import URGENT, Reply, wait_for
 from dsinga.worker.exchange_options import ExchangeOptions, encode
 from dsinga.worker.meter import Meter
 from dsinga.worker.param_homes import ParamHome, ReplicatedHome
@@ -39,6 +41,7 @@ class BucketExchange:
         codec: compresses gradients, but not those of lasting params; None to send them as they are.
         meter: counts bytes.
         wait: waits for replies.
+        priority: the priority of its messages between hosts: the number of its first param in the forward pass.
     """
 
     def __init__(
@@ -50,13 +53,14 @@ class BucketExchange:
         codec: Codec | None,
         meter: Meter,
         wait: Wait,
+        priority: int = URGENT,
     ):
         self.server, self.slices = bucket
         self._homes = {slice_.id: homes[slice_.param] for slice_ in self.slices}
         self._replicated = isinstance(homes[self.slices[0].param], ReplicatedHome)
         self._client, self._codec = client, codec
         self._at_once = options.pull is PullTime.kAtOnce
-        self._meter, self._wait = meter, wait
+        self._meter, self._wait, self._priority = meter, wait, priority
         self._gradients: dict[int, Array] = {}
         self._reply: Reply | None = None
         self._skipped = False  # whether the next reply is for a step that changes nothing
@@ -83,9 +87,11 @@ class BucketExchange:
         self._skipped = skip and self._replicated
         self.outdated = True
         if self._at_once:
-            self._reply = self._client.push_pull(step, gradients, self._versions(), skip)
+            self._reply = self._client.push_pull(
+                step, gradients, self._versions(), skip, self._memory(), self._priority
+            )
         else:
-            self._client.push(step, gradients, skip)
+            self._client.push(step, gradients, skip, self._priority)
         self._meter.count(self._client.crosses_process, sum(gradient.nbytes for gradient in gradients.values()))
 
     def _encoded(self) -> dict[int, Array]:
@@ -98,7 +104,7 @@ class BucketExchange:
         """Request the values of ``step``, unless that has been done."""
         if self._reply is None:
             ids = [slice_.id for slice_ in self.slices]
-            self._reply = self._client.pull(ids, step, self._versions())
+            self._reply = self._client.pull(ids, step, self._versions(), self._memory(), self._priority)
 
     def receive(self, step: int, name: str = "") -> None:
         """Wait for the values of ``step``, or for summed gradients; errors name the param ``name``."""
@@ -114,6 +120,14 @@ class BucketExchange:
             return
         for slice_ in self.slices:
             self._homes[slice_.id].arrived(slice_, values[slice_.id], step)
+
+    def _memory(self) -> list[np.ndarray]:
+        """Return memory for the next values of all slices; an empty list where the transport has its own."""
+        if not self._client.crosses_host:
+            return []
+        memory = [self._homes[slice_.id].memory(slice_) for slice_ in self.slices]
+        arrays = [array for array in memory if array is not None]
+        return arrays if len(arrays) == len(memory) else []
 
     def _versions(self) -> dict[int, int]:
         since: dict[int, int] = {}

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, training_phases
+from dsinga.job import AlgType, ClusterConf, Compression, Job, Phase, UpdatePlace, training_phases
 from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
-from dsinga.server import slice_for_servers
+from dsinga.server import cut_into_pieces, slice_for_servers
 from dsinga.training import Updater, algorithm
 from dsinga.training.bp import no_loss
 from dsinga.worker.all_records import EvaluationPass, count_batches, readers_of_all_records, tests_all_records
@@ -92,6 +92,7 @@ def configure(
     find_homes: FindHomes = lambda parts: {},
     overlap: bool = True,
     timeout: float = 300.0,
+    piece_bytes: int | None = None,
 ) -> WorkerConfig:
     """Return the configuration of the workers of a run.
 
@@ -107,18 +108,26 @@ def configure(
         find_homes: chooses servers for parts that should stay whole; by default for none.
         overlap: whether gradients are sent during the backward pass.
         timeout: seconds that a wait may last.
+        piece_bytes: the size of the pieces of params that are exchanged between hosts; None to leave slices whole.
+            Sums over whole slices, as for ``clip_norm`` and compression, do that, too.
     """
     conf = job.cluster or ClusterConf()
     parts = shared_parts(nets)
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if served and not part.gathered}
+    widths = row_widths(opened.nets[Phase.kTrain], parts)
     slices = slice_for_servers(
         sizes,
         topology.servers,
         topology.slicing,
         find_homes({name: parts[name] for name in sizes}),
-        row_widths(opened.nets[Phase.kTrain], parts),
+        widths,
         bool(job.updater.clip_norm),
     )
+    if piece_bytes is not None and conf.compression is Compression.kNone and not job.updater.clip_norm:
+        dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
+        slices = cut_into_pieces(slices, piece_bytes // 4, dense)
+    else:
+        piece_bytes = None
     return WorkerConfig(
         run=run,
         generation=0,
@@ -132,7 +141,7 @@ def configure(
         updater=updater,
         slices=slices,
         replicated=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
-        options=ExchangeOptions(conf.pull, overlap, conf.compression, conf.topk_share, timeout),
+        options=ExchangeOptions(conf.pull, overlap, conf.compression, conf.topk_share, timeout, piece_bytes),
         skip_bad_batches=job.skip_bad_batches,
         precision=PRECISIONS[job.precision],
     )

@@ -9,6 +9,7 @@ from dsinga.errors import UserError
 from dsinga.job import PullTime
 from dsinga.ops import Array
 from dsinga.server import Slice, fill_buckets
+from dsinga.transport.interface import URGENT
 from dsinga.worker.bucket_exchange import BucketExchange, Wait
 from dsinga.worker.exchange_options import ExchangeOptions
 from dsinga.worker.gradients import check_gradient
@@ -51,10 +52,12 @@ class Exchange(Mapping[str, Array]):
         self._wait = Wait(options.timeout)
         codec = options.codec()
         slices = {home.name: home.slices for home in homes}
+        places = {name: place for place, name in enumerate(self._homes, URGENT + 1)}
         for bucket in fill_buckets(slices, len(clients), options.bucket_bytes):
             exchange = BucketExchange(
-                bucket, self._homes, clients[bucket.server], options, codec, self._meter, self._wait
-            )
+                bucket, self._homes, clients[bucket.server], options, codec, self._meter, self._wait,
+                min(places[slice_.param] for slice_ in bucket.slices),
+            )  # fmt: skip
             self._buckets.append(exchange)
             self._bucket_of.update({slice_.id: exchange for slice_ in bucket.slices})
         self._pushed: set[str] = set()

@@ -6,7 +6,6 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from dsinga.serial_executor import SerialExecutor
 from dsinga.server import Slice
 from dsinga.training import Metrics, check_algorithm_metrics, forward
 from dsinga.training.divergence import REMEDY, all_finite, check_metrics, first_not_finite
-from dsinga.transport.endpoints import connect
+from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
 from dsinga.worker.all_records import EvaluationPass
 from dsinga.worker.batch_reader import BatchReader
@@ -43,8 +42,9 @@ class GroupWorker:
     """
 
     def __init__(
-        self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, Any], processor: Processor, step: int
-    ):
+        self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, OpenConnection | None],
+        processor: Processor, step: int,
+    ):  # fmt: skip
         self._key = key
         self._config = config
         self._processor = processor
@@ -64,7 +64,8 @@ class GroupWorker:
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
         worker = WorkerId(config.generation, key.group, key.partition, config.topology.workers)
-        transports = [connect(server.name, actor) for server, actor in servers.items()]
+        transports = [connect(server.name, connection) for server, connection in servers.items()]
+        self._transports = transports
         clients = [ServerClient(transport, worker) for transport in transports]
         self._lent: Mapping[int, Sequence[np.ndarray]] = {}
         if not self._on_device and config.options.compression is Compression.kNone:
@@ -262,7 +263,10 @@ class GroupWorker:
         self.thread.close(message)
 
     def close(self) -> None:
-        """Stop the threads that read batches ahead and, on a GPU, copy params."""
+        """Stop the threads that read batches ahead and, on a GPU, copy params; end the connections to other hosts."""
+        for transport in (*self._transports, *self.peers.transports):
+            if transport.crosses_host:
+                transport.close()
         if self._prefetch is not None:
             self._prefetch.close()
         if isinstance(self.exchange, DeviceParams):

@@ -108,14 +108,14 @@ class GroupPeers:
         self.mailbox = Mailbox()
         self._timeout = timeout
         self._meter = meter
-        self._transports: Sequence[Transport] = ()
+        self.transports: Sequence[Transport] = ()  # by the number of the partition
         self._iteration = 0
         self._name = ""
         self._sent: list[tuple[int, int, str, Reply]] = []
 
     def connect(self, transports: Sequence[Transport]) -> None:
         """Set the transports to the mailboxes of the group's workers, by the number of their partition."""
-        self._transports = transports
+        self.transports = transports
 
     def begin(self, name: str) -> None:
         """Start the next iteration, which is called ``name`` in errors."""
@@ -126,7 +126,7 @@ class GroupPeers:
     def send(self, location: int, key: str, array: Array) -> None:
         """Send an array, which must not be changed afterwards, to the worker of partition ``location``."""
         started = time.perf_counter()
-        transport = self._transports[location]
+        transport = self.transports[location]
         self._meter.count(transport.crosses_process, array.nbytes)
         reply = transport.call("put", [self._iteration, key], [array])
         if transport.crosses_process or not reply.done():
@@ -183,5 +183,6 @@ class GroupPeers:
             try:
                 reply.result(0)
             except Exception as error:
+                self.mailbox.check()
                 raise RunError(f"partition {location} was lost while {key!r} was sent to it: {error}") from error
         self._sent = waiting

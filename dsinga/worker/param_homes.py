@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dsinga.ops import Array, SparseRows
+from dsinga.ops.buffers import address
 from dsinga.ops.sparse import no_rows
 from dsinga.server import Slice
 from dsinga.worker.gradients import part_of
@@ -73,6 +74,13 @@ class ParamHome(ABC):
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
         """Store the array that a server has sent for a slice at ``step``."""
 
+    def memory(self, slice_: Slice) -> np.ndarray | None:
+        """Return memory for the next value of a slice, float32 (size,); None where values are stored otherwise.
+
+        It may be written from another thread as soon as the slice's gradient has been sent.
+        """
+        return None
+
     def versions(self) -> dict[int, int]:
         """Return the version of each slice, by id, for which the server may send changed rows only."""
         return {}
@@ -87,32 +95,42 @@ class ServedHome(ParamHome):
 
     def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None = None):
         super().__init__(name, shape, slices, lasting_share)
-        self._slices: dict[int, Array] = {}
+        self._value: Array | None = None  # of a single slice, in the memory of its server or of the transport
         self._joined: np.ndarray | None = None
 
     def _assemble(self) -> Array:
-        parts = [self._slices[slice_.id] for slice_ in self.slices]
-        if len(parts) == 1:
-            return parts[0]
-        # The memory of the joined value is reused, because new pages cost more than the copy. When values of a step are
-        # looked up, all computing with those of the step before has ended.
+        if self._value is not None:
+            return self._value
+        assert self._joined is not None
+        return _read_only(self._joined)
+
+    def memory(self, slice_: Slice) -> np.ndarray:
+        """Return the memory of a slice's value, which is reused in each step: new pages cost more than a copy.
+
+        When the value of a step arrives, all computing with that of the step before has ended.
+        """
         if self._joined is None:
-            self._joined = np.empty(sum(part.size for part in parts), np.float32)
-        return _read_only(np.concatenate(parts, out=self._joined))
+            self._joined = np.empty(self.slices[-1].stop, np.float32)
+        return self._joined[slice_.start : slice_.stop]
 
     def pushed(self, slice_: Slice) -> None:
         """Forget the value of a slice whose gradient has been sent."""
         super().pushed(slice_)
-        self._slices.pop(slice_.id, None)
+        self._value = None
 
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
-        """Store the value of a slice."""
-        self._slices[slice_.id] = array
+        """Store the value of a slice, unless it has arrived in its memory."""
+        if len(self.slices) == 1 and self._joined is None:
+            self._value = array
+            return
+        memory = self.memory(slice_)
+        if not isinstance(array, np.ndarray) or address(memory) != address(array):
+            memory[:] = array
 
     def forget(self) -> None:
         """Forget all values."""
         super().forget()
-        self._slices.clear()
+        self._value = None
 
 
 class CachedRowsHome(ParamHome):

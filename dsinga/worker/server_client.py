@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dsinga.ops import Array
 from dsinga.server import Push
-from dsinga.transport.interface import Reply, Transport
+from dsinga.transport.interface import URGENT, Reply, Transport
 from dsinga.worker.send_buffer import SendBuffer
 
 
@@ -38,25 +40,37 @@ class ServerClient:
         """Send gradients that lie in ``send_buffer``, which the server has mapped, without a copy."""
         self._send_buffer = send_buffer
 
-    def pull(self, ids: Sequence[int], version: int, since: Mapping[int, int]) -> ValuesReply:
+    @property
+    def crosses_host(self) -> bool:
+        """Whether the server is on another host."""
+        return self.transport.crosses_host
+
+    def pull(
+        self, ids: Sequence[int], version: int, since: Mapping[int, int], into: Sequence[np.ndarray] = (),
+        priority: int = URGENT,
+    ) -> ValuesReply:  # fmt: skip
         """Request the values of slices at ``version``.
 
         ``since`` maps slice ids to the versions of values that the caller has. For these the reply may contain only the
-        changed rows.
+        changed rows. See :meth:`Transport.call` for ``into`` and ``priority``.
         """
-        reply = self.transport.call("pull", [ids, version, self._worker.group, list(since.items())])
+        fields = [ids, version, self._worker.group, list(since.items())]
+        reply = self.transport.call("pull", fields, into=into, priority=priority)
         return ValuesReply(reply, ids, self._lent)
 
-    def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False) -> None:
+    def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False, priority: int = URGENT) -> None:
         """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes.
 
         If the push fails, the next pull raises its error.
         """
-        self._send("push", step, gradients, skip)
+        self._send("push", step, gradients, skip, priority=priority)
 
-    def push_pull(self, step: int, gradients: Mapping[int, Array], since: Mapping[int, int], skip: bool) -> ValuesReply:
+    def push_pull(
+        self, step: int, gradients: Mapping[int, Array], since: Mapping[int, int], skip: bool,
+        into: Sequence[np.ndarray] = (), priority: int = URGENT,
+    ) -> ValuesReply:  # fmt: skip
         """Do :meth:`push`, and request the resulting values, as :meth:`pull` does."""
-        reply = self._send("push_pull", step, gradients, skip, list(since.items()))
+        reply = self._send("push_pull", step, gradients, skip, list(since.items()), into=into, priority=priority)
         return ValuesReply(reply, list(gradients), self._lent)
 
     def collective(self, kind: str, key: str, array: Array) -> Reply:
@@ -66,15 +80,18 @@ class ServerClient:
             "collective", [kind, key, worker.group, worker.partition, list(range(worker.partitions))], [array]
         )
 
-    def _send(self, method: str, step: int, gradients: Mapping[int, Array], skip: bool, *fields: Any) -> Reply:
+    def _send(
+        self, method: str, step: int, gradients: Mapping[int, Array], skip: bool, *fields: Any, **options: Any
+    ) -> Reply:
         push = Push(self._worker.generation, self._worker.group, step, self._worker.partition, skip)
+        fields = list(push), list(gradients), *fields
         if skip:
-            return self.transport.call(method, [list(push), list(gradients), *fields])
+            return self.transport.call(method, fields, **options)
         if self._send_buffer is not None:
             for id, gradient in gradients.items():
                 if self._send_buffer.holds(gradient):
                     self._lent[id] = gradient
-        return self.transport.call(method, [list(push), list(gradients), *fields], list(gradients.values()), lend=True)
+        return self.transport.call(method, fields, list(gradients.values()), lend=True, **options)
 
 
 class ValuesReply:

@@ -82,7 +82,7 @@ def _create_workers(config: WorkerConfig, values: Arrays) -> list[GroupWorker]:
     for key, worker in zip(keys, workers, strict=True):
         Endpoint(key.name, worker.peers.mailbox, to_host=False)
     for worker in workers:
-        worker.peers.connect([connect(key.name, None) for key in keys])
+        worker.peers.connect([connect(key.name) for key in keys])
         worker.set_replica(replica_values(config, values, None))
     return workers
 

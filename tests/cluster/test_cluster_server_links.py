@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +11,10 @@ import numpy as np
 import pytest
 from distributed import Client
 
+from dsinga.cluster.connections import connection_to, serve_connections
 from dsinga.cluster.server_links import ServerLink
-from dsinga.transport.actor import ActorEndpoint, ActorTransport
 from dsinga.transport.endpoints import Endpoint, connect
+from dsinga.transport.remote import RemoteTransport
 
 pytestmark = pytest.mark.process
 
@@ -32,15 +32,16 @@ class Receiver:
     def close(self, message: str) -> None: ...
 
 
-class ReceiverActor(ActorEndpoint):
+class ReceiverActor:
     """A server of another group."""
 
     def __init__(self, name: str):
-        super().__init__(Receiver(), 20.0)
-        self._endpoint = Endpoint(name, self._service)
+        serve_connections()
+        self._receiver = Receiver()
+        self._endpoint = Endpoint(name, self._receiver)
 
     async def received(self) -> list[tuple[int, list[int], list[float]]]:
-        return self._service.received
+        return self._receiver.received
 
 
 def send(link: ServerLink) -> None:
@@ -51,13 +52,13 @@ def send(link: ServerLink) -> None:
         link.close("the test is over")
 
 
-def send_from_a_thread_that_dask_does_not_know(actor: Any, name: str | None) -> bool:
-    """Task: connect to the actor, and send changes from a thread that has no Dask worker."""
-    actor = pickle.loads(pickle.dumps(actor))
-    transport = ActorTransport(actor) if name is None else connect(name, actor)
+def send_from_a_thread_that_dask_does_not_know(address: str, name: str, shared: bool) -> bool:
+    """Task: connect to the service, and send changes from a thread that has no Dask worker."""
+    connection = connection_to(address, name)
+    transport = connect(name) if shared else RemoteTransport(connection())
     with ThreadPoolExecutor(1) as pool:
         pool.submit(send, ServerLink(transport, 10.0, "test link")).result(timeout=30)
-    return isinstance(transport, ActorTransport)
+    return transport.crosses_host
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -66,9 +67,7 @@ def test_changes_are_sent_from_any_thread(processes: Client, shared: bool) -> No
     name = uuid.uuid4().hex
     with processes.as_current():
         actor = processes.submit(ReceiverActor, name, actor=True, workers=[there]).result(timeout=30)
-        task = processes.submit(
-            send_from_a_thread_that_dask_does_not_know, actor, name if shared else None, workers=[here]
-        )
+        task = processes.submit(send_from_a_thread_that_dask_does_not_know, there, name, shared, workers=[here])
         assert task.result(timeout=30) is not shared
         expected = [(route, [5], [route] * 3) for route in range(3)]
         assert actor.received().result(timeout=10) == expected

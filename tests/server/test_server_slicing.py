@@ -1,13 +1,14 @@
 """Slicing gives the figures of SINGA's unit tests and of Paddle's formula, and covers every param once."""
 
 import zlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dsinga.job import SlicingMethod
-from dsinga.server import slice_for_servers
+from dsinga.server import cut_into_pieces, slice_for_servers
 from dsinga.server.slicing import block_size, partition_slices, slice_params
 
 ALEX = {"a": 14112, "b": 96, "c": 256, "d": 884736, "e": 384}  # the sizes in SINGA's test_paramslicer
@@ -155,3 +156,18 @@ def test_no_param_is_cut_if_all_must_be_whole(method):
     slices = slice_for_servers(ALEX, 4, method, whole=True)
     assert [(slice_.param, slice_.size) for slice_ in slices] == list(ALEX.items())
     assert all(0 <= slice_.server < 4 for slice_ in slices)
+
+
+@given(st.lists(st.integers(1, 5_000), min_size=1, max_size=6), st.integers(1, 4), st.integers(1, 700))
+def test_pieces_cover_their_slices(sizes: list[int], servers: int, size: int) -> None:
+    params = {f"w{number}": count for number, count in enumerate(sizes)}
+    slices = slice_for_servers(params, servers)
+    pieces = cut_into_pieces(slices, size, params.keys() - {"w0"})
+    assert [piece.id for piece in pieces] == list(range(len(pieces)))
+    for slice_ in slices:
+        parts = [piece for piece in pieces if piece.param == slice_.param and piece.start in range(*slice_[2:4])]
+        assert parts[0].start == slice_.start
+        assert parts[-1].stop == slice_.stop
+        assert all(first.stop == second.start for first, second in pairwise(parts))
+        assert {part.server for part in parts} == {slice_.server}
+        assert len(parts) == 1 if slice_.param == "w0" else all(part.size <= 1.5 * size + 1 for part in parts)

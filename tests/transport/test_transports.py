@@ -1,4 +1,4 @@
-"""The contract of transports, which direct calls, shared memory and Dask Actors pass."""
+"""The contract of transports, which direct calls, shared memory and sockets with and without TLS pass."""
 
 from __future__ import annotations
 
@@ -11,28 +11,17 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
-from distributed import Client
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsinga import RunError
 from dsinga.ops import SparseRows
-from dsinga.transport.actor import ActorEndpoint, ActorTransport, join, split
-from dsinga.transport.endpoints import Endpoint, connect, find_service
+from dsinga.transport.endpoints import Endpoint, accept, connect
 from dsinga.transport.interface import Ready, Transport, wait_for
+from dsinga.transport.remote import RemoteTransport
 from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
 from tests.support.echo_service import EchoService
+from tests.support.socket_pairs import socket_pair
 
 WAIT = 20.0
-
-
-class EchoActor(ActorEndpoint):
-    """An Actor whose service is that of an endpoint of this process."""
-
-    def __init__(self, name: str, timeout: float = WAIT):
-        service = find_service(name)
-        assert service is not None
-        super().__init__(service, timeout)
 
 
 @pytest.fixture
@@ -48,16 +37,18 @@ def service(name: str) -> Iterator[EchoService]:
     endpoint.close("the test is over")
 
 
-@pytest.fixture(params=["direct", "shared", "actor"])
+@pytest.fixture(params=["direct", "shared", "remote", "remote with TLS"])
 def transport(request: pytest.FixtureRequest, name: str, service: EchoService) -> Iterator[Transport]:
     """A transport of each kind to the service."""
-    if request.param == "actor":
-        client: Client = request.getfixturevalue("threads")
-        actor = client.submit(EchoActor, name, actor=True, pure=False)
-        with client.as_current():
-            yield ActorTransport(actor.result(WAIT))
-        return
-    made = connect(name, None) if request.param == "direct" else connect_to_host(name)
+    made: Transport | None
+    if request.param == "direct":
+        made = connect(name)
+    elif request.param == "shared":
+        made = connect_to_host(name)
+    else:
+        here, there = socket_pair(tls=request.param == "remote with TLS")
+        assert accept(name, there)
+        made = RemoteTransport(here)
     assert made is not None
     yield made
     made.close()
@@ -155,7 +146,7 @@ class TestTransport:
 
 
 def test_direct_calls_hand_over_the_arrays_themselves(name: str, service: EchoService) -> None:
-    transport = connect(name, None)
+    transport = connect(name)
     array = np.ones(3)
     assert not transport.crosses_process
     assert transport.call("echo", (), [array]).result(WAIT)[0] is array
@@ -164,7 +155,7 @@ def test_direct_calls_hand_over_the_arrays_themselves(name: str, service: EchoSe
 def test_a_transport_of_this_process_does_not_keep_a_service_alive(name: str) -> None:
     service = EchoService()
     endpoint = Endpoint(name, service, to_host=False)
-    transport, gone = connect(name, None), weakref.ref(service)
+    transport, gone = connect(name), weakref.ref(service)
     endpoint.close("the run has ended")
     del service, endpoint
     assert gone() is None
@@ -173,20 +164,17 @@ def test_a_transport_of_this_process_does_not_keep_a_service_alive(name: str) ->
 
 
 def test_the_nearest_way_is_taken(name: str) -> None:
-    class Somewhere:
-        def call(self, header: bytes, payload: np.ndarray) -> None: ...
-
-    assert isinstance(connect(name, Somewhere()), ActorTransport)
+    with pytest.raises(RunError, match="is not on this host"):
+        connect(name)
+    ends = socket_pair()
+    remote = connect(name, lambda: ends[0])
+    assert isinstance(remote, RemoteTransport)
+    remote.close()
+    ends[1].close()
     endpoint = Endpoint(name, EchoService())
-    assert not connect(name, None).crosses_process
+    assert not connect(name).crosses_process
     assert isinstance(connect_to_host(name), SharedMemoryTransport)
     endpoint.close("the test is over")
-
-
-def test_an_actor_says_what_it_waited_for(name: str, service: EchoService, threads: Client) -> None:
-    actor = threads.submit(EchoActor, name, 0.1, actor=True, pure=False).result(WAIT)
-    with threads.as_current(), pytest.raises(RunError, match=r"waited 0\.1 s at a service"):
-        ActorTransport(actor).call("later").result(WAIT)
 
 
 def test_a_lost_actor_is_a_lost_server() -> None:
@@ -196,27 +184,6 @@ def test_a_lost_actor_is_a_lost_server() -> None:
 
     with pytest.raises(RunError, match="a server was lost while waiting for w"):
         wait_for(Lost(), 10, "w")
-
-
-ARRAYS = st.lists(
-    st.builds(
-        lambda shape, seed, flip: np.random.default_rng(seed).random(shape).T if flip else np.zeros(shape, np.int32),
-        st.lists(st.integers(0, 5), max_size=4).map(tuple),
-        st.integers(0, 9),
-        st.booleans(),
-    ),
-    max_size=5,
-)
-
-
-@given(ARRAYS)
-def test_any_arrays_are_joined_and_split_again(arrays: list[np.ndarray]) -> None:
-    layouts, payload = join(arrays)
-    answers = split(layouts, payload)
-    assert len(answers) == len(arrays)
-    for answer, array in zip(answers, arrays, strict=True):
-        np.testing.assert_array_equal(answer, array)
-        assert answer.dtype == array.dtype
 
 
 def test_a_cancelled_future_is_an_error_at_the_other_end(name: str, service: EchoService) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import gc
 import itertools
@@ -18,20 +17,20 @@ import pytest
 from distributed import Client
 
 from dsinga import RunError, UserError
+from dsinga.cluster.connections import connection_to
 from dsinga.cluster.server_actor import ServerActor
 from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
 from dsinga.layers.base import ParamSpec
 from dsinga.net import Param
 from dsinga.ops import SparseRows
-from dsinga.server import Push, Shard, Slice, SliceSpec, slice_for_servers
+from dsinga.server import Shard, Slice, SliceSpec, slice_for_servers
 from dsinga.server.service import ShardService
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
-from dsinga.transport.actor import ActorTransport
 from dsinga.transport.direct import DirectTransport
-from dsinga.transport.endpoints import close_endpoints, find_service
+from dsinga.transport.endpoints import Endpoint, close_endpoints, find_service
 from dsinga.transport.interface import Transport, wait_for
-from dsinga.transport.message import pack
+from dsinga.transport.remote import RemoteTransport
 from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker.config import ServerKey
 from dsinga.worker.exchange import Exchange, param_homes
@@ -40,6 +39,7 @@ from dsinga.worker.meter import Meter
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.server_client import ServerClient, WorkerId
 from tests.support.small_job import assert_same
+from tests.support.socket_pairs import socket_pair
 
 SHAPES = {"w1": (4, 3), "b1": (4,), "w2": (2, 4), "b2": (2,)}
 RUN = "exchange"
@@ -73,10 +73,11 @@ class Transports(list[Transport]):
         return self._make() if self._one_each and partition else self
 
 
-@pytest.fixture(params=["direct", "actor", "shared"])
+@pytest.fixture(params=["direct", "remote", "shared"])
 def make_transports(request: pytest.FixtureRequest, processes: Client) -> Iterator[Callable[..., Transports]]:
     """A function that makes servers for so many contributors, and returns a transport of one kind to each of them."""
     futures: list[object] = []
+    opened: list[Transport] = []
 
     def make(
         contributors: int, servers: int = 2, conf: UpdaterConf | None = None, trainable: bool = True, codec: Any = None
@@ -100,13 +101,16 @@ def make_transports(request: pytest.FixtureRequest, processes: Client) -> Iterat
             with processes.as_current():
                 actor = future.result(timeout=30)
                 actor.put(first, None).result(timeout=30)
-            if request.param == "actor":
-                connects.append(functools.partial(CurrentClient, actor, processes))
+            if request.param == "remote":
+                (address,) = processes.who_has(future)[future.key]
+                connects.append(functools.partial(by_connection, address, key.name, processes, opened))
             else:
                 connects.append(functools.partial(by_shared_memory, key.name))
-        return Transports(lambda: [connect() for connect in connects], one_each=request.param == "shared")
+        return Transports(lambda: [connect() for connect in connects], one_each=request.param != "direct")
 
     yield make
+    for transport in opened:
+        transport.close()
     processes.run(close_endpoints, lambda name: name.startswith(RUN), "the test is over")
 
 
@@ -115,23 +119,15 @@ def direct(shard: Shard) -> DirectTransport:
     return DirectTransport(lambda: service, "the server")
 
 
+def by_connection(address: str, name: str, client: Client, opened: list[Transport]) -> Transport:
+    opened.append(RemoteTransport(connection_to(address, name, client)()))
+    return opened[-1]
+
+
 def by_shared_memory(name: str) -> Transport:
     transport = connect_to_host(name)
     assert transport is not None
     return transport
-
-
-class CurrentClient(ActorTransport):
-    """An ActorTransport used outside a task, where an Actor needs a current client."""
-
-    def __init__(self, actor: object, client: Client):
-        self._client = client
-        with client.as_current():
-            super().__init__(actor)
-
-    def call(self, *arguments, **options):
-        with self._client.as_current():
-            return super().call(*arguments, **options)
 
 
 def client_of(transport: Transport, partition: int = 0, partitions: int = 1) -> ServerClient:
@@ -458,17 +454,20 @@ def test_an_updater_that_fails_is_not_a_lost_server() -> None:
         def change(self, *arguments: object) -> None:
             raise OSError("no such file")
 
-    key = ServerKey("failing", 0, 0, 0)
-    actor = ServerActor(key, [SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()), (0,), 0, None, 20.0)
-    actor.put({0: np.zeros(2, np.float32)}, None)
-    header = pack(["push_pull", [list(Push(0, 0, 0, 0)), [0]], [["<f4", [2], [0]]]])
+    shard = Shard([SliceSpec(Slice(0, "w", 0, 2, 0))], Failing(plain_sgd()))
+    shard.put({0: np.zeros(2, np.float32)})
+    endpoint = Endpoint("failing", ShardService(shard, {}), to_host=False)
+    here, there = socket_pair()
+    endpoint.accept(there)
+    reply = client_of(RemoteTransport(here)).push_pull(0, {0: np.zeros(2, np.float32)}, {}, False)
     with pytest.raises(RunError, match=r"push_pull failed: OSError\('no such file'\)"):
-        asyncio.run(actor.call(header, np.zeros(8, np.uint8)))
+        reply.result(20)
+    endpoint.close("the test is over")
 
 
 def test_a_server_of_this_process_is_found_until_it_is_closed() -> None:
     key = ServerKey("here", 0, 0, 0)
-    actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0)
+    actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0, None, False)
     assert find_service(key.name) is not None
     close_endpoints(lambda name: name == key.name, "the run has ended")
     assert find_service(key.name) is None
@@ -477,7 +476,7 @@ def test_a_server_of_this_process_is_found_until_it_is_closed() -> None:
 
 def test_a_released_server_actor_is_not_found() -> None:
     key = ServerKey("released", 0, 0, 0)
-    actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0)
+    actor = ServerActor(key, [], create_updater(plain_sgd()), (0,), 0, None, 1.0, None, False)
     service = find_service(key.name)
     assert isinstance(service, ShardService)
     waiting = service.shard.pull([], 0)

@@ -71,7 +71,7 @@ def test_large_and_small_arrays_keep_their_layout_through_a_socket(by_socket: li
 
 def test_an_early_array_through_a_socket_is_acknowledged_later(by_socket: list[GroupPeers]) -> None:
     first, second = by_socket
-    reply = first._transports[1].call("put", [5, "a"], [ARRAY])
+    reply = first.transports[1].call("put", [5, "a"], [ARRAY])
     with pytest.raises(TimeoutError):
         reply.result(0.1)
     second.mailbox.begin(4)
@@ -88,7 +88,7 @@ def test_a_closed_mailbox_says_why_through_a_socket(by_socket: list[GroupPeers])
 
 def test_a_lost_peer_is_an_error_at_the_next_receive(by_socket: list[GroupPeers]) -> None:
     first, _ = by_socket
-    first._transports[1].close()
+    first.transports[1].close()
     first.send(1, "a", ARRAY)
     with pytest.raises(RunError, match="partition 1 was lost while 'a' was sent to it"):
         first.receive("b")

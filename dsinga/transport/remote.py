@@ -1,0 +1,147 @@
+"""Calls between hosts through a stream: requests one way, replies in any order the other way, many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from dsinga.errors import RunError
+from dsinga.serial_executor import SerialExecutor
+from dsinga.transport.interface import URGENT, Items, Pending, Service
+from dsinga.transport.message import describe_error, restore_error
+from dsinga.transport.stream import Stream
+
+# Bytes of arrays up to which a call of a slow service is handled by the thread that receives it.
+INLINE_BYTES = 1 << 18
+
+
+class RemoteTransport:
+    """The caller's end of a :class:`Transport` to a service on another host. Any thread may use it."""
+
+    crosses_process = crosses_host = True
+
+    def __init__(self, connection: socket.socket):
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, tuple[Future[Items], Sequence[np.ndarray]]] = {}
+        self._lost: OSError | None = None
+        self._stream = Stream(connection, self)
+        self._stream.start()
+
+    def call(
+        self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False,
+        into: Sequence[np.ndarray] = (), priority: int = URGENT,
+    ) -> Future[Items]:  # fmt: skip
+        """Send a call; the reply raises errors of sending it."""
+        reply: Future[Items] = Future()
+        reply.set_running_or_notify_cancel()
+        number = next(self._numbers)
+        with self._lock:
+            self._waiting[number] = reply, into
+        try:
+            self._stream.send([number, priority, method, fields], items, priority)
+        except OSError as error:
+            with self._lock:
+                self._waiting.pop(number, None)
+            reply.set_exception(error)
+        return reply
+
+    def memory(self, values: Any, nbytes: Sequence[int]) -> Sequence[memoryview] | None:
+        """Return the memory that the caller has named for the arrays of a reply, if it fits."""
+        with self._lock:
+            into = self._waiting[values[0]][1]
+        if [array.nbytes for array in into] != nbytes:
+            return None
+        return [array.view(np.uint8).data for array in into]
+
+    def received(self, values: Any, items: Items) -> None:
+        """Resolve the reply of a call."""
+        number, error = values
+        with self._lock:
+            reply, _ = self._waiting.pop(number)
+        if error is None:
+            reply.set_result(items)
+        else:
+            reply.set_exception(restore_error(error))
+
+    def lost(self, error: OSError) -> None:
+        """Fail the calls that wait."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, {}
+        for reply, _ in waiting.values():
+            reply.set_exception(error)
+
+    def close(self) -> None:
+        """End the connection; calls that wait fail."""
+        self._stream.close()
+
+
+class RemoteCaller:
+    """The service's end: handles the calls of one :class:`RemoteTransport`.
+
+    Args:
+        connection: the socket.
+        service: the service.
+        slow: handles large calls, one after the other; None where the service handles all of them quickly.
+        ended: is called when the caller is gone.
+    """
+
+    def __init__(
+        self, connection: socket.socket, service: Service, slow: SerialExecutor | None,
+        ended: Callable[[RemoteCaller], None],
+    ):  # fmt: skip
+        self._service, self._slow, self._ended = service, slow, ended
+        self._stream = Stream(connection, self)
+        self._stream.start()
+
+    def memory(self, values: Any, nbytes: Sequence[int]) -> None:
+        """Let the stream choose memory for the arrays of a call."""
+
+    def received(self, values: Any, items: Items) -> None:
+        """Handle a call."""
+        if self._slow is not None and sum(item.nbytes for item in items) > INLINE_BYTES:
+            with contextlib.suppress(RunError):  # the service is closed, and so is this connection, soon
+                self._slow.submit(self._handle, values, items)
+        else:
+            self._handle(values, items)
+
+    def _handle(self, values: Any, items: Items) -> None:
+        number, priority, method, fields = values
+        try:
+            answer = self._service.handle(method, fields, items)
+        except RunError as error:
+            self._reply(number, priority, error=error)
+        except Exception as error:
+            self._reply(number, priority, error=RunError(f"{method} failed: {error!r}"))
+        else:
+            if answer is None or isinstance(answer, Sequence):
+                self._reply(number, priority, answer or ())
+            else:
+                answer.add_done_callback(lambda _: self._finish(number, priority, answer))
+
+    def _finish(self, number: int, priority: int, answer: Pending) -> None:
+        try:
+            items = answer.result(0) or ()
+        except BaseException as error:  # a future may have been cancelled
+            self._reply(number, priority, error=error)
+        else:
+            self._reply(number, priority, items)
+
+    def _reply(self, number: int, priority: int, items: Items = (), error: BaseException | None = None) -> None:
+        with contextlib.suppress(OSError):  # the caller is gone
+            self._stream.send([number, None if error is None else describe_error(error)], items, priority)
+
+    def lost(self, error: OSError) -> None:
+        """Forget the caller."""
+        self._ended(self)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._stream.close()

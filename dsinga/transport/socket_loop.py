@@ -1,0 +1,145 @@
+"""One thread that reads and writes all sockets of this process whose other ends are on other hosts.
+
+Not the event loop of Dask: transfers do not delay its heartbeats, and its tasks do not delay transfers. The thread
+starts with the first socket and ends with the last one.
+"""
+
+from __future__ import annotations
+
+import collections
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+_lock = threading.Lock()
+_current: SocketLoop | None = None
+
+
+class Connection(Protocol):
+    """What the loop calls in its thread. ``socket`` does not block; TLS sockets are served, too."""
+
+    socket: socket.socket
+
+    def read(self) -> bool:
+        """Read what has arrived; return whether to be called again without waiting for more bytes from the network."""
+
+    def write(self) -> bool:
+        """Write what the socket takes; return whether there is more to write."""
+
+    def lost(self, error: OSError) -> None:
+        """End, since reading or writing has failed. The loop closes the socket."""
+
+
+class SocketLoop:
+    """Calls connections when their sockets are ready. Any thread may call its methods."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._calls: collections.deque[Callable[[], None]] = collections.deque()
+        self._sleeps, self._wakes = socket.socketpair()
+        self._sleeps.setblocking(False)
+        self._wakes.setblocking(False)
+        self._selector.register(self._sleeps, selectors.EVENT_READ)
+        self.connections = 0  # including those that are being added; under the module's lock
+        self._again: set[Connection] = set()
+        self._thread = threading.Thread(target=self._run, name="dsinga sockets", daemon=True)
+        self._thread.start()
+
+    def write(self, connection: Connection) -> None:
+        """Call ``connection.write`` until it has nothing more to write."""
+        self._call(lambda: self._modify(connection, selectors.EVENT_READ | selectors.EVENT_WRITE))
+
+    def remove(self, connection: Connection) -> None:
+        """Stop calling a connection and close its socket, soon; a second call does nothing."""
+        self._call(lambda: self._close(connection))
+
+    def _call(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        if threading.current_thread() is not self._thread:
+            try:
+                self._wakes.send(b".")
+            except OSError:  # full: the thread is about to wake up; or closed, with its last connection
+                pass
+
+    def _run(self) -> None:
+        while self._do_calls():
+            for key, events in self._selector.select(0 if self._again else None):
+                if key.data is None:
+                    self._sleeps.recv(1 << 12)
+                    continue
+                if events & selectors.EVENT_WRITE:
+                    self._write(key.data)
+                if events & selectors.EVENT_READ and key.data.socket.fileno() >= 0:
+                    self._again.add(key.data)
+            for connection in list(self._again):
+                self._read(connection)
+
+    def _do_calls(self) -> bool:
+        """Do the calls of other threads; return False, with everything closed, if no connection is left."""
+        while self._calls:
+            self._calls.popleft()()
+        with _lock:
+            if self.connections:
+                return True
+            global _current
+            if _current is self:
+                _current = None
+        self._selector.close()
+        self._sleeps.close()
+        self._wakes.close()
+        return False
+
+    def _write(self, connection: Connection) -> None:
+        try:
+            if not connection.write():
+                self._modify(connection, selectors.EVENT_READ)
+        except OSError as error:
+            self._lose(connection, error)
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            if not connection.read():
+                self._again.discard(connection)
+        except OSError as error:
+            self._lose(connection, error)
+
+    def _lose(self, connection: Connection, error: OSError) -> None:
+        self._close(connection)
+        connection.lost(error)
+
+    def _modify(self, connection: Connection, events: int) -> None:
+        if connection.socket.fileno() >= 0:
+            self._selector.modify(connection.socket, events, connection)
+
+    def _close(self, connection: Connection) -> None:
+        self._again.discard(connection)
+        if connection.socket.fileno() >= 0:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+            with _lock:
+                self.connections -= 1
+
+    def register(self, connection: Connection) -> None:
+        """Begin to read a connection."""
+        self._call(lambda: self._register(connection))
+
+    def _register(self, connection: Connection) -> None:
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+
+def add_connection(connection: Connection) -> SocketLoop:
+    """Serve a connection by the loop of this process, which is returned."""
+    global _current
+    with _lock:
+        loop = _current = _current or SocketLoop()
+        loop.connections += 1
+    loop.register(connection)
+    return loop
+
+
+def open_connections() -> int:
+    """Return the number of connections that the loop of this process serves."""
+    with _lock:
+        return _current.connections if _current is not None else 0

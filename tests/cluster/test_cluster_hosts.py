@@ -1,0 +1,128 @@
+"""Runs over two hosts, secured by TLS: two worker processes at two addresses that share no memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, Nanny, Scheduler, SpecCluster
+
+from dsinga import RunError, cluster
+from dsinga.api import roots, train
+from dsinga.job import ClusterConf, Compression, Job, loads
+from dsinga.transport import endpoints
+from dsinga.transport.socket_loop import open_connections
+from tests.support.small_job import JOB, assert_same, with_topology
+from tests.support.socket_pairs import certificates
+
+pytestmark = pytest.mark.process
+WAIT = 20.0
+
+
+def share_no_memory() -> None:
+    """Let this process find no others on its host."""
+    endpoints.connect_to_host = lambda name: None
+
+
+@pytest.fixture(scope="module")
+def hosts(forked: None) -> Iterator[Client]:
+    """A cluster of two hosts."""
+    security = certificates()
+    shared = {"security": security, "protocol": "tls", "nthreads": 2, "memory_limit": 0, "dashboard": False}
+    workers = {number: {"cls": Nanny, "options": {**shared, "host": f"127.0.0.{number + 1}"}} for number in range(2)}
+    scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "security": security, "protocol": "tls",
+                 "dashboard": False, "dashboard_address": ":0"}}  # fmt: skip
+    with SpecCluster(workers, scheduler, security=security) as cluster, Client(cluster, set_as_default=False) as client:
+        client.run(share_no_memory)
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut params of more than 300 numbers into pieces."""
+    monkeypatch.setattr("dsinga.cluster.prepare.PIECE_BYTES", 1200)
+
+
+@pytest.fixture
+def job(stores: Path) -> Job:
+    return loads(JOB.replace("train_steps: 50", "train_steps: 8"), str(stores / "small.conf"))
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not ready():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_hosts_give_the_bits_of_threads(job: Job, hosts: Client, threads: Client, servers: int) -> None:
+    job = with_topology(job, 2, servers)
+    assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
+    wait_until(lambda: hosts.run(open_connections) == dict.fromkeys(hosts.scheduler_info()["workers"], 0))
+
+
+def test_features_cross_hosts(job: Job, hosts: Client, threads: Client) -> None:
+    """Also for two workers on one host."""
+    layers = [layer.replace(partition_dim=1) if layer.name == "ip" else layer for layer in job.neuralnet.layer]
+    job = with_topology(job.replace(neuralnet=job.neuralnet.replace(layer=layers)), 3, 2)
+    assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
+
+
+@pytest.mark.parametrize(
+    "options", [{"compression": Compression.kOneBit}, {"pull": "kDeferred"}, {"update": "kWorker"}]
+)
+def test_options_of_the_exchange_change_no_bits(job: Job, hosts: Client, threads: Client, options: Any) -> None:
+    conf = with_topology(job, 2, 2)
+    conf = conf.replace(cluster=conf.cluster.replace(**options))
+    assert_same(train(conf, hosts, progress=False).params, train(conf, threads, progress=False).params)
+
+
+def test_a_clipped_norm_is_that_of_whole_params(job: Job, hosts: Client, threads: Client) -> None:
+    job = with_topology(job.replace(updater=job.updater.replace(clip_norm=0.05)), 2, 2)
+    assert_same(train(job, hosts, progress=False).params, train(job, threads, progress=False).params)
+
+
+def test_groups_on_different_hosts_send_each_other_changes(job: Job, hosts: Client) -> None:
+    conf = ClusterConf(nworker_groups=2, nserver_groups=2, sync_topology="kStar", sync_freq=1)
+    result = train(job.replace(cluster=conf, train_steps=40), hosts, progress=False)
+    assert all(np.isfinite(value).all() for value in result.params.values())
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+class KillAtFirstRow:
+    """An observer that kills a process when the first row of metrics comes."""
+
+    def __init__(self, pid: int):
+        self._pid = pid
+        self.killed = False
+
+    def waiting(self, sentence: str) -> None: ...
+
+    def begin(self, step: int) -> None: ...
+
+    def progress(self, row: dict[str, Any]) -> None: ...
+
+    def record(self, row: dict[str, Any]) -> None:
+        if not self.killed:
+            self.killed = True
+            os.kill(self._pid, signal.SIGKILL)
+
+
+def test_a_lost_host_ends_the_run(job: Job, hosts: Client) -> None:
+    """The last test: the host comes back as another one. Calls would wait for five minutes."""
+    address = list(cluster.available_workers(hosts))[1]
+    observer = KillAtFirstRow(hosts.run(os.getpid)[address])
+    job = with_topology(job, 2, 2).replace(train_steps=100_000, disp_freq=1)
+    with pytest.raises(RunError, match="was lost") as raised:
+        cluster.train(job, hosts, observer, roots=roots(job, None))
+    assert address in str(raised.value)
+    assert observer.killed
+    wait_until(lambda: set(hosts.run(open_connections).values()) == {0})
