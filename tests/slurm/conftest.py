@@ -1,0 +1,48 @@
+"""A running SLURM, and a folder with the scripts of the pages on SLURM."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.executed_pages import ROOT, blocks, command_environment
+from tests.support.slurm_queue import Slurm
+
+PAGES = ("slurm.md", "slurm-cluster.md")
+# The only change to the scripts: the interface that joins the nodes. All nodes of the tests are on this machine.
+INTERFACE = ("ib0", "lo")
+
+
+@pytest.fixture(scope="session")
+def running_slurm() -> None:
+    """Skip the test where no SLURM answers."""
+    if not shutil.which("sinfo") or subprocess.run(["sinfo"], capture_output=True, timeout=30).returncode:
+        pytest.skip("no SLURM answers `sinfo`; start one with tests/slurm/start_slurm.sh")
+
+
+@pytest.fixture(scope="session")
+def scripts(running_slurm: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A folder with the files of the pages and their records, and the environment to submit them in."""
+    folder = tmp_path_factory.mktemp("pages")
+    for page in PAGES:
+        for block in blocks((ROOT / "docs" / page).read_text(encoding="utf-8")):
+            if block.file:
+                (folder / block.file).write_text(block.text.replace(*INTERFACE), encoding="utf-8")
+    environment = command_environment(tmp_path_factory.mktemp("commands"), folder / "cache")
+    environment |= {"DASK_LOGGING__DISTRIBUTED": "warning", "OMP_WAIT_POLICY": "passive"}
+    subprocess.run(["python", "make_data.py"], cwd=folder, env=environment, check=True, timeout=60)
+    return folder, environment
+
+
+@pytest.fixture
+def slurm(scripts: tuple[Path, dict[str, str]], tmp_path: Path) -> Iterator[Slurm]:
+    """Submits the scripts from a folder of its own, and cancels what is left of its jobs at the end."""
+    folder, environment = scripts
+    shutil.copytree(folder, tmp_path / "work")
+    queue = Slurm(tmp_path / "work", environment)
+    yield queue
+    queue.cancel_all()

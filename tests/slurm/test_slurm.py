@@ -1,0 +1,100 @@
+"""The scripts of docs/slurm.md and docs/slurm-cluster.md on a real SLURM; runs there have the bits of a run here."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+import dsinga
+from tests.support.slurm_queue import Slurm, assert_same_bits
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.mark.parametrize(("script", "workspace"), [("train.sh", "run"), ("runner.sh", "runner")])
+def test_a_batch_job_trains(slurm: Slurm, script: str, workspace: str) -> None:
+    slurm.wait(slurm.submit(script))
+    assert_same_bits(slurm.params(workspace), slurm.local_params())
+
+
+@pytest.mark.parametrize(("script", "workspace"), [("train.sh", "run"), ("runner.sh", "runner")])
+def test_a_job_whose_time_is_over_is_requeued_and_goes_on(slurm: Slurm, script: str, workspace: str) -> None:
+    """SLURM sends USR1 before the time limit; a requeued job would be kept back for two minutes."""
+    slurm.lengthen(1500)
+    job = slurm.submit(script)
+    checkpoints = slurm.folder / workspace / "checkpoint"
+    slurm.until(lambda: (checkpoints / "step100").exists(), "a checkpoint")
+    slurm.run("scancel", "--signal=USR1", "--batch", job)
+    slurm.until(lambda: slurm.state(job) == "PENDING", "the job to be requeued")
+    assert not (checkpoints / "step1500").exists()
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    slurm.wait(job)
+    assert "Restarts=1" in slurm.show(job)
+    assert_same_bits(slurm.params(workspace), slurm.local_params())
+
+
+def test_a_failed_script_ends_all_tasks_of_its_job(slurm: Slurm) -> None:
+    (slurm.folder / "job.conf").write_text("name: 3")
+    job = slurm.submit("runner.sh")
+    slurm.until(lambda: not slurm.state(job), "the job to end")
+    assert "JobState=FAILED" in slurm.show(job)
+    assert "job.conf:1" in slurm.output()
+
+
+def test_workers_are_jobs_that_are_waited_for(slurm: Slurm) -> None:
+    script = slurm.folder / "cluster.py"
+    script.write_text(script.read_text().replace('walltime="04', 'job_extra_directives=["--hold"], walltime="04'))
+    driver = slurm.start("python", "cluster.py")
+    try:
+        assert driver.stderr is not None
+        sentence = next(line for line in driver.stderr if "waiting for" in line)
+        assert "waiting for 4 that SLURMCluster has requested (job " in sentence
+        assert "pending (JobHeldUser)" in sentence
+        slurm.run("scontrol", "release", "jobname=dask-worker")
+        out, err = driver.communicate(timeout=100)
+    finally:
+        driver.kill()
+    assert "after 400 steps" in out, err
+    assert_same_bits(slurm.params("cluster"), slurm.local_params())
+
+
+def test_a_job_that_ends_at_once_is_said(slurm: Slurm) -> None:
+    script = slurm.folder / "cluster.py"
+    script.write_text(script.read_text().replace('queue="normal"', 'queue="normal", python="/nowhere/python"'))
+    driver = slurm.start("python", "cluster.py")
+    _, err = driver.communicate(timeout=100)
+    assert driver.returncode != 0
+    assert "whose log is logs/dask-worker-" in err.splitlines()[-1]
+
+
+def test_a_lost_job_is_replaced_and_the_run_goes_on(slurm: Slurm) -> None:
+    slurm.lengthen(1500)
+    driver = slurm.start("python", "adaptive.py")
+    try:
+        slurm.until(lambda: (slurm.folder / "adaptive/checkpoint/step100").exists(), "a checkpoint")
+        workers = slurm.run("squeue", "--noheader", "--me", "--name=dask-worker", "--format", "%A").split()
+        assert len(workers) == 4
+        slurm.run("scancel", workers[0])
+        out, err = driver.communicate(timeout=100)
+    finally:
+        driver.kill()
+    assert "was lost" in out, err
+    assert "after 1500 steps" in out
+    assert_same_bits(slurm.params("adaptive"), slurm.local_params())
+
+
+def test_a_search_is_an_array_job(slurm: Slurm) -> None:
+    job = slurm.submit("search.sh")
+    slurm.wait(job)
+    assert sorted(slurm.show(job).split().count(f"ArrayTaskId={task}") for task in range(6)) == [1] * 6
+    slurm.run("python", "search.py")
+    with (slurm.folder / "search/search.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["updater.learning_rate.base_lr"], row["seed"]) for row in rows} == {
+        (rate, seed) for rate in ("0.003", "0.03", "0.3") for seed in ("1", "2")
+    }
+    local = dsinga.load(slurm.folder / "job.conf", ["updater.learning_rate.base_lr=0.3", "seed=2"])
+    result = dsinga.train(local, workers=1, data_root=str(slurm.folder / "data"), progress=False)
+    found = next(row for row in rows if (row["updater.learning_rate.base_lr"], row["seed"]) == ("0.3", "2"))
+    assert float(found["score"]) == result.history.phase("train")[-1, "loss"]

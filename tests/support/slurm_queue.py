@@ -1,0 +1,105 @@
+"""Batch jobs of the tests: submitting, waiting, and the params that they leave."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import dsinga
+from dsinga.checkpoint import latest, read_params
+
+# Seconds that a job of the tests may take, with a minute of waiting for the queue.
+JOB_SECONDS = 110.0
+POLL_SECONDS = 0.25
+
+
+class Slurm:
+    """The queue, seen from a folder.
+
+    Args:
+        folder: the working directory, with the scripts.
+        environment: that of the jobs.
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str]):
+        self.folder = folder
+        self._environment = environment
+        self._jobs: list[str] = []
+
+    def run(self, *command: str, seconds: float = JOB_SECONDS) -> str:
+        """Run a command in the folder to its end and return what it prints."""
+        done = subprocess.run(
+            command, cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=seconds
+        )
+        assert done.returncode == 0, f"{command} failed with\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Start a command in the folder."""
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def submit(self, script: str) -> str:
+        """Submit a script and return the id of its job."""
+        self._jobs.append(self.run("sbatch", "--parsable", script).strip())
+        return self._jobs[-1]
+
+    def wait(self, job: str) -> None:
+        """Wait until a job and all its array tasks have left the queue; fail unless all have succeeded."""
+        self.until(lambda: not self.state(job), f"job {job} to end")
+        ends = [line.split("=")[1] for line in self.show(job).split() if line.startswith("JobState=")]
+        assert set(ends) == {"COMPLETED"}, f"{ends}: {self.output()}"
+
+    def state(self, job: str) -> str:
+        """Return the state of a job in the queue, of all of its array tasks, "" if it has left the queue."""
+        lines = self.run("squeue", "--noheader", "--me", "--format", "%A %F %T").splitlines()
+        return " ".join(line.split()[2] for line in lines if job in line.split()[:2])
+
+    def show(self, job: str) -> str:
+        """Return what SLURM knows of a job."""
+        return self.run("scontrol", "show", "job", job)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for a condition."""
+        deadline = time.monotonic() + JOB_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"waited {JOB_SECONDS:g} s for {what}: {self.output()}"
+            threading.Event().wait(POLL_SECONDS)
+
+    def output(self) -> str:
+        """Return what the jobs have printed."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.out")))
+
+    def params(self, workspace: str) -> dict[str, np.ndarray]:
+        """Return the params that a run has left at its end."""
+        path = latest(self.folder / workspace / "checkpoint")
+        assert path is not None, self.output()
+        return read_params(path)
+
+    def local_params(self, workers: int = 4) -> dict[str, np.ndarray]:
+        """Return the params of a run of the same job in this process."""
+        job = dsinga.load(self.folder / "job.conf")
+        return dsinga.train(job, workers=workers, data_root=str(self.folder / "data"), progress=False).params
+
+    def lengthen(self, steps: int) -> None:
+        """Let runs take so many steps."""
+        conf = self.folder / "job.conf"
+        conf.write_text(conf.read_text().replace("train_steps: 400", f"train_steps: {steps}"))
+
+    def cancel_all(self) -> None:
+        """Cancel all jobs that were submitted here."""
+        if self._jobs:
+            self.run("scancel", *self._jobs)
+
+
+def assert_same_bits(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
+    """Assert that params are equal bit for bit."""
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name])
