@@ -27,6 +27,11 @@ class WorkerSelection(NamedTuple):
     resources: Mapping[str, float] = {}
     hosts: Sequence[str] = ()
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there may be Dask workers that the run may not use."""
+        return bool(self.resources or self.hosts)
+
     def __str__(self) -> str:
         """Return the text that qualifies "Dask workers" in messages, "" where all may be used."""
         parts = ["with " + ", ".join(f"{name}={amount:g}" for name, amount in self.resources.items())]
@@ -41,7 +46,7 @@ def usable_workers(client: Client, where: WorkerSelection, workers: Workers) -> 
 
     Raises UserError for a host that no Dask worker is on, and for a resource that none has enough of.
     """
-    if where == ANYWHERE:
+    if not where.is_limited:
         return workers
     check_where(client, where, workers)
     names = aliases(client, where.hosts, workers)
@@ -77,7 +82,7 @@ def check_room(topology: Topology, workers: Workers, where: WorkerSelection) -> 
     try:
         place(topology, workers)
     except UserError as error:
-        if where == ANYWHERE:
+        if not where.is_limited:
             raise
         raise UserError(f"{error} (only Dask workers {where} count)") from error
 

@@ -79,6 +79,7 @@ def test_a_run_gets_the_dask_workers_that_it_may_use(client: Client, job: Job) -
         (WorkerSelection({"GPU": 0}), 1, "the resource 'GPU' is 0; give the amount that each worker needs"),
         (WorkerSelection(hosts=["nowhere.invalid"]), 1, "no Dask worker is on 'nowhere.invalid'; the hosts of the cl"),
         (WorkerSelection({"GPU": 1}), 4, r"needs 4 workers, .* 3 worker threads; .* \(only Dask workers with GPU=1 c"),
+        (WorkerSelection({}, []), 8, r"needs 8 workers, .* 7 worker threads; start more .*nworkers_per_group$"),
         (WorkerSelection({"GPU": 1}, ["c"]), 2, r"1 worker thread; .* \(only Dask workers with GPU=1 on c count\)"),
     ],
 )  # fmt: skip
