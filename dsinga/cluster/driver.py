@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from dsinga.job import Job, Phase
 from dsinga.net import NeuralNet
 from dsinga.training import initial_values
 from dsinga.worker.param_slices import Arrays
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -125,6 +128,8 @@ def _train(
         run.close("the driver has ended the run")
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt(describe_way_on(workspace, loop.view.step)) from None
+        if isinstance(error, SystemExit):  # so Ctrl-C ends a program that has imported dask_jobqueue
+            _log.warning("the run is ended: %s", describe_way_on(workspace, loop.view.step))
         raise
     run.close()
     return params

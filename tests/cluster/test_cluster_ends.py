@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -163,6 +166,20 @@ def test_an_interrupted_run_says_how_to_go_on_in_python(job: Job, client: Client
         train(job, client, workspace=tmp_path, progress=False, extensions=[interrupt])
     wait_until_cleaned_up()
     assert train(job.replace(train_steps=12), client, workspace=tmp_path, progress=False, resume=True).step == 12
+
+
+def test_a_run_in_a_program_that_exits_says_how_to_go_on(job: Job, threads: Client, tmp_path: Path, caplog):
+    """dask_jobqueue lets Ctrl-C exit the program."""
+
+    def leave(step: int, metrics: dict[str, float]) -> None:
+        if step == 10:
+            sys.exit()
+
+    short = job.replace(checkpoint_freq=4)
+    with caplog.at_level(logging.WARNING), pytest.raises(SystemExit):  # Dask has set the level higher
+        train(short, threads, workers=1, workspace=tmp_path, progress=False, extensions=[leave])
+    assert re.search(r"ended: \d+ steps were done; go on from \S+/step8 with resume=True$", caplog.text, re.MULTILINE)
+    wait_until_cleaned_up()
 
 
 def test_resuming_names_the_earlier_run_that_is_kept(job: Job, client: Client, tmp_path: Path):
