@@ -14,10 +14,10 @@ from distributed import Client
 from distributed.protocol.pickle import dumps
 
 from dsinga.cluster import worker_report
-from dsinga.cluster.dask_workers import process
-from dsinga.cluster.worker_calls import ANSWER_TIMEOUT_SECONDS, call_on_workers, wait_for
+from dsinga.cluster.dask_workers import available_workers, process
+from dsinga.cluster.worker_calls import call_on_workers, wait_for
 from dsinga.cluster.worker_differences import warn_of_differences
-from dsinga.cluster.worker_lacks import SCHEDULER, describe_lacks, find_lacks
+from dsinga.cluster.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code
@@ -56,6 +56,10 @@ def check_workers_ready(
     workers = {process(address): address for address in sorted(addresses, reverse=True)}
     reports = _ask(client, sorted(workers.values()), pickled, _pickled_stores(readers))
     lacks = {address: list(find_lacks(report, user_objects)) for address, report in reports.items()}
+    status = {address: info["status"] for address, info in available_workers(client).items()}
+    for address in workers.values():
+        if status.get(address) == "paused":
+            lacks[address].append(PAUSED)
     if message := describe_lacks(lacks):
         raise UserError(message)
     warn_of_differences(reports)
@@ -78,7 +82,7 @@ def _ask(
             coroutines.append(_call_on_scheduler(client, *_call(**of_scheduler)))
         return {address: report for reports in await asyncio.gather(*coroutines) for address, report in reports.items()}
 
-    return wait_for(client, ask(), addresses, ANSWER_TIMEOUT_SECONDS, "the reports of Dask workers")
+    return wait_for(client, ask(), addresses, "the reports of Dask workers")
 
 
 def _call(**arguments: Any) -> tuple[Any, ...]:

@@ -13,9 +13,8 @@ from distributed import Client, Future
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.supervision import CHECK_SECONDS, check_workers, wait_for_loss
 from dsinga.errors import RunError
+from dsinga.settings import read_setting
 
-# Seconds to wait until a function has run in all Dask workers: importing dsinga from a slow shared folder takes many.
-ANSWER_TIMEOUT_SECONDS = 300.0
 # A Dask worker sends heartbeats every second or so; one that the scheduler has not heard from for longer is in trouble.
 SILENT_SECONDS = 10.0
 
@@ -27,7 +26,7 @@ def run_on_workers(client: Client, addresses: Iterable[str], function: Callable[
     lost, and where one does not answer for minutes; and the error of the function.
     """
     coroutine = call_on_workers(client, addresses, function, *arguments)
-    return wait_for(client, coroutine, addresses, ANSWER_TIMEOUT_SECONDS, "the answers of Dask workers")
+    return wait_for(client, coroutine, addresses, "the answers of Dask workers")
 
 
 async def call_on_workers(
@@ -44,18 +43,17 @@ def scatter(client: Client, value: Any, addresses: Iterable[str]) -> Future:
     ``Client.scatter`` waits half a minute for a Dask worker that has just died.
     """
     coroutine = client.scatter([value], workers=sorted(addresses), broadcast=True, hash=False, asynchronous=True)
-    (future,) = wait_for(client, coroutine, addresses, ANSWER_TIMEOUT_SECONDS, "Dask workers to receive an object")
+    (future,) = wait_for(client, coroutine, addresses, "Dask workers to receive an object")
     return future
 
 
-def wait_for(
-    client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Iterable[str], seconds: float, what: str
-) -> Any:
+def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Iterable[str], what: str) -> Any:
     """Return the result of a coroutine that asks Dask workers, run on the client's event loop; ``what`` is its name.
 
-    Raises its error, and RunError soon after one of the Dask workers at ``addresses`` is lost, and after ``seconds``.
+    Raises its error, and RunError soon after one of the Dask workers at ``addresses`` is lost, and after
+    ``dsinga.timeout``.
     """
-    addresses = list(addresses)
+    addresses, seconds = list(addresses), read_setting("timeout")
     loop = client.loop.asyncio_loop  # type: ignore[union-attr]
     future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     deadline = time.monotonic() + seconds

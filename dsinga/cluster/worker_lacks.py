@@ -16,7 +16,7 @@ OLDEST_DASK = "2026.8"
 PYTHON = "{}.{}".format(*sys.version_info)
 # How many Dask workers a message names of those that lack the same; the others are counted.
 NAMED_WORKERS = 4
-PLURALS = {"has": "have", "runs": "run", "computes": "compute"}
+PLURALS = {"is": "are", "has": "have", "runs": "run", "computes": "compute"}
 ALL_DIFFERENCES = "client.get_versions(check=True) shows all differences"
 
 
@@ -25,6 +25,9 @@ class Lack(NamedTuple):
 
     predicate: str
     remedy: str
+
+
+PAUSED = Lack("is paused by Dask, because its memory is nearly full", "start it with --memory-limit 0, or with more")
 
 
 def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterator[Lack]:
