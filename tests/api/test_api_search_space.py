@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from dsinga.api.search_space import make_settings
 from dsinga.errors import UserError
 
+# Clusters that other tests have left running draw random numbers while hypothesis makes examples.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
 VALUES = st.one_of(st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True), st.integers(0, 9))
 SPACES = st.dictionaries(st.sampled_from("abcd"), VALUES, min_size=1)
 

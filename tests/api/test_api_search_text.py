@@ -16,6 +16,9 @@ from dsinga.api.search_space import make_settings
 from dsinga.api.search_text import parse_space, parse_values, read_space
 from dsinga.errors import UserError
 
+# Clusters that other tests have left running draw random numbers while hypothesis makes examples.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
 
 @pytest.mark.parametrize(
     ("text", "values"),
