@@ -8,6 +8,7 @@ threads than cores, these go to sleep between kernels, and each kernel waits unt
 from __future__ import annotations
 
 import contextvars
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -28,7 +29,7 @@ class SerialExecutor:
         self._lock = threading.Lock()
         self._closed: str | None = None
         # A daemon thread, so that a waiting call does not keep the process from ending.
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread = threading.Thread(target=_serve, args=[self._calls], name=name, daemon=True)
 
     def submit(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
         """Schedule ``call`` in the thread and return a future of its result.
@@ -43,7 +44,8 @@ class SerialExecutor:
                 raise RunError(self._closed)
             if self._thread.ident is None:
                 self._thread.start()
-            self._calls.put((future, lambda: context.run(call, *arguments, **keywords)))
+            # Not a lambda, which its frame in the traceback of an error would keep, with all that it refers to.
+            self._calls.put((future, functools.partial(context.run, call, *arguments, **keywords)))
         return future
 
     def run(self, call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
@@ -60,14 +62,16 @@ class SerialExecutor:
                 self._closed = message
                 self._calls.put(None)
 
-    def _serve(self) -> None:
-        while (entry := self._calls.get()) is not None:
-            future, call = entry
-            try:
-                result = call()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-                del result
-            del entry, future, call  # else their arguments would stay in memory until the next call
+
+def _serve(calls: SimpleQueue[Any]) -> None:
+    """Run the calls of an executor until there is None in their place. It does not refer to the executor."""
+    while (entry := calls.get()) is not None:
+        future, call = entry
+        try:
+            result = call()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+            del result
+        del entry, future, call  # else their arguments would stay in memory until the next call

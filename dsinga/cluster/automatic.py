@@ -9,6 +9,7 @@ from functools import partial
 from distributed import Client
 
 from dsinga.cluster.dask_workers import host, process
+from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
@@ -77,6 +78,7 @@ def machine_of(
     return measure_machine(net, updater, ops, placement.threads[0][0], len(on_host), len(in_process), store)
 
 
+@cleared_frames()
 def _search(
     net_and_updater: Packed[tuple[NeuralNet, Updater]],
     processes: ProcessMap,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class ClusterRun:
         self.chains = TaskChains(client, placement.addresses, check)
         self._moments: tuple[int, int] = (-1, 0)  # the last step that tasks were named after, and how many were
         self._actors: list[Future] = []
+        self._futures: weakref.WeakSet[Future] = weakref.WeakSet()  # of all tasks
         self._tokens: list[list[Future | None]] = [[None] * len(group) for group in placement.partitions]
 
     def start(self, values: Arrays, state: Mapping[str, Arrays] | None, step: int, warm: int) -> None:
@@ -119,6 +121,7 @@ class ClusterRun:
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
         with dask.annotate(priority=PRIORITY):
             futures = submit(self.client, keys, self._tokens[group])
+        self._futures.update(futures)
         self._tokens[group] = [*futures]
         return futures
 
@@ -170,17 +173,20 @@ class ClusterRun:
                 on_error="ignore",
                 callback_timeout=END_SECONDS,
             )
-        # Dropping futures is not enough: the traceback of an error that ends the run refers to them.
+        # Dropping futures is not enough: the traceback of an error that ends the run refers to them, and each refers to
+        # the error of its task.
         with contextlib.suppress(ClosedClientError, OSError):
-            tokens = [token for group in self._tokens for token in group if token]
-            self.client.cancel([*tokens, *self._actors, *self._servers.futures], force=True)
+            self.client.cancel([*self._futures, *self._servers.futures], force=True)
         self._tokens, self._actors = [], []
 
     def _shared_config(self) -> Any:
-        """Return the configuration as an argument of tasks: sent once to each process if it has arrays to read."""
-        if all(store.from_files for reader in self.config.readers.values() for store in reader.stores.values()):
-            return Packed(self.config)
-        return scatter(self.client, self.config, {address for group in self._placement.partitions for address in group})
+        """Return the configuration as an argument of tasks, sent once to each process.
+
+        It is in no message of a task: Dask keeps the last 1,000 messages to each Dask worker.
+        """
+        stores = [store for reader in self.config.readers.values() for store in reader.stores.values()]
+        shared = Packed(self.config) if all(store.from_files for store in stores) else self.config
+        return scatter(self.client, shared, {address for group in self._placement.partitions for address in group})
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
         """Wait for the last updates of worker groups that stand still, then let them pull the values anew.
@@ -223,7 +229,7 @@ class ClusterRun:
         key = self._key(group, partition)
         words = WORDS.get(task) or task.__name__.replace("_", " ")
         with dask.annotate(priority=PRIORITY):
-            return self.client.submit(
+            future = self.client.submit(
                 task,
                 key,
                 *arguments,
@@ -233,6 +239,8 @@ class ClusterRun:
                 pure=False,
                 key=task_key(words, self._run, what, worker_words(key, self._several)),
             )
+        self._futures.add(future)
+        return future
 
     def _gather(self, futures: Sequence[Future]) -> list[Any]:
         return gather(self.client, futures, self._placement.addresses, self._check)

@@ -16,6 +16,7 @@ from dsinga.advice import job_field, option
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.grain import ROUNDS, Grain
 from dsinga.cluster.held_threads import HeldThreads
 from dsinga.cluster.prepare import PreparedRun, prepare_run
@@ -49,6 +50,7 @@ class Outcome:
     remarks: Sequence[str] = ()
 
 
+@cleared_frames("dsinga")
 def train(
     job: Job,
     client: Client,

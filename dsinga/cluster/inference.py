@@ -13,6 +13,7 @@ from distributed import Client, Future, get_client, get_worker
 
 from dsinga.cluster.dask_workers import available_workers, require_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
+from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.preflight import check_workers_ready
 from dsinga.cluster.supervision import gather
@@ -36,6 +37,7 @@ BATCHES_AHEAD = 3
 OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 
 
+@cleared_frames("dsinga")
 def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequence[str] = ()) -> dict[str, float]:
     """Return the mean metrics of ``params`` over every record of the stores of ``phase``, each record once.
 
@@ -83,6 +85,13 @@ def predict(
     Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net.
     Raises UserError for an unknown layer, and for what is wrong with the job, stores or params.
     """
+    with cleared_frames("dsinga"):
+        yield from _predict(job, client, params, layer, phase, roots)
+
+
+def _predict(
+    job: Job, client: Client, params: Arrays, layer: str, phase: Phase, roots: Sequence[str]
+) -> Iterator[Records]:
     net, reader = open_inference(job, params, phase, roots, layer)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
@@ -90,6 +99,7 @@ def predict(
         raise UserError(f"the {phase.name} net has no layer {layer!r}{hint}")
     for features, _ in _batches(job, client, net, reader, params, (layer,)):
         yield features[layer]
+        del features  # else they would stay while the next ones are computed
 
 
 def open_inference(
@@ -201,6 +211,7 @@ def _batches(
         yield result
 
 
+@cleared_frames()
 def _forward_range(
     shared: ForwardPass, start: int, stop: int, keep: Sequence[str]
 ) -> tuple[dict[str, Records], Metrics]:

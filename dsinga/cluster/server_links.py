@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dsinga.cluster.connections import connection_to
+from dsinga.cluster.error_frames import cleared_frames
 from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.serial_executor import SerialExecutor
@@ -47,6 +48,7 @@ class ServerLink:
         self._transport.call("receive", [route, list(ids)], list(changes)).result(self._timeout)
 
 
+@cleared_frames()
 def connect_server(
     key: ServerKey, addresses: Mapping[ServerKey, str], routes: Routes, frequency: int, timeout: float
 ) -> None:

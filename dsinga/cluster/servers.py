@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +19,7 @@ from dsinga.cluster.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.task_keys import task_key
 from dsinga.errors import RunError
 from dsinga.server import routes
-from dsinga.transport.interface import Reply, wait_for
+from dsinga.transport.interface import wait_for
 from dsinga.worker.config import ServerKey, WorkerConfig
 from dsinga.worker.param_slices import Arrays, slice_specs, sliced_values
 
@@ -65,7 +67,7 @@ class Servers:
         """Send the first values to server groups: whole params, and the updater's state where a run is resumed."""
         slice_values, slice_states = sliced_values(self._config, values, state)
 
-        def arguments(key: ServerKey) -> tuple[Any, ...]:
+        def arguments(key: ServerKey) -> tuple[dict[int, Any], dict[int, Any] | None]:
             ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]
             states = None if slice_states is None else {id: slice_states[id] for id in ids}
             arrays = {id: slice_values[id] for id in ids}, states
@@ -73,7 +75,14 @@ class Servers:
             return arrays if self._config.topology.server_groups == 1 else copy.deepcopy(arrays)
 
         for group in groups:
-            self._call([key for key in self._actors if key.group == group], "put", arguments)
+            keys = [key for key in self._actors if key.group == group]
+            sent = {key: arguments(key) for key in keys}
+            self._call(keys, "put", sent.__getitem__)
+            # Dask keeps the arguments of a call in a cycle; the arrays shall not wait for the garbage collector.
+            for values_by_id, states_by_id in sent.values():
+                values_by_id.clear()
+                if states_by_id is not None:
+                    states_by_id.clear()
 
     def link(self) -> None:
         """Connect the server groups joined by an edge; they send each other their changes from now on.
@@ -118,18 +127,34 @@ class Servers:
     def _call(
         self, keys: Iterable[ServerKey], method: str, arguments: Callable[[ServerKey], Sequence[Any]]
     ) -> list[Any]:
-        replies: dict[ServerKey, Reply] = {}
-        with self._client.as_current():  # outside a task, an Actor sends calls through the current client
+        replies: dict[ServerKey, concurrent.futures.Future[Any]] = {}
+        results = []
+        try:
             for key in keys:
                 try:
-                    replies[key] = getattr(self._actors[key], method)(*arguments(key))
+                    replies[key] = self._send(self._actors[key], method, arguments(key))
                 except RuntimeError as error:  # Dask knows already that the Actor is gone
                     raise RunError(f"{self._describe(key)} was lost: {error}") from error
-        results = []
-        for key, reply in replies.items():
-            what = f"the result of {method} from {self._describe(key)}"
-            results.append(wait_for(reply, self._config.options.timeout, what, self._check_workers))
+            for key, reply in replies.items():
+                what = f"the result of {method} from {self._describe(key)}"
+                results.append(wait_for(reply, self._config.options.timeout, what, self._check_workers))
+        finally:
+            for reply in replies.values():
+                reply.cancel()
         return results
+
+    def _send(self, actor: Any, method: str, arguments: Sequence[Any]) -> concurrent.futures.Future[Any]:
+        """Call a method of an Actor; return a future of its result.
+
+        Not Dask's own future: a wait for that which times out stays with its result until the garbage collector comes.
+        """
+        with self._client.as_current():  # outside a task, an Actor sends calls through the current client
+            reply = getattr(actor, method)(*arguments)
+
+        async def wait() -> Any:
+            return await reply
+
+        return asyncio.run_coroutine_threadsafe(wait(), self._client.loop.asyncio_loop)  # type: ignore[union-attr]
 
     def _check_workers(self) -> None:
         """Raise RunError if a Dask worker of the run is lost: a server may be waiting for its messages.

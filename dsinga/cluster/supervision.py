@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from distributed import Client, Future, wait
 
 from dsinga.cluster.dask_workers import available_workers
+from dsinga.cluster.error_frames import clear_origin
 from dsinga.errors import Diverged, RunError, UserError
 
 # Seconds between two checks, during a wait, of whether all Dask workers of the run are still there.
@@ -103,6 +104,23 @@ class TaskChains:
         return [future for futures in self._awaited.values() for future in futures]
 
 
+async def _wait_for_first(client: Client, futures: Sequence[Future]) -> CancelledError | None:
+    """Wait until one of ``futures`` has ended, or for CHECK_SECONDS; return an error where Dask has given one up.
+
+    It raises none: Dask would keep it in a cycle with the arguments, and tasks would stay until the garbage collector
+    runs.
+    """
+    try:
+        with client.as_current():
+            waiting = wait(futures, timeout=CHECK_SECONDS, return_when="FIRST_COMPLETED")
+        await waiting
+    except TimeoutError:
+        pass
+    except CancelledError as error:
+        return error.with_traceback(None)
+    return None
+
+
 class _Supervisor:
     """Waits for tasks while checking the Dask workers that they need."""
 
@@ -120,18 +138,12 @@ class _Supervisor:
         """Wait until one more task has ended, or for CHECK_SECONDS. Raises the error of a task that has failed."""
         self._check_ended(futures)
         self._check(time.monotonic() - self._quiet_since)
-        try:
-            with self._client.as_current():
-                wait(
-                    [future for future in futures if not future.done()],
-                    timeout=CHECK_SECONDS,
-                    return_when="FIRST_COMPLETED",
-                )
+        pending = [future for future in futures if not future.done()]
+        cancelled = self._client.sync(_wait_for_first, self._client, pending) if pending else None
+        if cancelled is not None:
+            self._raise_given_up(cancelled)
+        if any(future.done() for future in pending):
             self._quiet_since = time.monotonic()
-        except TimeoutError:
-            pass
-        except CancelledError as error:
-            self._raise_given_up(error)
         if time.monotonic() - self._checked_at >= CHECK_SECONDS:  # also where tasks end so often that no wait times out
             check_workers(self._client, self._addresses)
             self._checked_at = time.monotonic()
@@ -162,6 +174,7 @@ class _Supervisor:
         """Raise the error of a failed task; where a worker was lost, raise that instead, because it is the cause."""
         try:
             error = future.exception(timeout=RESULT_TIMEOUT_SECONDS)
+            clear_origin(error)
             if isinstance(error, (UserError, Diverged)):  # the loss of a worker causes neither
                 raise error
             wait_for_loss(self._client, self._addresses)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsinga.cluster.connections import connection_to
+from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.worker_actor import find_worker
 from dsinga.job import Phase
 from dsinga.training import Metrics
@@ -14,27 +15,32 @@ from dsinga.worker.config import RoundReport, WorkerKey
 from dsinga.worker.replicated_params import ReplicaState
 
 
+@cleared_frames()
 def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey]) -> None:
     """Task: connect a worker to all workers of its group, given in the order of their partitions."""
     find_worker(key).peers.connect([connect(peer.name, connection_to(peer.address, peer.name)) for peer in peers])
 
 
+@cleared_frames()
 def set_replica(key: WorkerKey, state: ReplicaState) -> None:
     """Task: set the first values and the updater's state of the params that a worker updates itself."""
     find_worker(key).set_replica(state)
 
 
+@cleared_frames()
 def replica_state(key: WorkerKey, token: Any) -> ReplicaState:
     """Task: return the replicated params for which this worker is the first user. It runs after the task ``token``."""
     return find_worker(key).replica_state()
 
 
+@cleared_frames()
 def train_round(key: WorkerKey, start: int, stop: int, token: Any) -> RoundReport:
     """Task: train the iterations ``start`` to ``stop`` - 1. It runs after the task ``token``."""
     worker = find_worker(key)
     return worker.thread.run(worker.train, start, stop)
 
 
+@cleared_frames()
 def evaluate(key: WorkerKey, phase: Phase, batches: int, version: int, token: Any) -> list[Metrics]:
     """Task: return a worker's metrics of the first batches of a phase, with params after ``version`` steps.
 
@@ -44,11 +50,13 @@ def evaluate(key: WorkerKey, phase: Phase, batches: int, version: int, token: An
     return worker.thread.run(worker.evaluate, phase, batches, version)
 
 
+@cleared_frames()
 def refresh(key: WorkerKey, token: Any) -> None:
     """Task: wait for a worker's values, then forget them, so that it pulls them anew. It runs after ``token``."""
     find_worker(key).exchange.refresh()
 
 
+@cleared_frames()
 def set_rate_factors(key: WorkerKey, factors: Mapping[int, float], token: Any) -> None:
     """Task: multiply the learning rate of a worker's own updates by factors. It runs after the task ``token``."""
     find_worker(key).set_rate_factors(factors)

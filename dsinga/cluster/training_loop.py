@@ -90,6 +90,7 @@ class TrainingLoop:
             raise
         finally:
             self._extensions.close(failure)
+            del failure  # its traceback refers to this frame
 
     def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> Arrays:
         self.view.step = begin

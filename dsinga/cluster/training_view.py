@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -33,8 +34,8 @@ class TrainingView(LoopView):
     """A view of a run on a cluster, for its extensions.
 
     The training loop sets ``step``, ``seconds_to_stop`` and ``samples_per_second``, carries out ``stopped``,
-    ``resumable`` and ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row`` is called with
-    each row. ``cluster_error`` is an exception that the run itself has raised, not an extension.
+    ``resumable`` and ``checkpoint_wanted``, and sets ``paused`` while group 0 stands still. ``show_row``, a method of
+    the loop, is called with each row. ``cluster_error`` is an exception that the run has raised, and not an extension.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class TrainingView(LoopView):
         workspace: Path | None,
         started: float,
     ):
-        self._prepared, self._run, self._show_row = prepared, run, show_row
+        self._prepared, self._run = prepared, run
+        # Weak, because the loop refers to this view: a run's memory is given back without the garbage collector.
+        self._show_row = weakref.WeakMethod(show_row)
         self._asked = started
         self._started = time.perf_counter()
         self._diverged = False
@@ -131,7 +134,9 @@ class TrainingView(LoopView):
         elapsed = round(time.perf_counter() - self._started, 3)
         means = {name: float(value) for name, value in metrics.items()}
         self.metrics.update({f"{phase}/{name}": mean for name, mean in means.items()})
-        self._show_row({**self.position, "phase": phase, "time": elapsed, **means})
+        show_row = self._show_row()
+        if show_row is not None:
+            show_row({**self.position, "phase": phase, "time": elapsed, **means})
         if not self._diverged and not all(map(math.isfinite, means.values())):
             self._diverged = True
             _log.warning("the loss is no longer finite at step %d: %s", self.step, REMEDY)

@@ -12,9 +12,11 @@ from distributed import get_client, get_worker
 
 from dsinga.cluster.connections import connection_to, serve_connections
 from dsinga.cluster.dask_workers import process
-from dsinga.cluster.packed import Packed, unpacked
+from dsinga.cluster.error_frames import cleared_frames
+from dsinga.cluster.packed import Packed
 from dsinga.data import connect_sources
 from dsinga.errors import RunError, UserError
+from dsinga.ops import buffers
 from dsinga.transport.endpoints import Endpoint, close_endpoints
 from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
 from dsinga.worker.group_worker import GroupWorker
@@ -35,6 +37,7 @@ class WorkerActor:
     And Dask never moves or spills an Actor, as it may do with the result of a task.
     """
 
+    @cleared_frames()
     def __init__(
         self,
         key: WorkerKey,
@@ -44,7 +47,7 @@ class WorkerActor:
         step: int,
     ):
         check_address(key.address)
-        config = unpacked(shared_config)
+        config = shared_config.share() if isinstance(shared_config, Packed) else shared_config
         for reader in config.readers.values():
             connect_sources(reader.stores.values(), get_client)
         _wait_for_free_thread(key)
@@ -52,6 +55,7 @@ class WorkerActor:
             _check_free_thread(key)
             connections = {server: connection_to(address, server.name) for server, address in servers.items()}
             worker = WORKERS[key] = GroupWorker(key, config, connections, processor, step)
+        weakref.finalize(worker, buffers.clear)
         to_host = config.has_bridges and process(key.address) != "inproc"
         Endpoint(key.name, worker.peers.mailbox, to_host=to_host)
         if to_host:

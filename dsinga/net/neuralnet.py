@@ -33,11 +33,16 @@ class NeuralNet:
         """The stage of each node, computed once."""
         return build_stages(self.nodes)
 
-    @cached_property
+    @property
     def fused(self) -> NeuralNet:
         """The net as back-propagation computes it, with some layers fused (:mod:`dsinga.net.fusion`)."""
+        return self._fused or self
+
+    @cached_property
+    def _fused(self) -> NeuralNet | None:
+        """The net with fused layers, computed once; None where nothing is fused: a net must not refer to itself."""
         nodes = fuse(self.nodes)
-        return self if len(nodes) == len(self.nodes) else replace(self, nodes=nodes)
+        return None if len(nodes) == len(self.nodes) else replace(self, nodes=nodes)
 
     @cached_property
     def operations(self) -> int:

@@ -97,6 +97,14 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
         _thread_bases.bases = before
 
 
+def clear() -> None:
+    """Forget all bases: the free ones are returned now, the others with the last array that lies in them.
+
+    For the end of a run. It takes no lock, because a finalizer may call it while its thread is taking a base.
+    """
+    _pool.buckets = {}
+
+
 def base_bytes(nbytes: int) -> int:
     """Return the size in bytes of the base of an array of ``nbytes`` bytes."""
     return nbytes + ALIGNMENT

@@ -34,8 +34,9 @@ class PendingAnswer:
         return self._finish(self._shard.wait(self._future, timeout))
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Call ``callback`` with the shard's future as soon as it is done."""
-        self._future.add_done_callback(callback)
+        """Call ``callback`` with the answer as soon as the shard's future is done."""
+        shard, finish = self._shard, self._finish
+        self._future.add_done_callback(lambda future: callback(PendingAnswer(shard, future, finish)))
 
 
 class ShardService:

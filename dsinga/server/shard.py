@@ -12,6 +12,7 @@ pushed, independently of the other groups. So pulls return copies.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -76,7 +77,13 @@ class Shard:
         pulls return copies. An error of ``send`` closes the shard.
         """
         assert not self._executor.requires_single_group
-        self._synchronisation = Synchronisation(group, routes, frequency, send, self.close)
+        shard = weakref.ref(self)  # else the synchronisation and the shard would refer to each other
+
+        def fail(error: BaseException) -> None:
+            if (open_shard := shard()) is not None:
+                open_shard.close(error)
+
+        self._synchronisation = Synchronisation(group, routes, frequency, send, fail)
         self._copies = True
         for served_slice in self._slices.values():
             if served_slice.filled:

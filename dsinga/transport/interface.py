@@ -39,7 +39,10 @@ class Pending(Protocol):
         """Whether the result, or an error in its place, is known."""
 
     def add_done_callback(self, callback: Callable[[Any], Any]) -> None:
-        """Call ``callback`` with one argument as soon as the result is known."""
+        """Call ``callback`` with the result, which is done then.
+
+        The callback must not refer to this object, which would then be kept, with its arrays, by a cycle.
+        """
 
 
 class Service(Protocol):

@@ -8,6 +8,7 @@ memory. The address disappears with the socket, so that nothing has to be cleane
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import socket
@@ -209,7 +210,7 @@ class SharedMemoryServer:
             if answer is None or isinstance(answer, Sequence):
                 _answer(channel, number, answer or ())
             else:
-                answer.add_done_callback(lambda _: _answer_when_done(channel, number, answer))
+                answer.add_done_callback(functools.partial(_answer_when_done, channel, number))
         return True
 
 

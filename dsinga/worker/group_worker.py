@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -249,8 +250,8 @@ class GroupWorker:
             return ctx
         return replace(
             ctx,
-            all_reduce=lambda key, array: self.exchange.all_reduce(f"{iteration}/{key}", array),
-            all_gather=lambda key, array: self.exchange.all_gather(f"{iteration}/{key}", array),
+            all_reduce=functools.partial(_in_iteration, self.exchange.all_reduce, iteration),
+            all_gather=functools.partial(_in_iteration, self.exchange.all_gather, iteration),
             peers=peers,
         )
 
@@ -260,7 +261,14 @@ class GroupWorker:
         self.peers.mailbox.close(message)
         for end in self.on_abort:
             end(message)
+        with contextlib.suppress(RunError):  # this is the second call
+            self.thread.submit(self._disconnect)  # no thread uses the connections then
         self.thread.close(message)
+
+    def _disconnect(self) -> None:
+        """Close the connections to servers and other workers; replies that have not arrived would keep them."""
+        for transport in [*self._transports, *self.peers.transports]:
+            transport.close()
 
     def close(self) -> None:
         """Stop the threads that read batches ahead and, on a GPU, copy params; end the connections to other hosts."""
@@ -278,6 +286,11 @@ def _send_ahead(
 ) -> dict[str, Records]:
     """Read the records of a step, start copying them to the device, and return them."""
     return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}
+
+
+def _in_iteration(collective: Callable[[str, Array], Array], iteration: str, key: str, array: Array) -> Array:
+    """Call a collective under a key that no other iteration uses."""
+    return collective(f"{iteration}/{key}", array)
 
 
 def _no_records(step: int) -> dict[str, Records]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
+import weakref
 from typing import Any
 
 from distributed import Client, LocalCluster
@@ -49,7 +51,7 @@ def test_the_layers_of_a_job_are_loaded_by_threads_of_tasks_only(job: Job) -> No
     ):
         loaders.clear()
         assert train(with_topology(job.replace(train_steps=2), 2, 2), client, progress=False).step == 2
-    assert sum("Dask-Default-Threads" in name for name in loaders) == 2, loaders
+    assert sum("Dask-Default-Threads" in name for name in loaders) == 1, loaders
     assert "IO loop" not in loaders, "where the scheduler and the workers take messages"
 
 
@@ -57,3 +59,15 @@ def test_an_object_is_itself_or_packed() -> None:
     value = {"a": [1, 2]}
     assert unpacked(value) is value
     assert unpacked(Packed(value)) == value
+
+
+def test_a_shared_object_is_loaded_once_for_as_long_as_it_is_used(job: Job) -> None:
+    packed = pickle.loads(pickle.dumps(Packed(job)))
+    first = packed.share()
+    assert packed.share() is first
+    assert packed.unpack() is not first
+    assert pickle.loads(pickle.dumps(packed)).share().name == job.name
+    gone = weakref.ref(first)
+    del first
+    assert gone() is None
+    assert packed.share().name == job.name

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.graph_grain.plan import plan_iteration, positions
 from dsinga.cluster.graph_grain.stepper import Halt, Stepper
 from dsinga.cluster.worker_actor import find_worker
@@ -20,6 +21,7 @@ from dsinga.worker.group_worker import GroupWorker
 _STEPPERS: weakref.WeakKeyDictionary[GroupWorker, tuple[Stepper, tuple[Segment, ...]]] = weakref.WeakKeyDictionary()
 
 
+@cleared_frames()
 def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], token: Any) -> Halt:
     """Task: run segment ``number`` of a worker's iteration ``step``; return the arrays that it sends.
 
@@ -36,6 +38,7 @@ def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], t
     return halt._replace(sends={name: flatten([array]) for name, array in halt.sends.items()})
 
 
+@cleared_frames()
 def report_round(key: WorkerKey, halts: Sequence[Halt], stop: int) -> RoundReport:
     """Task: return a worker's report on the iterations whose last segments ended with ``halts``."""
     outcomes = [halt.outcome for halt in halts]
