@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import socket
 import threading
@@ -124,7 +125,7 @@ class RemoteCaller:
             if answer is None or isinstance(answer, Sequence):
                 self._reply(number, priority, answer or ())
             else:
-                answer.add_done_callback(lambda _: self._finish(number, priority, answer))
+                answer.add_done_callback(functools.partial(self._finish, number, priority))
 
     def _finish(self, number: int, priority: int, answer: Pending) -> None:
         try:

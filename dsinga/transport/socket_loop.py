@@ -31,6 +31,9 @@ class Connection(Protocol):
     def lost(self, error: OSError) -> None:
         """End, since reading or writing has failed. The loop closes the socket."""
 
+    def closed(self) -> None:
+        """Release what is left: the socket is closed, and the loop calls no other method any more."""
+
 
 class SocketLoop:
     """Calls connections when their sockets are ready. Any thread may call its methods."""
@@ -44,6 +47,7 @@ class SocketLoop:
         self._selector.register(self._sleeps, selectors.EVENT_READ)
         self.connections = 0  # including those that are being added; under the module's lock
         self._again: set[Connection] = set()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="dsinga sockets", daemon=True)
         self._thread.start()
 
@@ -57,6 +61,8 @@ class SocketLoop:
 
     def _call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
+        if self._ended:  # with the last connection: nobody does the call, which refers to this object
+            self._calls.clear()
         if threading.current_thread() is not self._thread:
             try:
                 self._wakes.send(b".")
@@ -86,6 +92,8 @@ class SocketLoop:
             global _current
             if _current is self:
                 _current = None
+        self._ended = True
+        self._calls.clear()
         self._selector.close()
         self._sleeps.close()
         self._wakes.close()
@@ -106,8 +114,8 @@ class SocketLoop:
             self._lose(connection, error)
 
     def _lose(self, connection: Connection, error: OSError) -> None:
-        self._close(connection)
         connection.lost(error)
+        self._close(connection)
 
     def _modify(self, connection: Connection, events: int) -> None:
         if connection.socket.fileno() >= 0:
@@ -118,6 +126,7 @@ class SocketLoop:
         if connection.socket.fileno() >= 0:
             self._selector.unregister(connection.socket)
             connection.socket.close()
+            connection.closed()
             with _lock:
                 self.connections -= 1
 

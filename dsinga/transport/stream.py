@@ -14,7 +14,7 @@ import ssl
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,7 +62,7 @@ class Stream:
         with contextlib.suppress(OSError, AttributeError):  # not a TCP socket, or not on Linux
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AHEAD_BYTES)
         self.socket = connection
-        self._receiver = receiver
+        self._receiver: Receiver | None = receiver  # until the connection is lost: it refers to this object
         self._sends_directly = not isinstance(connection, ssl.SSLSocket)  # which one thread at a time may use
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -137,7 +137,7 @@ class Stream:
                     raise ConnectionError(f"not a message of dsinga: {error!r}") from error
         return True
 
-    def _messages(self) -> Iterator[memoryview]:
+    def _messages(self) -> Generator[memoryview, None, None]:
         """Yield the memory to fill next; give each message to the receiver when it is complete."""
         head = memoryview(bytearray(HEAD.size))
         while True:
@@ -149,22 +149,34 @@ class Stream:
             yield description
             values, layouts = unpack(description)
             nbytes = list(sizes(layouts))
-            memory = deque(self._receiver.memory(values, nbytes) or _allocate(nbytes))
+            memory = deque(self._open_receiver().memory(values, nbytes) or _allocate(nbytes))
             items = restore(layouts, iter(memory))
             while memory:
                 if memory[0].nbytes:
                     yield memory[0]
                 memory.popleft()
-            self._receiver.received(values, items)
+            self._open_receiver().received(values, items)
             del items  # whose memory is reused when the receiver has released it
 
+    def _open_receiver(self) -> Receiver:
+        if self._receiver is None:
+            raise ConnectionAbortedError("the connection was closed")
+        return self._receiver
+
     def lost(self, error: OSError) -> None:
-        """Tell the receiver that the connection is lost."""
+        """Tell the receiver that the connection is lost, once."""
         with self._lock:
             self._lost = self._lost or error
             self._queue.clear()
             self._parts = deque()
-        self._receiver.lost(self._lost)
+            receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.lost(self._lost)
+
+    def closed(self) -> None:
+        """Drop the message that was being read."""
+        self._target = memoryview(b"")
+        self._reads.close()  # it refers to this object
 
     def close(self) -> None:
         """Close the connection; messages that have not been sent are dropped. May be called more than once."""

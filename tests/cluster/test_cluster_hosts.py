@@ -19,6 +19,7 @@ from dsinga.api import roots, train
 from dsinga.job import ClusterConf, Compression, Job, loads
 from dsinga.transport import endpoints
 from dsinga.transport.socket_loop import open_connections
+from tests.support.leftovers import nothing_left
 from tests.support.small_job import JOB, assert_same, with_topology
 from tests.support.socket_pairs import certificates
 
@@ -95,6 +96,13 @@ def test_groups_on_different_hosts_send_each_other_changes(job: Job, hosts: Clie
     result = train(job.replace(cluster=conf, train_steps=40), hosts, progress=False)
     assert all(np.isfinite(value).all() for value in result.params.values())
     assert result.history[-1]["loss"] < result.history[0]["loss"]
+
+
+def test_nothing_is_left_on_hosts(job: Job, hosts: Client) -> None:
+    job = with_topology(job, 2, 2)
+    train(job, hosts, progress=False)
+    with nothing_left(hosts):
+        train(job, hosts, progress=False)
 
 
 class KillAtFirstRow:
