@@ -103,7 +103,7 @@ def bench(
 @click.option("--bandwidth", help="Bandwidth between machines, such as 1Gbit or 100MB/s [default: 1Gbit].")
 @click.option("--latency", help="Latency between machines, such as 50us [default: 0.1ms].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw speedup and efficiency to.")
+@click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw times, memory and efficiency to.")
 @job_options
 def plan(
     conf: Path, bandwidth: str | None, latency: str | None, as_json: bool, picture: Path | None, **options: Any
@@ -117,8 +117,8 @@ def plan(
 
     from dsinga import api
     from dsinga.job import load
+    from dsinga.planner.plan_picture import draw_plan
     from dsinga.planner.plan_table import print_plan
-    from dsinga.planner.scaling_picture import draw_scaling
 
     job = load(conf, options["overrides"])
     plan = api.plan(
@@ -129,5 +129,5 @@ def plan(
     else:
         print_plan(plan.figures(), rich.console.Console(soft_wrap=True, highlight=False))
     if picture:
-        picture.write_text(draw_scaling(plan.speedups(), f"{plan.job}: speedup by workers"), encoding="utf-8")
+        picture.write_text(draw_plan(plan), encoding="utf-8")
         click.echo(f"drawn to {picture}", err=as_json)

@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
+from dsinga.monitor.axes import PlotArea, Scale, YAxis, decade_ticks, make_scale, power_text, step_text, ticks
+
 Point = tuple[float, float]
 
 # Wong, "Points of view: Color blindness", Nature Methods 8 (2011): distinguishable by colour-blind readers and in grey.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+PANEL_WIDTH, PANEL_HEIGHT = 380, 270  # pixels
 MAX_POINTS = 400  # of a line: more points than a panel has pixels would only make the notebook larger
 
 
@@ -30,7 +33,7 @@ class Line(NamedTuple):
 class Panel(NamedTuple):
     """One set of axes: its title, its lines by name, the label of its x axis, and whether x ticks are integers only.
 
-    With ``logarithmic`` the x axis is, for values above 0, and its ticks are powers of ten.
+    With ``logarithmic`` the x axis is, for values above 0, and its ticks are powers of ten, or ``x_ticks`` if given.
     """
 
     title: str
@@ -38,28 +41,8 @@ class Panel(NamedTuple):
     x_label: str = "step"
     integer_ticks: bool = True
     logarithmic: bool = False
-
-
-class PlotArea(NamedTuple):
-    """A panel's plotting area, in pixels."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-
-
-class Scale(NamedTuple):
-    """A linear map from values to pixels: ``low`` to ``start`` and ``high`` to ``end``."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """Return the pixel coordinate of ``value``."""
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+    x_ticks: Sequence[float] = ()
+    y_axis: YAxis = YAxis()
 
 
 def draw_panels(panels: Sequence[Panel], label: str) -> str:
@@ -67,10 +50,15 @@ def draw_panels(panels: Sequence[Panel], label: str) -> str:
 
     ``label`` describes the picture to screen readers. Values that are not finite leave a gap.
     """
-    width, height = 380 * max(len(panels), 1) + 20, 270
-    body = "".join(_panel(panel, 380 * i + 10) for i, panel in enumerate(panels))
+    width, height = PANEL_WIDTH * max(len(panels), 1) + 20, PANEL_HEIGHT
+    body = "".join(draw_panel(panel, PANEL_WIDTH * i + 10) for i, panel in enumerate(panels))
     if not panels:
         body = f'<text x="{width / 2}" y="{height / 2}" text-anchor="middle" fill="#666">{escape(label)}</text>'
+    return draw_frame(body, width, height, label)
+
+
+def draw_frame(body: str, width: int, height: int, label: str) -> str:
+    """Return an SVG element of so many pixels with a frame around ``body``; ``label`` is for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{escape(label)}" font-family="{FONT}" font-size="11" style="max-width:100%">'
@@ -95,55 +83,46 @@ def thin(points: Sequence[Point], max_points: int = MAX_POINTS) -> list[Point]:
     return [*selection, points[-1]]
 
 
-def ticks(low: float, high: float, max_intervals: int) -> list[float]:
-    """Return at most ``max_intervals + 1`` round numbers within [low, high], 1, 2 or 5 times a power of ten apart."""
-    minimum = (high - low) / max_intervals
-    power = 10.0 ** math.floor(math.log10(minimum))
-    spacing = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= minimum * (1 - 1e-9))
-    first, last = math.ceil(low / spacing - 1e-9), math.floor(high / spacing + 1e-9)
-    return [i * spacing for i in range(first, last + 1)]
-
-
-def _panel(panel: Panel, left: float) -> str:
+def draw_panel(panel: Panel, left: float, top: float = 0) -> str:
+    """Return the SVG of one panel whose left upper corner is at (left, top), in pixels."""
     names = [line.label or f"{name} {line.points[-1][1]:.4g}".strip() for name, line in panel.lines.items()]
-    if panel.logarithmic:
-        lines = {
-            name: line._replace(points=[(math.log10(x), y) for x, y in line.points])
-            for name, line in panel.lines.items()
-        }
-        panel = panel._replace(lines=lines)
+    panel = panel._replace(lines={name: _with_logarithms(line, panel) for name, line in panel.lines.items()})
     beside = 7.5 * len(panel.title) + sum(6.2 * len(name) + 12 for name in names) <= 310
-    top = 40 if beside else 28 + 15 * math.ceil(len(names) / 3)
-    area = PlotArea(left + 46, top, 310, 222 - top)
+    margin = 40 if beside else 28 + 15 * math.ceil(len(names) / 3)
+    area = PlotArea(left + 46, top + margin, 310, 222 - margin)
     steps, values = zip(*(point for line in panel.lines.values() for point in line.points), strict=True)
-    x_scale = _scale(steps, area.left, area.left + area.width, margin=0)
-    y_scale = _scale([y for y in values if math.isfinite(y)], area.top + area.height, area.top, margin=0.05)
+    x_scale = make_scale(steps, area.left, area.left + area.width, margin=0)
+    shown = [y for y in (*values, *panel.y_axis.includes) if math.isfinite(y)]
+    y_scale = make_scale(shown, area.top + area.height, area.top, margin=0.05)
     curves = "".join(_line(line, x_scale, y_scale) for line in panel.lines.values())
-    title = f'<text x="{area.left}" y="24" font-size="13" font-weight="600" fill="#222">{escape(panel.title)}</text>'
+    title = (
+        f'<text x="{area.left}" y="{top + 24:g}" font-size="13" font-weight="600" fill="#222">'
+        f"{escape(panel.title)}</text>"
+    )
     entries = list(zip(names, (line.colour for line in panel.lines.values()), strict=True))
-    return title + _legend(entries, area, beside) + _axes(panel, area, x_scale, y_scale) + curves
+    return title + _legend(entries, area, top, beside) + _axes(panel, area, x_scale, y_scale) + curves
 
 
-def _scale(values: Sequence[float], start: float, end: float, margin: float) -> Scale:
-    low, high = min(values), max(values)
-    if low == high:  # a single value gets room on both sides
-        spread = abs(low) * 0.1 or 1.0
-        return Scale(low - spread, high + spread, start, end)
-    room = (high - low) * margin
-    return Scale(low - room, high + room, start, end)
+def _with_logarithms(line: Line, panel: Panel) -> Line:
+    """Return a line with the logarithms of its coordinates where an axis is logarithmic."""
+    points = line.points
+    if panel.logarithmic:
+        points = [(math.log10(x), y) for x, y in points]
+    if panel.y_axis.logarithmic:
+        points = [(x, math.log10(y)) for x, y in points]
+    return line._replace(points=points)
 
 
 def _axes(panel: Panel, area: PlotArea, x_scale: Scale, y_scale: Scale) -> str:
     right, bottom = area.left + area.width, area.top + area.height
     parts = []
-    for value in ticks(y_scale.low, y_scale.high, max_intervals=7):
-        y = y_scale(value)
+    logarithmic = panel.y_axis.logarithmic
+    for value in decade_ticks(y_scale.low, y_scale.high, 8) if logarithmic else ticks(y_scale.low, y_scale.high, 7):
+        y, text = y_scale(value), panel.y_axis.text(10**value if logarithmic else value)
         parts.append(f'<path d="M{area.left} {y:.1f}H{right}" stroke="#ececec"/>')
-        parts.append(f'<text x="{area.left - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="#666">{value:.6g}</text>')
-    for value in ticks(x_scale.low, x_scale.high, max_intervals=6):
-        if value % 1 if panel.logarithmic else panel.integer_ticks and (value < 0 or value % 1):
-            continue
-        x, text = x_scale(value), _power(value) if panel.logarithmic else _step(value)
+        parts.append(f'<text x="{area.left - 6}" y="{y + 3.5:.1f}" text-anchor="end" fill="#666">{text}</text>')
+    for value, text in _x_ticks(panel, x_scale):
+        x = x_scale(value)
         parts.append(f'<path d="M{x:.1f} {bottom}v4" stroke="#999"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="#666">{text}</text>')
     parts.append(f'<path d="M{area.left} {bottom}H{right}" stroke="#999"/>')
@@ -154,27 +133,24 @@ def _axes(panel: Panel, area: PlotArea, x_scale: Scale, y_scale: Scale) -> str:
     return "".join(parts)
 
 
-def _step(value: float) -> str:
-    """Return a step as text: 800, 1000, 20k, 1.5M."""
-    for unit, letter in ((1e6, "M"), (1e3, "k")):
-        if value >= 10 * unit:
-            return f"{value / unit:.6g}{letter}"
-    return f"{value:.7g}"
+def _x_ticks(panel: Panel, scale: Scale) -> list[tuple[float, str]]:
+    """Return the place on the scale, and the text, of each tick of the x axis."""
+    if panel.x_ticks:
+        return [(math.log10(tick) if panel.logarithmic else tick, step_text(tick)) for tick in panel.x_ticks]
+    values = ticks(scale.low, scale.high, max_intervals=6)
+    if panel.logarithmic:
+        return [(value, power_text(value)) for value in values if not value % 1]
+    return [(v, step_text(v)) for v in values if not (panel.integer_ticks and (v < 0 or v % 1))]
 
 
-def _power(exponent: float) -> str:
-    """Return a power of ten as text: 1e-5, 0.01, 1, 1000."""
-    return f"{10.0**exponent:g}" if -3 <= exponent <= 4 else f"1e{exponent:.0f}"
-
-
-def _legend(entries: Sequence[tuple[str, str]], area: PlotArea, beside: bool) -> str:
+def _legend(entries: Sequence[tuple[str, str]], area: PlotArea, top: float, beside: bool) -> str:
     """Draw the name and last value of each line, in its colour, beside the title or in rows below it."""
     parts, x, right = [], area.left + area.width, area.left + area.width
     for number, (text, colour) in enumerate(reversed(entries) if beside else entries):
         if not beside:
             x = right - (2 - number % 3) * 112
-        y = 24 if beside else 39 + 15 * (number // 3)
-        parts.append(f'<text x="{x:.0f}" y="{y}" text-anchor="end" fill="{colour}">{escape(text)}</text>')
+        y = top + (24 if beside else 39 + 15 * (number // 3))
+        parts.append(f'<text x="{x:.0f}" y="{y:g}" text-anchor="end" fill="{colour}">{escape(text)}</text>')
         x -= 6.2 * len(text) + 12
     return "".join(parts)
 

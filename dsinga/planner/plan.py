@@ -75,11 +75,3 @@ class Plan:
         return {"job": self.job, "batch": self.batch, "where": self.where, "scaling": self.scaling, **rows} | (
             {"warning": self.warning} if self.warning else {}
         )
-
-    def speedups(self) -> dict[str, list[tuple[int, float]]]:
-        """Return the points (workers, speedup) of each strategy of the curve, beginning with one worker."""
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for alternative in self.curve:
-            points = lines.setdefault(alternative.name, [(1, 1.0)] if alternative.workers > 1 else [])
-            points.append((alternative.workers, alternative.efficiency * alternative.workers))
-        return lines

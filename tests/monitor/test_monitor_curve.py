@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.monitor.axes import YAxis, decade_ticks, ticks
 from dsinga.monitor.curve import draw_curves
-from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels, thin, ticks
+from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels, thin
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e9, 1e9, allow_subnormal=False).map(lambda x: float(f"{x:.6g}"))
@@ -123,3 +124,30 @@ def test_many_lines_are_named_in_rows_above_the_panel():
     heights = [float(texts[f"framework {n} {n + 0.25:.4g}"].get("y")) for n in range(5)]
     assert heights == [39, 39, 39, 54, 54]
     assert "0.6" in texts or "0.8" in texts  # an axis of seconds has ticks between integers
+
+
+def test_an_axis_of_values_in_powers_of_ten():
+    line = Line([(1, 0.4), (4, 40.0), (16, 4000.0)], COLOURS[0])
+    axes = {"logarithmic": True, "x_ticks": (1, 4, 16), "y_axis": YAxis(logarithmic=True)}
+    picture = draw_panels([Panel("ms", {"time": line}, "workers", **axes)], "time by workers")
+    assert {"1", "4", "16", "10", "100", "1000", "time 4000"} <= set(texts(picture))
+    (stretch,) = lines(picture)[0]
+    (x0, y0), (x1, y1), (x2, y2) = stretch
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+    assert y1 - y0 == pytest.approx(y2 - y1, abs=0.2)
+    assert y2 < y0
+
+
+def test_an_axis_of_shares_in_percent():
+    line = Line([(1, 0.25), (2, 0.5)], COLOURS[0])
+    picture = draw_panels([Panel("share", {"a": line}, y_axis=YAxis(percent=True, includes=(0, 1)))], "share")
+    assert {"0%", "20%", "100%"} <= set(texts(picture))
+
+
+@given(st.floats(-5, 5), st.floats(0.1, 8), st.integers(3, 9))
+def test_round_numbers_of_logarithmic_axes(low, span, most):
+    values = decade_ticks(low, low + span, most)
+    assert values == sorted(values)
+    assert all(low - 1e-6 <= value <= low + span + 1e-6 for value in values)
+    if span > 1:
+        assert values

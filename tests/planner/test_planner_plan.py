@@ -20,6 +20,7 @@ from dsinga.errors import UserError
 from dsinga.net import NeuralNet, PartitionedNet, partition
 from dsinga.planner import cost_model, pricing
 from dsinga.planner.barrier import FREE_BARRIER
+from dsinga.planner.plan_table import format_bytes
 from tests.support.planner_nets import MACHINE
 
 JOB = """name: "planned"
@@ -97,14 +98,54 @@ def test_the_curve_ends_at_the_rows_of_the_batch(plan: Plan) -> None:
 
 
 def test_draws_a_picture(plan: Plan, tmp_path: Path) -> None:
-    status, out, err = plan("--picture", "scaling.svg")
+    arguments = ("--workers", "4", "--bandwidth", "1Gbit", "--latency", "0.1ms")
+    figures = json.loads(plan(*arguments, "--json")[1])
+    status, out, err = plan(*arguments, "--picture", "plan.svg")
     assert status == 0, err
-    assert "drawn to scaling.svg" in out
-    root = ElementTree.parse(tmp_path / "scaling.svg").getroot()
+    assert "drawn to plan.svg" in out
+    root = ElementTree.parse(tmp_path / "plan.svg").getroot()
     assert root.tag.endswith("svg")
-    words = " ".join(root.itertext())
-    assert "speedup" in words
-    assert "efficiency" in words
+    texts = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert texts[0] == f"planned: batch 64, 4 workers: {figures['where']}"
+    assert f"scaling: {figures['scaling']}" in texts
+    assert {"computing", "exchange and waiting", "memory of a worker", "ms for an iteration", "ideal"} <= set(texts)
+    for row in figures["alternatives"]:
+        assert row["name"] in texts
+        assert f"{row['ms_per_iteration']:,.1f} ms, {row['speedup']:.2f}×" in texts
+        assert format_bytes(row["memory_bytes"]) in texts
+    assert {"0%", "100%"} <= set(texts)  # of the axis of efficiency
+    assert {f"{row['name']} {row['efficiency']:.0%}" for row in figures["curve"] if row["workers"] == 64} <= set(texts)
+    assert [text for text in texts if text in {"1", "2", "4", "8", "16", "32", "64"}][-7:] == list(
+        map(str, (1, 2, 4, 8, 16, 32, 64))
+    )
+
+
+def test_bars_of_the_picture_are_as_long_as_their_times(plan: Plan, tmp_path: Path) -> None:
+    rows = json.loads(plan("--workers", "4", "--json")[1])["alternatives"]
+    plan("--workers", "4", "--picture", "plan.svg")
+    root = ElementTree.parse(tmp_path / "plan.svg").getroot()
+    bars = [element for element in root.iter() if element.tag.endswith("rect") and list(element)]
+    lengths: dict[str, list[float]] = {}
+    for bar in bars:
+        lengths.setdefault(str(bar[0].text), []).append(float(bar.get("width", "nan")))
+    totals = [sum(parts) for parts in zip(lengths["computing"], lengths["exchange and waiting"], strict=True)]
+    unit = max(totals) / max(row["ms_per_iteration"] for row in rows)
+    for row, computing, total in zip(rows, lengths["computing"], totals, strict=True):
+        assert computing == pytest.approx(unit * row["compute_ms"], abs=0.2)
+        assert total == pytest.approx(unit * row["ms_per_iteration"], abs=0.2)
+    largest = max(row["memory_bytes"] for row in rows)
+    for row, length in zip(rows, lengths["memory"], strict=True):
+        assert length == pytest.approx(max(lengths["memory"]) * row["memory_bytes"] / largest, abs=0.2)
+
+
+def test_a_picture_of_one_worker_has_no_scaling_to_show(plan: Plan, tmp_path: Path) -> None:
+    """A batch of one record can be computed by one worker only."""
+    Path("job.conf").write_text(JOB.replace("SHAPE", "shape: 16").replace("batchsize: 64", "batchsize: 1"))
+    status, _, err = plan("--workers", "1", "--picture", "plan.svg")
+    assert status == 0, err
+    words = " ".join(ElementTree.parse(tmp_path / "plan.svg").getroot().itertext())
+    assert "batch 1, 1 worker:" in words
+    assert "ideal" not in words
 
 
 def test_a_slow_network_costs_time(plan: Plan) -> None:
