@@ -23,8 +23,11 @@ from dsinga.cluster.scheduler_probe import check_scheduler, with_scheme
 from dsinga.cluster.scheduler_version import check_version
 from dsinga.errors import UserError
 
-# Seconds to wait for a scheduler to write its file, or to answer.
+# Seconds to wait for a scheduler to answer.
 CONNECT_SECONDS = 10
+# Seconds to wait for a scheduler to write its file, which takes long where many nodes read Python from one disk; and
+# after which that is said.
+FILE_SECONDS, FILE_NOTICE_SECONDS = 60.0, 2.0
 # Seconds between two looks for a scheduler file.
 FILE_CHECK_SECONDS = 0.05
 # Environment of worker processes, in bytes. Dask's default returns freed memory to the system at once, so that each
@@ -75,7 +78,7 @@ def connect(
             worker processes of an embedded cluster with certificates of its own, made for the run. A cluster of threads
             has no connections to secure.
 
-    Raises UserError where no scheduler answers within 10 seconds.
+    Raises UserError where no scheduler answers within 10 seconds, or writes its file within a minute.
     """
     if scheduler or scheduler_file:
         with _connect_to(scheduler, scheduler_file, security) as client:
@@ -156,9 +159,13 @@ def _connect_to(scheduler: str | None, scheduler_file: str | None, security: Sec
 
 def _read_address(path: Path) -> str:
     """Return the address in the file of a scheduler, which may be about to write it."""
-    deadline = time.monotonic() + CONNECT_SECONDS
+    started, notice = time.monotonic(), FILE_NOTICE_SECONDS
     while not path.exists():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - started
+        if waited > notice:
+            _log.warning("waiting for a Dask scheduler to write %s, for %g s at most", path, FILE_SECONDS)
+            notice = FILE_SECONDS
+        if waited > FILE_SECONDS:
             raise UserError(
                 f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ ENDED = (Status.created, Status.failed, Status.closing, Status.closed)
 # An adaptive cluster starts ended jobs again: after so many that have ended at once, something is wrong with them.
 MAX_ENDED_JOBS = 3
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -40,7 +42,7 @@ def await_workers(
     *,
     shortage: Callable[[_T, Workers], str] = lambda _result, _workers: "",
     cancellation: Cancellation | None = None,
-    announce: Callable[[str], None] = lambda _sentence: None,
+    announce: Callable[[str], None] = _log.warning,
 ) -> _T:
     """Return ``attempt(workers)`` for the Dask workers of a cluster, retried while it is not enough and more may come.
 
@@ -56,7 +58,7 @@ def await_workers(
         shortage: takes the result of ``attempt`` and the same workers; returns a clause that says why it would be
             better with more of them, "" if it would not.
         cancellation: ends the wait.
-        announce: is called with a sentence that says what is waited for.
+        announce: is called with a sentence that says what is waited for; by default it is logged.
 
     Raises the UserError of ``attempt`` when no more Dask workers are expected, RunError where ``dsinga.queue_timeout``
     has passed, and Cancelled.
@@ -174,4 +176,4 @@ class _Notices:
     def end(self, waited: float, failure: str) -> None:
         """Announce that the run begins, if it was announced that it waits."""
         if self._text:
-            self._announce(f"the run begins after {duration(waited)}{f'; {failure}' if failure else ''}")
+            self._announce(f"the wait is over after {duration(waited)}{f'; {failure}' if failure else ''}")

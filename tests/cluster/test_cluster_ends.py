@@ -111,13 +111,17 @@ def test_two_runs_share_a_cluster_that_has_threads_for_both(job: Job) -> None:
         assert steps == [50]
 
 
-def test_a_missing_scheduler_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "CONNECT_SECONDS", 0.1)
+def test_a_missing_scheduler_file_is_waited_for_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "FILE_SECONDS", 0.1)
+    monkeypatch.setattr(embedded, "FILE_NOTICE_SECONDS", 0.0)
+    said: list[str] = []
+    monkeypatch.setattr(embedded._log, "warning", lambda text, *values: said.append(text % values))
     with (
         pytest.raises(UserError, match=r"no Dask scheduler has written .*nowhere.json; start one with"),
         cluster.connect(scheduler_file=str(tmp_path / "nowhere.json")),
     ):
         pass
+    assert said == [f"waiting for a Dask scheduler to write {tmp_path}/nowhere.json, for 0.1 s at most"]
 
 
 def test_a_long_run_keeps_the_timings_of_its_last_steps(job: Job, client: Client, monkeypatch) -> None:

@@ -12,7 +12,7 @@ import dask.config
 import pytest
 from distributed import Client, LocalCluster, Status, Worker
 
-from dsinga.api import train
+from dsinga.api import evaluate, train
 from dsinga.cluster import expected_workers, slurm_jobs
 from dsinga.cluster.adaptive import keep_workers
 from dsinga.cluster.cancellation import Cancellation
@@ -94,7 +94,7 @@ def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, anno
         assert not run.done()
         GATE.set()
         assert run.result(timeout=60).step == 2
-    assert announced[-1].startswith("the run begins after 0:00:")
+    assert announced[-1].startswith("the wait is over after 0:00:")
 
 
 def test_a_cluster_that_has_all_its_workers_is_refused_at_once(threads: Client, small: Job) -> None:
@@ -151,6 +151,19 @@ def test_a_scheduler_that_is_just_starting_gets_time_for_its_workers(
         monkeypatch.setattr(expected_workers, "ARRIVAL_SECONDS", 0.05)
         with pytest.raises(UserError, match="the job needs 3 workers, but the Dask cluster has 2 worker threads"):
             train(small, client, workers=3, progress=False)
+
+
+def test_testing_waits_for_the_first_worker_and_logs_it(
+    small: Job, threads: Client, announced: Announcements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = train(small, threads, workers=1, progress=False).params
+    monkeypatch.setattr(expected_workers._log, "handle", lambda record: announced.append(record.getMessage()))
+    with start_cluster(QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
+        cluster.scale(1)
+        metrics = pool.submit(evaluate, small, params, "test", client)
+        announced.wait_for("the Dask cluster has no workers; waiting for 1 that LocalCluster has requested")
+        GATE.set()
+        assert metrics.result(timeout=60) == evaluate(small, params, "test", threads)
 
 
 def test_a_cancelled_run_waits_no_longer(announced: Announcements) -> None:
