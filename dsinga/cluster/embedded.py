@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,7 +165,7 @@ def _read_address(path: Path) -> str:
         waited = time.monotonic() - started
         if waited > notice:
             _log.warning("waiting for a Dask scheduler to write %s, for %g s at most", path, FILE_SECONDS)
-            notice = FILE_SECONDS
+            notice = math.inf
         if waited > FILE_SECONDS:
             raise UserError(
                 f"no Dask scheduler has written {path}; start one with `dask scheduler --scheduler-file {path}`"
