@@ -34,6 +34,7 @@ class ServerActor:
         codec: decodes compressed gradients.
         has_remote_clients: whether workers or servers of other processes call it.
         single_worker_group: whether a single worker group pushes to it, and no other server group.
+        has_host_clients: whether some of those processes are on its host, so that it publishes values in shared memory.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ServerActor:
         codec: Codec | None = None,
         has_remote_clients: bool = True,
         single_worker_group: bool = False,
+        has_host_clients: bool = True,
     ):
         self._updater = unpacked(updater)
         executor = InlineExecutor
@@ -55,13 +57,13 @@ class ServerActor:
             executor = BackgroundExecutor if has_remote_clients else CooperativeExecutor
         self._shard = Shard(slices, self._updater, groups, key.generation, start, staleness, executor)
         sizes = {spec.slice.id: spec.slice.size for spec in slices}
-        service = ShardService(self._shard, sizes, codec)
         self._timeout = timeout
-        self._arrays = _shared_arrays(sizes) if has_remote_clients else None
+        self._arrays = _shared_arrays(sizes) if has_host_clients else None
         published = self._arrays.buffer if self._arrays else None
+        service = ShardService(self._shard, sizes, codec, published is not None)
         clips, sparse = bool(self._updater.conf.clip_norm), any(spec.slice.width for spec in slices)
         slow = clips or sparse or executor is InlineExecutor
-        endpoint = Endpoint(key.name, service, published, to_host=self._arrays is not None, slow=slow)
+        endpoint = Endpoint(key.name, service, published, to_host=has_remote_clients, slow=slow)
         if has_remote_clients:
             serve_connections()
         # Dask releases an Actor when its client is gone, even if that was killed.

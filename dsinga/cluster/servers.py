@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed import Client, Future
 
-from dsinga.cluster.dask_workers import process
+from dsinga.cluster.dask_workers import host, process
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.server_actor import ServerActor
@@ -47,21 +47,22 @@ class Servers:
             for server in range(len(addresses)):
                 key = ServerKey(self._config.run, self._config.generation, group, server)
                 server_specs = [spec for spec in specs if spec.slice.server == server]
+                remote = self._remote_clients(key)
                 arguments = (
                     key, server_specs, updater, topology.worker_groups(group), step, topology.staleness,
-                    self._config.options.timeout, self._config.options.codec(), self._has_remote_clients(key),
-                    topology.groups == topology.server_groups == 1,
+                    self._config.options.timeout, self._config.options.codec(), bool(remote),
+                    topology.groups == topology.server_groups == 1, host(self._address(key)) in map(host, remote),
                 )  # fmt: skip
                 self.futures.append(self._submit(ServerActor, key, "start server", *arguments, actor=True))
                 keys.append(key)
         self._actors = dict(zip(keys, self._gather(self.futures), strict=True))
 
-    def _has_remote_clients(self, key: ServerKey) -> bool:
-        """Whether workers or linked servers in other processes call a server."""
+    def _remote_clients(self, key: ServerKey) -> list[str]:
+        """Return the addresses of the workers and linked servers in other processes that call a server."""
         topology, placement = self._config.topology, self._placement
         workers = [address for group in topology.worker_groups(key.group) for address in placement.partitions[group]]
         linked = [placement.servers[group][key.server] for group in topology.linked_groups(key.group)]
-        return any(process(address) != process(self._address(key)) for address in workers + linked)
+        return [address for address in workers + linked if process(address) != process(self._address(key))]
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Send the first values to server groups: whole params, and the updater's state where a run is resumed."""

@@ -44,6 +44,7 @@ class ServedSlice:
     def __init__(self, spec: SliceSpec, groups: Iterable[int], start: int):
         self.spec = spec
         self.filled = False  # whether the first value has been put
+        self._moved = False
         self.value = np.empty(0, np.float32)
         self.state: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
@@ -65,6 +66,15 @@ class ServedSlice:
             self.state = updater.create_state(size) if state is None else self._resumed(state, updater)
         self.value = _owned(value, size)
         self.filled = True
+
+    def move(self, memory: np.ndarray) -> None:
+        """Copy the value to ``memory``, float32 (size,), and keep it there; a second call changes nothing.
+
+        No update may be running.
+        """
+        if self.filled and not self._moved:
+            np.copyto(memory, self.value)
+            self.value, self._moved = memory, True
 
     def _resumed(self, state: Mapping[str, np.ndarray], updater: Updater) -> dict[str, np.ndarray]:
         names = updater.create_state(1).keys()

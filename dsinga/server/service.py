@@ -16,7 +16,7 @@ from dsinga.server.shard import Shard
 
 NO_GRADIENT = np.empty(0, np.float32)  # the gradient of each slice in a skipped step
 # The methods that may be called: each is the method of ShardService with an underscore before its name.
-METHODS = frozenset({"pull", "push", "push_pull", "collective", "receive"})
+METHODS = frozenset({"pull", "push", "push_pull", "collective", "receive", "move"})
 
 
 class PendingAnswer:
@@ -53,10 +53,13 @@ class ShardService:
         ``collective`` (kind, key, group, partition, contributors): return the arrays of some partitions of a worker
         group, summed (kind "all_reduce") or with their rows joined ("all_gather").
         ``receive`` (route, ids): add the changes of slices that another server group has sent.
+        ``move`` (ids): keep the values of slices in the caller's arrays, which it reads, too; only within a process.
+            Ignored with ``published`` values, which are where processes of this host read them.
     """
 
-    def __init__(self, shard: Shard, sizes: Mapping[int, int], codec: Codec | None = None):
+    def __init__(self, shard: Shard, sizes: Mapping[int, int], codec: Codec | None = None, published: bool = False):
         self.shard = shard
+        self._published = published
         self._sizes, self._codec = sizes, codec
         self.on_close: list[Callable[[str], None]] = []  # called with the reason
 
@@ -108,6 +111,10 @@ class ShardService:
     ) -> PendingAnswer:
         future = self.shard.collective(kind, key, group, partition, items[0], contributors)
         return PendingAnswer(self.shard, future, lambda array: [array])
+
+    def _move(self, items: Sequence[Array], ids: Sequence[int]) -> None:
+        if not self._published:
+            self.shard.move(dict(zip(ids, items, strict=True)))
 
     def _receive(self, items: Sequence[Array], route: int, ids: Sequence[int]) -> None:
         self.shard.receive(route, dict(zip(ids, items, strict=True)))

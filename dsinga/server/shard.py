@@ -108,6 +108,17 @@ class Shard:
         for pull in complete:
             pull.resolve()
 
+    def move(self, memory: Mapping[int, np.ndarray]) -> None:
+        """Keep the values of slices in this memory, float32 (size,), by slice id, where their worker reads them.
+
+        Called by a worker of this process before its first pull. The memory of the first worker to call is used. Does
+        nothing where pulls return copies.
+        """
+        with self._lock:
+            self._check_open()
+            for id, array in () if self._copies else memory.items():
+                self._slices[id].move(array)
+
     def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
         """Add gradients, float32 (size,), by slice id; a slice is updated when its whole group has pushed it.
 

@@ -32,7 +32,6 @@ class RemoteTransport:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, tuple[Future[Items], Sequence[np.ndarray]]] = {}
-        self._lost: OSError | None = None
         self._stream = Stream(connection, self)
         self._stream.start()
 
@@ -72,12 +71,12 @@ class RemoteTransport:
         else:
             reply.set_exception(restore_error(error))
 
-    def lost(self, error: OSError) -> None:
+    def lost(self, reason: str) -> None:
         """Fail the calls that wait."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         for reply, _ in waiting.values():
-            reply.set_exception(error)
+            reply.set_exception(ConnectionError(reason))
 
     def close(self) -> None:
         """End the connection; calls that wait fail."""
@@ -139,7 +138,7 @@ class RemoteCaller:
         with contextlib.suppress(OSError):  # the caller is gone
             self._stream.send([number, None if error is None else describe_error(error)], items, priority)
 
-    def lost(self, error: OSError) -> None:
+    def lost(self, reason: str) -> None:
         """Forget the caller."""
         self._ended(self)
 

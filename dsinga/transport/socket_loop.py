@@ -28,7 +28,7 @@ class Connection(Protocol):
     def write(self) -> bool:
         """Write what the socket takes; return whether there is more to write."""
 
-    def lost(self, error: OSError) -> None:
+    def lost(self, reason: str) -> None:
         """End, since reading or writing has failed. The loop closes the socket."""
 
     def closed(self) -> None:
@@ -114,7 +114,7 @@ class SocketLoop:
             self._lose(connection, error)
 
     def _lose(self, connection: Connection, error: OSError) -> None:
-        connection.lost(error)
+        connection.lost(str(error))  # not the error, whose frames refer to the connection
         self._close(connection)
 
     def _modify(self, connection: Connection, events: int) -> None:

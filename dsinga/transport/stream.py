@@ -50,7 +50,7 @@ class Receiver(Protocol):
     def received(self, values: Any, items: Items) -> None:
         """Take a message."""
 
-    def lost(self, error: OSError) -> None:
+    def lost(self, reason: str) -> None:
         """End: no more messages arrive, and none can be sent."""
 
 
@@ -69,7 +69,7 @@ class Stream:
         self._queue: list[tuple[int, int, deque[memoryview]]] = []  # a heap
         self._writing = False  # whether a thread is responsible for the queue
         self._parts: deque[memoryview] = deque()  # the rest of the message that is being sent, of that thread
-        self._lost: OSError | None = None
+        self._lost = ""  # the reason
         self._reads = self._messages()
         self._target = next(self._reads)  # the memory that is being filled
 
@@ -84,8 +84,8 @@ class Stream:
         """
         parts, size = _encode(values, items)
         with self._lock:
-            if self._lost is not None:
-                raise self._lost
+            if self._lost:
+                raise ConnectionError(self._lost)
             heapq.heappush(self._queue, (priority, next(self._numbers), parts))
             if self._writing:
                 return
@@ -163,10 +163,10 @@ class Stream:
             raise ConnectionAbortedError("the connection was closed")
         return self._receiver
 
-    def lost(self, error: OSError) -> None:
+    def lost(self, reason: str) -> None:
         """Tell the receiver that the connection is lost, once."""
         with self._lock:
-            self._lost = self._lost or error
+            self._lost = self._lost or reason
             self._queue.clear()
             self._parts = deque()
             receiver, self._receiver = self._receiver, None
@@ -181,7 +181,7 @@ class Stream:
     def close(self) -> None:
         """Close the connection; messages that have not been sent are dropped. May be called more than once."""
         self._loop.remove(self)
-        self.lost(ConnectionAbortedError("the connection was closed"))
+        self.lost("the connection was closed")
 
 
 def _encode(values: Any, items: Items) -> tuple[deque[memoryview], int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from dsinga.errors import UserError
 from dsinga.job import PullTime
 from dsinga.ops import Array
@@ -177,6 +179,20 @@ class Exchange(Mapping[str, Array]):
     def abort(self, message: str) -> None:
         """End all waits, now and later, with RunError(``message``)."""
         self._wait.aborted = message
+
+
+def move_local_slices(homes: Sequence[ParamHome], clients: Sequence[ServerClient]) -> None:
+    """Let servers of this process keep their slices where the worker joins these with slices from other hosts."""
+    memory: dict[int, dict[int, np.ndarray]] = {}
+    for home in homes:
+        if not any(clients[slice_.server].crosses_host for slice_ in home.slices):
+            continue
+        for slice_ in home.slices:
+            array = None if clients[slice_.server].crosses_process else home.memory(slice_)
+            if array is not None:
+                memory.setdefault(slice_.server, {})[slice_.id] = array
+    for server, arrays in memory.items():
+        clients[server].move(arrays)
 
 
 def param_homes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from dsinga.worker.all_records import EvaluationPass
 from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
-from dsinga.worker.exchange import Exchange, param_homes
+from dsinga.worker.exchange import Exchange, move_local_slices, param_homes
 from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.meter import Meter
 from dsinga.worker.processor import Processor
@@ -73,6 +74,7 @@ class GroupWorker:
             self._lend_memory(transports, clients, slices, shapes)
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
         homes = param_homes(shapes, slices, clients, lasting, self._replicated)
+        move_local_slices(homes, clients)
         exchange = Exchange(homes, clients, config.options, inner, self._replicated)
         self.exchange: Exchange | DeviceParams = exchange
         if self._on_device:
@@ -88,12 +90,20 @@ class GroupWorker:
         slices: Sequence[Slice],
         shapes: Mapping[str, Sequence[int]],
     ) -> None:
-        """Let servers that share memory with this process read gradients where they are computed."""
+        """Let servers that share memory with this process read gradients where they are computed.
+
+        For other hosts keep memory for gradients that are too large for the pool of result arrays.
+        """
         send_buffer = open_send_buffer(transports, slices, shapes)
         if send_buffer is not None:
             self._lent = send_buffer.bases
             for client in clients:
                 client.lend(send_buffer)
+        elif any(transport.crosses_host for transport in transports):
+            params = {slice_.param for slice_ in slices if not slice_.width}
+            sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in sorted(params)]
+            large = [size for size in sizes if size > buffers.LARGEST]
+            self._lent = {size: [np.empty(size, np.uint8) for _ in range(large.count(size))] for size in set(large)}
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""

@@ -45,6 +45,11 @@ class ServerClient:
         """Whether the server is on another host."""
         return self.transport.crosses_host
 
+    def move(self, memory: Mapping[int, np.ndarray]) -> None:
+        """Ask a server of this process to keep the values of slices in this memory, by slice id, if it can."""
+        assert not self.crosses_process
+        self.transport.call("move", [list(memory)], list(memory.values())).result()
+
     def pull(
         self, ids: Sequence[int], version: int, since: Mapping[int, int], into: Sequence[np.ndarray] = (),
         priority: int = URGENT,

@@ -23,6 +23,7 @@ from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
 from dsinga.layers.base import ParamSpec
 from dsinga.net import Param
 from dsinga.ops import SparseRows
+from dsinga.ops.buffers import address
 from dsinga.server import Shard, Slice, SliceSpec, slice_for_servers
 from dsinga.server.service import ShardService
 from dsinga.training import create_updater
@@ -33,7 +34,7 @@ from dsinga.transport.interface import Transport, wait_for
 from dsinga.transport.remote import RemoteTransport
 from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker.config import ServerKey
-from dsinga.worker.exchange import Exchange, param_homes
+from dsinga.worker.exchange import Exchange, move_local_slices, param_homes
 from dsinga.worker.exchange_options import ExchangeOptions
 from dsinga.worker.meter import Meter
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
@@ -502,3 +503,72 @@ def test_a_method_that_a_server_lacks_is_refused() -> None:
     service = ShardService(Shard([], create_updater(plain_sgd())), {})
     with pytest.raises(RunError, match="a server has no method '__init__'"):
         service.handle("__init__", [], [])
+
+
+class TestTwoHosts:
+    """A param with a slice on a server of this process, and one on another host."""
+
+    SIZE = 40
+
+    @pytest.fixture
+    def shards(self) -> Iterator[list[Shard]]:
+        shards = []
+        for server in range(2):
+            spec = SliceSpec(Slice(server, "w", server * self.SIZE, (server + 1) * self.SIZE, server))
+            shards.append(Shard([spec], create_updater(plain_sgd())))
+            shards[server].put({server: np.full(self.SIZE, 1.0, np.float32)})
+        yield shards
+        close_endpoints(lambda name: name == "elsewhere", "the test is over")
+
+    @pytest.fixture
+    def clients(self, shards: list[Shard]) -> Iterator[list[ServerClient]]:
+        here, there = socket_pair()
+        Endpoint("elsewhere", ShardService(shards[1], {}), to_host=False).accept(there)
+        transport = RemoteTransport(here)
+        yield [client_of(direct(shards[0])), client_of(transport)]
+        transport.close()
+
+    def view(self, clients: list[ServerClient], **options: Any) -> Exchange:
+        slices = [Slice(server, "w", server * self.SIZE, (server + 1) * self.SIZE, server) for server in range(2)]
+        homes = param_homes({"w": (2, self.SIZE)}, slices, clients)
+        move_local_slices(homes, clients)
+        return Exchange(homes, clients, ExchangeOptions(timeout=20.0, **options))
+
+    @pytest.mark.parametrize("pull", PullTime)
+    def test_values_arrive_where_they_are_used(self, shards, clients, pull) -> None:
+        """The value is one array in all steps, part of which is the memory of the server in this process."""
+        view = self.view(clients, pull=pull)
+        bases = set()
+        for step in range(4):
+            view.begin(step)
+            value = view["w"]
+            np.testing.assert_array_equal(value, np.full((2, self.SIZE), 1.0 - step))
+            bases.add(address(value))
+            assert np.shares_memory(value, shards[0]._slices[0].value)
+            assert not value.flags.writeable
+            view.push("w", np.ones((2, self.SIZE), np.float32))
+            view.finish()
+        assert len(bases) == 1
+
+    def test_a_second_worker_of_the_process_gets_copies(self, shards, clients) -> None:
+        first, second = self.view(clients), self.view(clients)
+        for view in (first, second):
+            view.begin(0)
+            np.testing.assert_array_equal(view["w"], np.ones((2, self.SIZE)))
+        assert np.shares_memory(first["w"], shards[0]._slices[0].value)
+        assert not np.shares_memory(second["w"], first["w"])
+
+    def test_values_that_other_processes_read_stay_where_they_are(self, shards, clients) -> None:
+        service = ShardService(shards[0], {}, None, published=True)
+        clients[0] = client_of(DirectTransport(lambda: service, "the server"))
+        view, before = self.view(clients), shards[0]._slices[0].value
+        view.begin(0)
+        np.testing.assert_array_equal(view["w"], np.ones((2, self.SIZE)))
+        assert shards[0]._slices[0].value is before
+
+    def test_values_that_several_groups_change_stay_where_they_are(self) -> None:
+        shard = Shard([SliceSpec(Slice(0, "w", 0, 3, 0))], create_updater(plain_sgd()), groups=(0, 1))
+        shard.put({0: np.ones(3, np.float32)})
+        memory = np.zeros(3, np.float32)
+        shard.move({0: memory})
+        assert not memory.any()
