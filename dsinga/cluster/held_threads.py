@@ -41,9 +41,12 @@ class HeldThreads:
         if quiet < QUIET_SECONDS or now < self._ask_at:
             return
         self._ask_at = now + QUESTION_SECONDS
-        executing = self._client.run(
-            _executing, workers=self._addresses, on_error="ignore", callback_timeout=ANSWER_SECONDS
-        )
+        try:
+            executing = self._client.run(
+                _executing, workers=self._addresses, on_error="ignore", callback_timeout=ANSWER_SECONDS
+            )
+        except TimeoutError:  # they are busy; the question comes again
+            return
         for address, (threads, names) in executing.items():
             if len(names) >= threads and not any(self._run in name for name in names):
                 some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
