@@ -10,7 +10,15 @@ from dsinga.cluster.connections import serve_connections
 from dsinga.cluster.packed import Packed, unpacked
 from dsinga.errors import RunError
 from dsinga.ops import Array
-from dsinga.server import BackgroundExecutor, Codec, CooperativeExecutor, InlineExecutor, Shard, SliceSpec
+from dsinga.server import (
+    BackgroundExecutor,
+    Codec,
+    CooperativeExecutor,
+    GroupStaleness,
+    InlineExecutor,
+    Shard,
+    SliceSpec,
+)
 from dsinga.server.service import ShardService
 from dsinga.training import Updater
 from dsinga.transport.endpoints import Endpoint
@@ -76,6 +84,10 @@ class ServerActor:
     def snapshot(self, version: int | None, state: bool) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
         """Return copies of values, and of the updater's ``state``, by slice id, at ``version``, or as they stand."""
         return self._shard.snapshot(version, self._timeout, state)
+
+    async def staleness(self) -> list[GroupStaleness]:
+        """Return how stale the gradients of each worker group were since the last call."""
+        return self._shard.staleness()
 
     async def flush(self) -> int:
         """Send other server groups all changes that have not been sent; return how many messages were ever sent."""

@@ -7,12 +7,14 @@ from dsinga.server.routes import Route, Routes, routes
 from dsinga.server.served_slice import SliceSpec
 from dsinga.server.shard import Shard
 from dsinga.server.slicing import Slice, cut_into_pieces, slice_for_servers
+from dsinga.server.staleness_meter import GroupStaleness
 from dsinga.server.update_executors import BackgroundExecutor, CooperativeExecutor, InlineExecutor
 
 __all__ = [
     "BackgroundExecutor",
     "Bucket",
     "CooperativeExecutor",
+    "GroupStaleness",
     "InlineExecutor",
     "Push",
     "Route",

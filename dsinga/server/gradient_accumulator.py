@@ -21,6 +21,7 @@ class GradientAccumulator:
         assert list(contributors) == sorted(set(contributors)), contributors
         self.version = version
         self.copy: np.ndarray | None = None  # the value that the group gets at this version, see ServedSlice.copy_for
+        self.changes_seen = 0  # how often the value had changed before ``copy`` was made
         self._contributors = contributors
         self._parts: dict[int, np.ndarray | SparseRows | None] = {}
 

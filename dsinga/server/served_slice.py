@@ -14,6 +14,7 @@ from dsinga.errors import UserError
 from dsinga.ops import SparseRows
 from dsinga.server.gradient_accumulator import GradientAccumulator
 from dsinga.server.slicing import Slice
+from dsinga.server.staleness_meter import StalenessMeter
 from dsinga.server.update_blocks import UpdateBlock, split_update
 from dsinga.training import Updater
 
@@ -49,6 +50,8 @@ class ServedSlice:
         self.state: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
         self.accumulators = {group: GradientAccumulator(spec.contributors, start) for group in groups}
+        self.changes = 0  # how often the value has changed since the start, by updates and by other server groups
+        self.meter: StalenessMeter | None = None  # measures how stale gradients are, if pulls return copies
         self._sum: SparseRows | None = None  # the value of a slice that is not trainable, if it is sparse rows
         # For the last steps of the only worker group: the rows that each step changed, None for all rows.
         self._changes: collections.deque[tuple[int, np.ndarray | None]] = collections.deque(maxlen=CHANGES_KEPT)
@@ -105,6 +108,17 @@ class ServedSlice:
         Called once per step, when all partitions of the group have contributed. The learning rate's schedule uses the
         group's own step. A skipped step has no blocks, but counts for the version like any other.
         """
+        blocks = self._update_blocks(group, updater)
+        if blocks and self.meter is not None:
+            blocks.append(UpdateBlock(0, functools.partial(self._count_update, group, self.meter)))
+        return blocks
+
+    def _count_update(self, group: int, meter: StalenessMeter) -> None:
+        """Count an update; the caller holds the lock."""
+        meter.add(group, self.changes - self.accumulators[group].changes_seen)
+        self.changes += 1
+
+    def _update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
         accumulator = self.accumulators[group]
         scales = self.spec.lr_scale, self.spec.wd_scale
         gradients = accumulator.parts
@@ -159,6 +173,7 @@ class ServedSlice:
             if accumulator.copy is None:
                 accumulator.copy = self.value.copy()
                 accumulator.copy.flags.writeable = False
+                accumulator.changes_seen = self.changes
             return accumulator.copy
 
     def copy(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:

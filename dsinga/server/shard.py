@@ -27,6 +27,7 @@ from dsinga.server.pending_pulls import PendingPulls, Pull
 from dsinga.server.routes import Routes
 from dsinga.server.served_slice import ServedSlice, SliceSpec
 from dsinga.server.staleness import StalenessBound
+from dsinga.server.staleness_meter import GroupStaleness, StalenessMeter
 from dsinga.server.synchronisation import Send, Synchronisation
 from dsinga.server.update_executors import InlineExecutor, SliceUpdate
 from dsinga.training import Updater
@@ -58,7 +59,10 @@ class Shard:
         self._slices = {spec.slice.id: ServedSlice(spec, groups, start) for spec in slices}
         self._updater = updater
         self._groups = groups
-        self._copies = len(groups) > 1  # whether pulls return copies, since a value may change while a group uses it
+        self._copies = False  # whether pulls return copies, since a value may change while a group uses it
+        self._staleness_meter = StalenessMeter()
+        if len(groups) > 1:
+            self._return_copies()
         self._generation = generation
         self._lock = threading.Lock()
         self._staleness_bound = StalenessBound(groups, staleness)
@@ -84,10 +88,15 @@ class Shard:
                 open_shard.close(error)
 
         self._synchronisation = Synchronisation(group, routes, frequency, send, fail)
-        self._copies = True
+        self._return_copies()
         for served_slice in self._slices.values():
             if served_slice.filled:
                 self._synchronisation.begin(served_slice)
+
+    def _return_copies(self) -> None:
+        self._copies = True
+        for served_slice in self._slices.values():
+            served_slice.meter = self._staleness_meter
 
     def put(
         self, values: Mapping[int, np.ndarray], state: Mapping[int, Mapping[str, np.ndarray]] | None = None
@@ -232,6 +241,10 @@ class Shard:
             self._check_open()
         assert self._synchronisation is not None
         self._synchronisation.receive(self._slices, route, changes)
+
+    def staleness(self) -> list[GroupStaleness]:
+        """Return how stale the gradients of each worker group were since the last call; empty with a single group."""
+        return self._staleness_meter.read()
 
     def flush(self) -> Future[int]:
         """Send all changes that other server groups have not got yet, even if fewer than ``frequency`` updates.

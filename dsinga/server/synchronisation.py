@@ -73,6 +73,7 @@ class Synchronisation:
         for id, change in changes.items():
             with served_slices[id].lock:
                 served_slices[id].value += change
+                served_slices[id].changes += 1
                 self._last[id] += change
         self._enqueue(self._routes[route].onward, changes)
 

@@ -9,7 +9,7 @@ import pytest
 
 from dsinga.errors import RunError
 from dsinga.job import UpdaterConf
-from dsinga.server import Push, Shard, Slice, SliceSpec
+from dsinga.server import GroupStaleness, Push, Shard, Slice, SliceSpec
 from dsinga.training import create_updater
 
 WAIT = 20.0  # seconds; only a failing test waits so long
@@ -42,6 +42,26 @@ def run_threads(work, *arguments):
     with ThreadPoolExecutor(len(arguments)) as pool:
         for future in [pool.submit(work, *each) for each in arguments]:
             future.result(3 * WAIT)
+
+
+def test_staleness_counts_the_updates_of_others_between_pull_and_push():
+    shard = make_shard(specs(1), groups=(0, 1))
+    for group in (0, 1):
+        shard.pull([0], 0, group).result(WAIT)
+    for group, step in ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1)):  # group 0 has pulled anew after each of its own
+        shard.push(Push(0, group, step, 0), {0: ones()})
+        shard.pull([0], step + 1, group).result(WAIT)
+    assert shard.staleness() == [GroupStaleness(0, 3, 0 + 0 + 1, 1), GroupStaleness(1, 2, 2 + 1, 2)]
+    assert shard.staleness() == []
+    shard.push(Push(0, 0, 3, 0, skip=True), {0: None})  # a skipped step updates nothing
+    assert shard.staleness() == []
+
+
+def test_a_single_group_has_no_staleness():
+    shard = make_shard(specs(1), groups=(0,))
+    shard.pull([0], 0, 0).result(WAIT)
+    shard.push(Push(0, 0, 0, 0), {0: ones()})
+    assert shard.staleness() == []
 
 
 @pytest.mark.parametrize("staleness", [None, 0, 2])
@@ -78,6 +98,12 @@ def test_every_update_of_every_group_is_applied_once(contributors, staleness, re
     for id in range(3):
         np.testing.assert_array_equal(value_of(shard, id), ones(pushes * steps))
     assert shard.pending() == "nothing is waited for"
+    # Of N updates of a slice, one after the other, the n-th came after n others, some of them in the pulled value.
+    count = len(groups) * steps
+    seen = sum(sum(value[:3].tolist()) / pushes for value in pulled.values())
+    counts = shard.staleness()
+    assert [(group, updates) for group, updates, _, _ in counts] == [(group, 3 * steps) for group in groups]
+    assert sum(total for *_, total, _ in counts) == 3 * count * (count - 1) / 2 - seen
 
 
 def test_each_group_has_its_own_step_for_the_learning_rate():

@@ -72,6 +72,18 @@ class Network:
             last = numbers
 
 
+def test_changes_of_other_server_groups_count_for_the_staleness():
+    network = Network(GRAPHS["two"], slices=1)
+    for shard, group in zip(network.shards, (0, 1), strict=True):
+        shard.pull([0], 0, group).result(WAIT)
+        shard.push(Push(0, group, 0, 0), {0: ones()})
+    assert [shard.staleness()[0].total for shard in network.shards] == [0, 0]
+    network.shards[0].pull([0], 1, 0).result(WAIT)
+    network.deliver(1)  # the change of group 1 arrives between pull and push
+    network.shards[0].push(Push(0, 0, 1, 0), {0: ones()})
+    assert network.shards[0].staleness()[0].total == 1
+
+
 class DirectNetwork(Network):
     """A network that delivers messages at once, in the thread of the sender."""
 
