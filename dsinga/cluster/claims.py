@@ -61,7 +61,7 @@ class Request(NamedTuple):
             "run": self.run,
             "job": self.job,
             "client": client.id,
-            "user": _user(),
+            "user": user_name(),
             "threads": self.threads,
             "block": self.topology.workers_per_process,
             "apart": processes_apart(self.topology, workers),
@@ -208,7 +208,7 @@ def how_to_give_up() -> str:
     return "Ctrl-C gives up" if is_main else "cancel() gives up"
 
 
-def _user() -> str:
+def user_name() -> str:
     """Return the name of the user, "" where the system does not know it."""
     try:
         return getpass.getuser()

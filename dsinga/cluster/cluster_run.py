@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -149,6 +150,10 @@ class ClusterRun:
             history.update(slots)
         replicas = self._gather(self.send(tasks.replica_state, 0, self._moment(step))) if self.config.replicated else ()
         return whole_values(self.config, pieces, history, replicas)
+
+    def ask_servers(self, method: str) -> list[concurrent.futures.Future[Any]]:
+        """Call a method of all servers without waiting; return futures of the results."""
+        return self._servers.ask_all(method)
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by ``factors`` wherever params are updated: from which step on, by how much.

@@ -120,6 +120,10 @@ class Servers:
         """Call a method of the servers of all server groups at once; return the results in their order."""
         return self._call(self._actors, method, lambda key: arguments)
 
+    def ask_all(self, method: str) -> list[concurrent.futures.Future[Any]]:
+        """Call a method of the servers of all server groups without waiting; return futures of the results."""
+        return [self._send(actor, method, ()) for actor in self._actors.values()]
+
     def addresses(self, group: int) -> dict[ServerKey, str]:
         """Return the servers that serve a worker group, with the addresses of their Dask workers."""
         server_group = self._config.topology.server_group(group)

@@ -15,6 +15,7 @@ from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.grain import Grain
 from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
 from dsinga.cluster.prepare import PreparedRun
+from dsinga.cluster.run_events import RunEvents
 from dsinga.cluster.supervision import TaskChain
 from dsinga.cluster.training_view import TrainingView
 from dsinga.errors import UserError
@@ -69,6 +70,7 @@ class TrainingLoop:
         self._workspace = workspace
         self._grain = grain
         self._cancellation = cancellation
+        self._events = RunEvents(prepared, run)
         self.view = TrainingView(prepared, run, self._show_row, workspace, started)
         self._extensions = ExtensionRunner(extensions, self.view)
         self._groups: list[GroupRounds] = []
@@ -83,12 +85,14 @@ class TrainingLoop:
         ``state`` is that of the loop in the checkpoint from which the run goes on, empty for a new run.
         """
         failure: BaseException | None = None
+        self._events.begin(begin)
         try:
             return self._run_to_end(begin, state)
         except BaseException as error:
             failure = error
             raise
         finally:
+            self._events.end(self.view.step, self.view.stopped, failure)
             self._extensions.close(failure)
             del failure  # its traceback refers to this frame
 
@@ -150,19 +154,23 @@ class TrainingLoop:
     def _train_other_group(self, rounds: GroupRounds) -> TaskChain:
         """Train a group that no extension sees, until training ends."""
         while rounds.send(rounds.sent if self.view.stopped else self._job.train_steps):
-            rounds.read((yield rounds.next_futures()))
+            reports = yield rounds.next_futures()
+            rounds.read(reports)
+            self._events.round(rounds.group, reports)
         rounds.speed = 0.0
         self._cluster_run.leave(rounds.group)
 
     def _read_round(self, rounds: GroupRounds) -> None:
         """Wait for a round of group 0, and show its steps to the extensions."""
-        reports = rounds.read(self._cluster_run.chains.wait(rounds.next_futures()))
+        by_worker = self._cluster_run.chains.wait(rounds.next_futures())
+        reports = rounds.read(by_worker)
         self._unseen.extend(reports)
         self.view.seconds_to_stop = self._estimate_seconds_to_stop(rounds)
         batchsize = self._prepared.config.readers[Phase.kTrain].batchsize
         self.view.samples_per_second = batchsize * sum(rounds.speed for rounds in self._groups)
         self._show_steps()
         self._show_progress(reports[-1])
+        self._events.round(rounds.group, by_worker)
         if self._cancellation.event.is_set():
             self.view.stop(CANCELLED, resumable=True)
 
@@ -183,12 +191,13 @@ class TrainingLoop:
 
     def _show_progress(self, report: StepReport) -> None:
         metrics = self.view.means("train", report.metrics)
+        row = {**self.view.position, "samples_per_second": self.view.samples_per_second, **metrics}
+        self._events.progress(row)
         with self.view.running_on_cluster():
-            self._observer.progress(
-                {**self.view.position, "samples_per_second": self.view.samples_per_second, **metrics}
-            )
+            self._observer.progress(row)
 
     def _show_row(self, row: Row) -> None:
+        self._events.record(row)
         with self.view.running_on_cluster():
             self._observer.record(row)
         self._extensions.show_row(row)

@@ -1,0 +1,173 @@
+"""Events of a run, published under a topic of Dask's scheduler for dashboards and others who watch the cluster.
+
+Each is a dict with the keys "event", "run" and "job". All numbers are of plain types.
+
+- "begin": the run trains from now on. "client", "user", "step", "train_steps", "batchsize" (records in a step of all
+  worker groups), "topology" in words, "workers" (for each worker group the addresses of its Dask workers).
+- "round": at most two a second. "step", "samples_per_second" of all groups, "metrics" of the last step, "rows" of the
+  history; "groups", for each worker group that has ended rounds since the event before: "group", "steps", and for each
+  of its workers the seconds that these steps took, as "compute", "exchange" and "data", and the bytes "crossing" to or
+  from other processes and "within" its own; "staleness", for groups of asynchronous runs, (group, updates, total,
+  largest) as :class:`dsinga.server.GroupStaleness`.
+- "end": "step", and "state": "done", "stopped", "cancelled", "diverged" or "failed".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from distributed import Client
+
+from dsinga.cluster.cancellation import CANCELLED
+from dsinga.cluster.claims import user_name
+from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.event_sender import EventSender
+from dsinga.cluster.prepare import PreparedRun
+from dsinga.errors import Cancelled, Diverged
+from dsinga.job import Phase
+from dsinga.monitor import Row
+from dsinga.worker.config import RoundReport
+
+# Seconds between two events of a run.
+EVENT_SECONDS = 0.5
+# The largest number of rows of training in an event: further ones between them are left out.
+MAX_ROWS = 100
+# Seconds that the end of a run waits for its last events to be taken.
+END_SECONDS = 1.0
+
+
+class RunEvents:
+    """Publishes the events of a run. Its methods return at once, and never fail a run.
+
+    Nothing is published where nobody could look: from an embedded cluster without a dashboard.
+    """
+
+    def __init__(self, prepared: PreparedRun, run: ClusterRun):
+        self._prepared, self._cluster_run = prepared, run
+        self._sender = None if _is_hidden(run.client) else EventSender(run.client)
+        self._sent_at = -math.inf
+        self._rows: list[Row] = []
+        self._groups: dict[int, dict[str, Any]] = {}
+        self._position: dict[str, Any] = {}  # the last step, speed and metrics
+        self._replies: Sequence[Future[Any]] = ()  # of servers that were asked for the staleness
+
+    def begin(self, step: int) -> None:
+        """Publish that training goes on from ``step``."""
+        prepared = self._prepared
+        batchsize = prepared.config.readers[Phase.kTrain].batchsize * prepared.topology.groups
+        self._send(
+            "begin",
+            client=self._cluster_run.client.id,
+            user=user_name(),
+            step=step,
+            train_steps=prepared.job.train_steps,
+            batchsize=batchsize,
+            topology=prepared.topology.describe(),
+            workers=[list(group) for group in prepared.placement.partitions],
+        )
+
+    def round(self, group: int, reports: Sequence[RoundReport]) -> None:
+        """Add a round of a worker group, given the reports of its workers, to the next event."""
+        if self._sender is None:
+            return
+        counts = [[sum(column) for column in zip(*report.timings, strict=True)] for report in reports]
+        total, data, exchange, crossing, within = map(list, zip(*counts, strict=True))
+        compute = [max(0.0, t - d - e) for t, d, e in zip(total, data, exchange, strict=True)]
+        new = {"compute": compute, "exchange": exchange, "data": data, "crossing": crossing, "within": within}
+        old = self._groups.setdefault(group, {"group": group, "steps": 0})
+        old["steps"] += len(reports[0].timings)
+        for name, values in new.items():
+            old[name] = [a + b for a, b in zip(old[name], values, strict=True)] if name in old else values
+        self._publish_round()
+
+    def record(self, row: Row) -> None:
+        """Add a row of the history to the next event."""
+        if self._sender is not None:
+            self._rows.append(_plain(row))
+            if row["phase"] != "train":  # while training pauses, no round comes
+                self._publish_round()
+
+    def progress(self, row: Row) -> None:
+        """Take the step, the speed and the last metrics of the run, as :meth:`Observer.progress` does."""
+        if self._sender is not None:
+            values = _plain(row)
+            known = {name: values.pop(name) for name in ("step", "samples_per_second")}
+            values.pop("epoch", None)
+            self._position = {**known, "metrics": values}
+
+    def end(self, step: int, stopped: str, failure: BaseException | None) -> None:
+        """Publish the last round, and how the run has ended; wait a little until the scheduler knows it."""
+        if self._sender is None:
+            return
+        self._publish_round(last=True)
+        self._send("end", step=step, state=_state(stopped, failure))
+        self._sender.wait(END_SECONDS)
+        for reply in self._replies:
+            reply.cancel()
+
+    def _publish_round(self, last: bool = False) -> None:
+        """Publish what has come since the last event, unless that is too recent."""
+        if time.monotonic() < self._sent_at + EVENT_SECONDS and not last:
+            return
+        if not (self._rows or self._groups or self._position):
+            return
+        event = {
+            **self._position,
+            "rows": _thinned(self._rows),
+            "groups": list(self._groups.values()),
+            "staleness": self._read_staleness(),
+        }
+        self._rows, self._groups, self._position = [], {}, {}
+        self._send("round", **event)
+        self._sent_at = time.monotonic()
+
+    def _read_staleness(self) -> list[tuple[int, ...]]:
+        """Return what the servers have replied since they were asked last, and ask them anew if all have replied."""
+        if self._prepared.topology.groups == 1 or not all(reply.done() for reply in self._replies):
+            return []
+        replies, self._replies = self._replies, ()
+        with contextlib.suppress(Exception):  # a lost server fails the run elsewhere
+            counts = [tuple(group) for reply in replies for group in reply.result(0)]
+            self._replies = self._cluster_run.ask_servers("staleness")
+            return counts
+        return []
+
+    def _send(self, event: str, **fields: Any) -> None:
+        if self._sender is not None:
+            run, job = self._prepared.config.run, self._prepared.job.name
+            self._sender.send({"event": event, "run": run, "job": job, **fields})
+
+
+def _is_hidden(client: Client) -> bool:
+    """Whether nobody can look at the scheduler: it is in this process, without a dashboard and without TCP."""
+    scheduler: Any = getattr(client.cluster, "scheduler", None)
+    if scheduler is None or not hasattr(scheduler, "http_application"):
+        return False
+    return not scheduler.http_application.applications and scheduler.address.startswith("inproc://")
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """Return a row with numbers of Python's own types."""
+    return {name: value if isinstance(value, (str, int)) else float(value) for name, value in row.items()}
+
+
+def _thinned(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of validations and tests, and at most ``MAX_ROWS`` of those of training, the last one too."""
+    train = [row for row in rows if row["phase"] == "train"]
+    stride = -(-len(train) // MAX_ROWS) or 1
+    kept = {id(row) for row in train[::-1][::stride]}
+    return [row for row in rows if row["phase"] != "train" or id(row) in kept]
+
+
+def _state(stopped: str, failure: BaseException | None) -> str:
+    """Return how a run has ended, in a word."""
+    if isinstance(failure, (Cancelled, KeyboardInterrupt)) or stopped == CANCELLED:
+        return "cancelled"
+    if isinstance(failure, Diverged):
+        return "diverged"
+    return "failed" if failure is not None else "stopped" if stopped else "done"

@@ -1,0 +1,104 @@
+"""What the dashboard knows of one run: figures over its steps and over time, and of its workers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from dsinga.dashboard.series import Series
+
+# Columns of rows of the history that are no metrics.
+NOT_METRICS = frozenset({"step", "phase", "time", "epoch"})
+KINDS = ("compute", "exchange", "data")
+
+Event = Mapping[str, Any]
+
+
+class RunRecord:
+    """The figures of one run, read from its events (:mod:`dsinga.cluster.run_events`). Memory is bounded.
+
+    Attributes:
+        run, job, user: the names of the run, its job and its user.
+        client: the identifier of its Dask client.
+        topology: its workers and servers in words.
+        state: "running", or how it has ended.
+        step, train_steps: the step of worker group 0, and the last one.
+        begun, ended: the times of its beginning and its end (None while it runs), in seconds since 1970.
+        slot: the number of its colour.
+        metrics: by (phase, name) the metric over the steps.
+        last_batches: by name the metrics of single batches over the steps, which a job without rows of training has.
+        speed: samples a second over the time.
+        crossing, within: bytes a second over the time, between processes and within one.
+        staleness: by worker group the mean staleness of gradients over the time.
+        seconds: by worker (group, number) the seconds of an iteration in its last rounds, by kind.
+        addresses: by worker the address of its Dask worker.
+        version: changes with every change of the figures.
+        totals: sums since the beginning: "steps" of all groups, seconds of all workers by kind, "crossing", "within".
+    """
+
+    def __init__(self, event: Event, now: float, slot: int):
+        self.run, self.job = str(event["run"]), str(event.get("job", ""))
+        self.user, self.client = str(event.get("user", "")), event.get("client")
+        self.topology = str(event.get("topology", ""))
+        self.state = "running"
+        self.step, self.train_steps = int(event.get("step", 0)), int(event.get("train_steps", 0))
+        self.begun, self.ended = now, None if event["event"] != "end" else now
+        self.slot = slot
+        self.metrics: defaultdict[tuple[str, str], Series] = defaultdict(Series)
+        self.last_batches: defaultdict[str, Series] = defaultdict(Series)
+        self.speed, self.crossing, self.within = Series(), Series(), Series()
+        self.staleness: defaultdict[int, Series] = defaultdict(Series)
+        self.seconds: dict[tuple[int, int], dict[str, float]] = {}
+        self.addresses = {
+            (group, number): address
+            for group, addresses in enumerate(event.get("workers", ()))
+            for number, address in enumerate(addresses)
+        }
+        self._rates: dict[int, tuple[float, float]] = {}  # bytes a second of each worker group in its last rounds
+        self.version = 0
+        self.totals = dict.fromkeys(("steps", *KINDS, "crossing", "within"), 0.0)
+
+    def read_round(self, event: Event, now: float) -> None:
+        """Take a round into account."""
+        self.version += 1
+        self.step = event.get("step", self.step)
+        for row in event.get("rows", ()):
+            for name, value in row.items():
+                if name not in NOT_METRICS:
+                    self.metrics[row["phase"], name].add(row["step"], value)
+        for name, value in event.get("metrics", {}).items():
+            self.last_batches[name].add(self.step, value)
+        if "samples_per_second" in event:
+            self.speed.add(now, event["samples_per_second"])
+        for group, updates, total, _ in event.get("staleness", ()):
+            self.staleness[group].add(now, total / max(updates, 1))
+        groups = event.get("groups", ())
+        for group in groups:
+            self._read_group(group)
+        for group in groups:
+            self._rates[group["group"]] = _rate(group, "crossing"), _rate(group, "within")
+        if groups:
+            self.crossing.add(now, sum(crossing for crossing, _ in self._rates.values()))
+            self.within.add(now, sum(within for _, within in self._rates.values()))
+
+    def _read_group(self, group: Event) -> None:
+        steps = max(group["steps"], 1)
+        for number, seconds in enumerate(zip(*(group[kind] for kind in KINDS), strict=True)):
+            self.seconds[group["group"], number] = {
+                kind: each / steps for kind, each in zip(KINDS, seconds, strict=True)
+            }
+        self.totals["steps"] += group["steps"]
+        for kind in (*KINDS, "crossing", "within"):
+            self.totals[kind] += sum(group[kind])
+
+    def end(self, now: float, state: str, step: int | None = None) -> None:
+        """Take the end of the run into account."""
+        self.state, self.ended = state, now
+        self.step = self.step if step is None else step
+
+
+def _rate(group: Event, name: str) -> float:
+    """Return the bytes a second that all workers of a group have moved, by the time of the slowest of them."""
+    seconds = max(map(sum, zip(*(group[kind] for kind in KINDS), strict=True)))
+    return sum(group[name]) / max(seconds, 1e-6)
