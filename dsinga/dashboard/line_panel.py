@@ -22,7 +22,7 @@ from bokeh.models import (
 
 from dsinga.dashboard.curves import PLAIN, STYLES, Curve, Curves, metric_names
 from dsinga.dashboard.history import RunHistory, labels, shortened
-from dsinga.dashboard.panel import NO_RUN, SLOT_COLOURS, Choice, Panel, new_figure
+from dsinga.dashboard.panel import NO_RUN, SLOT_COLOURS, Choice, DashboardPanel, new_figure
 from dsinga.dashboard.records import RunRecord
 
 # A curve of so few points has a marker at each, so that a single one is visible.
@@ -38,7 +38,7 @@ CLOCK = {"milliseconds": "%H:%M:%S.%3N", "seconds": "%H:%M:%S", "minsec": "%H:%M
 CLOCK |= dict.fromkeys(("minutes", "hourmin", "hours"), "%H:%M")
 
 
-class LinePanel(Panel):
+class LinePanel(DashboardPanel):
     """Draws the curves that ``curves`` returns of each run.
 
     Args:

@@ -13,7 +13,7 @@ from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 from dsinga.dashboard.curves import byte_curves, loss_curves, metric_curves, speed_curves, staleness_curves
 from dsinga.dashboard.history import RunHistory
 from dsinga.dashboard.line_panel import LinePanel
-from dsinga.dashboard.panel import Choice, Panel
+from dsinga.dashboard.panel import Choice, DashboardPanel
 from dsinga.dashboard.queue_panel import QueuePanel
 from dsinga.dashboard.records import RunRecord
 from dsinga.dashboard.time_panel import TimePanel
@@ -22,12 +22,12 @@ from dsinga.dashboard.time_panel import TimePanel
 UPDATE_MS = 500
 
 
-def loss_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> Panel:
+def loss_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
     """Return the panel of the loss."""
     return LinePanel(history, "Loss", loss_curves, "loss", logarithmic=True, choose=choose)
 
 
-def metrics_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> Panel:
+def metrics_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
     """Return the panel of the other metrics, of which the user chooses one."""
     nothing = "no run with metrics besides the loss"
     return LinePanel(
@@ -35,17 +35,17 @@ def metrics_panel(history: RunHistory, scheduler: Any, choose: Choice | None = N
     )
 
 
-def speed_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> Panel:
+def speed_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
     """Return the panel of samples a second."""
     return LinePanel(history, "Speed", speed_curves, "samples per second", over_time=True, choose=choose)
 
 
-def time_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> Panel:
+def time_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
     """Return the panel of the time of an iteration."""
     return TimePanel(history, choose)
 
 
-def staleness_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> Panel:
+def staleness_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
     """Return the panel of the staleness of gradients."""
     nothing = "no run with several worker groups:<br>synchronous runs have no stale gradients"
     label = "updates between pull and push"
@@ -54,19 +54,19 @@ def staleness_panel(history: RunHistory, scheduler: Any, choose: Choice | None =
     )
 
 
-def bytes_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> Panel:
+def bytes_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
     """Return the panel of bytes a second."""
     return LinePanel(
         history, "Bytes moved", byte_curves, "bytes per second", over_time=True, in_bytes=True, choose=choose
     )
 
 
-def queue_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> Panel:
+def queue_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
     """Return the table of runs."""
     return QueuePanel(history, scheduler)
 
 
-PANELS: dict[str, Callable[..., Panel]] = {
+PANELS: dict[str, Callable[..., DashboardPanel]] = {
     "loss": loss_panel,
     "metrics": metrics_panel,
     "speed": speed_panel,
@@ -105,7 +105,7 @@ def all_page(history: RunHistory, scheduler: Any, extra: dict[str, Any], doc: An
     doc.template_variables.update(extra)
 
 
-def _fill(doc: Any, root: Any, panels: Sequence[Panel], title: str) -> None:
+def _fill(doc: Any, root: Any, panels: Sequence[DashboardPanel], title: str) -> None:
     for panel in panels:
         panel.update()
     doc.add_root(root)
@@ -117,7 +117,7 @@ def _fill(doc: Any, root: Any, panels: Sequence[Panel], title: str) -> None:
     doc.title = title
 
 
-def _update(panel: weakref.ref[Panel]) -> None:
+def _update(panel: weakref.ref[DashboardPanel]) -> None:
     """Draw a panel anew, if there still is one."""
     alive = panel()
     if alive is not None:

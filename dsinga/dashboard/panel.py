@@ -22,7 +22,7 @@ Choice = Callable[[], Sequence[RunRecord]]
 SENTENCE_STYLE = {"color": "#666", "font-size": "14px", "text-align": "center", "padding-top": "18%"}
 
 
-class Panel:
+class DashboardPanel:
     """A part of a page that is drawn anew by ``update()`` when the history of runs has changed; ``root`` is its model.
 
     ``choose`` returns the runs to show, by default the newest of each colour.

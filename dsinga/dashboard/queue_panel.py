@@ -9,7 +9,7 @@ from typing import Any
 from bokeh.models import ColumnDataSource, DataTable, HTMLTemplateFormatter, TableColumn
 
 from dsinga.dashboard.history import RunHistory
-from dsinga.dashboard.panel import NO_RUN, SLOT_COLOURS, Panel
+from dsinga.dashboard.panel import NO_RUN, SLOT_COLOURS, DashboardPanel
 from dsinga.dashboard.queue_state import queued_runs
 from dsinga.dashboard.records import RunRecord
 from dsinga.monitor.progress import duration
@@ -21,7 +21,7 @@ JOB_TEMPLATE = '<span title="<%- run %>"><span style="color:<%= colour %>">■</
 TEXT_TEMPLATE = "<%- value %>"
 
 
-class QueuePanel(Panel):
+class QueuePanel(DashboardPanel):
     """Draws a row for each run that waits, runs or has ended; ``selected()`` are the runs of the rows chosen.
 
     The queue of runs is a plugin of the scheduler (:mod:`dsinga.cluster.run_queue`).

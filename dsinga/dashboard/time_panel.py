@@ -8,7 +8,7 @@ from typing import Any
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 
 from dsinga.dashboard.history import RunHistory, labels, shortened
-from dsinga.dashboard.panel import NO_RUN, Choice, Panel, new_figure
+from dsinga.dashboard.panel import NO_RUN, Choice, DashboardPanel, new_figure
 from dsinga.dashboard.records import KINDS, RunRecord
 
 # Colours of the kinds, distinguishable by colour-blind readers, and other than those of the first runs.
@@ -20,7 +20,7 @@ LABEL_LETTERS = 16
 COLUMNS = ("worker", "name", "address", *KINDS)
 
 
-class TimePanel(Panel):
+class TimePanel(DashboardPanel):
     """Draws a bar for each worker of the running runs, or of the last run that has ended."""
 
     def __init__(self, history: RunHistory, choose: Choice | None = None):

@@ -17,7 +17,7 @@ _lock = threading.Lock()
 _current: SocketLoop | None = None
 
 
-class Connection(Protocol):
+class SocketConnection(Protocol):
     """What the loop calls in its thread. ``socket`` does not block; TLS sockets are served, too."""
 
     socket: socket.socket
@@ -46,16 +46,16 @@ class SocketLoop:
         self._wakes.setblocking(False)
         self._selector.register(self._sleeps, selectors.EVENT_READ)
         self.connections = 0  # including those that are being added; under the module's lock
-        self._again: set[Connection] = set()
+        self._again: set[SocketConnection] = set()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="dsinga sockets", daemon=True)
         self._thread.start()
 
-    def write(self, connection: Connection) -> None:
+    def write(self, connection: SocketConnection) -> None:
         """Call ``connection.write`` until it has nothing more to write."""
         self._call(lambda: self._modify(connection, selectors.EVENT_READ | selectors.EVENT_WRITE))
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: SocketConnection) -> None:
         """Stop calling a connection and close its socket, soon; a second call does nothing."""
         self._call(lambda: self._close(connection))
 
@@ -99,29 +99,29 @@ class SocketLoop:
         self._wakes.close()
         return False
 
-    def _write(self, connection: Connection) -> None:
+    def _write(self, connection: SocketConnection) -> None:
         try:
             if not connection.write():
                 self._modify(connection, selectors.EVENT_READ)
         except OSError as error:
             self._lose(connection, error)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: SocketConnection) -> None:
         try:
             if not connection.read():
                 self._again.discard(connection)
         except OSError as error:
             self._lose(connection, error)
 
-    def _lose(self, connection: Connection, error: OSError) -> None:
+    def _lose(self, connection: SocketConnection, error: OSError) -> None:
         connection.lost(str(error))  # not the error, whose frames refer to the connection
         self._close(connection)
 
-    def _modify(self, connection: Connection, events: int) -> None:
+    def _modify(self, connection: SocketConnection, events: int) -> None:
         if connection.socket.fileno() >= 0:
             self._selector.modify(connection.socket, events, connection)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: SocketConnection) -> None:
         self._again.discard(connection)
         if connection.socket.fileno() >= 0:
             self._selector.unregister(connection.socket)
@@ -130,15 +130,15 @@ class SocketLoop:
             with _lock:
                 self.connections -= 1
 
-    def register(self, connection: Connection) -> None:
+    def register(self, connection: SocketConnection) -> None:
         """Begin to read a connection."""
         self._call(lambda: self._register(connection))
 
-    def _register(self, connection: Connection) -> None:
+    def _register(self, connection: SocketConnection) -> None:
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
 
-def add_connection(connection: Connection) -> SocketLoop:
+def add_connection(connection: SocketConnection) -> SocketLoop:
     """Serve a connection by the loop of this process, which is returned."""
     global _current
     with _lock:

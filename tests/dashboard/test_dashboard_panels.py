@@ -13,7 +13,7 @@ from dsinga.dashboard.curves import bokeh_time, loss_curves, metric_names
 from dsinga.dashboard.history import RunHistory
 from dsinga.dashboard.line_panel import LinePanel
 from dsinga.dashboard.pages import PANELS
-from dsinga.dashboard.panel import SLOT_COLOURS, Panel
+from dsinga.dashboard.panel import SLOT_COLOURS, DashboardPanel
 from dsinga.dashboard.queue_panel import QueuePanel
 from dsinga.dashboard.time_panel import MAX_NAMES, TimePanel
 from tests.support.run_events import GROUP, begin, end, round_of
@@ -38,7 +38,7 @@ def history_of(*events: Any) -> RunHistory:
 
 def panel(name: str, history: RunHistory, scheduler: Any = SCHEDULER) -> Any:
     """Return a panel that has been drawn."""
-    drawn: Panel = PANELS[name](history, scheduler)
+    drawn: DashboardPanel = PANELS[name](history, scheduler)
     drawn.update()
     return drawn
 
