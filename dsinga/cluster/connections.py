@@ -18,6 +18,7 @@ from distributed import get_worker
 from distributed.comm import Comm
 from distributed.core import Status, connect
 
+from dsinga.cluster.dask_workers import process
 from dsinga.errors import RunError
 from dsinga.transport.endpoints import OpenConnection, accept, find_service
 
@@ -41,6 +42,8 @@ def connection_to(address: str, name: str, node: Any = None) -> OpenConnection:
 
 
 def _open(node: Any, address: str, name: str) -> socket.socket:
+    if process(address) == "inproc":  # it would have been found in this process
+        raise RunError(f"{name} is not on the Dask worker {address}: the run has ended there")
     timeout = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"), "seconds")
     opening = asyncio.run_coroutine_threadsafe(_request(node, address, name), node.loop.asyncio_loop)
     try:
