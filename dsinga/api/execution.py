@@ -55,11 +55,10 @@ class TrainingOptions:
     def where(self) -> WorkerSelection:
         """Return where the run may train. Raises UserError for resources that are not amounts by name."""
         resources = self.resources or {}
+        hosts = [self.hosts] if isinstance(self.hosts, (str, int)) else list(self.hosts)
         if not isinstance(resources, Mapping):
             raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
-        return cluster.WorkerSelection(
-            dict(resources), [self.hosts] if isinstance(self.hosts, str) else list(self.hosts)
-        )
+        return cluster.WorkerSelection(dict(resources), [str(name) for name in hosts])  # Dask's own names are numbers
 
 
 @dataclass(eq=False)
@@ -151,8 +150,10 @@ class Execution:
 
 def _resumes(resume: bool | Literal["auto"], workspace: Path | None) -> bool:
     """Return whether a run continues from a checkpoint: "auto" does if there is one."""
-    if resume != "auto":
+    if not isinstance(resume, str):
         return resume
+    if resume != "auto":
+        raise UserError(f'resume must be True, False or "auto", not {resume!r}')
     if workspace is None:
         raise UserError('resume="auto" needs a workspace, the folder in which a run leaves its checkpoints')
     return latest(workspace / "checkpoint") is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ def roots(job: Job, data_root: str | None) -> list[str]:
 
 def with_workers(job: Job, workers: int) -> Job:
     """Return the job with ``workers`` workers in each worker group."""
+    if not isinstance(workers, Integral):
+        raise UserError(f"workers= takes a number, not {workers!r}")
     if workers < 1:
         raise UserError(f"a job needs at least 1 worker, not {workers}")
     conf = job.cluster or ClusterConf()

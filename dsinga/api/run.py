@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import contextvars
 import html
+import logging
 import os
 import threading
-from collections.abc import Callable, Generator
+import traceback
+import weakref
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 from dsinga.api.clients import find_cluster, outside_thread_pool
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.result import Result
-from dsinga.errors import Cancelled
+from dsinga.errors import Cancelled, RunError, UserError
 from dsinga.job import Job
 from dsinga.monitor import History
 
 if TYPE_CHECKING:
     from distributed import Client
 
+
+_log = logging.getLogger(__name__)
 
 # How the names of metrics of validations and tests begin.
 TESTED = ("val_", "test_")
@@ -37,6 +42,8 @@ class Run:
     def __init__(self, execution: Execution):
         self._execution = execution
         self._future: Future[Result] = Future()
+        self._failure: list[str] = []  # what is to be logged unless the caller asks how the run has ended
+        weakref.finalize(self, _log_failure, self._failure)  # at the latest when the program ends
         self._future.set_running_or_notify_cancel()
         context = contextvars.copy_context()  # with the Dask worker of a task, and the current client
         # Not a daemon: a program that ends while its runs go on waits for them, as for those of an executor.
@@ -47,6 +54,8 @@ class Run:
         try:
             result = self._execution.execute()
         except BaseException as error:
+            if not isinstance(error, Cancelled):
+                self._failure.append(self._describe(error))
             self._future.set_exception(error)
         else:
             self._future.set_result(result)
@@ -68,12 +77,26 @@ class Run:
     def _wait(self, timeout: float | None) -> None:
         """Wait until the run has ended; a Dask task lends its thread to the cluster meanwhile."""
         if self._future.done():
+            self._failure.clear()
             return
+        client = self._execution.source.client
+        if client is not None and client.asynchronous:  # which is so in the thread of its event loop only
+            raise UserError(
+                "the event loop of the run's Dask client must not wait for the run; await it: result = await run"
+            )
         with outside_thread_pool():
             try:
                 self._future.exception(timeout)
             except TimeoutError:
                 raise TimeoutError(f"{self!r} has not ended after {timeout:g} s") from None
+        self._failure.clear()
+
+    def _describe(self, error: BaseException) -> str:
+        """Return the message that logs an error of the run, with its traceback where dsinga did not foresee it."""
+        execution = self._execution
+        expected = isinstance(error, (UserError, RunError))
+        details = str(error) if expected else "".join(traceback.format_exception(error)).strip()
+        return f"the run of {execution.name or str(execution.job)!r} has failed: {details}"
 
     def done(self) -> bool:
         """Whether the run has ended, in whatever way."""
@@ -95,7 +118,12 @@ class Run:
 
     def add_done_callback(self, function: Callable[[Run], object]) -> None:
         """Call ``function(run)`` when the run has ended, in the thread of the run, or at once if it has."""
-        self._future.add_done_callback(lambda _: function(self))
+
+        def call(_: Future[Result]) -> None:
+            self._failure.clear()
+            function(self)
+
+        self._future.add_done_callback(call)
 
     @property
     def state(self) -> str:
@@ -149,6 +177,11 @@ class Run:
         bar = f'<progress value="{progress["step"]}" max="{max(1, progress["steps"])}"></progress>'
         curves = self.history._repr_html_() if len(self.history) else ""
         return f"<p>{bar} {html.escape(repr(self)[1:-1])}</p>{curves}"
+
+
+def _log_failure(failure: Sequence[str]) -> None:
+    for text in failure:
+        _log.error(text)
 
 
 def _set(ended: asyncio.Future[None]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.advice import option
 from dsinga.errors import UserError
 
 # What is tried, by the path of a field of the job, or by the name of an argument.
@@ -56,7 +57,9 @@ def _check(space: Any, samples: int | None) -> None:
             raise UserError(f"the names of what a search tries are strings, not {name!r}")
         if _is_distribution(values):
             if samples is None:
-                raise UserError(f"{name!r} has a distribution; say how many settings are drawn, as in samples=20")
+                raise UserError(
+                    f"{name!r} has a distribution; say how many settings are drawn, as in {option('samples', '20')}"
+                )
         elif not len(_values(values)):
             raise UserError(f"{name!r} has no values to try; give at least one")
 

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import UserError
+from dsinga.registry import nearest
 
 Draw = Callable[[np.random.Generator], Any]
 
 CALL = re.compile(r"(loguniform|uniform|randint)\(\s*([^,()]+?)\s*,\s*([^,()]+?)\s*\)")
+DISTRIBUTIONS = ("uniform", "loguniform", "randint")
+FUNCTION = re.compile(r"([a-zA-Z_]+)\(.*\)")
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -46,6 +49,10 @@ def parse_values(text: str) -> list[Any] | Draw:
     call = CALL.fullmatch(text.strip())
     if call is not None:
         return _distribution(call[1], call[2], call[3])
+    function = FUNCTION.fullmatch(text.strip())
+    if function is not None:
+        hint = nearest(function[1], DISTRIBUTIONS) if function[1] not in DISTRIBUTIONS else ""
+        raise UserError(f"{text.strip()!r} is no distribution{hint}; give one as in {DISTRIBUTIONS[0]}(1, 10)")
     return [_value(part) for part in _split(text)]
 
 

@@ -141,6 +141,9 @@ def _make_jobs(job: JobSource, settings: Sequence[Setting], numbers: Sequence[in
             jobs[number] = make(**settings[number])
         except Exception as error:
             jobs[number] = error
+        else:
+            if not isinstance(jobs[number], Job):
+                raise UserError(f"the function must return a dsinga.Job, not {jobs[number]!r}")
     _raise_common_error(jobs.values())
     return jobs
 
@@ -177,6 +180,8 @@ def _default_monitor(job: Job) -> str:
 
 
 def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
+    if only is not None and not isinstance(only, Sequence):
+        raise UserError(f"only= takes a list of the numbers of settings, as in [0], not {only!r}")
     for number in only or ():
         if not 0 <= number < count:
             raise UserError(f"there is no setting {number}; the search has {count}, numbered from 0")

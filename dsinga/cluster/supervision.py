@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from typing import Any, NoReturn
 
 from distributed import Client, Future, wait
+from distributed.comm import CommClosedError
 
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.error_frames import clear_origin
@@ -157,7 +158,7 @@ class _Supervisor:
         while True:  # the Dask worker with the results may be lost by now: then Dask waits until another computes them
             try:
                 return results.result(timeout=CHECK_SECONDS)
-            except CancelledError as error:
+            except (CancelledError, CommClosedError) as error:
                 self._raise_given_up(error)
             except TimeoutError as error:
                 check_workers(self._client, self._addresses)

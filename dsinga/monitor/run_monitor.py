@@ -13,6 +13,7 @@ from dsinga.errors import UserError
 from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
+from dsinga.monitor.workspace_lock import locked_workspace
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +47,11 @@ class RunMonitor(contextlib.ExitStack):
     def begin(self, step: int) -> None:
         """Open the metrics file and the display for a run that begins at ``step``.
 
-        Raises UserError if the workspace cannot be written.
+        Raises UserError if the workspace cannot be written, or another run is writing it.
         """
         if self._workspace:
             try:
+                self.enter_context(locked_workspace(self._workspace))
                 self._open(self._workspace / "metrics.jsonl", step)
             except OSError as error:
                 raise UserError(f"the workspace {self._workspace} cannot be written: {error}") from error

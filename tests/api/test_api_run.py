@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from dsinga import Cancelled, UserError
 from dsinga.api.execution import TrainingOptions
 from dsinga.api.shared_cluster import SharedCluster
 from dsinga.job import Job
+from dsinga.monitor.workspace_lock import locked_workspace
 from tests.support.small_job import assert_same, with_topology
 
 IN_PROCESS: dict[str, Any] = {
@@ -237,3 +239,59 @@ def test_runs_without_a_cluster_share_one() -> None:
 
 def test_a_run_without_a_cluster_uses_the_shared_one(short: Job) -> None:
     assert dsinga.submit(short).result(LIMIT).step == 4
+
+
+def test_a_failure_that_nobody_asks_for_is_logged(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.conf")
+    asked, ignored = dsinga.submit(missing), dsinga.submit(missing)
+    assert isinstance(asked.exception(LIMIT), UserError)
+    ignored._thread.join(LIMIT)
+    del asked, ignored
+    gc.collect()
+    errors = [record.getMessage() for record in caplog.records if record.name == "dsinga.api.run"]
+    assert len(errors) == 1
+    assert f"the run of {missing!r} has failed: cannot read the job file" in errors[0]
+
+
+def test_an_event_loop_is_not_blocked_by_waiting_for_a_run(short: Job) -> None:
+    async def main() -> int:
+        async with (
+            LocalCluster(asynchronous=True, **IN_PROCESS) as cluster,
+            Client(cluster, asynchronous=True, set_as_default=False) as client,
+        ):
+            run = dsinga.submit(short, client)
+            with pytest.raises(UserError, match="await it: result = await run"):
+                run.result(LIMIT)
+            return (await run).step
+
+    assert asyncio.run(main()) == 4
+
+
+def test_two_runs_do_not_write_to_one_workspace(single: Client, short: Job, gate: Gate, tmp_path: Path) -> None:
+    first = dsinga.submit(endless(short), single, workspace=tmp_path, extensions=[gate])
+    assert gate.reached.wait(LIMIT)
+    with pytest.raises(UserError, match="another run is writing to the workspace"), locked_workspace(tmp_path):
+        pass
+    gate.opened.set()
+    first.cancel()
+    first.exception(LIMIT)
+    assert dsinga.train(short, single, workspace=tmp_path, progress=False).step == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"workers": "2"}, "workers= takes a number, not '2'"),
+        ({"resume": "autoo"}, "resume must be True, False or \"auto\", not 'autoo'"),
+        ({"hosts": [17]}, "no Dask worker is on '17'"),
+    ],
+)
+def test_arguments_of_wrong_kinds_are_refused(
+    single: Client, short: Job, option: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        dsinga.train(short, single, workspace=tmp_path, progress=False, **option)
+
+
+def test_a_worker_is_chosen_by_the_number_that_is_its_name(single: Client, short: Job) -> None:
+    assert dsinga.train(short, single, hosts=[0], progress=False).step == 4  # type: ignore[list-item]

@@ -92,3 +92,10 @@ def test_a_file_without_settings_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(UserError, match="bad.yaml"):
         read_space(tmp_path / "bad.yaml")
+
+
+def test_unknown_distributions_are_refused() -> None:
+    with pytest.raises(UserError, match=r"'unifrom\(0,1\)' is no distribution; did you mean 'uniform'"):
+        parse_values("unifrom(0,1)")
+    with pytest.raises(UserError, match=r"'uniform\(1\)' is no distribution; give one as in uniform\(1, 10\)"):
+        parse_values("uniform(1)")
