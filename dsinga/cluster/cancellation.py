@@ -11,7 +11,7 @@ CANCELLED = "the run was cancelled"
 
 
 class Cancellation:
-    """The user's wish to end a run, which another thread expresses by setting an event.
+    """A request to end a run, which another thread makes by setting an event.
 
     Attributes:
         event: set if the run is to end.

@@ -111,8 +111,8 @@ def claim_workers(
             raise RunError("the Dask client was disconnected from the scheduler, which has dropped the run")
         yield Claim(client, request.run, view["workers"])
     finally:
-        # Where the scheduler or the client is gone, the claim is, too.
-        with contextlib.suppress(RunError, OSError, TimeoutError):
+        # Where the scheduler or the client is gone, the claim is, too; a client that has given up raises RuntimeError.
+        with contextlib.suppress(RunError, RuntimeError, OSError, TimeoutError):
             _call(client, "dsinga_release", RELEASE_SECONDS, run=request.run)
 
 

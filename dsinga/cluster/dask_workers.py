@@ -28,7 +28,7 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     try:
         # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
         workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError once the client has given the scheduler up
         raise RunError(f"the Dask scheduler was lost: {error}") from error
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 

@@ -69,7 +69,10 @@ def cluster_options(command: Command) -> Command:
         click.option("--tls-cert", metavar="FILE", help="Certificate of this client, as PEM."),
         click.option("--tls-key", metavar="FILE", help="Its private key, as PEM [default: in the file --tls-cert]."),
         click.option(
-            "--workers", type=int, metavar="N", help="Workers in each worker group [default: the job's, else 1]."
+            "--workers",
+            type=int,
+            metavar="N",
+            help="Workers in each worker group [default: the job's, else one on each Dask worker].",
         ),
     ):
         command = option(command)

@@ -240,3 +240,12 @@ def test_the_queue_is_registered_once(runs: Runs) -> None:
             assert [(info["nthreads"], info["host_threads"]) for info in other.workers.values()] == [(1, 2)] * 2
             assert not claim.workers.keys() & other.workers.keys()
             assert runs.states() == {"first": "running", "second": "running"}
+
+
+def test_the_error_of_a_run_survives_that_its_client_has_given_the_scheduler_up(runs: Runs) -> None:
+    client = runs.new_client()
+    request = Request("lost", "lost", Topology(1, 1))
+    with pytest.raises(KeyError, match="first"), claim_workers(client, request, Cancellation(), print):  # noqa: PT012
+        client.sync(client.rpc.close)
+        raise KeyError("first")
+    client.close()  # so the scheduler drops the claim
