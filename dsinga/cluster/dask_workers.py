@@ -33,6 +33,11 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
 
 
+def staying_workers(workers: Workers) -> Workers:
+    """Return the Dask workers that are not being retired, as adaptive clusters do with those that they do not need."""
+    return {address: info for address, info in workers.items() if not info["status"].startswith("closing")}
+
+
 def require_workers(workers: Workers) -> Workers:
     """Return ``workers``; raise UserError if there are none."""
     if not workers:

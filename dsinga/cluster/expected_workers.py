@@ -12,7 +12,7 @@ from distributed import Client, SpecCluster, Status
 
 from dsinga.cluster.adaptive import minimum_workers
 from dsinga.cluster.cancellation import Cancellation
-from dsinga.cluster.dask_workers import Workers, available_workers
+from dsinga.cluster.dask_workers import Workers, available_workers, staying_workers
 from dsinga.cluster.slurm_jobs import SlurmJobs
 from dsinga.errors import RunError, UserError
 from dsinga.monitor.progress import duration
@@ -27,6 +27,8 @@ SUBMIT_SECONDS = 60.0
 # Seconds of waiting before it is announced, and between the same being announced again: doubled each time up to a
 # maximum.
 FIRST_NOTICE_SECONDS, NOTICE_SECONDS, MAX_NOTICE_SECONDS = 1.0, 60.0, 1800.0
+# Seconds between two announcements where many workers come one after another.
+CHANGE_SECONDS = 10.0
 # What a worker's process or job is like that could not be started, or has ended.
 ENDED = (Status.created, Status.failed, Status.closing, Status.closed)
 # An adaptive cluster starts ended jobs again: after so many that have ended at once, something is wrong with them.
@@ -66,7 +68,8 @@ def await_workers(
     expectation, notices, started = _Expectation(client), _Notices(announce), time.monotonic()
     limit = read_setting("queue_timeout")
     while True:
-        workers = available_workers(client)
+        all_workers = available_workers(client)
+        workers = staying_workers(all_workers)
         error = None
         try:
             result = attempt(workers)
@@ -74,7 +77,7 @@ def await_workers(
         except UserError as refusal:
             error, lack = refusal, str(refusal).partition(";")[0]
         waited = time.monotonic() - started
-        expected = expectation.update(workers) if lack else _Expected()
+        expected = expectation.update(all_workers) if lack else _Expected()
         if error and not expected.words:
             raise (UserError(f"{lack}; {expected.failure}") if expected.failure else error)
         if error and waited >= limit:
@@ -126,28 +129,30 @@ class _Expectation:
     def _of_cluster(self, cluster: SpecCluster, names: set[str]) -> _Expected:
         """Return which workers a cluster has requested beside those with ``names``."""
         spec, processes = dict(cluster.worker_spec), dict(cluster.workers)  # copies: its event loop changes them
-        missing = [key for key in spec if any(f"{key}{suffix}" not in names for suffix in spec[key].get("group", [""]))]
-        kind = type(cluster).__name__
-        awaited, failures = [], []
-        minimum = minimum_workers(cluster)
-        for key in missing:
+        kind, minimum = type(cluster).__name__, minimum_workers(cluster)
+        count, jobs, failures = 0, [], []
+        for key, each in spec.items():
+            missing = sum(f"{key}{suffix}" not in names for suffix in each.get("group", [""]))
             process = processes.get(key)
+            if not missing:
+                continue
             if process is None:  # being submitted, or lost before
-                if minimum or time.monotonic() - self._started < SUBMIT_SECONDS:
-                    awaited.append("")
+                is_awaited = bool(minimum) or time.monotonic() - self._started < SUBMIT_SECONDS
             elif process.status in ENDED:
+                is_awaited = False
                 failures.append(f"{kind} could not start its worker {key}; its error is in the log")
             elif ended := self._jobs.ended(process):
                 self._ended_jobs.add(str(process.job_id))
+                is_awaited = bool(minimum) and len(self._ended_jobs) < MAX_ENDED_JOBS
                 failures.append(ended)
-                if minimum and len(self._ended_jobs) < MAX_ENDED_JOBS:
-                    awaited.append("")
             else:
-                awaited.append(self._jobs.describe(process))
-        awaited += [""] * (minimum - sum(len(each.get("group", [""])) for each in spec.values()))
-        jobs = ", ".join(filter(None, awaited))
-        count = f"{len(awaited)} that {kind} has requested"
-        return _Expected(f"{count}{f' ({jobs})' if jobs else ''}" if awaited else "", failures[0] if failures else "")
+                is_awaited = True
+                jobs.append(self._jobs.describe(process))
+            count += missing if is_awaited else 0
+        count += max(0, minimum - sum(len(each.get("group", [""])) for each in spec.values()))
+        names_of_jobs = ", ".join(filter(None, jobs))
+        words = f"{count} that {kind} has requested{f' ({names_of_jobs})' if names_of_jobs else ''}" if count else ""
+        return _Expected(words, failures[0] if failures else "")
 
 
 def _age(client: Client, workers: Workers) -> float:
@@ -162,15 +167,16 @@ class _Notices:
     def __init__(self, announce: Callable[[str], None]):
         self._announce = announce
         self._text = ""
-        self._next, self._interval = FIRST_NOTICE_SECONDS, NOTICE_SECONDS
+        self._last, self._next, self._interval = -CHANGE_SECONDS, FIRST_NOTICE_SECONDS, NOTICE_SECONDS
 
     def give(self, text: str, waited: float) -> None:
         """Announce ``text`` if it is time to, with the seconds that were waited."""
-        if waited < self._next and (not self._text or text == self._text):
+        has_changed = bool(self._text) and text != self._text and waited >= self._last + CHANGE_SECONDS
+        if waited < self._next and not has_changed:
             return
         if text == self._text:
             self._interval = min(2 * self._interval, MAX_NOTICE_SECONDS)
-        self._text, self._next = text, waited + self._interval
+        self._text, self._last, self._next = text, waited, waited + self._interval
         self._announce(f"{text}; {duration(waited)} so far, Ctrl-C gives up")
 
     def end(self, waited: float, failure: str) -> None:

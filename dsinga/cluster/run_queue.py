@@ -97,7 +97,12 @@ class RunQueue(SchedulerPlugin):
         self._advance()
 
     def _advance(self) -> None:
-        states = sorted(self._scheduler.workers.values(), key=lambda state: (str(state.name), state.address))
+        held = {address for record in self.runs.values() for address in record["granted"]}
+        staying = [
+            state for state in self._scheduler.workers.values()
+            if state.address in held or not state.status.name.startswith("closing")  # which are being retired
+        ]  # fmt: skip
+        states = sorted(staying, key=lambda state: (str(state.name), state.address))
         self.claims.set_workers({state.address: self._worker(state) for state in states})
         for name in self.claims.advance(time.time()):
             self._begun.pop(name).set()

@@ -46,6 +46,7 @@ class FailingWorker(Worker):
 def open_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Say at once what is waited for; let all workers start in the end."""
     monkeypatch.setattr(expected_workers, "FIRST_NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(expected_workers, "CHANGE_SECONDS", 0.0)
     GATE.clear()
     yield
     GATE.set()
@@ -191,6 +192,17 @@ def test_an_adaptive_cluster_starts_as_many_workers_as_a_run_needs() -> None:
         assert adaptive.minimum == 0
         with keep_workers(client, 20):
             assert adaptive.minimum == 3
+
+
+def test_a_worker_that_is_being_retired_is_not_taken(small: Job) -> None:
+    with start_cluster() as cluster, Client(cluster) as client:
+        cluster.scale(2)
+        client.wait_for_workers(2, timeout=30)
+        retired = next(iter(available_workers(client)))
+        client.retire_workers([retired], close_workers=False, remove=False)
+        assert train(small, client, workers=1, progress=False).step == 2
+        with pytest.raises(UserError, match="the job needs 2 workers, but the Dask cluster has 1 worker thread"):
+            train(small, client, workers=2, progress=False)
 
 
 def test_a_cluster_that_is_not_adaptive_stays_as_it_is(threads: Client) -> None:
