@@ -20,7 +20,9 @@ from dsinga.errors import UserError
 from dsinga.net import NeuralNet, PartitionedNet, partition
 from dsinga.planner import cost_model, pricing
 from dsinga.planner.barrier import FREE_BARRIER
+from dsinga.planner.plan_picture import draw_plan
 from dsinga.planner.plan_table import format_bytes
+from tests.support.executed_pages import ROOT, blocks
 from tests.support.planner_nets import MACHINE
 
 JOB = """name: "planned"
@@ -146,6 +148,41 @@ def test_a_picture_of_one_worker_has_no_scaling_to_show(plan: Plan, tmp_path: Pa
     words = " ".join(ElementTree.parse(tmp_path / "plan.svg").getroot().itertext())
     assert "batch 1, 1 worker:" in words
     assert "ideal" not in words
+
+
+@pytest.mark.parametrize(
+    ("picture", "conf", "overrides", "workers"),
+    [
+        ("plan-fully-connected", "docs/planning.md", [], 4),
+        pytest.param(
+            "plan-cifar10",
+            "datasets/cifar10/convnet.conf",
+            [
+                "neuralnet.layer[data,kTrain].store_conf.batchsize=512",
+                "cluster.nworkers_per_group=128",
+                "cluster.nservers_per_group=32",
+                "cluster.nworkers_per_procs=4",
+            ],
+            128,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_pictures_of_the_documentation_are_up_to_date(
+    picture: str, conf: str, overrides: list[str], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pricing, "measure_machine", lambda *_: MACHINE)
+    monkeypatch.setattr(pricing, "measure_barrier", lambda: FREE_BARRIER)
+    monkeypatch.setattr("dask.system.CPU_COUNT", 2)
+    path = ROOT / conf
+    if path.suffix == ".md":
+        path = tmp_path / "job.conf"
+        path.write_text(next(block.text for block in blocks((ROOT / conf).read_text()) if block.file == "job.conf"))
+    job = dsinga.load(path, overrides)
+    plan = dsinga.plan(job, workers=workers, bandwidth="1Gbit", latency="0.1ms")
+    drawn, kept = tmp_path / f"{picture}.svg", ROOT / "docs" / "images" / f"{picture}.svg"
+    drawn.write_text(draw_plan(plan))
+    assert kept.read_text() == drawn.read_text(), f"out of date: cp {drawn} {kept}"
 
 
 def test_a_slow_network_costs_time(plan: Plan) -> None:
