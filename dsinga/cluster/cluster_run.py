@@ -18,10 +18,10 @@ from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.servers import Servers
+from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import Check, TaskChains, gather, no_check
 from dsinga.cluster.task_keys import task_key, worker_words
 from dsinga.cluster.worker_actor import WorkerActor, end_run
-from dsinga.cluster.worker_calls import scatter
 from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.worker.config import WorkerConfig, WorkerKey
@@ -191,7 +191,7 @@ class ClusterRun:
         """
         stores = [store for reader in self.config.readers.values() for store in reader.stores.values()]
         shared = Packed(self.config) if all(store.from_files for store in stores) else self.config
-        return scatter(self.client, shared, {address for group in self._placement.partitions for address in group})
+        return share(self.client, shared, {address for group in self._placement.partitions for address in group})
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
         """Wait for the last updates of worker groups that stand still, then let them pull the values anew.
@@ -214,7 +214,7 @@ class ClusterRun:
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every worker the params that it replicates. There is one worker group then."""
-        shared = scatter(self.client, replica_values(self.config, values, state), self._placement.partitions[0])
+        shared = share(self.client, replica_values(self.config, values, state), self._placement.partitions[0])
         partitions = range(len(self._placement.partitions[0]))
         self._gather([self._submit(tasks.set_replica, 0, p, "", shared) for p in partitions])
 

@@ -16,9 +16,9 @@ from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.preflight import check_workers_ready
+from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import gather
 from dsinga.cluster.task_keys import task_key
-from dsinga.cluster.worker_calls import scatter
 from dsinga.data import connect_sources, write_csv, write_store
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
@@ -184,7 +184,7 @@ def _batches(
     processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))
     net_params = {name: params[name] for name in net.params}
     forward_pass = ForwardPass(net, reader, net_params, job.seed, dict(zip(workers, processors, strict=True)))
-    shared = scatter(client, forward_pass, workers)
+    shared = share(client, forward_pass, workers)
     in_flight: collections.deque[Future] = collections.deque()
     records = min(len(reader), count * reader.batchsize) if count else len(reader)
     starts = iter(range(0, records, reader.batchsize))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from distributed import Client, Future
+from distributed import Client
 
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.supervision import CHECK_SECONDS, check_workers, wait_for_loss
@@ -35,16 +35,6 @@ async def call_on_workers(
     """Return the results of a function in Dask workers, by address, to a coroutine of the client's event loop."""
     results: dict[str, Any] = await client.run(function, *arguments, workers=list(addresses), asynchronous=True)
     return results
-
-
-def scatter(client: Client, value: Any, addresses: Iterable[str]) -> Future:
-    """Put an object into the memory of each of these Dask workers; return its future.
-
-    ``Client.scatter`` waits half a minute for a Dask worker that has just died.
-    """
-    coroutine = client.scatter([value], workers=sorted(addresses), broadcast=True, hash=False, asynchronous=True)
-    (future,) = wait_for(client, coroutine, addresses, "Dask workers to receive an object")
-    return future
 
 
 def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Iterable[str], what: str) -> Any:

@@ -17,7 +17,8 @@ from dsinga import RunError, UserError, build_net, evaluate, train
 from dsinga.api import roots
 from dsinga.cluster import worker_differences
 from dsinga.cluster.preflight import check_workers_ready
-from dsinga.cluster.worker_calls import run_on_workers, scatter
+from dsinga.cluster.shared_objects import share
+from dsinga.cluster.worker_calls import run_on_workers
 from dsinga.cluster.worker_lacks import OLDEST_DASK, Lack, describe_lacks, find_lacks
 from dsinga.job import Job, Phase
 from dsinga.ops import get_ops
@@ -157,7 +158,7 @@ def test_a_worker_that_dies_meanwhile_is_noticed_at_once(client, addresses):
     for check in (
         lambda: check_workers_ready(client, both),
         lambda: run_on_workers(client, both, os.getpid),
-        lambda: scatter(client, [1, 2], both),
+        lambda: share(client, [1, 2], both),
     ):
         with pytest.raises(RunError, match=lost):
             check()

@@ -6,11 +6,14 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from distributed import Client
 
+from dsinga.cluster import available_workers
 from tests.support.executed_pages import ROOT
 
 # Executed by ``dask worker --preload`` in the worker's process, before anything else is imported there.
@@ -48,7 +51,7 @@ def worker_processes(client: Client, preloads: Mapping[str, str], folder: Path) 
     """Start a Dask worker with one thread for each name, with what it preloads; give their addresses by name."""
     environment = {name: value for name, value in os.environ.items() if name != "DSINGA_OPS"}
     environment |= {"PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical"}
-    processes = []
+    processes, others, addresses = [], _addresses(client), {}
     try:
         for name, text in preloads.items():
             preload = folder / f"preload_{name}.py"
@@ -67,13 +70,20 @@ def worker_processes(client: Client, preloads: Mapping[str, str], folder: Path) 
             ]
             process = subprocess.Popen(command, env=environment, cwd=folder, stderr=subprocess.DEVNULL)
             processes.append(process)
-        before = len(client.scheduler_info(n_workers=-1)["workers"])
-        client.wait_for_workers(before + len(preloads), timeout=60)
-        workers = client.scheduler_info(n_workers=-1)["workers"]
-        addresses = {info["name"]: address for address, info in workers.items()}
-        yield {name: addresses[name] for name in preloads}
+        client.wait_for_workers(len(others) + len(preloads), timeout=60)
+        addresses = {address: name for address, name in _addresses(client).items() if address not in others}
+        yield {name: address for address, name in addresses.items()}
     finally:
         for process in processes:
             process.kill()
         for process in processes:
             process.wait(timeout=20)
+        deadline = time.monotonic() + 20
+        while addresses.keys() & _addresses(client).keys():
+            assert time.monotonic() < deadline, "the scheduler still lists workers that have ended"
+            threading.Event().wait(0.02)
+
+
+def _addresses(client: Client) -> dict[str, str]:
+    """Return the names of all Dask workers, by address."""
+    return {address: info["name"] for address, info in available_workers(client).items()}
