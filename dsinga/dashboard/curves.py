@@ -82,7 +82,10 @@ def byte_curves(record: RunRecord, metric: str = "") -> list[Curve]:
 
 def _over_time(kind: str, series: Series) -> Curve:
     times, values = series.columns()
-    return Curve(kind, [bokeh_time(each) for each in times], values)
+    if not times:
+        return Curve(kind, times, values)
+    first = bokeh_time(times[0])
+    return Curve(kind, [first + 1e3 * (each - times[0]) for each in times], values)
 
 
 def bokeh_time(seconds: float) -> float:

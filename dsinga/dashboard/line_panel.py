@@ -73,8 +73,10 @@ class LinePanel(DashboardPanel):
         self._y_label, self._over_time, self._in_bytes = y_label, over_time, in_bytes
         self.lines = [ColumnDataSource(_lines([], ""), name=f"{title} {slot}") for slot in range(len(SLOT_COLOURS))]
         self.points = [ColumnDataSource(_points([], "")) for _ in SLOT_COLOURS]
-        self._states: dict[int, Any] = {}  # what is drawn of each colour
+        self._states: dict[int, Any] = {}  # the state of the run that is drawn in each colour, and its curves
+        self._drawn_curves: dict[int, list[Curve]] = {}
         self._logarithmic = logarithmic
+        self._legends: dict[str, Legend] = {}
         self.figures: dict[str, Any] = {}  # by the scale of the y axis, made when needed: it takes a tenth of a second
         self.metric = Select(options=[], value="", visible=False, width=150, margin=(2, 5, 0, 40))
         if has_choice:
@@ -92,21 +94,28 @@ class LinePanel(DashboardPanel):
             self._offer(metric_names(records))
         names, drawn = labels(list(records)), {}
         for record in records:
-            curves = [curve for curve in self._curves(record, self.metric.value) if len(curve.x)]
-            if curves:
-                drawn[record.slot] = (names[record.run], curves)
-        states = {record.slot: (record.run, record.version, names[record.run]) for record in records}
-        for slot in range(len(SLOT_COLOURS)):
-            state = (states.get(slot), self.metric.value)
-            if state != self._states.get(slot):  # what has not changed is not sent again
-                label, curves = drawn.get(slot, ("", []))
-                self.lines[slot].data = _lines(curves, label)
-                self.points[slot].data = _points(curves, label)
-                self._states[slot] = state
+            state = (record.run, record.version, names[record.run], self.metric.value)
+            if state != self._states.get(record.slot):  # what has not changed is neither computed nor sent again
+                curves = [curve for curve in self._curves(record, self.metric.value) if len(curve.x)]
+                self._draw_run(record.slot, names[record.run], curves, state)
+            if self._drawn_curves[record.slot]:
+                drawn[record.slot] = (names[record.run], self._drawn_curves[record.slot])
+        for slot in self._states.keys() - {record.slot for record in records}:
+            self._draw_run(slot, "", [], None)
         values = [y for _, curves in drawn.values() for curve in curves for y in curve.y if math.isfinite(y)]
         wide = bool(values) and min(values) > 0 and max(values) > LOGARITHMIC_RATIO * min(values)
         self._show("" if not drawn else "log" if wide and self._logarithmic else "linear", drawn)
         self.say("" if drawn else self._nothing if records and self._nothing else NO_RUN)
+
+    def _draw_run(self, slot: int, label: str, curves: list[Curve], state: Any) -> None:
+        """Draw these curves in the colour of a slot."""
+        if state is None:
+            del self._states[slot]
+        else:
+            self._states[slot] = state
+        self._drawn_curves[slot] = curves
+        self.lines[slot].data = _lines(curves, label)
+        self.points[slot].data = _points(curves, label)
 
     def _show(self, scale: str, drawn: dict[int, tuple[str, list[Curve]]]) -> None:
         """Show the figure with this scale of the y axis, "" for none."""
@@ -116,7 +125,9 @@ class LinePanel(DashboardPanel):
         for its_scale, chart in self.figures.items():
             chart.visible = its_scale == scale
         if scale:
-            self._draw_legend(self.figures[scale], drawn)
+            self._draw_legend(self._legends[scale], drawn)
+            if self._has_choice:
+                self.figures[scale].left[0].axis_label = self.metric.value or self._y_label
 
     def _offer(self, names: list[str]) -> None:
         """Let the user choose one of these metrics."""
@@ -125,19 +136,17 @@ class LinePanel(DashboardPanel):
             self.metric.value = names[0] if names else ""
         self.metric.visible = len(names) > 1
 
-    def _draw_legend(self, chart: Any, drawn: dict[int, tuple[str, list[Curve]]]) -> None:
+    def _draw_legend(self, legend: Legend, drawn: dict[int, tuple[str, list[Curve]]]) -> None:
         kinds = {curve.kind for _, curves in drawn.values() for curve in curves}
         letters = max([len(label) for label, _ in drawn.values()] + [len(kind) for kind in kinds], default=0)
-        chart.legend[0].ncols = max(1, LEGEND_WIDTH // (min(letters, LABEL_LETTERS) * 6 + 30))
-        for item in chart.legend[0].items:
+        legend.ncols = max(1, LEGEND_WIDTH // (min(letters, LABEL_LETTERS) * 6 + 30))
+        for item in legend.items:
             if isinstance(item.tags[0], int):
                 item.visible = item.tags[0] in drawn
                 label = drawn.get(item.tags[0], ("",))[0]
                 item.label = {"value": shortened(label, LABEL_LETTERS)}
             else:
                 item.visible = item.tags[0] in kinds and len(kinds) > 1
-        if self._has_choice:
-            chart.yaxis[0].axis_label = self.metric.value or self._y_label
 
     def _new_figure(self, scale: str) -> Any:
         chart = new_figure(
@@ -155,6 +164,7 @@ class LinePanel(DashboardPanel):
             glyph_height=12, glyph_width=18, label_height=12, border_line_color=None, background_fill_alpha=0,
             orientation="horizontal",
         )  # fmt: skip
+        self._legends[scale] = legend  # to look it up in the figure takes milliseconds
         chart.add_layout(legend, "above")  # where it covers no curve
         self._set_formats(chart, scale)
         chart.add_tools(self._hover([item.renderers[0] for item in runs]))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bokeh.models import ColumnDataSource, DataTable, HTMLTemplateFormatter, TableColumn
+from bokeh.models import ColumnDataSource, CustomJS, DataTable, HTMLTemplateFormatter, TableColumn
 
 from dsinga.dashboard.history import RunHistory
 from dsinga.dashboard.panel import NO_RUN, SLOT_COLOURS, DashboardPanel
@@ -42,8 +42,11 @@ class QueuePanel(DashboardPanel):
         ]
         self._table = DataTable(
             source=self.source, columns=columns, index_position=None, sizing_mode="stretch_both", row_height=22,
-            sortable=False, visible=False,
+            sortable=False, reorderable=False, visible=False,
         )  # fmt: skip
+        # The table of Bokeh 3.9 shows old figures until the number of rows changes.
+        refresh = CustomJS(args={"view": self._table.view}, code="view.change.emit()")
+        self.source.js_on_change("data", refresh)
         self.root.children = [self._sentence, self._table]
 
     def settings(self) -> Any:

@@ -32,7 +32,7 @@ class Series:
             yield self._last
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._kept) + (self._last is not None and self._kept[-1] is not self._last)
 
     @property
     def last(self) -> float | None:
