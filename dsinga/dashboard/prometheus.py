@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import prometheus_client
+from distributed.core import Status
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dsinga.dashboard.history import RunHistory
@@ -35,19 +36,22 @@ class RunCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of runs that train or have ended lately, and the number of runs by state."""
         since = time.time() - KEEP_SECONDS
-        records = [record for history in list(self._schedulers) for record in history.runs.values()]
+        records = [record for history, _ in self._open() for record in history.runs.values()]
         records = [record for record in records if record.ended is None or record.ended > since]
         yield from _run_metrics(records)
         yield self._runs()
 
+    def _open(self) -> list[tuple[RunHistory, Any]]:
+        """Return the histories of the schedulers that have not been closed, and these."""
+        pairs = [(history, reference()) for history, reference in list(self._schedulers.items())]
+        return [(history, scheduler) for history, scheduler in pairs if scheduler and scheduler.status != Status.closed]
+
     def _runs(self) -> Metric:
         family = GaugeMetricFamily("dsinga_runs", "Number of runs by state", labels=["state"])
         counts = {"waiting": 0, "running": 0}
-        for history, reference in list(self._schedulers.items()):
-            running = sum(record.ended is None for record in history.runs.values())
-            queue = queued_runs(reference()).values()
-            counts["waiting"] += sum(record["state"] == "waiting" for record in queue)
-            counts["running"] += running
+        for history, scheduler in self._open():
+            counts["waiting"] += sum(record["state"] == "waiting" for record in queued_runs(scheduler).values())
+            counts["running"] += sum(record.ended is None for record in history.runs.values())
         for state, count in counts.items():
             family.add_metric([state], count)
         return family

@@ -11,5 +11,4 @@ QUEUE = "dsinga-queue"
 
 def queued_runs(scheduler: Any) -> dict[str, Mapping[str, Any]]:
     """Return the records of the runs that wait for Dask workers or hold some, by name, the oldest first."""
-    plugins = {} if scheduler is None else scheduler.plugins
-    return dict(getattr(plugins.get(QUEUE), "runs", {}))
+    return dict(getattr(scheduler.plugins.get(QUEUE), "runs", {}))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -142,6 +145,35 @@ def test_runs_that_ended_long_ago_have_no_metrics(client: Client, results: dict[
     assert 'job="one"' in get(client, "/metrics")
     monkeypatch.setattr("dsinga.dashboard.prometheus.KEEP_SECONDS", 0)
     assert 'job="one"' not in get(client, "/metrics")
+
+
+def test_the_table_shows_a_run_that_waits(client: Client, results: dict[str, Any], stores: Path) -> None:
+    job = with_topology(loads(JOB, str(stores / "small.conf")), 2).replace(train_steps=1_000_000)
+    with contextlib.ExitStack() as stack:
+        for name in ("long", "next"):
+            run = dsinga.submit(job.replace(name=name), client)
+            stack.callback(run.cancel)
+            wait_until(lambda name=name: state_of(client, name))
+        assert (state_of(client, "long"), state_of(client, "next")) == ("running", "waiting")
+        (line,) = [
+            line for line in get(client, "/metrics").splitlines() if line.startswith('dsinga_runs{state="waiting"}')
+        ]
+        assert line.endswith(" 1.0")
+    wait_until(lambda: state_of(client, "long") == "cancelled" and state_of(client, "next") == "")
+
+
+def state_of(client: Client, job: str) -> str:
+    """Return the state of the last run of a job in the table, "" for none; "starting" counts as none."""
+    sources = sources_of(client, "queue")["Runs"]
+    states = dict(zip(sources["job"][::-1], sources["state"][::-1], strict=True))
+    return str(states.get(job, "")).replace("starting", "")
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
 
 
 def test_installing_twice_changes_nothing(client: Client, results: dict[str, Any]) -> None:
