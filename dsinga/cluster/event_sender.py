@@ -68,8 +68,9 @@ class EventSender:
                 with contextlib.suppress(Exception):  # a lost scheduler fails the run elsewhere
                     await self._load_dashboard()
             while self._waiting:
+                event = self._waiting.popleft()  # taken even where the client has no scheduler: else this never ends
                 with contextlib.suppress(Exception):
-                    await self._scheduler.log_event(topic=TOPIC, msg=self._waiting.popleft())
+                    await self._scheduler.log_event(topic=TOPIC, msg=event)
         finally:
             self._task = None
 
