@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
@@ -45,7 +46,9 @@ def wait_for(client: Client, coroutine: Coroutine[Any, Any, Any], addresses: Ite
     """
     addresses, seconds = list(addresses), read_setting("timeout")
     loop = client.loop.asyncio_loop  # type: ignore[union-attr]
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    # Without the context variables of the caller: in a task they name its Dask worker, to which Dask would then scatter
+    # objects, in place of the workers that it is given and even where the client is of another cluster.
+    future = contextvars.Context().run(asyncio.run_coroutine_threadsafe, coroutine, loop)
     deadline = time.monotonic() + seconds
     try:
         while not concurrent.futures.wait([future], CHECK_SECONDS).done:

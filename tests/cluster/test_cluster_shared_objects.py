@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
 
 import dask.config
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, worker_client
 
 from dsinga import RunError
 from dsinga.cluster import available_workers
@@ -46,6 +47,30 @@ def test_all_workers_and_the_scheduler_know_of_it_until_it_is_released(client: C
     while holders(client, key):
         assert time.monotonic() < deadline
         threading.Event().wait(0.02)
+
+
+def share_in_task(addresses: list[str], scheduler: str | None = None) -> set[str]:
+    """Task: share an object in its own cluster, or in that of another scheduler; return which workers have it."""
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(Client(scheduler, set_as_default=False) if scheduler else worker_client())
+        return holders(client, share(client, [1], addresses).key)
+
+
+def test_a_task_shares_with_other_workers_than_its_own(client: Client) -> None:
+    own, *others = list(available_workers(client))[:4]
+    assert client.submit(share_in_task, others, workers=[own]).result(20) == set(others)
+
+
+def test_a_task_shares_in_another_cluster(client: Client) -> None:
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit=0
+        ) as local,
+        Client(local, set_as_default=False) as second,
+    ):
+        addresses = list(available_workers(second))
+        future = client.submit(share_in_task, addresses, local.scheduler_address)
+        assert future.result(20) == set(addresses)
 
 
 def test_a_worker_that_has_gone_keeps_nobody_else_from_sharing(client: Client) -> None:
