@@ -26,7 +26,7 @@ train_one_batch { alg: kBP }
 updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.01 } }
 neuralnet {
   layer { name: "data" type: kRecordInput store_conf { path: "wide.zarr" batchsize: 80 shape: 2000 std_value: 255 } }
-  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 2000 }
+  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 800 }
     param { name: "w1" init { type: kUniformSqrtFanIn } } param { name: "b1" init { type: kConstant value: 0 } } }
   layer { name: "tanh" type: kSTanh srclayers: "ip1" }
   layer { name: "ip2" type: kInnerProduct srclayers: "tanh" innerproduct_conf { num_output: 10 }
@@ -90,8 +90,8 @@ def interrupted(job: Job, client: Client) -> None:
 
 def inference(job: Job, client: Client) -> None:
     params = {
-        "w1": np.ones((2000, 2000), np.float32), "b1": np.zeros(2000, np.float32),
-        "w2": np.ones((10, 2000), np.float32), "b2": np.zeros(10, np.float32),
+        "w1": np.ones((800, 2000), np.float32), "b1": np.zeros(800, np.float32),
+        "w2": np.ones((10, 800), np.float32), "b2": np.zeros(10, np.float32),
     }  # fmt: skip
     dsinga.evaluate(job, params, client=client, phase="test")
     dsinga.predict(job, params, layer="ip1", client=client)
@@ -103,7 +103,13 @@ TASK_ARGUMENTS = ("dsinga.worker.config.RoundReport", "dsinga.worker.config.Timi
 ENDS = [rounds, graphs, features_cut, groups, failing_task, interrupted, inference]
 
 
-@pytest.mark.parametrize("run", ENDS, ids=lambda run: run.__name__)
+def all_or(quick: Callable[[Job, Client], None]) -> pytest.MarkDecorator:
+    """Return the decorator for a test of all ends: without slow tests, of one of them only."""
+    ends = [end if end is quick else pytest.param(end, marks=pytest.mark.slow) for end in ENDS]
+    return pytest.mark.parametrize("run", ends, ids=[end.__name__ for end in ENDS])
+
+
+@all_or(failing_task)
 def test_nothing_is_left_in_threads(run: Callable[[Job, Client], None], wide: Job, threads: Client) -> None:
     run(wide, threads)
     with nothing_left(ignored=TASK_ARGUMENTS if run is failing_task else ()):
@@ -111,21 +117,8 @@ def test_nothing_is_left_in_threads(run: Callable[[Job, Client], None], wide: Jo
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("run", [rounds, failing_task], ids=lambda run: run.__name__)
+@all_or(rounds)
 def test_nothing_is_left_in_processes(run: Callable[[Job, Client], None], wide: Job, processes: Client) -> None:
-    check_processes(run, wide, processes)
-
-
-@pytest.mark.slow
-@pytest.mark.process
-@pytest.mark.parametrize("run", ENDS, ids=lambda run: run.__name__)
-def test_nothing_is_left_in_processes_of_other_runs(
-    run: Callable[[Job, Client], None], wide: Job, processes: Client
-) -> None:
-    check_processes(run, wide, processes)
-
-
-def check_processes(run: Callable[[Job, Client], None], job: Job, client: Client) -> None:
-    run(job, client)
-    with nothing_left(client, TASK_ARGUMENTS if run is failing_task else ()):
-        run(job, client)
+    run(wide, processes)
+    with nothing_left(processes, TASK_ARGUMENTS if run is failing_task else ()):
+        run(wide, processes)

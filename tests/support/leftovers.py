@@ -19,10 +19,10 @@ from distributed.batched import BatchedSend
 # Seconds until all of a run must be gone: Dask releases tasks by messages.
 SECONDS = 10.0
 # Bytes that may stay: cycles of Dask take some megabytes, so the large arrays of a run have to take more.
-BYTES = 8_000_000
-IGNORED = ("dsinga.errors.", "dsinga.ops.onednn.")
-# Descriptions of cycles that are shown.
-SHOWN = 5
+BYTES = 4_000_000
+IGNORED = ("dsinga.errors.", "dsinga.ops.onednn.", "dsinga.dashboard.")
+# Letters of a process's cycles that are shown.
+SHOWN = 600
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def nothing_left(client: Any = None, ignored: Sequence[str] = ()) -> Iterator[No
         yield
         deadline = time.monotonic() + SECONDS
         while any(left := [_more(*pair, ignored) for pair in zip(before, everywhere(holdings), strict=True)]):
-            assert time.monotonic() < deadline, f"{left}\n{everywhere(describe_cycles)}"
+            assert time.monotonic() < deadline, "\n".join(map(str, [*left, *everywhere(describe_cycles)]))
             threading.Event().wait(0.05)
     finally:
         everywhere(end)
@@ -73,8 +73,8 @@ def end() -> None:
 def holdings() -> Counter[str]:
     """Return how many of these the process has: objects of dsinga by class, megabytes, its threads, maps, sockets.
 
-    These do not count: the last messages, of which Dask keeps a limited number, errors, which it keeps in cycles, and
-    the objects of oneDNN that each thread has which ever called it.
+    These do not count: the last messages and runs, of which Dask and the dashboard keep a limited number; errors, which
+    Dask keeps in cycles; and the objects of oneDNN that each thread has which ever called it.
     """
     items = gc.get_objects()
     for sender in [item for item in items if type(item) is BatchedSend]:
@@ -99,7 +99,7 @@ def _more(before: Counter[str], after: Counter[str], ignored: Sequence[str]) -> 
 
 
 def describe_cycles() -> str:
-    """Collect the garbage of this process; return the objects of its largest cycles, those with dsinga's first."""
+    """Collect the garbage of this process; return what its cycles are made of, those with dsinga's objects first."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     gc.set_debug(0)
@@ -109,7 +109,7 @@ def describe_cycles() -> str:
     links = [[places[id(link)] for link in gc.get_referents(item) if id(link) in places] for item in garbage]
     cycles = [sorted({_name(garbage[place]) for place in cycle}) for cycle in _cycles(links)]
     cycles.sort(key=lambda names: (-sum("dsinga" in name for name in names), -len(names)))
-    return "\n\n".join("\n".join(names) for names in cycles[:SHOWN])
+    return "; ".join(", ".join(names) for names in cycles)[:SHOWN]
 
 
 def _cycles(links: list[list[int]]) -> list[list[int]]:
