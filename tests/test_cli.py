@@ -595,12 +595,24 @@ def test_search_prints_the_best_setting_first_and_goes_on(dsinga: Dsinga, folder
     assert (folder / "found" / "setting-1" / "checkpoint" / "step20").is_dir()
 
 
+def test_a_search_fails_where_all_settings_do(dsinga: Dsinga) -> None:
+    command = ("search", "job.conf", "--workers", "1", "--set")
+    searched = dsinga(*command, "updater.learning_rate.base_lr=0.1,-1")
+    assert searched.returncode == 0
+    assert "1 of 2 settings failed, for the reasons in the column remark" in searched.stdout
+    searched = dsinga(*command, "updater.learning_rate.base_lr=1e30,1e31", "--set", "updater.weight_decay=1e30")
+    assert searched.returncode == 1
+    assert "dsinga: all 2 settings failed, the first one with: " in searched.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "say what to try, as in --set updater.learning_rate.base_lr=0.01,0.1, or give --settings FILE"),
         (("--set", "seed=1,2", "--settings", "job.conf"), "give the values in job.conf or by --set, not both"),
         (("--set", "updater.momentumm=1,2"), "UpdaterConf has no field 'momentumm'; did you mean 'momentum'"),
+        (("--set", "updater.momentum=0.1,abc"), "UpdaterConf.momentum takes a number, not 'abc'"),
+        (("--set", "seed=1,2", "--monitor", "val_lss"), "there is no metric 'val/lss'"),
         (("--set", "seed=randint(1,5)"), "'seed' has a distribution; say how many settings are drawn"),
         (("--set", "seed=1,2", "--resources", "GPU=1"), "no Dask worker has the resource GPU=1"),
     ],

@@ -117,9 +117,9 @@ class SearchRuns:
                 raise KeyboardInterrupt(self._way_on()) from None
             raise
         if len(self._failures) == len(self._result):
-            first, several = self._failures[0], f"all {len(self._failures)} settings failed, the first one with: "
-            kind = UserError if all(isinstance(error, UserError) for error in self._failures) else RunError
-            raise kind(f"{several if len(self._failures) > 1 else ''}{_text(first)}") from first
+            first, count = self._failures[0], len(self._failures)
+            failed = f"all {count} settings failed, the first one with" if count > 1 else "the only setting failed"
+            raise RunError(f"{failed}: {_text(first)}") from first
 
     def _start_runs(self) -> None:
         """Start as many runs as there is room for, and a few to be ready when a thread becomes free."""

@@ -30,13 +30,15 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
             changing fastest.
         seed: determines the samples.
 
-    Raises UserError for a list without values, and for distributions without ``samples``.
+    Raises UserError for a space without names, for a list without values, and for distributions without ``samples``.
     """
     spaces = [space] if isinstance(space, Mapping) else list(space)
     if not spaces:
         raise UserError("a search needs at least one setting; give a dict of lists, as in {'seed': [0, 1]}")
     for each in spaces:
         _check(each, samples)
+    if not any(spaces):
+        raise UserError("a search needs values to try; name a field of the job with some, as in {'seed': [0, 1]}")
     if samples is None:
         return [_combination(each, number) for each in spaces for number in range(_count(each))]
     random = np.random.default_rng(seed)

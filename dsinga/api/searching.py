@@ -19,10 +19,11 @@ from dsinga.api.search_runs import SearchPlan, SearchRuns
 from dsinga.api.search_space import Setting, Space, make_settings
 from dsinga.checkpoint import latest, read_params
 from dsinga.errors import UserError
-from dsinga.extensions import BestValue
+from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
-from dsinga.job.overrides import with_fields
+from dsinga.job.overrides import check_fields, with_fields
 from dsinga.monitor import show_search
+from dsinga.net import NeuralNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -75,15 +76,17 @@ def search(
         options: the other arguments of :func:`dsinga.train`. Extensions are copied for each run, functions are not.
 
     Raises:
-        UserError: for a fault of the space or the job, before training if all settings have it, else if all runs fail.
-        RunError: where all runs fail, one of them not by a fault of the job.
+        UserError: before training, for a fault of the space, for a value of a wrong type, for a metric that the job
+            does not have, and for a fault that the jobs of all settings have.
+        RunError: where all runs fail.
     """
     source = find_cluster(client)
     given = TrainingOptions.of("search", {**options, "progress": False})
     settings = make_settings(space, samples, seed)
     jobs = _make_jobs(job, settings, _check_numbers(only, len(settings)))
-    first = _first_valid(jobs, source, given)
+    first, nets = _first_valid(jobs, source, given)
     monitor = monitor or _default_monitor(first)
+    check_metric(monitor, first, nets, given.extensions)
     folder = workspace or (first.cluster.workspace if first.cluster else None)
     if resume and folder is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier search has left its runs")
@@ -134,7 +137,7 @@ def _make_jobs(job: JobSource, settings: Sequence[Setting], numbers: Sequence[in
     for name in {name for setting in settings for name in setting}:
         if name in (NUMBER, *OUTCOME):
             raise UserError(f"{name!r} is a column of the result; give the argument another name")
-    make = job if callable(job) else _with_fields_of(job)
+    make = job if callable(job) else _with_fields_of(job, settings)
     jobs: dict[int, Job | Exception] = {}
     for number in numbers:
         try:
@@ -148,20 +151,30 @@ def _make_jobs(job: JobSource, settings: Sequence[Setting], numbers: Sequence[in
     return jobs
 
 
-def _with_fields_of(job: Job | str | os.PathLike[str]) -> Callable[..., Job]:
+def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Setting]) -> Callable[..., Job]:
+    """Return a function that makes the job of a setting. Raises UserError for the first path or type that is wrong."""
     if not isinstance(job, (Job, str, os.PathLike)):
         raise UserError(f"job must be a dsinga.Job, the path of a job file or a function, not a {type(job).__name__}")
     base = job if isinstance(job, Job) else load(job)
+    for number, setting in enumerate(settings):
+        try:
+            check_fields(base, setting)
+        except UserError as error:
+            raise UserError(f"setting {number}: {error}") from error
     return lambda **setting: with_fields(base, setting)
 
 
-def _first_valid(jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions) -> Job:
-    """Return the first job that is ready to be trained. Raises the first error where none is."""
+def _first_valid(
+    jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions
+) -> tuple[Job, dict[Phase, NeuralNet]]:
+    """Return the first job that is ready to be trained, and its nets. Raises the first error where none is."""
     errors: list[Exception] = []
     for job in jobs.values():
         try:
             if isinstance(job, Job):
-                return Execution(job, source, options).prepare_job()
+                ready = Execution(job, source, options).prepare_job()
+                folders = roots(ready, options.data_root)
+                return ready, {phase: cluster.build_net(ready, phase, folders) for phase in training_phases(ready)}
         except UserError as error:
             errors.append(error)
     raise errors[0]

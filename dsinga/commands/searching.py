@@ -75,6 +75,9 @@ def search(
         )  # fmt: skip
     _print(result)
     click.echo(f"metrics and checkpoints are in {result.workspace}{os.sep}setting-*")
+    failed = sum(row["state"] == "failed" for row in result)
+    if failed:
+        click.echo(f"{failed} of {len(result)} settings failed, for the reasons in the column remark")
 
 
 def _print(result: SearchResult) -> None:

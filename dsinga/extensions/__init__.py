@@ -6,7 +6,7 @@ of this runs in the driver's process and knows no Dask: the loop itself is in ``
 
 from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.checkpointing import Checkpointing
-from dsinga.extensions.checks import check_extensions
+from dsinga.extensions.checks import check_extensions, check_metric
 from dsinga.extensions.create import ExtensionLike, create_extension, create_extensions
 from dsinga.extensions.csv_table import CSV
 from dsinga.extensions.display import Display
@@ -54,6 +54,7 @@ __all__ = [
     "Trigger",
     "WhenBest",
     "check_extensions",
+    "check_metric",
     "create_extension",
     "create_extensions",
 ]

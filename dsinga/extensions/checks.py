@@ -7,9 +7,11 @@ from pathlib import Path
 
 from dsinga.checkpoint import separate_arrays
 from dsinga.errors import UserError
+from dsinga.extensions.best_value import metric_name
+from dsinga.extensions.create import ExtensionLike
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.triggers import OnMetric
-from dsinga.job import AlgType, Job, Phase
+from dsinga.job import AlgType, ExtensionType, Job, Phase
 from dsinga.job.phases import PHASES
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code, nearest
@@ -70,6 +72,29 @@ def _check_monitor(
             trigger.best.higher  # noqa: B018  raises where the name of the metric does not tell
         except UserError as error:
             raise extension.error(str(error), "monitor") from error
+
+
+def check_metric(
+    monitor: str, job: Job, nets: Mapping[Phase, NeuralNet], extensions: Sequence[ExtensionLike] = ()
+) -> None:
+    """Raise UserError for a metric that no run of a job with these extensions would record; ``monitor`` is its name.
+
+    ``nets`` are the nets of the phases that the job runs.
+    """
+    phases = {name: PHASES[name] for name in ("train", *ASKED_BY) if PHASES[name] in nets}
+    names = [f"{name}/{metric}" for name, phase in phases.items() for metric in declared_metrics(nets[phase])]
+    monitor = metric_name(monitor)
+    name = monitor.partition("/")[0]
+    # Rows of the user's extensions are not known before they are there, nor are all metrics of the user's layers.
+    by_extension = {getattr(extension, "phase", None) for extension in extensions}
+    has_user_extension = any(conf.type is ExtensionType.kUserExtension for conf in job.extension)
+    is_user_phase = name in by_extension or (has_user_extension and name not in phases)
+    has_user_code = name in phases and not _is_known_whole(nets[phases[name]], job, name)
+    if monitor in names or is_user_phase or has_user_code:
+        return
+    needed = f" (those of {name} need {ASKED_BY[name]})" if name in ASKED_BY and name not in phases else ""
+    hint = nearest(monitor, names)
+    raise UserError(f"there is no metric {monitor!r}{hint}; the metrics of the job are {', '.join(names)}{needed}")
 
 
 def _is_known_whole(net: NeuralNet, job: Job, phase: str) -> bool:

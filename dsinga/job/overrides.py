@@ -31,11 +31,23 @@ def with_fields(job: Job, fields: Mapping[str, Any]) -> Job:
     Values are numbers, strings, lists and mappings; the name of an enum's member is a string, and so is any value as
     the text format writes it. Raises JobError, naming path and value, as :func:`override` does.
     """
+    return cast(Job, _builder_with(job, fields).build())
+
+
+def check_fields(job: Job, fields: Mapping[str, Any]) -> None:
+    """Raise JobError for a path that a job lacks, and for a value of a wrong type, whatever its other fields are.
+
+    :func:`with_fields` also refuses values that are out of bounds, alone or beside others.
+    """
+    _builder_with(job, fields)
+
+
+def _builder_with(job: Job, fields: Mapping[str, Any]) -> MessageBuilder:
     builder = builder_of(job, Where("the job"))
     for path, value in fields.items():
         text = f"{path}={value if isinstance(value, str) else written(plain(value))}"
         override(builder, text, Where(text))
-    return cast(Job, builder.build())
+    return builder
 
 
 def plain(value: Any) -> Any:

@@ -17,7 +17,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dsinga
-from dsinga import SearchResult, UserError, nn
+from dsinga import RunError, SearchResult, UserError, nn
+from dsinga.api.search_runs import SearchRuns
 from dsinga.checkpoint import read_params
 from dsinga.extensions import KeepBest
 from dsinga.job import Job
@@ -116,8 +117,8 @@ def test_a_setting_that_fails_is_a_row(short: Job, client: Client, tmp_path: Pat
 def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -> None:
     with pytest.raises(UserError, match="updater.momentumm=1: UpdaterConf has no field 'momentumm'"):
         dsinga.search(short, {"updater.momentumm": [1, 2]}, client, progress=False)
-    with pytest.raises(UserError, match="all 2 settings failed, the first one with: .*'train/lost'"):
-        dsinga.search(short, {"seed": [1, 2]}, client, progress=False, monitor="train/lost", mode="min")
+    with pytest.raises(RunError, match="all 2 settings failed, the first one with: .*not finite"):
+        dsinga.search(short, {RATE: [1e30, 1e31]}, client, progress=False)
     with pytest.raises(UserError, match="'state' is a column of the result"):
         dsinga.search(lambda state: short, {"state": [1]}, client, progress=False)
     with pytest.raises(UserError, match="there is no setting 2; the search has 2"):
@@ -128,10 +129,36 @@ def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -
         dsinga.search(lambda seed: None, {"seed": [1]}, client, progress=False)  # type: ignore[arg-type,return-value]
     with pytest.raises(UserError, match="resuming needs a workspace"):
         dsinga.search(short, {"seed": [1, 2]}, client, progress=False, resume=True)
-    with pytest.raises(UserError, match="say whether lower or higher values"):
-        dsinga.search(short, {"seed": [1, 2]}, client, progress=False, monitor="train/thing")
     with pytest.raises(TypeError, match=r"search\(\) got an unexpected keyword argument 'worker'"):
         dsinga.search(short, {"seed": [1, 2]}, client, worker=3)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "message"),
+    [
+        ("train/lost", "there is no metric 'train/lost'; did you mean 'train/loss'?; the metrics of the job are "),
+        ("train_acc", "the metrics of the job are train/loss, train/accuracy"),
+        ("accuracy", "there is no metric 'accuracy'; did you mean 'train/accuracy'?"),
+        ("val_lss", "the metrics of the job are train/loss, train/accuracy (those of val need validate_freq)"),
+    ],
+)
+def test_a_metric_that_the_job_lacks_is_refused_before_training(
+    short: Job, client: Client, monitor: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SearchRuns, "execute", lambda self: pytest.fail("it trains"))
+    with pytest.raises(UserError) as error:
+        dsinga.search(short, {"seed": [1, 2]}, client, progress=False, monitor=monitor, mode="min")
+    assert message in str(error.value)
+
+
+def test_a_value_of_a_wrong_type_is_refused_before_training(
+    short: Job, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SearchRuns, "execute", lambda self: pytest.fail("it trains"))
+    with pytest.raises(UserError, match=r"^setting 1: updater.learning_rate.base_lr=abc: .* takes a number, not 'abc'"):
+        dsinga.search(short, {RATE: [0.1, "abc"]}, client, progress=False)
+    with pytest.raises(UserError, match="^setting 2: seed=1.5: Job.seed takes a whole number, not 1.5"):
+        dsinga.search(short, [{"seed": 1}, {RATE: 0.1}, {"seed": 1.5}], client, progress=False, only=[0])
 
 
 class Interrupting:

@@ -92,6 +92,8 @@ def test_a_space_of_astronomic_size_is_sampled_at_once() -> None:
         ({"a": [1]}, 0, "at least 1 sample, not 0"),
         ({1: [1]}, None, "names of what a search tries are strings, not 1"),
         ([], None, "at least one setting"),
+        ({}, None, "values to try; name a field of the job with some, as in {'seed': [0, 1]}"),
+        ([{}], None, "values to try"),
         (["a"], None, "a dict of lists, or a list of dicts, not 'a'"),
     ],
 )
