@@ -1,6 +1,7 @@
 """Sets up every test: kernel threads, repeatable examples, shared fixtures, the folder of real data."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 # A kernel thread that spins at a barrier keeps a busy core from the thread that it waits for: seconds become minutes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Tests start hundreds of processes: each would compile the whole package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # MLflow would report its use over the network.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
