@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import html
 import logging
+import math
 import os
 import threading
 import traceback
@@ -14,6 +15,7 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from dsinga.api.clients import find_cluster, outside_thread_pool
@@ -60,22 +62,28 @@ class Run:
         else:
             self._future.set_result(result)
 
-    def result(self, timeout: float | None = None) -> Result:
+    def result(self, timeout: float | str | timedelta | None = None) -> Result:
         """Wait until the run has ended, and return its result.
 
+        ``timeout`` is the longest wait, in seconds or as a text that Dask reads as a time ("5s", "2 minutes").
+
         Raises what :func:`dsinga.train` raises, :class:`dsinga.Cancelled` where it was cancelled, and TimeoutError if
-        it has not ended after ``timeout`` seconds; then it goes on.
+        it has not ended in time; then it goes on. UserError for a ``timeout`` that is no time.
         """
         self._wait(timeout)
         return self._future.result(0)
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait until the run has ended, and return what it has raised, None where it has a result."""
+    def exception(self, timeout: float | str | timedelta | None = None) -> BaseException | None:
+        """Wait until the run has ended, and return what it has raised, None where it has a result.
+
+        ``timeout`` is that of :meth:`result`.
+        """
         self._wait(timeout)
         return self._future.exception(0)
 
-    def _wait(self, timeout: float | None) -> None:
+    def _wait(self, timeout: float | str | timedelta | None) -> None:
         """Wait until the run has ended; a Dask task lends its thread to the cluster meanwhile."""
+        seconds = _seconds(timeout)
         if self._future.done():
             self._failure.clear()
             return
@@ -86,9 +94,9 @@ class Run:
             )
         with outside_thread_pool():
             try:
-                self._future.exception(timeout)
+                self._future.exception(seconds)
             except TimeoutError:
-                raise TimeoutError(f"{self!r} has not ended after {timeout:g} s") from None
+                raise TimeoutError(f"{self!r} has not ended after {seconds:g} s") from None
         self._failure.clear()
 
     def _describe(self, error: BaseException) -> str:
@@ -177,6 +185,19 @@ class Run:
         bar = f'<progress value="{progress["step"]}" max="{max(1, progress["steps"])}"></progress>'
         curves = self.history._repr_html_() if len(self.history) else ""
         return f"<p>{bar} {html.escape(repr(self)[1:-1])}</p>{curves}"
+
+
+def _seconds(timeout: Any) -> float | None:
+    """Return a time in seconds, None for no limit. Raises UserError for what Dask does not read as a time."""
+    from dask.utils import parse_timedelta
+
+    try:
+        seconds = math.nan if isinstance(timeout, bool) else parse_timedelta(timeout)
+        if seconds is None or float(seconds) >= 0:
+            return seconds if seconds is None else float(seconds)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError):
+        pass
+    raise UserError(f"timeout= takes seconds or a time such as '5s', not {timeout!r}")
 
 
 def _log_failure(failure: Sequence[str]) -> None:

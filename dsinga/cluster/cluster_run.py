@@ -166,6 +166,10 @@ class ClusterRun:
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; its waits there end with ``message``."""
+        # First, because tasks that begin when the run has ended fail, which Dask logs. And because the scheduler cannot
+        # cancel a task of a graph on which others depend that no client asks for: with an error it drops the client.
+        for future in self._futures.difference(self._actors):
+            future.release()
         # A worker that has just died may still be listed: do not wait until Dask gives up reaching it. Where the
         # scheduler or the client is gone, the run ends with its Actors.
         with contextlib.suppress(RunError, OSError):

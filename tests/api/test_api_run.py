@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import fields
@@ -110,6 +111,27 @@ def test_a_run_that_is_cancelled_goes_on_from_its_checkpoint(short: Job, single:
     assert_same(resumed.params, whole.params)
 
 
+def test_a_cluster_keeps_the_client_of_a_run_of_graphs_that_is_cancelled(short: Job, single: Client) -> None:
+    """The scheduler fails to cancel tasks of graphs on which others depend, and drops the client then."""
+    errors: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: errors.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("distributed.core")
+    logger.addHandler(handler)
+    try:
+        seen = threading.Event()
+        run = dsinga.submit(
+            short.replace(train_steps=10_000), single, grain="graph", extensions=[lambda step, metrics: seen.set()]
+        )
+        assert seen.wait(LIMIT)
+        run.cancel()
+        assert isinstance(run.exception(LIMIT), Cancelled)
+        assert single.submit(abs, -1, pure=False).result(LIMIT) == 1
+    finally:
+        logger.removeHandler(handler)
+    assert errors == []
+
+
 def test_the_fault_of_a_run_is_raised_by_its_result(short: Job, single: Client) -> None:
     run = dsinga.submit(short.replace(train_steps=0), single)
     with pytest.raises(UserError, match="train_steps"):
@@ -136,8 +158,12 @@ def test_a_timeout_leaves_the_run_as_it_is(short: Job, single: Client, gate: Gat
     run = dsinga.submit(short, single, extensions=[gate])
     with pytest.raises(TimeoutError, match=r"<Run of 'small': .*> has not ended after 0.01 s"):
         run.result(0.01)
+    with pytest.raises(TimeoutError, match="has not ended after 0.01 s"):
+        run.exception("10ms")
+    with pytest.raises(UserError, match="^timeout= takes seconds or a time such as '5s', not 'soon'"):
+        run.result("soon")
     gate.opened.set()
-    assert run.result(LIMIT).step == 4
+    assert run.result(f"{LIMIT} seconds").step == 4
 
 
 def test_a_task_lends_its_thread_while_it_waits_for_a_run(short: Job, single: Client) -> None:
