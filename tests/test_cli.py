@@ -580,6 +580,20 @@ def test_find_lr_suggests_a_rate_and_draws(dsinga: Dsinga, folder: Path) -> None
     assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "rates.svg"])
 
 
+@pytest.mark.parametrize(
+    "command", [("train",), ("test",), ("predict", "--layer", "ip1", "--out", "out.zarr"), ("find-lr",), ("bench",)]
+)
+def test_all_that_compute_on_a_cluster_take_hosts_and_resources(dsinga: Dsinga, command: tuple[str, ...]) -> None:
+    assert dsinga("train", "job.conf").returncode == 0  # for its checkpoint
+    name, *options = command
+    refused = dsinga(name, "job.conf", *options, "--hosts", "nowhere")
+    assert refused.returncode == 2
+    assert "no Dask worker is on 'nowhere'" in refused.stderr
+    refused = dsinga(name, "job.conf", *options, "--resources", "GPU=1")
+    assert refused.returncode == 2
+    assert "no Dask worker has the resource GPU=1" in refused.stderr
+
+
 def test_search_prints_the_best_setting_first_and_goes_on(dsinga: Dsinga, folder: Path) -> None:
     command = ["search", "job.conf", "--workers", "1", "--set", "updater.learning_rate.base_lr=0.1,1e-9,0.05"]
     searched = dsinga(*command, "--set", "seed=4", "--only", "1", "--workspace", "found")

@@ -54,11 +54,15 @@ class TrainingOptions:
 
     def where(self) -> WorkerSelection:
         """Return where the run may train. Raises UserError for resources that are not amounts by name."""
-        resources = self.resources or {}
-        hosts = [self.hosts] if isinstance(self.hosts, (str, int)) else list(self.hosts)
-        if not isinstance(resources, Mapping):
-            raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
-        return cluster.WorkerSelection(dict(resources), [str(name) for name in hosts])  # Dask's own names are numbers
+        return select_workers(self.resources, self.hosts)
+
+
+def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) -> WorkerSelection:
+    """Return where a call may compute. Raises UserError for resources that are not amounts by name."""
+    resources, hosts = resources or {}, [hosts] if isinstance(hosts, (str, int)) else list(hosts)
+    if not isinstance(resources, Mapping):
+        raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
+    return cluster.WorkerSelection(dict(resources), [str(name) for name in hosts])  # Dask's own names are numbers
 
 
 @dataclass(eq=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsinga import cluster
 from dsinga.api.clients import awaitable, open_client
+from dsinga.api.execution import select_workers
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.trained import trained_params
@@ -32,18 +33,21 @@ def evaluate(
     *,
     data: Any = None,
     data_root: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    hosts: Sequence[str] = (),
 ) -> dict[str, float]:
     """Return the mean loss and metrics of ``params`` over all records of ``phase``: "train", "val" or "test".
 
     ``params`` are arrays by name, a result, or the path of a checkpoint; by default those of the newest checkpoint in
     the job's workspace or, where there is none, of its ``checkpoint_path``. ``data`` are arrays that the phase's input
-    layer reads in place of its store, such as a pair (x, y); see :func:`dsinga.train`. Raises UserError for bad input.
+    layer reads in place of its store, such as a pair (x, y), ``resources`` and ``hosts`` choose the Dask workers; see
+    :func:`dsinga.train`. Raises UserError for bad input.
     """
     each = find_phase(phase)
     job = job_with_data(job, data, each, data_root)
     with open_client(client) as client:
-        where = roots(job, data_root)
-        return cluster.evaluate(job, client, trained_params(job, params, where), each, where)
+        folders, where = roots(job, data_root), select_workers(resources, hosts)
+        return cluster.evaluate(job, client, trained_params(job, params, folders), each, folders, where)
 
 
 @awaitable
@@ -56,15 +60,21 @@ def predict(
     *,
     data: Any = None,
     data_root: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    hosts: Sequence[str] = (),
 ) -> np.ndarray:
     """Return the output of ``layer`` for every record of ``phase``, in the order of the store: (records, ...).
 
     ``params`` are arrays by name, a result, or the path of a checkpoint; None for those that :func:`evaluate` takes.
-    ``data`` are arrays that the phase's input layer reads in place of its store: x, or a pair (x, y); see
-    :func:`dsinga.train`. Where records have no labels, layers that need some are left out of the net. Raises UserError
-    for bad input. Use :func:`predict_batches` where the result does not fit into memory.
+    ``data`` are arrays that the phase's input layer reads in place of its store: x, or a pair (x, y), ``resources`` and
+    ``hosts`` choose the Dask workers; see :func:`dsinga.train`. Where records have no labels, layers that need some are
+    left out of the net. Raises UserError for bad input. Use :func:`predict_batches` where the result does not fit into
+    memory.
     """
-    return np.concatenate(list(predict_batches(job, params, layer, phase, client, data=data, data_root=data_root)))
+    batches = predict_batches(
+        job, params, layer, phase, client, data=data, data_root=data_root, resources=resources, hosts=hosts
+    )
+    return np.concatenate(list(batches))
 
 
 def predict_lazily(
@@ -98,9 +108,13 @@ def predict_batches(
     *,
     data: Any = None,
     data_root: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    hosts: Sequence[str] = (),
 ) -> Iterator[np.ndarray]:
     """Yield the output of ``layer`` batch by batch: (rows, ...). Arguments are those of :func:`predict`."""
-    for feature, _ in predict_with_labels(job, params, layer, phase, client, data=data, data_root=data_root):
+    for feature, _ in predict_with_labels(
+        job, params, layer, phase, client, data=data, data_root=data_root, resources=resources, hosts=hosts
+    ):
         yield feature
 
 
@@ -113,6 +127,8 @@ def predict_with_labels(
     *,
     data: Any = None,
     data_root: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    hosts: Sequence[str] = (),
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """Yield the output of ``layer`` (rows, ...) and the labels (rows, ...), None without labels, batch by batch.
 
@@ -121,8 +137,8 @@ def predict_with_labels(
     each = find_phase(phase)
     job = job_with_data(job, data, each, data_root)
     with open_client(client) as client:
-        where = roots(job, data_root)
-        yield from cluster.predict(job, client, trained_params(job, params, where), layer, each, where)
+        folders, where = roots(job, data_root), select_workers(resources, hosts)
+        yield from cluster.predict(job, client, trained_params(job, params, folders), layer, each, folders, where)
 
 
 def generate(

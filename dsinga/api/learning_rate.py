@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsinga.api.clients import awaitable
@@ -29,6 +30,8 @@ def find_learning_rate(
     steps: int = 100,
     data_root: str | None = None,
     workers: int | None = None,
+    resources: Mapping[str, float] | None = None,
+    hosts: Sequence[str] = (),
     progress: bool = True,
 ) -> RateSearch:
     """Train some steps with a learning rate that grows from step to step, and suggest a rate for the job.
@@ -47,6 +50,8 @@ def find_learning_rate(
         steps: how many steps there are at most.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
+        resources: the amounts of Dask's worker resources that each worker needs, as for :func:`train`.
+        hosts: the hosts or Dask workers on which it may train, as for :func:`train`.
         progress: show a progress line (in a notebook: a picture of the metrics).
 
     Raises UserError for what :func:`train` refuses, and for rates that do not rise from above 0.
@@ -58,8 +63,9 @@ def find_learning_rate(
     sweep, end = RateSweep(), ""
     try:
         result = train(
-            sweep_job(job, rates), client, data_root=data_root, workers=workers, progress=progress, extensions=[sweep]
-        )
+            sweep_job(job, rates), client, data_root=data_root, workers=workers, progress=progress, extensions=[sweep],
+            resources=resources, hosts=hosts,
+        )  # fmt: skip
         end = result.stopped
     except Diverged as error:
         if not sweep.losses:

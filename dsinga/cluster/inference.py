@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, get_client, get_worker
 
-from dsinga.cluster.dask_workers import available_workers, require_workers
+from dsinga.cluster.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.expected_workers import await_workers
@@ -19,6 +19,7 @@ from dsinga.cluster.preflight import check_workers_ready
 from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import gather
 from dsinga.cluster.task_keys import task_key
+from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.data import connect_sources, write_csv, write_store
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
@@ -38,14 +39,21 @@ OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
 
 
 @cleared_frames("dsinga")
-def evaluate(job: Job, client: Client, params: Arrays, phase: Phase, roots: Sequence[str] = ()) -> dict[str, float]:
+def evaluate(
+    job: Job,
+    client: Client,
+    params: Arrays,
+    phase: Phase,
+    roots: Sequence[str] = (),
+    where: WorkerSelection = ANYWHERE,
+) -> dict[str, float]:
     """Return the mean metrics of ``params`` over every record of the stores of ``phase``, each record once.
 
-    The job's output layers of that phase write their files.
+    The job's output layers of that phase write their files. ``where`` says which Dask workers compute.
     """
     net, reader = open_inference(job, params, phase, roots)
-    batch_metrics = [metrics for _, metrics in _batches(job, client, net, reader, params, ())]
-    write_outputs(job, client, net, reader, params)
+    batch_metrics = [metrics for _, metrics in _batches(job, client, net, reader, params, (), where=where)]
+    write_outputs(job, client, net, reader, params, where=where)
     return {name: total / count for name, (total, count) in add_metrics(batch_metrics).items() if count}
 
 
@@ -55,14 +63,20 @@ def output_layers(net: NeuralNet) -> list[LayerConf]:
 
 
 def write_outputs(
-    job: Job, client: Client, net: NeuralNet, reader: BatchReader, params: Arrays, batches: int = 0
+    job: Job,
+    client: Client,
+    net: NeuralNet,
+    reader: BatchReader,
+    params: Arrays,
+    batches: int = 0,
+    where: WorkerSelection = ANYWHERE,
 ) -> None:
     """Write the files of the output layers of a net, of the records of the first ``batches`` batches, 0 for all.
 
     This takes a forward pass for each output layer: a job seldom has one, and then no loss.
     """
     for conf in output_layers(net):
-        computed = _batches(job, client, net, reader, params, (conf.name,), batches)
+        computed = _batches(job, client, net, reader, params, (conf.name,), batches, where)
         _write_output(conf, (features[conf.name].data for features, _ in computed))
 
 
@@ -78,26 +92,39 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
 
 
 def predict(
-    job: Job, client: Client, params: Arrays, layer: str, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
+    job: Job,
+    client: Client,
+    params: Arrays,
+    layer: str,
+    phase: Phase = Phase.kTest,
+    roots: Sequence[str] = (),
+    where: WorkerSelection = ANYWHERE,
 ) -> Iterator[Records]:
     """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
 
-    Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net.
-    Raises UserError for an unknown layer, and for what is wrong with the job, stores or params.
+    Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net. ``where`` says
+    which Dask workers compute. Raises UserError for an unknown layer, and for what is wrong with the job, stores or
+    params.
     """
     with cleared_frames("dsinga"):
-        yield from _predict(job, client, params, layer, phase, roots)
+        yield from _predict(job, client, params, layer, phase, roots, where)
 
 
 def _predict(
-    job: Job, client: Client, params: Arrays, layer: str, phase: Phase, roots: Sequence[str]
+    job: Job,
+    client: Client,
+    params: Arrays,
+    layer: str,
+    phase: Phase,
+    roots: Sequence[str],
+    where: WorkerSelection,
 ) -> Iterator[Records]:
     net, reader = open_inference(job, params, phase, roots, layer)
     names = [node.layer.name for node in net.nodes]
     if layer not in names:
         hint = nearest(layer, names) or f"; its layers are {', '.join(names)}"
         raise UserError(f"the {phase.name} net has no layer {layer!r}{hint}")
-    for features, _ in _batches(job, client, net, reader, params, (layer,)):
+    for features, _ in _batches(job, client, net, reader, params, (layer,), where=where):
         yield features[layer]
         del features  # else they would stay while the next ones are computed
 
@@ -171,13 +198,21 @@ def _batches(
     params: Arrays,
     keep: Sequence[str],
     count: int = 0,
+    where: WorkerSelection = ANYWHERE,
 ) -> Iterator[tuple[dict[str, Records], Metrics]]:
     """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few ahead.
 
     ``count`` is the number of batches; 0 means all records. Where a Dask worker is lost meanwhile, the others compute
     its batches. Raises RunError where all are lost.
     """
-    workers = await_workers(client, require_workers)
+
+    def choose(workers: Workers) -> Workers:
+        usable = usable_workers(client, where, workers)
+        if workers and not usable:
+            raise UserError(f"the Dask cluster has no workers {where}")
+        return require_workers(usable)
+
+    workers = await_workers(client, choose)
     check_workers_ready(client, workers, [net], readers=[reader])
     run = new_run_name()
     threads = max(info["nthreads"] for info in workers.values())
@@ -193,6 +228,7 @@ def _batches(
             in_flight.append(
                 client.submit(
                     _forward_range, shared, start, start + reader.batchsize, tuple(keep),
+                    workers=list(workers) if where.is_limited else None, resources=dict(where.resources) or None,
                     pure=False, key=task_key("forward pass", run, f"records from {start}"),
                 )
             )  # fmt: skip

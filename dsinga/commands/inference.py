@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options
+from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options, where_options
 from dsinga.errors import UserError
 from dsinga.redaction import redact
 
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 )
 @DEVICE
 @job_options
+@where_options
 @cluster_options
 def predict(
     conf: Path, checkpoint: str | None, layer: str, out: str, overwrite: bool, phase: str, data_root: str | None,
-    **options: Any,
+    resources: dict[str, float], hosts: list[str], **options: Any,
 ) -> None:  # fmt: skip
     """Write the output of a layer to a zarr store.
 
@@ -40,7 +41,9 @@ def predict(
     job, connection = job_and_connection(conf, options)
     _check_apart(out, job, data_root)
     with connection as client:
-        batches = api.predict_with_labels(job, checkpoint, layer, phase, client, data_root=data_root)
+        batches = api.predict_with_labels(
+            job, checkpoint, layer, phase, client, data_root=data_root, resources=resources, hosts=hosts
+        )
         count = write_store(out, batches, overwrite=overwrite)
     click.echo(redact(f"wrote the feature of {layer!r} for {count} records to {out}"))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options
+from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options, where_options
 
 if TYPE_CHECKING:
     from dsinga.net import NeuralNet, PartitionedNet
@@ -59,6 +59,7 @@ def show(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @DEVICE
 @job_options
+@where_options
 @cluster_options
 def bench(
     conf: Path,
@@ -68,6 +69,8 @@ def bench(
     profiled: bool,
     as_json: bool,
     data_root: str | None,
+    resources: dict[str, float],
+    hosts: list[str],
     **options: Any,
 ) -> None:
     """Measure the time of a training iteration of the job file CONF.
@@ -77,12 +80,16 @@ def bench(
     import rich.console
 
     from dsinga.api import roots
+    from dsinga.cluster import WorkerSelection
     from dsinga.cluster.benchmark import measure
     from dsinga.planner.profile import print_profile
 
     job, connection = job_and_connection(conf, options, separate_processes=processes)
     with connection as client:
-        figures = measure(job, client, steps=steps, synthetic=synthetic, roots=roots(job, data_root), profiled=profiled)
+        figures = measure(
+            job, client, steps=steps, synthetic=synthetic, roots=roots(job, data_root), profiled=profiled,
+            where=WorkerSelection(resources, hosts),
+        )  # fmt: skip
     if as_json:
         click.echo(json.dumps(figures))
         return

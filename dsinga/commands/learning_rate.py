@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options
+from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options, where_options
 
 
 @click.command("find-lr")
@@ -17,10 +17,12 @@ from dsinga.commands.options import DEVICE, cluster_options, job_and_connection,
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw the loss by learning rate to.")
 @DEVICE
 @job_options
+@where_options
 @cluster_options
 def find_lr(
-    conf: Path, low: float, high: float, steps: int, picture: Path | None, data_root: str | None, **options: Any
-) -> None:
+    conf: Path, low: float, high: float, steps: int, picture: Path | None, data_root: str | None,
+    resources: dict[str, float], hosts: list[str], **options: Any,
+) -> None:  # fmt: skip
     """Suggest a learning rate for the job file CONF.
 
     Trains some steps with a rate that grows from step to step, until the loss diverges. Writes nothing to the
@@ -31,7 +33,9 @@ def find_lr(
 
     job, connection = job_and_connection(conf, options)
     with connection as client:
-        search = api.find_learning_rate(job, client, low=low, high=high, steps=steps, data_root=data_root)
+        search = api.find_learning_rate(
+            job, client, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts
+        )
     click.echo(search.sentence())
     if search.suggestion is not None and job.updater.learning_rate.type is not ChangeMethod.kFixedStep:
         click.echo(f"dsinga train {conf} --set updater.learning_rate.base_lr={search.suggestion:.2g}")

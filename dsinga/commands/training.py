@@ -64,8 +64,12 @@ def train(
 @click.option("--phase", default="test", show_default=True, help="Phase whose records are read: train, val or test.")
 @DEVICE
 @job_options
+@where_options
 @cluster_options
-def test(conf: Path, checkpoint: str | None, phase: str, data_root: str | None, **options: Any) -> None:
+def test(
+    conf: Path, checkpoint: str | None, phase: str, data_root: str | None, resources: dict[str, float],
+    hosts: list[str], **options: Any,
+) -> None:  # fmt: skip
     """Evaluate a checkpoint of the job file CONF.
 
     Prints the mean loss and metrics over all records of a phase, as JSON.
@@ -74,5 +78,5 @@ def test(conf: Path, checkpoint: str | None, phase: str, data_root: str | None, 
 
     job, connection = job_and_connection(conf, options)
     with connection as client:
-        metrics = api.evaluate(job, checkpoint, phase, client, data_root=data_root)
+        metrics = api.evaluate(job, checkpoint, phase, client, data_root=data_root, resources=resources, hosts=hosts)
     click.echo(json.dumps(metrics))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster, Worker
 
 from dsinga import UserError, cluster
-from dsinga.api import roots
+from dsinga.api import evaluate, predict, roots, train
 from dsinga.cluster import WorkerSelection
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.prepare import prepare_run
@@ -88,3 +89,20 @@ def test_what_the_cluster_does_not_have_is_refused_at_once(
 ) -> None:
     with pytest.raises(UserError, match=message):
         place(client, job, where, workers)
+
+
+def test_evaluations_and_predictions_use_the_chosen_dask_workers(client: Client, job: Job) -> None:
+    params = train(job, client, progress=False, hosts=["a"]).params
+    by_address = {address: str(info["name"]) for address, info in available_workers(client).items()}
+
+    def used(where: dict[str, Any]) -> set[str]:
+        with client.get_task_stream() as stream:
+            metrics = evaluate(job, params, client=client, **where)
+            outputs = predict(job, params, "ip", client=client, **where)
+        assert metrics == everywhere
+        assert outputs.shape[1] == 10
+        return {by_address[record["worker"]] for record in stream.data}
+
+    everywhere = evaluate(job, params, client=client)
+    assert used({"hosts": ["c"]}) == {"c"}
+    assert used({"resources": {"GPU": 2}}) == {"b"}
