@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, LocalCluster, Worker, get_task_stream
 
 from dsinga import UserError, cluster
 from dsinga.api import evaluate, predict, roots, train
@@ -96,7 +96,7 @@ def test_evaluations_and_predictions_use_the_chosen_dask_workers(client: Client,
     by_address = {address: str(info["name"]) for address, info in available_workers(client).items()}
 
     def used(where: dict[str, Any]) -> set[str]:
-        with client.get_task_stream() as stream:
+        with get_task_stream(client) as stream:
             metrics = evaluate(job, params, client=client, **where)
             outputs = predict(job, params, "ip", client=client, **where)
         assert metrics == everywhere
