@@ -43,6 +43,8 @@ class SilentObserver:
 
     def progress(self, row: dict[str, Any]) -> None: ...
 
+    def waiting(self, sentence: str) -> None: ...
+
 
 def job(case: str, strategy: str, hosts: int) -> Job:
     """Return the job of a case for so many workers."""
