@@ -65,7 +65,8 @@ def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
     def processes(addresses: Sequence[str]) -> tuple[int, ...]:
         return tuple(numbers[process(address)] for address in addresses)
 
-    return ProcessMap(processes(workers), processes(servers), slicing)
+    hosts = {host(address) for address in workers}
+    return ProcessMap(processes(workers), processes(servers), slicing, several_hosts=len(hosts) > 1)
 
 
 def machine_of(

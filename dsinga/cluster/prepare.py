@@ -26,6 +26,7 @@ from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.net.usable_threads import usable_threads
+from dsinga.server import slicing
 from dsinga.settings import read_setting
 from dsinga.training import Updater, algorithm, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
@@ -34,10 +35,6 @@ from dsinga.worker.epochs import steps_per_epoch
 from dsinga.worker.nets import cut_nets
 
 _log = logging.getLogger(__name__)
-
-# Bytes of a piece of a param between hosts. The network waits for the first piece to be computed and for the last one
-# to be updated, so they should be small; but each piece also takes processor time, as much as copying 100 kB.
-PIECE_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -168,7 +165,7 @@ def _configured(
         find_homes=lambda parts: find_homes(parts, placement),
         overlap=read_setting("overlap"),
         timeout=read_setting("timeout"),
-        piece_bytes=PIECE_BYTES if len({host(address) for address in placement.addresses}) > 1 else None,
+        piece_bytes=slicing.PIECE_BYTES if len({host(address) for address in placement.addresses}) > 1 else None,
     )
     return PreparedRun(job, topology, placement, config, updater)
 

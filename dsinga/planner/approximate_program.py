@@ -40,9 +40,7 @@ def approximate_program(
     transfers = find_transfers(net, cuts, workers) if workers > 1 else []
     for share in shares:
         shapes = {name: params[name].shape for names in share.params.values() for name in names}
-        builder = ProgramBuilder(
-            shapes, by_param, processes.workers[share.worker], len(processes.servers), machine.rates
-        )
+        builder = ProgramBuilder(shapes, by_param, processes.workers[share.worker], processes, machine.rates)
         builder.program.memory = share.memory + 2 * FLOAT_BYTES * sum(map(math.prod, shapes.values()))
         _IterationWriter(net, share, transfers, builder, group, machine).write()
         group.programs.append(builder.program)

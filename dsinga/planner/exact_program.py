@@ -24,7 +24,7 @@ def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineMo
     group = GroupProgram([], processes.workers, processes.servers, work)
     for worker, local in enumerate(net.locals):
         shapes = {name: net.parts[name].shape for name in local.params}
-        builder = ProgramBuilder(shapes, by_param, processes.workers[worker], len(processes.servers), machine.rates)
+        builder = ProgramBuilder(shapes, by_param, processes.workers[worker], processes, machine.rates)
         builder.program.memory = _memory(local)
         _add_iteration(builder, local, group, machine)
         group.programs.append(builder.program)

@@ -24,7 +24,7 @@ class Links(NamedTuple):
 
     Attributes:
         inside: between two workers of one process: a reference is passed, and a thread wakes up.
-        ends: what sending or receiving a message costs the processor of either process, in Dask and the system.
+        ends: what sending or receiving a message costs the processor of either process.
         wire: the way between processes, which takes no processor time.
         shared_memory: the processes share memory: the sender alone copies a message, and params that a server updates
             are visible to workers without being sent.
@@ -45,7 +45,7 @@ class Links(NamedTuple):
         return Link(self.ends.latency + self.wire.latency, min(self.ends.bandwidth, self.wire.bandwidth))
 
 
-# Defaults where nothing is measured: half of an empty Actor call, and the rate of one that carries 16.8 MB.
+# Defaults where nothing is measured: half of an empty call between hosts, and the rate of one that carries 16.8 MB.
 INSIDE = Link(100e-6)
-ENDS = Link(250e-6, 3e9)
+ENDS = Link(40e-6, 3e9)
 LOOPBACK = Link(0.0)

@@ -114,9 +114,11 @@ def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], Proces
 
     def processes(workers: int) -> ProcessMap:
         if conf is None:
-            return process_map(workers, cores, -(-workers // cores))
-        servers = max(1, conf.nservers_per_group * workers // conf.nworkers_per_group)
-        return process_map(workers, conf.nworkers_per_procs, servers, conf.slicing)
+            placed = process_map(workers, cores, -(-workers // cores))
+        else:
+            servers = max(1, conf.nservers_per_group * workers // conf.nworkers_per_group)
+            placed = process_map(workers, conf.nworkers_per_procs, servers, conf.slicing)
+        return placed._replace(several_hosts=True)
 
     return processes
 

@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 from dsinga.job import SlicingMethod
 from dsinga.layers.base import Shape
-from dsinga.server import Slice, slice_for_servers
+from dsinga.net.layer_cost import FLOAT_BYTES
+from dsinga.server import Slice, cut_into_pieces, slice_for_servers
+from dsinga.server.slicing import PIECE_BYTES
+
+# The number of pieces that are simulated; more of them hardly change the time of an iteration.
+MOST_PIECES = 64
 
 
 class ParamUse(NamedTuple):
@@ -21,13 +26,15 @@ class ParamUse(NamedTuple):
 class ProcessMap(NamedTuple):
     """The process number of each worker and of each server of a group.
 
-    ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice.
+    ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice. With
+    ``several_hosts`` processes are not all on one host; if there are several processes, they exchange params in pieces.
     """
 
     workers: tuple[int, ...]
     servers: tuple[int, ...]
     slicing: SlicingMethod = SlicingMethod.kSinga
     whole: bool = False
+    several_hosts: bool = False
 
     def shares_updates(self, server: int) -> bool:
         """Whether all workers are threads of this server's process, where they share the work of its updates."""
@@ -52,7 +59,18 @@ class ProcessMap(NamedTuple):
             if len(param.users) == 1 and servers:
                 nearby[name] = servers[number % len(servers)]
         sizes = {name: math.prod(param.shape) for name, param in params.items()}
-        return slice_for_servers(sizes, len(self.servers), self.slicing, nearby, whole=self.whole)
+        slices = slice_for_servers(sizes, len(self.servers), self.slicing, nearby, whole=self.whole)
+        piece_bytes = self.piece_bytes(sum(sizes.values()))
+        if piece_bytes is None:
+            return slices
+        shared = {name for name, param in params.items() if len(param.users) > 1}
+        return cut_into_pieces(slices, piece_bytes // FLOAT_BYTES, shared)
+
+    def piece_bytes(self, numbers: int) -> int | None:
+        """Return the size of the pieces in which workers exchange so many numbers; None if slices stay whole."""
+        if not self.several_hosts or self.whole or len({*self.workers, *self.servers}) < 2:
+            return None
+        return max(PIECE_BYTES, FLOAT_BYTES * numbers // MOST_PIECES)
 
 
 def process_map(

@@ -21,7 +21,7 @@ class ProgramBuilder:
         params: the shapes of the params, or parts of params, that the worker uses, in the order of their first use.
         slices: the slices of each of them.
         process: the process of the worker.
-        servers: the number of servers.
+        processes: the processes of workers and servers.
         rates: those of this machine.
     """
 
@@ -30,12 +30,14 @@ class ProgramBuilder:
         params: Mapping[str, Shape],
         slices: Mapping[str, Sequence[Slice]],
         process: int,
-        servers: int,
+        processes: ProcessMap,
         rates: Rates,
     ):
         self._params, self._rates, self.process = params, rates, process
         used_slices = {name: slices[name] for name in params}
-        buckets = fill_buckets(used_slices, servers) if used_slices else []
+        limit = processes.piece_bytes(sum(map(math.prod, params.values())))
+        self._joins = limit is None  # pieces arrive where they are used
+        buckets = fill_buckets(used_slices, len(processes.servers), limit) if used_slices else []
         self.program = WorkerProgram(packets=[_packet(bucket.server, bucket.slices, rates) for bucket in buckets])
         self._buckets_of: dict[str, list[int]] = {name: [] for name in used_slices}
         for number, bucket in enumerate(buckets):
@@ -55,7 +57,7 @@ class ProgramBuilder:
             self._awaited.update(buckets)
             for number in buckets:
                 self.add(AwaitReply(number, before=1))
-            if buckets and len(self._buckets_of[name]) > 1:
+            if self._joins and buckets and len(self._buckets_of[name]) > 1:
                 self.add(Compute(self._rates.keep * FLOAT_BYTES * math.prod(self._params[name])))
 
     def push(self, names: Iterable[str]) -> None:

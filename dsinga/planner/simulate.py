@@ -1,14 +1,14 @@
 """Simulation of a synchronous group, event by event: computing, messages and updates, overlapping or one by one.
 
 Each worker executes its operations in order. Each process has a link that carries one message at a time in each
-direction. A server's work, and sending and receiving a message, take processor time from the workers that compute in
-that process, because workers keep all cores busy. The result is the steady state: values of one iteration are still
-being sent while the next iteration begins.
+direction, to its receivers in turn. A server's work, and sending and receiving a message, take processor time from the
+workers that compute in that process, because workers keep all cores busy. The result is the steady state: values of one
+iteration are still being sent while the next iteration begins.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
@@ -74,6 +74,9 @@ class _Simulation:
         self.programs = [program if overlap else program.without_overlap() for program in group.programs]
         self.queue = EventQueue()
         self._sending_until: dict[int, float] = defaultdict(float)  # when a process's link out is free again
+        # By process: the messages that wait for its link out, by the process that they are sent to.
+        self._outgoing: dict[int, dict[int, deque[tuple[float, Callable[[], None], float]]]] = defaultdict(dict)
+        self._sending: dict[int, bool] = defaultdict(bool)  # whether its link out is busy
         self._receiving_until: dict[int, float] = defaultdict(float)
         self._serving_until: dict[int, float] = defaultdict(float)  # when the servers' thread of a process is free
         self._contributions: dict[Hashable, int] = defaultdict(int)
@@ -165,14 +168,33 @@ class _Simulation:
         if source == destination:
             self.queue.at(self.queue.now + self.links.inside.seconds(size) + late, arrive)
             return
-        link = self._between
-        seconds = size / link.bandwidth
-        start = max(self.queue.now, self._sending_until[source])
-        self._sending_until[source] = start + seconds
-        self._receiving_until[destination] = max(start + link.latency, self._receiving_until[destination]) + seconds
         self._use_processor(source, self.links.ends.seconds(size))
         self._use_processor(destination, self.links.ends.seconds(0 if self.links.shared_memory else size))
+        waiting = self._outgoing[source]
+        waiting.setdefault(destination, deque()).append((size / self._between.bandwidth, arrive, late))
+        if not self._sending[source]:
+            self._sending[source] = True
+            self._send_next(source)
+
+    def _send_next(self, source: int) -> None:
+        """Send the next message of a process. Its link serves the processes that it sends to in turn."""
+        waiting = self._outgoing[source]
+        if self._sending_until[source] > self.queue.now:
+            self.queue.at(self._sending_until[source], lambda: self._send_next(source))
+            return
+        if not waiting:
+            self._sending[source] = False
+            return
+        destination = next(iter(waiting))
+        messages = waiting.pop(destination)
+        seconds, arrive, late = messages.popleft()
+        if messages:
+            waiting[destination] = messages  # the last one in turn
+        self._sending_until[source] = self.queue.now + seconds
+        begins = max(self.queue.now + self._between.latency, self._receiving_until[destination])
+        self._receiving_until[destination] = begins + seconds
         self.queue.at(self._receiving_until[destination] + late, arrive)
+        self.queue.at(self._sending_until[source], lambda: self._send_next(source))
 
     def _all_to_all(self, worker: int, key: tuple[int, str], size: int) -> None:
         """Send ``size`` bytes to each other worker; when the last worker has called this, all arrivals are known.

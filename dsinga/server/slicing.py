@@ -15,6 +15,10 @@ from typing import NamedTuple
 
 from dsinga.job import SlicingMethod
 
+# Bytes of a piece of a param between hosts. The network waits for the first piece to be computed and for the last one
+# to be updated, so they should be small; but each piece also takes processor time, as much as copying 100 kB.
+PIECE_BYTES = 1 << 21
+
 
 class Slice(NamedTuple):
     """Elements ``start`` to ``stop`` of the flattened param ``param``, served by ``server``; ``id`` numbers all slices.

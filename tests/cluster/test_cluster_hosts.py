@@ -48,7 +48,7 @@ def hosts(forked: None) -> Iterator[Client]:
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut params of more than 300 numbers into pieces."""
-    monkeypatch.setattr("dsinga.cluster.prepare.PIECE_BYTES", 1200)
+    monkeypatch.setattr("dsinga.server.slicing.PIECE_BYTES", 1200)
 
 
 @pytest.fixture

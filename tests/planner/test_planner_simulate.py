@@ -76,6 +76,13 @@ def test_a_link_carries_one_message_at_a_time() -> None:
     assert run([sender, receiver]).seconds == 6.0
 
 
+def test_a_link_serves_receivers_in_turn() -> None:
+    """Three messages of 3 s are for one receiver, a fourth, which is sent before the last of them, for another."""
+    sender = program(*(Send(1, key, 3) for key in "abc"), Send(2, "z", 3), Receive("back"))
+    first, second = program(Receive("c")), program(Receive("z"), Compute(5.0), Send(0, "back", 0))
+    assert run([sender, first, second]).seconds == 14.0
+
+
 def test_two_senders_share_the_link_into_one_receiver() -> None:
     senders = [program(Send(2, f"x{k}", 3), Receive("back")) for k in range(2)]
     receiver = program(Receive("x0"), Receive("x1"), Send(0, "back", 0), Send(1, "back", 0))
