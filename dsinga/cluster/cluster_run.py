@@ -17,6 +17,7 @@ from dsinga.cluster import tasks
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
+from dsinga.cluster.process_memory import give_back_soon
 from dsinga.cluster.servers import Servers
 from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import Check, TaskChains, gather, no_check
@@ -187,6 +188,7 @@ class ClusterRun:
         with contextlib.suppress(ClosedClientError, OSError):
             self.client.cancel([*self._futures, *self._servers.futures], force=True)
         self._tokens, self._actors = [], []
+        give_back_soon()
 
     def _shared_config(self) -> Any:
         """Return the configuration as an argument of tasks, sent once to each process.

@@ -20,6 +20,7 @@ from distributed.security import Security
 
 from dsinga.advice import option
 from dsinga.cluster.credentials import embedded_credentials, explained_start, find_credentials
+from dsinga.cluster.process_memory import MALLOC_SETTINGS, use_one_arena
 from dsinga.cluster.scheduler_probe import check_scheduler, with_scheme
 from dsinga.cluster.scheduler_version import check_version
 from dsinga.errors import UserError
@@ -31,17 +32,15 @@ CONNECT_SECONDS = 10
 FILE_SECONDS, FILE_NOTICE_SECONDS = 60.0, 2.0
 # Seconds between two looks for a scheduler file.
 FILE_CHECK_SECONDS = 0.05
-# Environment of worker processes, in bytes. Dask's default returns freed memory to the system at once, so that each
-# iteration has to fault its pages in again. These are the limits that glibc arrives at by itself. A variable that is
-# set in the user's environment takes precedence.
-MALLOC_LIMITS = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 64 << 20}
-
 # Dask settings for a cluster without a dashboard, which shows these measurements. Sampling the stacks of workers and
-# the delays of all event loops would take a tenth of a core for two processes, and interrupt threads that compute.
+# the delays of all event loops would take a tenth of a core for two processes, and interrupt threads that compute. And
+# Dask would keep the last 1,000 messages to each Dask worker, for those who look for faults in Dask.
 QUIET_SETTINGS = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
+    "distributed.admin.low-level-log-length": 100,
+    "distributed.diagnostics.computations.max-history": 10,
 }
 
 LOOPBACK = "127.0.0.1"
@@ -81,6 +80,7 @@ def connect(
 
     Raises UserError where no scheduler answers within 10 seconds, or writes its file within a minute.
     """
+    use_one_arena()
     if scheduler or scheduler_file:
         with _connect_to(scheduler, scheduler_file, security) as client:
             yield client
@@ -92,7 +92,7 @@ def connect(
         )
     count = workers or CPU_COUNT
     settings: dict[str, object] = {
-        f"distributed.nanny.pre-spawn-environ.{name}": limit for name, limit in MALLOC_LIMITS.items()
+        f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC_SETTINGS.items()
     }
     if not dashboard:
         settings |= QUIET_SETTINGS

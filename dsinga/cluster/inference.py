@@ -16,6 +16,7 @@ from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.preflight import check_workers_ready
+from dsinga.cluster.process_memory import give_back_after
 from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import gather
 from dsinga.cluster.task_keys import task_key
@@ -172,6 +173,8 @@ class ForwardPass:
         """Return the kernels of the calling thread, and the params as arrays of these kernels."""
         address = get_worker().address
         thread = address, threading.get_ident()
+        if not self._by_thread:
+            give_back_after(self)
         if thread not in self._by_thread:
             ops = self.processors.get(address, Processor(1)).ops()
             ops.enter()
@@ -219,6 +222,7 @@ def _batches(
     processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))
     net_params = {name: params[name] for name in net.params}
     forward_pass = ForwardPass(net, reader, net_params, job.seed, dict(zip(workers, processors, strict=True)))
+    give_back_after(forward_pass)
     shared = share(client, forward_pass, workers)
     in_flight: collections.deque[Future] = collections.deque()
     records = min(len(reader), count * reader.batchsize) if count else len(reader)

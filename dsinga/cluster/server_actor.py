@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from dsinga.cluster.connections import serve_connections
 from dsinga.cluster.packed import Packed, unpacked
+from dsinga.cluster.process_memory import give_back_after
 from dsinga.errors import RunError
 from dsinga.ops import Array
 from dsinga.server import (
@@ -74,6 +75,7 @@ class ServerActor:
         endpoint = Endpoint(key.name, service, published, to_host=has_remote_clients, slow=slow)
         if has_remote_clients:
             serve_connections()
+        give_back_after(self._shard)
         # Dask releases an Actor when its client is gone, even if that was killed.
         weakref.finalize(self, endpoint.close, "the driver of the run is gone")
 

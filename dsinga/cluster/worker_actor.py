@@ -14,6 +14,7 @@ from dsinga.cluster.connections import connection_to, serve_connections
 from dsinga.cluster.dask_workers import process
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.packed import Packed
+from dsinga.cluster.process_memory import give_back_after
 from dsinga.data import connect_sources
 from dsinga.errors import RunError, UserError
 from dsinga.ops import buffers
@@ -56,6 +57,7 @@ class WorkerActor:
             connections = {server: connection_to(address, server.name) for server, address in servers.items()}
             worker = WORKERS[key] = GroupWorker(key, config, connections, processor, step)
         weakref.finalize(worker, buffers.clear)
+        give_back_after(worker)
         to_host = config.has_bridges and process(key.address) != "inproc"
         Endpoint(key.name, worker.peers.mailbox, to_host=to_host)
         if to_host:

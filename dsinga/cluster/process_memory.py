@@ -1,0 +1,65 @@
+"""Gives memory back to the operating system when a run has ended in this process.
+
+What a run has freed stays with the allocator of the C library otherwise. glibc has up to eight arenas of memory a core,
+and gives each thread one that few others use: so a process grows from run to run. The end of an arena, up to 64 MB, is
+never given back, except that of the first arena. Hence all threads share that one; Python's lock keeps them from
+allocating at the same time anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+import weakref
+from typing import Any
+
+# Environment of worker processes. Dask's default returns freed memory to the system at once, so that each iteration has
+# to fault its pages in again. These limits, in bytes, are those that glibc arrives at by itself. A variable that is set
+# in the user's environment takes precedence.
+MALLOC_SETTINGS = {
+    "MALLOC_MMAP_THRESHOLD_": 32 << 20,
+    "MALLOC_TRIM_THRESHOLD_": 64 << 20,
+    "MALLOC_ARENA_MAX": 1,
+}
+# The number that glibc's mallopt has for the last of them.
+M_ARENA_MAX = -8
+# Seconds from the end of a part of a run until memory is given back: by then Dask has released the other parts.
+DELAY_SECONDS = 0.2
+
+_scheduled = threading.Lock()  # held while a thread waits to give memory back
+
+
+def use_one_arena() -> None:
+    """Let threads of this process that are started from now on share an arena of memory."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
+        _libc().mallopt(M_ARENA_MAX, 1)
+
+
+def give_back_after(part: object) -> None:
+    """Give memory back soon after ``part``, which belongs to a run in this process, has been released."""
+    weakref.finalize(part, give_back_soon).atexit = False
+
+
+def give_back_soon() -> None:
+    """Give memory back in a moment, in a thread. Several calls are one where they come close to each other."""
+    if not _scheduled.acquire(blocking=False):
+        return
+    timer = threading.Timer(DELAY_SECONDS, _give_back)
+    timer.name, timer.daemon = "dsinga memory", True
+    try:
+        timer.start()
+    except RuntimeError:  # the interpreter is shutting down
+        _scheduled.release()
+
+
+def _give_back() -> None:
+    _scheduled.release()
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
+        _libc().malloc_trim(0)
+
+
+@functools.cache
+def _libc() -> Any:
+    return ctypes.CDLL(None)
