@@ -96,7 +96,8 @@ def claim_workers(
 ) -> Iterator[Claim]:
     """Claim threads of Dask workers for a run; wait while other runs hold them; give them back at the end.
 
-    ``announce`` is called with a sentence when the wait has lasted a second, and again every five minutes.
+    ``announce`` is called with a sentence when the wait has lasted a second, again every five minutes, and where
+    the cluster becomes too small for the run, or large enough again.
 
     Raises UserError where the cluster is too small and cannot grow, RunError where ``dsinga.queue_timeout`` has passed,
     and Cancelled soon after the run is cancelled.
@@ -143,14 +144,15 @@ def _wait(
     """Wait for a run's turn; return what the scheduler says of it then."""
     began = time.monotonic()
     limit = read_setting("queue_timeout")
-    announced_at = began + FIRST_ANNOUNCEMENT_SECONDS
+    announced_at, fitted = began + FIRST_ANNOUNCEMENT_SECONDS, view["fits"]
     while view["state"] == "waiting":
         waited = time.monotonic() - began
         if waited >= limit:
             raise RunError(f"{_waits_for(request, view)}; that is as long as dsinga.queue_timeout lets it")
-        if time.monotonic() >= announced_at:
+        if time.monotonic() >= announced_at or view["fits"] != fitted:
+            fitted = view["fits"]
             announce(f"{_waits_for(request, view)}; it begins by itself, {how_to_give_up()}")
-            announced_at += ANNOUNCEMENT_SECONDS
+            announced_at = time.monotonic() + ANNOUNCEMENT_SECONDS
         seconds = min(CALL_SECONDS, announced_at - time.monotonic(), limit - waited)
         view = _call_until_cancelled(cancellation, client, "dsinga_wait", run=request.run, seconds=max(0.0, seconds))
     return view
@@ -188,14 +190,23 @@ def _scheduler(client: Client) -> Any:
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
     """Return a sentence: for how much and for whom a run waits."""
     where = f" {request.where}" if str(request.where) else ""
-    wanted = f"{request.threads} worker thread{'' if request.threads == 1 else 's'}{where}"
+    wanted = _counted(request.threads, "worker thread")
+    if request.topology.separate:
+        wanted += " and Dask workers for the servers alone"
+    wanted += where
     sentence = f"the run of {request.job!r} has waited {duration(view['seconds'])} for {wanted}"
     if not view["fits"]:
-        return f"{sentence}, more than the Dask cluster has"
+        threads, workers = view["room"]
+        room = f"{_counted(threads, 'thread')} on {_counted(workers, 'Dask worker')}" if threads else "none"
+        return f"{sentence}, more than the Dask cluster has now ({room}); it needs more Dask workers"
     reasons = [f"{_named(run)} has held {run['threads']} for {duration(run['seconds'])}" for run in view["holders"]]
     if view["ahead"]:
         reasons.append(f"{', '.join(map(_named, view['ahead']))} came before")
     return f"{sentence}: {'; '.join(reasons)}" if reasons else sentence
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _named(summary: Mapping[str, Any]) -> str:

@@ -138,6 +138,7 @@ class RunQueue(SchedulerPlugin):
             }
         return view | {
             "fits": self.claims.fits(record),
+            "room": self.claims.room(record),
             "ahead": [_summary(other, now) for other in self.claims.ahead(name)],
             "holders": [_summary(other, now) for other in self.claims.holders(name)],
         }

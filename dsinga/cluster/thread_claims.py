@@ -151,6 +151,11 @@ class ThreadClaims:
         """Whether the Dask workers that there are suffice for a request if no other run holds any."""
         return assign(request, self.workers, {}) is not None
 
+    def room(self, request: Mapping[str, Any]) -> tuple[int, int]:
+        """Return how many threads a request could have if no other run held any, and of how many Dask workers."""
+        counts = [free_threads(request, worker, Held()) for worker in self.workers.values() if may_use(request, worker)]
+        return sum(counts), sum(count > 0 for count in counts)
+
     def unclaimed(self, name: str) -> dict[str, int]:
         """Return the threads of each host that no run but ``name`` holds."""
         held = self.held(without=name)

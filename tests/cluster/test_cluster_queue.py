@@ -7,16 +7,17 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import dask
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
-from dsinga.cluster import claims
+from dsinga.cluster import available_workers, claims
 from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.claims import Request, claim_workers
 from dsinga.cluster.driver import Outcome
@@ -205,6 +206,33 @@ def test_a_wait_ends_with_its_timeout(job: Job, runs: Runs) -> None:
     runs.wait_until({"first": "running"})
     first.go.set()
     assert running.result(PATIENCE).step == 50
+
+
+def test_a_run_that_waits_says_that_the_cluster_has_become_too_small(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "CALL_SECONDS", 0.05)
+    topology = Topology(2, 1)
+    sentences: SimpleQueue[str] = SimpleQueue()
+    cancelled = threading.Event()
+
+    def claim(client: Client) -> None:
+        with claim_workers(client, Request("second", "second", topology), Cancellation(cancelled), sentences.put):
+            raise AssertionError("it has begun")
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as local,
+        Client(local, set_as_default=False) as client,
+        ThreadPoolExecutor() as pool,
+        claim_workers(client, Request("first", "first", topology), Cancellation(), lambda sentence: None),
+    ):
+        waiting = pool.submit(claim, client)
+        assert "for 2 worker threads: 'first' of " in sentences.get(timeout=PATIENCE)
+        client.retire_workers([next(iter(available_workers(client)))])
+        assert (
+            "for 2 worker threads, more than the Dask cluster has now (1 thread on 1 Dask worker); it needs more Dask "
+            "workers; it begins by itself, "
+        ) in sentences.get(timeout=PATIENCE)
+        cancelled.set()
+        assert isinstance(waiting.exception(PATIENCE), Cancelled)
 
 
 def test_an_interrupted_wait_leaves_the_queue(job: Job, runs: Runs) -> None:
