@@ -1,10 +1,13 @@
 """Data-parallel training over hosts beside PyTorch DDP, and hybrid and automatic partitioning, on links of a rate.
 
-    RATE=1gbit tests/benchmarks/hosts.sh 2 python -m tests.benchmarks.bench_hosts [--case mlp] [--json FILE]
+    python -m tests.benchmarks.bench_hosts                                                   # as root; some 12 minutes
+    RATE=1gbit tests/benchmarks/hosts.sh 2 python -m tests.benchmarks.bench_hosts --case mlp --turns 3
 
-AlexNet's fully connected part has 32 records a batch over all hosts, the MLP of MNIST 64 a host. All setups run in
-turn; figures are medians of all iterations and, beside other work, their 10th percentiles. The share of the link
-is what a host must send at least, 2(n - 1)/n of the params, over what the link could have sent meanwhile.
+The first command measures all cases on two and four hosts with 1 and 10 Gbit/s, one after the other; the second one
+those of its own network. AlexNet's fully connected part has 32 records a batch over all hosts, the MLP of MNIST 64 a
+host. All setups run in turn; figures are medians of all iterations and, beside other work, their 10th percentiles. The
+share of the link is what a host must send at least, 2(n - 1)/n of the params, over what the link could have sent
+meanwhile. Predictions are the planner's, by rates that are measured before the first turn.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +26,33 @@ import click
 from distributed import Client
 
 from dsinga.api import with_workers
+from dsinga.cluster.automatic import machine_of, process_map_of
 from dsinga.cluster.benchmark import with_synthetic_records
+from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.driver import train
-from dsinga.job import ClusterConf, Job, PartitionMethod, loads
+from dsinga.cluster.link_probe import measure_links
+from dsinga.cluster.placement import Placement, place
+from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod, loads
+from dsinga.job.topology import topology
+from dsinga.net import NeuralNet
+from dsinga.ops import get_ops
+from dsinga.planner.choice import compared
+from dsinga.planner.cost_model import CostModel
+from dsinga.planner.link import Links
+from dsinga.planner.rate_store import RateStore
+from dsinga.training import Updater, create_updater
 from tests.benchmarks.bench_partition import INIT, NET, STRATEGIES
+from tests.benchmarks.bench_plan import build
 from tests.benchmarks.ours import job as case_job
 
 PARAMS = {"alexnet-fc": 58_631_144, "mlp": 11_972_510}
 SETUPS = {"alexnet-fc": ("data", "hybrid", "auto", "DDP"), "mlp": ("data", "auto", "DDP")}
-WARM_UP = 5
+NETWORKS = [(2, 1), (2, 10), (4, 1), (4, 10)]  # hosts, Gbit/s
+HEAD = (
+    "| case | hosts | Gbit/s | setup | ms | predicted | of DDP | 10th percentile ms | of DDP | link |\n|"
+    + " --- |" * 10
+)
+WARM_UP = 3
 PORT = "29511"
 
 
@@ -64,6 +86,29 @@ def ours(client: Client, case: str, strategy: str, hosts: int, steps: int) -> li
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         outcome = train(with_synthetic_records(conf, Path(folder)), client, SilentObserver(), roots=())
     return [1e3 * row["total"] for row in outcome.timings[WARM_UP:]]
+
+
+def predicted(client: Client, case: str, hosts: int) -> dict[str, float]:
+    """Return the milliseconds of an iteration that the planner predicts, by setup."""
+    conf, addresses = job(case, "data", hosts), available_workers(client)
+    job_topology = topology(conf, hosts, hosts)
+    placement = place(job_topology, addresses)
+    links = measure_links(client, placement.partitions[0])
+    arguments = (build(conf), create_updater(conf.updater), placement, job_topology.slicing, links)
+    prediction: dict[str, float] = client.submit(
+        predict, *arguments, workers=[placement.partitions[0][0]], pure=False
+    ).result()
+    return prediction
+
+
+def predict(
+    net: NeuralNet, updater: Updater, placement: Placement, slicing: SlicingMethod, links: Links
+) -> dict[str, float]:
+    """Task: return what :func:`predicted` returns."""
+    machine = partial(machine_of, net, updater, get_ops(), placement, RateStore())
+    processes = process_map_of(placement, slicing)
+    choices = compared(CostModel(net, machine, links, processes.first), len(processes.workers))
+    return {name: 1e3 * choice.prediction.seconds for name, choice in choices.items()}
 
 
 def ddp(case: str, namespaces: list[str], steps: int) -> list[float]:
@@ -101,38 +146,60 @@ def tenth(numbers: list[float]) -> float:
     return sorted(numbers)[len(numbers) // 10]
 
 
+def row_text(row: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    share = f"{row['share']:.0%}" if row["share"] else ""
+    expected = f"{row['predicted']:.0f}" if row["predicted"] else ""
+    return (
+        f"| {row['case']} | {row['hosts']} | {row['rate'] / 1e9:g} | {row['setup']} | {row['ms']:.0f} | {expected} | "
+        f"{row['of_ddp']:.2f} | {row['fast_ms']:.0f} | {row['fast_of_ddp']:.2f} | {share} |"
+    )
+
+
+def measure_case(
+    client: Client, case: str, setups: tuple[str, ...], steps: int, turns: int, rate: float
+) -> list[dict[str, Any]]:
+    """Return the figures of all setups of a case, or of some and DDP, which run in turn."""
+    namespaces = os.environ["HOSTS"].split()
+    hosts = len(namespaces)
+    predictions = predicted(client, case, hosts)
+    times: dict[str, list[float]] = {}
+    for _ in range(turns):
+        for setup in SETUPS[case]:
+            if setup == "DDP":
+                times.setdefault(setup, []).extend(ddp(case, namespaces, steps))
+            elif not setups or setup in setups:
+                times.setdefault(setup, []).extend(ours(client, case, setup, hosts, steps))
+    return [summary(case, setup, hosts, rate, times) | {"predicted": predictions.get(setup)} for setup in times]
+
+
+def measure_networks(arguments: list[str], steps: int) -> None:
+    """Run this command on each network; with 10 Gbit/s twice as many iterations."""
+    script = Path(__file__).with_name("hosts.sh")
+    for hosts, rate in NETWORKS:
+        command = ["python", "-m", "tests.benchmarks.bench_hosts", *arguments, "--steps", str(steps * (1 + (rate > 1)))]
+        subprocess.run([script, str(hosts), *command], env={**os.environ, "RATE": f"{rate}gbit"}, check=True)
+
+
 @click.command()
 @click.option("--case", "cases", multiple=True, type=click.Choice(list(SETUPS)), default=list(SETUPS))
 @click.option("--setup", "setups", multiple=True, help="Only these, beside DDP.")
-@click.option("--steps", default=10, show_default=True, help="Measured iterations in a turn.")
-@click.option("--turns", default=3, show_default=True)
-@click.option("--json", "file", type=click.Path(path_type=Path), help="Write the figures there, too.")
-def main(cases: tuple[str, ...], setups: tuple[str, ...], steps: int, turns: int, file: Path | None) -> None:
+@click.option("--steps", default=6, show_default=True, help="Measured iterations in a turn.")
+@click.option("--turns", default=2, show_default=True)
+@click.option("--head/--no-head", default=True, help="Whether to print the head of the table.")
+def main(cases: tuple[str, ...], setups: tuple[str, ...], steps: int, turns: int, head: bool) -> None:
     """Print milliseconds of an iteration, the ratio to DDP, and the share of the link, as a table."""
-    namespaces = os.environ["HOSTS"].split()
-    hosts, rate = len(namespaces), float(os.environ["RATE"].removesuffix("gbit")) * 1e9
-    rows: list[dict[str, Any]] = []
-    print("| case | hosts | Gbit/s | setup | ms | of DDP | 10th percentile ms | of DDP | link |\n| " + "--- | " * 9)
+    if head:
+        print(HEAD, flush=True)
+    if "HOSTS" not in os.environ:
+        chosen = [*(f"--case={case}" for case in cases), *(f"--setup={setup}" for setup in setups)]
+        measure_networks([*chosen, "--no-head", f"--turns={turns}"], steps)
+        return
+    rate = float(os.environ["RATE"].removesuffix("gbit")) * 1e9
     with Client(os.environ["SCHEDULER"]) as client:
         for case in cases:
-            times: dict[str, list[float]] = {}
-            for _ in range(turns):
-                for setup in SETUPS[case]:
-                    if setup == "DDP":
-                        times.setdefault(setup, []).extend(ddp(case, namespaces, steps))
-                    elif not setups or setup in setups:
-                        times.setdefault(setup, []).extend(ours(client, case, setup, hosts, steps))
-            for setup in times:
-                row = summary(case, setup, hosts, rate, times)
-                rows.append(row)
-                share = f"{row['share']:.0%}" if row["share"] else ""
-                print(
-                    f"| {case} | {hosts} | {rate / 1e9:g} | {setup} | {row['ms']:.0f} | {row['of_ddp']:.2f} | "
-                    f"{row['fast_ms']:.0f} | {row['fast_of_ddp']:.2f} | {share} |",
-                    flush=True,
-                )
-    if file:
-        file.write_text(json.dumps(rows, indent=1))
+            for row in measure_case(client, case, setups, steps, turns, rate):
+                print(row_text(row), flush=True)
 
 
 if __name__ == "__main__":

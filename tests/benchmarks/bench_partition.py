@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_partition.py [--batch 32 ...] [--scheduler ADDRESS] [--json FILE]
 
 The layers above pool5: 9216-4096-4096-1000 with ReLU and dropout, 58.6 million params, random records. Without
-``--scheduler`` the workers are two processes of this machine; ``two_hosts.sh`` joins two by a link of 1 Gbit/s. With
+``--scheduler`` the workers are two processes of this machine; ``hosts.sh 2`` joins two by a link of 1 Gbit/s. With
 and without overlap of computing and communicating (Fig. 20a). The strategies run in turn; figures are medians.
 """
 
