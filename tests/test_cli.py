@@ -19,7 +19,7 @@ import pytest
 
 from dsinga import ops
 from dsinga.cli import main
-from dsinga.cluster import embedded
+from dsinga.cluster.connecting import embedded
 from dsinga.data import open_store, write_store
 from dsinga.errors import UserError
 

@@ -142,7 +142,7 @@ class SearchRuns:
     def _count_threads(self) -> int:
         """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
         if time.monotonic() - self._counted_at >= LOOK_SECONDS:
-            from dsinga.cluster.usable_workers import usable_workers  # imports Dask
+            from dsinga.cluster.queue.usable_workers import usable_workers  # imports Dask
 
             where = self._plan.options.where()
             usable = usable_workers(self._client, where, cluster.available_workers(self._client))

@@ -7,15 +7,15 @@ the processes of Dask workers, all others in the driver's, where the Dask client
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dsinga.cluster.connecting.embedded import check_client, connect
     from dsinga.cluster.dask_workers import available_workers
     from dsinga.cluster.driver import Outcome, train
-    from dsinga.cluster.embedded import check_client, connect
     from dsinga.cluster.grain import Grain
     from dsinga.cluster.grain_by_name import find_grain
     from dsinga.cluster.inference import evaluate, predict
     from dsinga.cluster.prepare import PreparedRun, prepare_run
+    from dsinga.cluster.queue.usable_workers import WorkerSelection
     from dsinga.cluster.training_loop import Observer
-    from dsinga.cluster.usable_workers import WorkerSelection
     from dsinga.worker.nets import build_net, build_partitioned_net
     from dsinga.worker.param_slices import Arrays
 
@@ -44,12 +44,12 @@ _MODULES = {
     "Observer": "dsinga.cluster.training_loop",
     "Outcome": "dsinga.cluster.driver",
     "PreparedRun": "dsinga.cluster.prepare",
-    "WorkerSelection": "dsinga.cluster.usable_workers",
+    "WorkerSelection": "dsinga.cluster.queue.usable_workers",
     "available_workers": "dsinga.cluster.dask_workers",
     "build_net": "dsinga.worker.nets",
     "build_partitioned_net": "dsinga.worker.nets",
-    "check_client": "dsinga.cluster.embedded",
-    "connect": "dsinga.cluster.embedded",
+    "check_client": "dsinga.cluster.connecting.embedded",
+    "connect": "dsinga.cluster.connecting.embedded",
     "evaluate": "dsinga.cluster.inference",
     "find_grain": "dsinga.cluster.grain_by_name",
     "predict": "dsinga.cluster.inference",

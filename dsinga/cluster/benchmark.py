@@ -14,7 +14,7 @@ import numpy as np
 from distributed import Client
 
 from dsinga.cluster.driver import train
-from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.data import write_store
 from dsinga.job import CharRNNConf, Job, LayerConf, LayerType, Phase
 from dsinga.net import input_layers

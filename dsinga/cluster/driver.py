@@ -18,11 +18,11 @@ from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.grain import ROUNDS, Grain
-from dsinga.cluster.held_threads import HeldThreads
 from dsinga.cluster.prepare import PreparedRun, prepare_run
+from dsinga.cluster.queue.held_threads import HeldThreads
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.task_client import task_client
 from dsinga.cluster.training_loop import Observer, TrainingLoop, describe_way_on, read_rate_factors
-from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.errors import Cancelled, Diverged, RunError, UserError
 from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
@@ -68,8 +68,8 @@ def train(
 ) -> Outcome:
     """Train ``job`` on the cluster of ``client`` from its first step, or from the last checkpoint if ``resume``.
 
-    The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.claims`); ``where`` says
-    which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
+    The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`); ``where``
+    says which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
 
     Several worker groups are asynchronous: all of them go on from a checkpoint, which group 0 has written, at its step,
     and the params are not the same bits as those of a run that was never cut. ``extensions`` run besides those that the

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, get_client, get_worker
 
+from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.devices import THIS_PROCESS, choose_processors
 from dsinga.cluster.error_frames import cleared_frames
-from dsinga.cluster.expected_workers import await_workers
-from dsinga.cluster.preflight import check_workers_ready
+from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.process_memory import give_back_after
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import gather
 from dsinga.cluster.task_keys import task_key
-from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.data import connect_sources, write_csv, write_store
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check

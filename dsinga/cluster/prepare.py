@@ -11,15 +11,15 @@ from fractions import Fraction
 
 from distributed import Client, SpecCluster
 
-from dsinga.cluster.adaptive import keep_workers
 from dsinga.cluster.cancellation import Cancellation
-from dsinga.cluster.claims import Claim, Request, claim_workers
+from dsinga.cluster.connecting.adaptive import keep_workers
+from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask_workers import Workers, count_processes, host, process
 from dsinga.cluster.devices import check_precision, choose_devices
-from dsinga.cluster.expected_workers import await_workers
 from dsinga.cluster.placement import Devices, Placement, place
-from dsinga.cluster.preflight import check_workers_ready
-from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
+from dsinga.cluster.preflight.check import check_workers_ready
+from dsinga.cluster.queue.claims import Claim, Request, claim_workers
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
 from dsinga.job import ClusterConf, Compression, Job, PartitionMethod, Phase, UpdatePlace, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
@@ -72,9 +72,9 @@ def prepare_run(
     """Check a job, open its stores, build its nets, and place it on the cluster.
 
     The run holds the threads of Dask workers that it needs as long as the context lasts. It waits for Dask workers that
-    are still to come, as :func:`dsinga.cluster.expected_workers.await_workers` explains, and for threads that other
-    runs hold (:func:`dsinga.cluster.claims.claim_workers`). ``max_threads`` limits the kernel threads of each
-    partition.
+    are still to come, as :func:`dsinga.cluster.connecting.expected_workers.await_workers` explains, and for threads
+    that other runs hold (:func:`dsinga.cluster.queue.claims.claim_workers`). ``max_threads`` limits the kernel threads
+    of each partition.
 
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """

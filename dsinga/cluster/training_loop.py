@@ -12,10 +12,10 @@ from dsinga.advice import how_to_resume, job_field
 from dsinga.checkpoint import latest, remove_old_checkpoints, write_checkpoint
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.grain import Grain
 from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
 from dsinga.cluster.prepare import PreparedRun
-from dsinga.cluster.run_events import RunEvents
 from dsinga.cluster.supervision import TaskChain
 from dsinga.cluster.training_view import TrainingView
 from dsinga.errors import UserError

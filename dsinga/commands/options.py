@@ -133,7 +133,7 @@ def job_and_connection(
 
     from dsinga import api
     from dsinga.cluster import connect
-    from dsinga.cluster.credentials import read_credentials
+    from dsinga.cluster.connecting.credentials import read_credentials
     from dsinga.job import load
 
     job = load(conf, options["overrides"])

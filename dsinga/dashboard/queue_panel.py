@@ -24,7 +24,7 @@ TEXT_TEMPLATE = "<%- value %>"
 class QueuePanel(DashboardPanel):
     """Draws a row for each run that waits, runs or has ended; ``selected()`` are the runs of the rows chosen.
 
-    The queue of runs is a plugin of the scheduler (:mod:`dsinga.cluster.run_queue`).
+    The queue of runs is a plugin of the scheduler (:mod:`dsinga.cluster.queue.run_queue`).
     """
 
     def __init__(self, history: RunHistory, scheduler: Any):

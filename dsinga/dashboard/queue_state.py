@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# The name of the plugin (:class:`dsinga.cluster.run_queue.RunQueue`).
+# The name of the plugin (:class:`dsinga.cluster.queue.run_queue.RunQueue`).
 QUEUE = "dsinga-queue"
 
 

@@ -103,7 +103,7 @@ def test_the_scheduler_of_dask_settings_is_used(processes: Client, short: Job, c
 def test_an_address_where_no_scheduler_answers_is_refused_by_the_name_of_the_variable(short, monkeypatch) -> None:
     address = "tcp://127.0.0.1:9"
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
-    monkeypatch.setattr("dsinga.cluster.embedded.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("dsinga.cluster.connecting.embedded.CONNECT_SECONDS", 0.2)
     with (
         dask.config.set({"scheduler-address": address}),
         pytest.raises(UserError, match=rf"{address}, which the environment variable DASK_SCHEDULER_ADDRESS names: "),

@@ -17,7 +17,8 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster import embedded, training_loop, worker_actor
+from dsinga.cluster import training_loop, worker_actor
+from dsinga.cluster.connecting import embedded
 from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp

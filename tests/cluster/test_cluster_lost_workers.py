@@ -15,8 +15,9 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError
 from dsinga.api import train
-from dsinga.cluster import automatic, cluster_run, devices, preflight
+from dsinga.cluster import automatic, cluster_run, devices
 from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.preflight import check as preflight
 from dsinga.job import ClusterConf, Job, PartitionMethod
 from tests.support.small_job import with_topology
 from tests.support.worker_processes import worker_processes

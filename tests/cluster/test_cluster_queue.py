@@ -17,10 +17,11 @@ from distributed import Client, LocalCluster
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
-from dsinga.cluster import available_workers, claims
+from dsinga.cluster import available_workers
 from dsinga.cluster.cancellation import Cancellation
-from dsinga.cluster.claims import Request, claim_workers
 from dsinga.cluster.driver import Outcome
+from dsinga.cluster.queue import claims
+from dsinga.cluster.queue.claims import Request, claim_workers
 from dsinga.job import Job
 from dsinga.job.topology import Topology
 from tests.support.gated_runs import PATIENCE, Gate, run_states

@@ -14,7 +14,8 @@ from distributed import Client
 
 from dsinga import RunError, cluster
 from dsinga.api import roots
-from dsinga.cluster import claims, connect
+from dsinga.cluster import connect
+from dsinga.cluster.queue import claims
 from dsinga.job import Job
 from tests.support.gated_runs import PATIENCE, Gate
 from tests.support.small_job import JOB, with_topology

@@ -10,11 +10,12 @@ import pytest
 from distributed import Client
 
 from dsinga.api import train
-from dsinga.cluster import connect, run_events
+from dsinga.cluster import connect
 from dsinga.cluster.cancellation import CANCELLED
-from dsinga.cluster.dashboard_loader import DashboardLoader
-from dsinga.cluster.event_sender import EventSender
-from dsinga.cluster.run_events import MAX_ROWS, _state, _thinned
+from dsinga.cluster.events import run_events
+from dsinga.cluster.events.dashboard_loader import DashboardLoader
+from dsinga.cluster.events.event_sender import EventSender
+from dsinga.cluster.events.run_events import MAX_ROWS, _state, _thinned
 from dsinga.errors import Cancelled, Diverged, RunError
 from dsinga.job import Job
 from tests.support.scheduler_messages import count_messages

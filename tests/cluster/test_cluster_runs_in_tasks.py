@@ -15,7 +15,8 @@ from distributed import Client, worker_client
 
 from dsinga import Cancelled, RunError, cluster
 from dsinga.api import evaluate, roots, train
-from dsinga.cluster import available_workers, held_threads
+from dsinga.cluster import available_workers
+from dsinga.cluster.queue import held_threads
 from dsinga.job import Job
 from tests.support.gated_runs import PATIENCE, Gate, run_states
 from tests.support.small_job import assert_same, with_topology

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.cluster.thread_claims import Held, ThreadClaims, assign
+from dsinga.cluster.queue.thread_claims import Held, ThreadClaims, assign
 
 
 def worker(threads: int, host: str = "h0", gpus: int = 0, name: str = "") -> dict[str, Any]:

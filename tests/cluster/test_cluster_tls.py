@@ -26,7 +26,7 @@ from distributed import Client
 from dsinga.api import evaluate, predict, train
 from dsinga.cli import main
 from dsinga.cluster import connect
-from dsinga.cluster.scheduler_probe import TLS_RECORDS, reply_to_tls
+from dsinga.cluster.connecting.scheduler_probe import TLS_RECORDS, reply_to_tls
 from dsinga.errors import UserError
 from dsinga.job import Job, loads
 from tests.support.small_job import JOB, assert_same, with_topology

@@ -11,7 +11,8 @@ import dask.config
 import pytest
 from distributed import Security
 
-from dsinga.cluster import connect, embedded, scheduler_probe
+from dsinga.cluster import connect
+from dsinga.cluster.connecting import embedded, scheduler_probe
 from dsinga.errors import UserError
 from tests.support.tls import running_scheduler, security, write_certificates
 

@@ -14,7 +14,7 @@ from dsinga.api import evaluate, predict, roots, train
 from dsinga.cluster import WorkerSelection
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.prepare import prepare_run
-from dsinga.cluster.usable_workers import usable_workers
+from dsinga.cluster.queue.usable_workers import usable_workers
 from dsinga.job import Job
 from tests.support.gated_runs import Gate
 from tests.support.small_job import with_topology

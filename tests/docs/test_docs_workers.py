@@ -3,8 +3,8 @@
 import re
 import types
 
-from dsinga.cluster.worker_lacks import OLDEST_DASK, PYTHON, describe_lacks, find_lacks
-from dsinga.cluster.worker_report import PACKAGES
+from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, PYTHON, describe_lacks, find_lacks
+from dsinga.cluster.preflight.worker_report import PACKAGES
 from dsinga.version import __version__
 from tests.support.executed_pages import ROOT, blocks
 

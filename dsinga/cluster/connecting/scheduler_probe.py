@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.security import Security
 
-from dsinga.cluster.credentials import how_to_give, tls_context
+from dsinga.cluster.connecting.credentials import how_to_give, tls_context
 from dsinga.errors import UserError
 
 # Seconds without a first message of the scheduler after which another protocol is tried.

@@ -12,7 +12,7 @@ from typing import Any
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
-from dsinga.cluster.dashboard_loader import DashboardLoader
+from dsinga.cluster.events.dashboard_loader import DashboardLoader
 
 # The topic of the events.
 TOPIC = "dsinga"

@@ -9,7 +9,7 @@ import distributed
 from distributed.core import rpc
 from distributed.security import Security
 
-from dsinga.cluster.worker_lacks import OLDEST_DASK, release
+from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, release
 from dsinga.errors import UserError
 
 

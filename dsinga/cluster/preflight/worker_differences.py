@@ -12,8 +12,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dsinga.cluster.worker_lacks import ALL_DIFFERENCES, listed, sentence
-from dsinga.cluster.worker_report import versions
+from dsinga.cluster.preflight.worker_lacks import ALL_DIFFERENCES, listed, sentence
+from dsinga.cluster.preflight.worker_report import versions
 from dsinga.errors import UserError
 from dsinga.ops import get_ops
 
@@ -24,7 +24,7 @@ _warn_once = functools.cache(_log.warning)
 def warn_of_differences(reports: Mapping[str, Mapping[str, Any]]) -> None:
     """Log a warning, once in a process, where kernels or versions of packages differ.
 
-    ``reports`` are those of the processes, by address (:func:`dsinga.cluster.worker_report.report`).
+    ``reports`` are those of the processes, by address (:func:`dsinga.cluster.preflight.worker_report.report`).
     """
     for warning in (*_kernel_differences(reports), *_package_differences(reports)):
         _warn_once(warning)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.cluster.worker_report import versions
+from dsinga.cluster.preflight.worker_report import versions
 from dsinga.version import __version__
 
 # The report of the scheduler is under this name, that of a Dask worker under its address.
@@ -31,7 +31,7 @@ PAUSED = Lack("is paused by Dask, because its memory is nearly full", "start it 
 
 
 def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterator[Lack]:
-    """Yield what a process lacks by its report (:func:`dsinga.cluster.worker_report.report`).
+    """Yield what a process lacks by its report (:func:`dsinga.cluster.preflight.worker_report.report`).
 
     ``objects`` are those of the user's classes that were sent to it, by their names in errors.
     """

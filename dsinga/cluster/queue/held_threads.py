@@ -8,7 +8,7 @@ from typing import Any
 
 from distributed import Client
 
-from dsinga.cluster.claims import how_to_give_up
+from dsinga.cluster.queue.claims import how_to_give_up
 from dsinga.errors import RunError
 from dsinga.settings import read_setting
 

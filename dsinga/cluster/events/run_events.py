@@ -24,10 +24,10 @@ from typing import Any
 from distributed import Client
 
 from dsinga.cluster.cancellation import CANCELLED
-from dsinga.cluster.claims import user_name
 from dsinga.cluster.cluster_run import ClusterRun
-from dsinga.cluster.event_sender import EventSender
+from dsinga.cluster.events.event_sender import EventSender
 from dsinga.cluster.prepare import PreparedRun
+from dsinga.cluster.queue.claims import user_name
 from dsinga.errors import Cancelled, Diverged
 from dsinga.job import Phase
 from dsinga.monitor import Row

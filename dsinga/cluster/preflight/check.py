@@ -1,6 +1,6 @@
 """Checks before a run that its Dask workers have all that it needs: dsinga, kernels, the user's code, the records.
 
-All workers are asked in one round. :mod:`dsinga.cluster.worker_lacks` puts into words what they lack.
+All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks` puts into words what they lack.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
-from dsinga.cluster import worker_report
 from dsinga.cluster.dask_workers import available_workers, process
+from dsinga.cluster.preflight import worker_report
+from dsinga.cluster.preflight.worker_differences import warn_of_differences
+from dsinga.cluster.preflight.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks
 from dsinga.cluster.worker_calls import call_on_workers, wait_for
-from dsinga.cluster.worker_differences import warn_of_differences
-from dsinga.cluster.worker_lacks import PAUSED, SCHEDULER, describe_lacks, find_lacks
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
 from dsinga.registry import is_user_code

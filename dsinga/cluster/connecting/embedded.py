@@ -19,10 +19,10 @@ from distributed.deploy.cluster import Cluster
 from distributed.security import Security
 
 from dsinga.advice import option
-from dsinga.cluster.credentials import embedded_credentials, explained_start, find_credentials
+from dsinga.cluster.connecting.credentials import embedded_credentials, explained_start, find_credentials
+from dsinga.cluster.connecting.scheduler_probe import check_scheduler, with_scheme
+from dsinga.cluster.connecting.scheduler_version import check_version
 from dsinga.cluster.process_memory import MALLOC_SETTINGS, use_one_arena
-from dsinga.cluster.scheduler_probe import check_scheduler, with_scheme
-from dsinga.cluster.scheduler_version import check_version
 from dsinga.errors import UserError
 
 # Seconds to wait for a scheduler to answer.

@@ -17,9 +17,9 @@ from distributed.protocol.pickle import dumps
 from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.dask_workers import Workers, available_workers
 from dsinga.cluster.placement import Placement, processes_apart
-from dsinga.cluster.preflight import check_workers_ready
-from dsinga.cluster.run_queue import NAME, PROTOCOL, RunQueue
-from dsinga.cluster.usable_workers import ANYWHERE, WorkerSelection, aliases
+from dsinga.cluster.preflight.check import check_workers_ready
+from dsinga.cluster.queue.run_queue import NAME, PROTOCOL, RunQueue
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, aliases
 from dsinga.errors import RunError, UserError
 from dsinga.job.topology import Topology
 from dsinga.monitor.progress import duration
@@ -56,7 +56,7 @@ class Request(NamedTuple):
         return self.topology.groups * self.topology.workers
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
-        """Return the request as :mod:`dsinga.cluster.thread_claims` describes it."""
+        """Return the request as :mod:`dsinga.cluster.queue.thread_claims` describes it."""
         return {
             "run": self.run,
             "job": self.job,

@@ -1,6 +1,6 @@
 """The queue of runs, a plugin of Dask's scheduler: serves the claims of runs on threads of Dask workers to clients.
 
-Its policy is :mod:`dsinga.cluster.thread_claims`.
+Its policy is :mod:`dsinga.cluster.queue.thread_claims`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dsinga.cluster.thread_claims import Record, ThreadClaims, Worker
+from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 
 # The name of the plugin on the scheduler.
 NAME = "dsinga-queue"
@@ -153,5 +153,5 @@ def _summary(record: Record, now: float) -> Record:
 
 
 async def dask_setup(scheduler: Any) -> None:
-    """Register the queue when the scheduler starts: ``dask scheduler --preload dsinga.cluster.run_queue``."""
+    """Register the queue when the scheduler starts: ``dask scheduler --preload dsinga.cluster.queue.run_queue``."""
     await scheduler.register_scheduler_plugin(RunQueue(), idempotent=True)

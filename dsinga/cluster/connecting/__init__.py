@@ -1,0 +1,1 @@
+"""How a run gets its client: embedded cluster, address of a scheduler, certificates, workers still to come."""
