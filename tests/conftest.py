@@ -1,5 +1,6 @@
 """Sets up every test: kernel threads, repeatable examples, shared fixtures, the folder of real data."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ from tests.support.clusters import client, forked, job, processes, stores, threa
 # The machine's speed must not decide whether a test passes, nor yesterday's examples what is tested today.
 hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, database=None, max_examples=40)
 hypothesis.settings.load_profile("dsinga")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and thousands of tests, which last: it took a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

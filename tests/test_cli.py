@@ -491,6 +491,7 @@ def test_bad_arguments_are_one_message_and_status_2(
     assert message in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_running_scheduler_with_worker_processes(dsinga: Dsinga, folder: Path) -> None:
     """``dask scheduler`` and two ``dask worker --nthreads 1``, with a user's layer that the workers lack."""

@@ -29,7 +29,7 @@ JOB = """name: "planned"
 train_steps: 10
 updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.1 } }
 neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { path: "train.zarr" batchsize: 64 SHAPE } }
+  layer { name: "data" type: kRecordInput store_conf { path: "train.zarr" batchsize: 16 SHAPE } }
   layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 32 } }
   layer { name: "tanh" type: kSTanh srclayers: "ip1" }
   layer { name: "ip2" type: kInnerProduct srclayers: "tanh" innerproduct_conf { num_output: 10 } }
@@ -69,7 +69,7 @@ def test_prints_the_alternatives_and_how_they_scale(plan: Plan) -> None:
     assert status == 0, err
     for name in ("data", "feature", "hybrid", "auto", "layers", "one worker"):
         assert f"\n  {name}: " in out
-    assert "batch 64, 2 workers" in out
+    assert "batch 16, 2 workers" in out
     assert "machines of" in out
 
 
@@ -77,7 +77,7 @@ def test_prints_json(plan: Plan) -> None:
     status, out, err = plan("--workers", "4", "--bandwidth", "1Gbit", "--latency", "0.1ms", "--json")
     assert status == 0, err
     figures = json.loads(out)
-    assert figures["batch"] == 64
+    assert figures["batch"] == 16
     assert "1 Gbit/s, 0.1 ms" in figures["where"]
     times = [row["ms_per_iteration"] for row in figures["alternatives"]]
     assert times == sorted(times)
@@ -95,7 +95,7 @@ def test_prints_json(plan: Plan) -> None:
 
 def test_the_curve_ends_at_the_rows_of_the_batch(plan: Plan) -> None:
     figures = json.loads(plan("--json")[1])
-    assert sorted({row["workers"] for row in figures["curve"]}) == [1, 2, 4, 8, 16, 32, 64]
+    assert sorted({row["workers"] for row in figures["curve"]}) == [1, 2, 4, 8, 16]
     assert {row["name"] for row in figures["curve"]} == {"data", "hybrid", "auto"}
 
 
@@ -108,7 +108,7 @@ def test_draws_a_picture(plan: Plan, tmp_path: Path) -> None:
     root = ElementTree.parse(tmp_path / "plan.svg").getroot()
     assert root.tag.endswith("svg")
     texts = [element.text for element in root.iter() if element.tag.endswith("text")]
-    assert texts[0] == f"planned: batch 64, 4 workers: {figures['where']}"
+    assert texts[0] == f"planned: batch 16, 4 workers: {figures['where']}"
     assert f"scaling: {figures['scaling']}" in texts
     assert {"computing", "exchange and waiting", "memory of a worker", "ms for an iteration", "ideal"} <= set(texts)
     for row in figures["alternatives"]:
@@ -116,10 +116,8 @@ def test_draws_a_picture(plan: Plan, tmp_path: Path) -> None:
         assert f"{row['ms_per_iteration']:,.1f} ms, {row['speedup']:.2f}×" in texts
         assert format_bytes(row["memory_bytes"]) in texts
     assert {"0%", "100%"} <= set(texts)  # of the axis of efficiency
-    assert {f"{row['name']} {row['efficiency']:.0%}" for row in figures["curve"] if row["workers"] == 64} <= set(texts)
-    assert [text for text in texts if text in {"1", "2", "4", "8", "16", "32", "64"}][-7:] == list(
-        map(str, (1, 2, 4, 8, 16, 32, 64))
-    )
+    assert {f"{row['name']} {row['efficiency']:.0%}" for row in figures["curve"] if row["workers"] == 16} <= set(texts)
+    assert [text for text in texts if text in {"1", "2", "4", "8", "16"}][-5:] == list(map(str, (1, 2, 4, 8, 16)))
 
 
 def test_bars_of_the_picture_are_as_long_as_their_times(plan: Plan, tmp_path: Path) -> None:
@@ -142,7 +140,7 @@ def test_bars_of_the_picture_are_as_long_as_their_times(plan: Plan, tmp_path: Pa
 
 def test_a_picture_of_one_worker_has_no_scaling_to_show(plan: Plan, tmp_path: Path) -> None:
     """A batch of one record can be computed by one worker only."""
-    Path("job.conf").write_text(JOB.replace("SHAPE", "shape: 16").replace("batchsize: 64", "batchsize: 1"))
+    Path("job.conf").write_text(JOB.replace("SHAPE", "shape: 16").replace("batchsize: 16", "batchsize: 1"))
     status, _, err = plan("--workers", "1", "--picture", "plan.svg")
     assert status == 0, err
     words = " ".join(ElementTree.parse(tmp_path / "plan.svg").getroot().itertext())
@@ -212,7 +210,7 @@ def test_a_net_for_many_workers_is_not_partitioned(plan: Plan, monkeypatch: pyte
 
     monkeypatch.setattr(pricing, "partition", counting)
     monkeypatch.setattr(cost_model, "partition", counting)
-    assert plan("--workers", "64")[0] == 0
+    assert plan("--workers", "16")[0] == 0
     assert set(counts) == {1, 2, 4, 8}
 
 
@@ -237,8 +235,8 @@ def test_auto_keeps_the_partition_dim_of_a_layer(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "0"], "a batch of 64 can be cut over 1 to 64 workers, not 0"),
-        (["--workers", "65"], "a batch of 64 can be cut over 1 to 64 workers, not 65"),
+        (["--workers", "0"], "a batch of 16 can be cut over 1 to 16 workers, not 0"),
+        (["--workers", "17"], "a batch of 16 can be cut over 1 to 16 workers, not 17"),
         (["--bandwidth", "fast"], "'fast' is no bandwidth; write one such as 1Gbit"),
         (["--latency", "1 parsec"], "'1 parsec' is no latency; write one such as 0.1ms"),
         (["--set", "updater.type=kNone"], "kNone"),

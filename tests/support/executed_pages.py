@@ -42,7 +42,7 @@ def command_environment(tmp_path: Path, cache: Path) -> dict[str, str]:
     """
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, words in {"dsinga": ["-m", "dsinga"], "dask": ["-m", "dask"], "python": []}.items():
+    for name, words in {"dsinga": ["-m", "tests.support.idle_dsinga"], "dask": ["-m", "dask"], "python": []}.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, *words])} "$@"\n')
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
