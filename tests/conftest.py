@@ -55,7 +55,15 @@ def real_data() -> Path:
 
 @pytest.fixture(autouse=True)
 def no_default_client() -> Iterator[None]:
-    """Undo that a Dask worker which runs in this process makes its own client the default of all tests after it."""
+    """Undo that a Dask worker which runs in this process makes its own client the default of all tests after it.
+
+    Such a client is closed with the last Dask worker of the process only: without its scheduler it would try to reach
+    one for as long.
+    """
     yield
     dask.config.config.pop("scheduler", None)
     distributed.client._global_clients.clear()
+    running = [worker._client for worker in distributed.Worker._instances if worker.status.name == "running"]
+    for left in [*distributed.Worker._initialized_clients]:
+        if left not in running and left.status != "closed":
+            left.loop.add_callback(left._close, fast=True)

@@ -137,7 +137,7 @@ class SearchRuns:
             self._waiting.popleft()
             # Runs that are there together share the cores evenly: kernels of one would slow those of the others down.
             together = min(slots, len(self._plan.jobs))
-            self._start(number, job, max(1, self._threads // (together * workers)))
+            self._start(number, job, workers, max(1, self._threads // (together * workers)))
 
     def _count_threads(self) -> int:
         """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
@@ -149,13 +149,15 @@ class SearchRuns:
             self._threads, self._counted_at = sum(info["nthreads"] for info in usable.values()), time.monotonic()
         return self._threads
 
-    def _start(self, number: int, job: Job, max_threads: int) -> None:
+    def _start(self, number: int, job: Job, workers: int, max_threads: int) -> None:
         entry = self._active[number] = SearchRun(number, self._plan.settings[number], self._watch())
         folder = self._folder(number)
         if folder is None and job.cluster is not None:
             job = job.replace(cluster=job.cluster.replace(workspace=None))
         options = replace(
             self._plan.options,
+            # Alone, a job that does not say how many workers it has would take them all.
+            workers=self._plan.options.workers if job.cluster else workers,
             workspace=folder,
             resume="auto" if self._plan.resume else False,
             extensions=[*map(_copied, self._plan.options.extensions), entry.values],

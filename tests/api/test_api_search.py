@@ -229,6 +229,17 @@ def test_hopeless_runs_are_ended_by_the_median_rule(job: Job) -> None:
     assert result.best["state"] == "finished"
 
 
+def test_a_run_has_one_worker_where_neither_job_nor_call_says(short: Job, client: Client) -> None:
+    """Alone it would take both Dask workers."""
+    job = short.replace(cluster=None)
+    one = dsinga.search(job, {RATE: [0.01]}, client, progress=False)
+    two = dsinga.search(job, {RATE: [0.01]}, client, workers=2, progress=False)
+    for result, workers in ((one, 1), (two, 2)):
+        assert result.best_result is not None
+        assert result.best_result.job.cluster is not None
+        assert result.best_result.job.cluster.nworkers_per_group == workers
+
+
 def test_models_are_made_by_a_function_of_the_setting(client: Client) -> None:
     random = np.random.default_rng(0)
     y = random.integers(3, size=150)

@@ -4,8 +4,9 @@
 setting is trained alone, with the kernel threads that it has in the search, and timed; then all are searched. The ideal
 is what list scheduling of the single times gives, in the order of the settings (each begins as soon as a processor is
 free), on as many processors as there are threads, or cores if these are fewer. No packing is shorter than the lower
-bound: all work divided by the processors, or the longest run. The last lines say how many threads were idle, by the
-times of the runs within the search.
+bound: all work divided by the processors, or the longest run. Drivers and scheduler need processors, too; alone they
+have the other ones: processor time tells how much of the difference that is. The last lines say how many threads were
+idle, by the times of the runs within the search.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import psutil
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
 
@@ -46,6 +48,13 @@ def lower_bound(durations: Sequence[float], processors: int) -> float:
     return max(sum(durations) / processors, max(durations))
 
 
+def processor_seconds() -> float:
+    """Return the processor time that this process and those that it has started have used."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
+
+
 def make_job(folder: Path) -> Job:
     """Return a job with its records in ``folder``."""
     random = np.random.default_rng(0)
@@ -71,17 +80,18 @@ def main() -> None:
         Client(cluster, set_as_default=False) as client,
     ):
         job = make_job(Path(folder))
-        source, options = find_cluster(client), TrainingOptions(progress=False)
+        source, options = find_cluster(client), TrainingOptions(workers=1, progress=False)
         warm = dsinga.search(job, {"train_steps": [5] * threads}, client, progress=False)  # kernels, imports
         assert len(warm) == threads
-        alone = []
+        alone, used = [], processor_seconds()
         for count in steps:
             started = time.perf_counter()
             Execution(job.replace(train_steps=count), source, options, max_threads=1).execute()
             alone.append(time.perf_counter() - started)
-        started = time.perf_counter()
+        used_alone = processor_seconds() - used
+        used, started = processor_seconds(), time.perf_counter()
         result = dsinga.search(job, {"train_steps": steps}, client, progress=False)
-        total = time.perf_counter() - started
+        total, used_together = time.perf_counter() - started, processor_seconds() - used
     assert all(row["state"] == "finished" for row in result)
     processors = min(threads, CPU_COUNT)
     ideal, bound = list_schedule(alone, processors), lower_bound(alone, processors)
@@ -95,6 +105,9 @@ def main() -> None:
         "lower_bound_seconds": round(bound, 2),
         "search_to_ideal": round(total / ideal, 3),
         "search_to_lower_bound": round(total / bound, 3),
+        "alone_processor_seconds": round(used_alone, 2),
+        "search_processor_seconds": round(used_together, 2),
+        "search_to_alone_processors": round(total * processors / used_alone, 3),
         "slots_packing_seconds": round(list_schedule(within, threads), 2),
         "busy_share_of_threads": round(sum(within) / (threads * total), 3),
     }

@@ -79,6 +79,7 @@ def check_interrupted_runs(job: Job, client: Client, folder: Path) -> None:
         assert dsinga.evaluate(job, resumed.params, "val", client)["loss"] == pytest.approx(best, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_digits(threads: Client, tmp_path: Path) -> None:
     text = DIGITS.read_text() + RULES
     job = loads(text, str(DIGITS))

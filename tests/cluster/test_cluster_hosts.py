@@ -98,6 +98,7 @@ def test_groups_on_different_hosts_send_each_other_changes(job: Job, hosts: Clie
     assert result.history[-1]["loss"] < result.history[0]["loss"]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_on_hosts(job: Job, hosts: Client) -> None:
     job = with_topology(job, 2, 2)
     train(job, hosts, progress=False)

@@ -101,15 +101,12 @@ def inference(job: Job, client: Client) -> None:
 # What Dask passed to a task that failed: it is in the frames of its error, until the collector runs.
 TASK_ARGUMENTS = ("dsinga.worker.config.RoundReport", "dsinga.worker.config.Timing", "dsinga.worker.config.WorkerKey")
 ENDS = [rounds, graphs, features_cut, groups, failing_task, interrupted, inference]
+all_ends = pytest.mark.parametrize("run", ENDS, ids=[end.__name__ for end in ENDS])
+# Memory is counted, so nothing else may have left work in this process: not a part of the default tests.
+pytestmark = pytest.mark.slow
 
 
-def all_or(quick: Callable[[Job, Client], None]) -> pytest.MarkDecorator:
-    """Return the decorator for a test of all ends: without slow tests, of one of them only."""
-    ends = [end if end is quick else pytest.param(end, marks=pytest.mark.slow) for end in ENDS]
-    return pytest.mark.parametrize("run", ends, ids=[end.__name__ for end in ENDS])
-
-
-@all_or(failing_task)
+@all_ends
 def test_nothing_is_left_in_threads(run: Callable[[Job, Client], None], wide: Job, threads: Client) -> None:
     run(wide, threads)
     with nothing_left(ignored=TASK_ARGUMENTS if run is failing_task else ()):
@@ -117,7 +114,7 @@ def test_nothing_is_left_in_threads(run: Callable[[Job, Client], None], wide: Jo
 
 
 @pytest.mark.process
-@all_or(rounds)
+@all_ends
 def test_nothing_is_left_in_processes(run: Callable[[Job, Client], None], wide: Job, processes: Client) -> None:
     run(wide, processes)
     with nothing_left(processes, TASK_ARGUMENTS if run is failing_task else ()):

@@ -17,6 +17,7 @@ pytest.importorskip("mkdocstrings", reason="needs pip install 'dsinga[docs]'")
 pytest.importorskip("material", reason="needs pip install 'dsinga[docs]'")
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow  # the site is built
 
 
 class Links(HTMLParser):
