@@ -22,7 +22,7 @@ from dsinga.advice import option
 from dsinga.cluster.connecting.credentials import embedded_credentials, explained_start, find_credentials
 from dsinga.cluster.connecting.scheduler_probe import check_scheduler, with_scheme
 from dsinga.cluster.connecting.scheduler_version import check_version
-from dsinga.cluster.process_memory import MALLOC_SETTINGS, use_one_arena
+from dsinga.cluster.process_memory import MALLOC_SETTINGS
 from dsinga.errors import UserError
 
 # Seconds to wait for a scheduler to answer.
@@ -80,7 +80,6 @@ def connect(
 
     Raises UserError where no scheduler answers within 10 seconds, or writes its file within a minute.
     """
-    use_one_arena()
     if scheduler or scheduler_file:
         with _connect_to(scheduler, scheduler_file, security) as client:
             yield client
