@@ -1,5 +1,7 @@
 """Sets up every test: kernel threads, repeatable examples, shared fixtures, the folder of real data."""
 
+import asyncio
+import contextlib
 import gc
 import os
 import sys
@@ -66,4 +68,5 @@ def no_default_client() -> Iterator[None]:
     running = [worker._client for worker in distributed.Worker._instances if worker.status.name == "running"]
     for left in [*distributed.Worker._initialized_clients]:
         if left not in running and left.status != "closed":
-            left.loop.add_callback(left._close, fast=True)
+            with contextlib.suppress(Exception):  # its scheduler is gone
+                asyncio.run_coroutine_threadsafe(left._close(fast=True), left.loop.asyncio_loop).result(5)
