@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -20,28 +16,17 @@ from dsinga.dashboard import pages
 from dsinga.dashboard.history import RunHistory
 from dsinga.job import loads
 from tests.support.small_job import JOB, with_topology
+from tests.support.web_server import serve
 
 SECRET = "it-is-secret"
 PATH = "neuralnet.layer[data,kTrain].store_conf.path"
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    """Serves files without a log."""
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def url(stores: Path) -> Iterator[str]:
     """The URL of a web server, with a password, that has the stores of the small job."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(stores)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://me:{SECRET}@127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(10)
-    server.server_close()
+    with serve(stores) as address:
+        yield f"http://me:{SECRET}@{address}"
 
 
 @pytest.fixture

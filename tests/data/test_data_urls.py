@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +14,17 @@ import zarr
 from dsinga.data import describe, open_store, write_store
 from dsinga.data.filesystem import zarr_store
 from dsinga.errors import UserError
+from tests.support.web_server import serve
 
 DATA = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 LABELS = np.arange(50)
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    """Serves files, and no lists of folders, as most web servers do."""
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-    def list_directory(self, path: Any) -> None:
-        self.send_error(403)
-
-
 @pytest.fixture
 def website(tmp_path: Path) -> Iterator[str]:
     """The address of a web server that has the files of ``tmp_path``."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(10)
-    server.server_close()
+    with serve(tmp_path) as address:
+        yield f"http://{address}"
 
 
 def test_a_web_server(tmp_path: Path, website: str) -> None:

@@ -1,0 +1,33 @@
+"""A web server in this process that has the files of a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files, and no lists of folders, as most web servers do."""
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def list_directory(self, path: Any) -> None:
+        self.send_error(403)
+
+
+@contextlib.contextmanager
+def serve(folder: Path) -> Iterator[str]:
+    """Serve the files of a folder; yield the server's "host:port"."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join(10)
+    server.server_close()
