@@ -8,7 +8,7 @@ from functools import partial
 
 from distributed import Client
 
-from dsinga.cluster.dask_workers import host, process
+from dsinga.cluster.dask_workers import host, on_several_hosts, process
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.link_probe import measure_links
 from dsinga.cluster.packed import Packed
@@ -65,8 +65,7 @@ def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
     def processes(addresses: Sequence[str]) -> tuple[int, ...]:
         return tuple(numbers[process(address)] for address in addresses)
 
-    hosts = {host(address) for address in workers}
-    return ProcessMap(processes(workers), processes(servers), slicing, several_hosts=len(hosts) > 1)
+    return ProcessMap(processes(workers), processes(servers), slicing, several_hosts=on_several_hosts(workers))
 
 
 def machine_of(

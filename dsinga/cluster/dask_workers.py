@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlparse
 
@@ -58,3 +58,8 @@ def process(address: str) -> str:
 def host(address: str) -> str:
     """Return an identifier of a Dask worker's machine: its host name, or "inproc" for all workers in this process."""
     return process(address) if address.startswith("inproc://") else urlparse(address).hostname or address
+
+
+def on_several_hosts(addresses: Iterable[str]) -> bool:
+    """Whether Dask workers are on more than one machine, so that these exchange params in pieces."""
+    return len({host(address) for address in addresses}) > 1

@@ -14,7 +14,7 @@ from distributed import Client, SpecCluster
 from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
-from dsinga.cluster.dask_workers import Workers, count_processes, host, process
+from dsinga.cluster.dask_workers import Workers, count_processes, on_several_hosts, process
 from dsinga.cluster.devices import check_precision, choose_devices
 from dsinga.cluster.placement import Devices, Placement, place
 from dsinga.cluster.preflight.check import check_workers_ready
@@ -165,7 +165,7 @@ def _configured(
         find_homes=lambda parts: find_homes(parts, placement),
         overlap=read_setting("overlap"),
         timeout=read_setting("timeout"),
-        piece_bytes=slicing.PIECE_BYTES if len({host(address) for address in placement.addresses}) > 1 else None,
+        piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
     )
     return PreparedRun(job, topology, placement, config, updater)
 
