@@ -1,9 +1,9 @@
 """Gives memory back to the operating system when a run has ended in this process.
 
 What a run has freed stays with the allocator of the C library otherwise. glibc has up to eight arenas of memory a core,
-and gives each thread one that few others use: so a process grows from run to run. The end of an arena, up to 64 MB, is
-never given back, except that of the first arena. Hence all threads of a worker process that dsinga starts share that
-one. In a process with several workers one arena costs 14% of an iteration of a small net, so the user's keeps its own.
+spreads the threads over them, so a process grows from run to run. Free memory at the end of an arena, up to 64 MB, is
+never given back, except in the first arena. Hence all threads of a worker process that dsinga starts share that
+one. In a process with several workers, one arena costs 14% of an iteration of a small net: the user's process keeps all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def give_back_after(part: object) -> None:
 
 
 def give_back_soon() -> None:
-    """Give memory back in a moment, in a thread. Several calls are one where they come close to each other."""
+    """Give memory back after ``DELAY_SECONDS``, in a thread; one thread serves all calls that come meanwhile."""
     if not _scheduled.acquire(blocking=False):
         return
     timer = threading.Timer(DELAY_SECONDS, _give_back)
