@@ -1,9 +1,9 @@
 """Gives memory back to the operating system when a run has ended in this process.
 
-What a run has freed stays with the allocator of the C library otherwise. glibc has up to eight arenas of memory a core,
-spreads the threads over them, so a process grows from run to run. Free memory at the end of an arena, up to 64 MB, is
-never given back, except in the first arena. Hence all threads of a worker process that dsinga starts share that
-one. In a process with several workers, one arena costs 14% of an iteration of a small net: the user's process keeps all.
+What a run has freed stays with the allocator of the C library otherwise. glibc has up to eight arenas of memory a core
+and spreads the threads over them, so a process grows from run to run. Free memory at the end of an arena, up to 64 MB,
+is never given back, except in the first arena. Hence all threads of a worker process that dsinga starts share that one.
+In a process with several workers, one arena costs 14% of an iteration of a small net: the user's process keeps all.
 """
 
 from __future__ import annotations
