@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,14 +20,18 @@ TIMEOUT_SECONDS = 300.0
 
 
 class ChunkCache:
-    """A least-recently-used cache of at most ``limit`` bytes; a chunk is decoded once, even for concurrent readers."""
+    """A least-recently-used cache of at most ``limit`` bytes; a chunk is decoded once, even for concurrent readers.
+
+    Keys are tuples, the first element of which identifies the contents that the chunk is a part of.
+    """
 
     def __init__(self, limit: int = LIMIT_BYTES):
         self._limit = limit
         self._reserved: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._bytes = 0
-        self._entries: OrderedDict[Hashable, Future[np.ndarray]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._entries: OrderedDict[tuple[Hashable, ...], Future[np.ndarray]] = OrderedDict()
+        self._sources: Counter[Hashable] = Counter()  # that have contents which end with them
+        self._lock = threading.RLock()  # the garbage collector may end a source in a thread that holds it
 
     @property
     def limit(self) -> int:
@@ -39,7 +44,13 @@ class ChunkCache:
             with self._lock:
                 self._reserved[source] = MIXED_BLOCKS * block_bytes
 
-    def get(self, key: Hashable, load: Callable[[], np.ndarray]) -> np.ndarray:
+    def forget_after(self, source: Any, contents: Sequence[Hashable]) -> None:
+        """Drop the chunks of ``contents`` when ``source``, and every other source with the same contents, is gone."""
+        with self._lock:
+            self._sources.update(contents)
+        weakref.finalize(source, self._forget, contents).atexit = False
+
+    def get(self, key: tuple[Hashable, ...], load: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the chunk ``key``, read-only; call ``load`` if it is not cached and no other thread is loading it.
 
         An error of ``load`` is raised in every thread that waits for it, and the next call tries again. Raises RunError
@@ -60,7 +71,16 @@ class ChunkCache:
                 raise
             raise RunError(f"waited {TIMEOUT_SECONDS:.0f} s for another thread to read chunk {key}") from None
 
-    def _fill(self, key: Hashable, entry: Future[np.ndarray], load: Callable[[], np.ndarray]) -> None:
+    def _forget(self, contents: Sequence[Hashable]) -> None:
+        with self._lock:
+            self._sources.subtract(contents)
+            ended = {each for each in contents if not self._sources[each]}
+            for each in ended:
+                del self._sources[each]
+            for key in [key for key in self._entries if key[0] in ended]:
+                self._drop(key)
+
+    def _fill(self, key: tuple[Hashable, ...], entry: Future[np.ndarray], load: Callable[[], np.ndarray]) -> None:
         try:
             chunk = load()
         except BaseException as error:
@@ -69,8 +89,8 @@ class ChunkCache:
             entry.set_exception(error)
             return
         chunk.flags.writeable = False
-        entry.set_result(chunk)
         with self._lock:
+            entry.set_result(chunk)
             self._bytes += chunk.nbytes
             self._evict()
 
@@ -80,5 +100,11 @@ class ChunkCache:
         for key in list(self._entries):
             if self._bytes <= limit:
                 return
-            if self._entries[key].done():
-                self._bytes -= self._entries.pop(key).result().nbytes
+            self._drop(key)
+
+    def _drop(self, key: tuple[Hashable, ...]) -> None:
+        """Remove a chunk unless it is still being loaded, or has been removed meanwhile."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.done():
+            del self._entries[key]
+            self._bytes -= entry.result().nbytes

@@ -29,6 +29,8 @@ class Column(ABC):
 
     # Whether rows are read from files or URLs, which every process that reads must be able to reach.
     from_files: ClassVar[bool] = True
+    # Whether blocks stay in the cache after the last source that has them, for later sources with an equal key.
+    stays_cached: ClassVar[bool] = False
 
     def __init__(
         self, name: str, length: int, shape: tuple[int, ...], dtype: Any, block: int, key: Hashable | None = None

@@ -113,7 +113,7 @@ class DaskColumn(Column):
         """Return the chunks with these numbers."""
         if self._chunks is None:
             return self._run(numbers)
-        return [self._chunks.get(number, partial(self._run_one, number)) for number in numbers]
+        return [self._chunks.get((number,), partial(self._run_one, number)) for number in numbers]
 
     def _run_one(self, number: int) -> np.ndarray:
         """Compute one chunk."""

@@ -78,11 +78,16 @@ class RecordSource:
         self.classes, self.vocabulary, self.digest = tuple(classes), tuple(vocabulary), digest
         self.titles = tuple(getattr(data, "titles", ()))
         self._data, self._labels = data, labels
-        _cache.reserve(self, data.block_bytes)
+        self._register()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self._register()
+
+    def _register(self) -> None:
+        """Tell the cache that this source exists."""
         _cache.reserve(self, self._data.block_bytes)
+        _cache.forget_after(self, [column.key for column in self.columns if not column.stays_cached])
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -170,7 +175,7 @@ class RecordSource:
         source = object.__new__(type(self))  # not copy.copy, which may open the source again, as a pickle does
         changes = {**self._changes, **changes}
         source.__dict__.update(self.__dict__, _changes=changes, **changes)
-        _cache.reserve(source, self._data.block_bytes)
+        source._register()
         return source
 
     def _gather(self, column: Column, rows: Any) -> np.ndarray:

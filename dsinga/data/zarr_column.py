@@ -30,6 +30,8 @@ class StoreColumn(Column):
     Raises UserError in :meth:`load`, saying which chunk is missing or damaged.
     """
 
+    stays_cached = True
+
     def __init__(self, array: zarr.Array, name: str, location: str, digest: str, dtype: np.dtype):
         length, shape, self.chunk = array.shape[0], array.shape[1:], array.chunks[0]
         block = shared_block_rows(length, math.prod(shape) * np.dtype(array.dtype).itemsize, self.chunk)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from typing import Any
 
 import dask
@@ -240,3 +242,17 @@ def test_options_of_other_kinds_of_sources_are_refused(source: Any, options: dic
 def test_files_of_numpy_name_the_remedy() -> None:
     with pytest.raises(UserError, match=r"a.npz is a file of numpy, .*numpy.load.*dsinga data import npz"):
         open_records("a.npz")
+
+
+def test_an_array_is_not_kept_in_memory_after_its_last_source() -> None:
+    array = np.zeros((1000, 4), np.float32)
+    alive = weakref.ref(array)
+    source = open_records((array, np.zeros(1000)))
+    again = source.without_labels()
+    source.read([0, 999]), again.read([1])
+    del array, source
+    gc.collect()
+    assert alive() is not None
+    del again
+    gc.collect()
+    assert alive() is None

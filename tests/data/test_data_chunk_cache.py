@@ -30,6 +30,36 @@ def test_it_keeps_the_most_recently_used_chunks() -> None:
     assert loads == [0, 1, 2, 3, 1]
 
 
+def test_chunks_are_dropped_with_the_last_source_that_has_their_contents() -> None:
+    class Source:
+        pass
+
+    cache = ChunkCache()
+    loads: list[tuple[str, int]] = []
+    sources = [Source(), Source(), Source()]
+    for source, contents in zip(sources, ["mine", "mine", "other"], strict=True):
+        cache.forget_after(source, [contents])
+    del source
+
+    def get(*key: object) -> None:
+        cache.get(key, lambda: loads.append(key) or kilobyte(1))  # type: ignore[func-returns-value]
+
+    def read_all() -> list[tuple[object, ...]]:
+        loads.clear()
+        for key in (("mine", 0), ("mine", 1), ("other", 0), ("stays", 0)):
+            get(*key)
+        return [*loads]
+
+    read_all()
+    sources.pop(0)
+    assert read_all() == []
+    sources.pop(0)
+    assert read_all() == [("mine", 0), ("mine", 1)]
+    sources.pop(0)
+    assert read_all() == [("other", 0)]
+    assert cache._bytes == 4 * 1024
+
+
 def test_a_chunk_larger_than_the_limit_is_returned_but_not_kept() -> None:
     cache = ChunkCache(limit=1000)
     loads: list[int] = []
