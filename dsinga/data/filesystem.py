@@ -54,6 +54,11 @@ def exists(location: str) -> bool:
     return os.path.exists(location)
 
 
+def is_file(location: str) -> bool:
+    """Return whether there is a file, and no folder, at ``location``."""
+    return exists(location) if is_url(location) else os.path.isfile(location)
+
+
 def has_zarr_metadata(location: str) -> bool:
     """Return whether there is a zarr array or group at ``location``, format 2 or 3."""
     return any(exists(join(location, name)) for name in ZARR_METADATA)

@@ -5,8 +5,10 @@ optional array ``labels``, int32 or float32, is (N,), or (N, K) for several labe
 with a label for each step, padded with -1. Its chunks have more rows, since opening a file of a kilobyte costs as much
 as one of a megabyte. Attributes of the group:
 
-- ``dsinga``: the version of this format: 2 for float labels, which versions of dsinga before them refuse, else 1;
+- ``dsinga``: the version of this format, 3; stores of versions 1 (integer labels) and 2 (float labels) have no
+  checksums;
 - ``complete``: true; it is written last, so a store without it is an interrupted import;
+- ``checksums``: of each chunk, and of the metadata; see :mod:`dsinga.data.store_checksums`;
 - ``digest``: hash of all records and labels, their shape and dtype, by which equal data are recognised;
 - ``classes``: names of the labels 0, 1, ..., if known;
 - ``vocabulary``: the words or characters that the codes 0, 1, ... stand for, if data are codes.
@@ -14,8 +16,7 @@ as one of a megabyte. Attributes of the group:
 
 from __future__ import annotations
 
-VERSION = 1
-FLOAT_LABELS_VERSION = 2
+CHECKSUMS_VERSION = 3
 LABEL_ROWS = 65536
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20

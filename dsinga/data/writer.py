@@ -18,7 +18,8 @@ from zarr.codecs import BloscCodec
 from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.filesystem import absolute, exists, is_url, remove, zarr_store
 from dsinga.data.store import is_store
-from dsinga.data.store_format import FLOAT_LABELS_VERSION, VERSION, chunk_rows
+from dsinga.data.store_checksums import checksum, metadata_checksum, to_text
+from dsinga.data.store_format import CHECKSUMS_VERSION, chunk_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
 
@@ -121,7 +122,7 @@ def _try_rename(source: str, destination: str) -> bool:
 
 def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mapping[str, list[str]]) -> int:
     group = zarr.open_group(store=zarr_store(location, read_only=False), mode="w", zarr_format=3)
-    group.attrs.put({"dsinga": VERSION, "complete": False})
+    group.attrs.put({"dsinga": CHECKSUMS_VERSION, "complete": False})
     columns: tuple[_ColumnWriter, _ColumnWriter | None] | None = None
     for batch in batches:
         data, labels = _as_stored(batch[0], batch[1], columns[0].count if columns else 0)
@@ -140,10 +141,13 @@ def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mappin
             columns[1].append(labels)
     if columns is None or not columns[0].count:
         raise UserError("there are no records to write")
-    is_float = columns[1] is not None and columns[1].dtype == np.float32
-    attributes: dict[str, Any] = {"dsinga": FLOAT_LABELS_VERSION if is_float else VERSION, "complete": True}
-    attributes["digest"] = "-".join(column.close() for column in columns if column)
+    written = [column for column in columns if column]
+    attributes: dict[str, Any] = {"dsinga": CHECKSUMS_VERSION, "complete": True}
+    attributes["digest"] = "-".join(column.close() for column in written)
     attributes.update({key: strings for key, strings in names.items() if strings})
+    table = {column.name: to_text(column.checksums) for column in written}
+    arrays = {column.name: column.array for column in written}
+    attributes["checksums"] = {"metadata": metadata_checksum(attributes, arrays, table), **table}
     group.attrs.put(attributes)
     return columns[0].count
 
@@ -182,12 +186,13 @@ class _ColumnWriter:
         self.name = name
         self.dtype = first.dtype
         self.count = 0
+        self.checksums: list[int] = []  # of the chunks
         self._buffer = np.empty((rows, *first.shape[1:]), first.dtype)
         self._filled = 0
         self._hash = hashlib.blake2b(f"{first.dtype.name} {first.shape[1:]}".encode(), digest_size=16)
         # Shuffling hardly compresses images of bytes and makes decoding twice as slow; numbers of four bytes gain.
         shuffle: Literal["noshuffle", "shuffle"] = "noshuffle" if first.dtype.itemsize == 1 else "shuffle"
-        self._array = group.create_array(
+        self.array = group.create_array(
             name,
             shape=self._buffer.shape,
             chunks=self._buffer.shape,
@@ -221,12 +226,13 @@ class _ColumnWriter:
     def _flush(self) -> None:
         rows = self._buffer[: self._filled]
         start = self.count - self._filled
-        if self.count > self._array.shape[0]:
-            self._resize(2 * self._array.shape[0])  # doubled, since each resize lists all chunks
+        if self.count > self.array.shape[0]:
+            self._resize(2 * self.array.shape[0])  # doubled, since each resize lists all chunks
         if self._filled:
-            self._array[start : self.count] = rows
+            self.array[start : self.count] = rows
             self._hash.update(rows.data)
+            self.checksums.append(checksum(rows))
         self._filled = 0
 
     def _resize(self, count: int) -> None:
-        self._array.resize((count, *self._buffer.shape[1:]))
+        self.array.resize((count, *self._buffer.shape[1:]))

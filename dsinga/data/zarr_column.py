@@ -13,48 +13,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 import zarr
 
-from dsinga.advice import option
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
-from dsinga.data.filesystem import exists, join
-from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
+from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
 
 MAX_BLOCK_BYTES = 256 << 20  # a sampler mixes eight blocks, so reading keeps up to ten times as much in memory
-
-
-class StoreColumn(Column):
-    """The data array or the label array of a record store, where every chunk is written and none splits a record.
-
-    Raises UserError in :meth:`load`, saying which chunk is missing or damaged.
-    """
-
-    stays_cached = True
-
-    def __init__(self, array: zarr.Array, name: str, location: str, digest: str, dtype: np.dtype):
-        length, shape, self.chunk = array.shape[0], array.shape[1:], array.chunks[0]
-        block = shared_block_rows(length, math.prod(shape) * np.dtype(array.dtype).itemsize, self.chunk)
-        # Without a digest the same path may get other contents.
-        key: Hashable = (digest or uuid.uuid4().hex, name, self.chunk)
-        super().__init__(name, length, shape, dtype, block, key)
-        self.array, self.location = array, location
-
-    def load(self, start: int, stop: int) -> np.ndarray:
-        """Return the rows ``start`` to ``stop``, whole chunks, in the dtype of the array."""
-        first = start // self.chunk
-        # Codecs raise errors of different classes, mostly RuntimeError. Zarr returns zeros for a missing chunk.
-        try:
-            block = np.asarray(self.array[start:stop])
-        except (RuntimeError, ValueError) as error:
-            where = chunk_key(self.array, first) + ("" if self.block == self.chunk else " or a chunk after it")
-            fault = redact(f"chunk {where} cannot be decoded ({error})", self.location)
-            raise damaged(self.location, fault) from redacted_cause(error, self.location)
-        for number, row in enumerate(range(0, len(block), self.chunk)):
-            key = chunk_key(self.array, first + number)
-            if not block[row : row + self.chunk].any() and not exists(join(self.location, key)):
-                raise damaged(self.location, f"chunk {key} is missing")
-        return block
 
 
 def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
@@ -63,16 +28,6 @@ def stored_bytes(arrays: Sequence[zarr.Array]) -> int | None:
         return sum(array.nbytes_stored() for array in arrays)
     except Exception:  # each package has classes of its own
         return None
-
-
-def chunk_key(array: zarr.Array, index: int) -> str:
-    """Return the path, within the group of ``array``, of its chunk number ``index`` along the rows."""
-    return f"{array.basename}/{array.metadata.encode_chunk_key((index, *(0 for _ in array.shape[1:])))}"
-
-
-def damaged(location: str, fault: str) -> UserError:
-    """Return the error for a record store that was complete once."""
-    return UserError(f"{location} is damaged: {fault}; import it again with {option('overwrite')}")
 
 
 class ZarrColumn(Column):

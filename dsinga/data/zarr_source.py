@@ -7,7 +7,7 @@ from typing import Any
 
 import zarr
 
-from dsinga.data.filesystem import absolute, exists, zarr_store
+from dsinga.data.filesystem import absolute, exists, join, zarr_store
 from dsinga.data.record_source import RecordSource
 from dsinga.data.store import RecordStore
 from dsinga.data.zarr_column import ZarrColumn, stored_bytes
@@ -90,10 +90,15 @@ def open_zarr_records(
     location = absolute(location)
     if data in (None, "", "data") and label in (None, "", "labels"):
         node = open_zarr(location)
-        if isinstance(node, zarr.Group) and "dsinga" in node.attrs:
+        if isinstance(node, zarr.Group) and _is_record_store(node):
             store = RecordStore(location)
             return store if label != "" else store.without_labels()
     return ZarrSource(location, data or None, label)
+
+
+def _is_record_store(group: zarr.Group) -> bool:
+    """Return whether a group is a record store, or one whose attributes are damaged in part."""
+    return "dsinga" in group.attrs or {"complete", "digest"} <= set(group.attrs)
 
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
@@ -128,7 +133,7 @@ def open_zarr(location: str) -> zarr.Array | zarr.Group:
         fault = redact(f" ({type(error).__name__}: {error})", location)
     if not fault and not exists(location):
         raise UserError(f"there is no store at {location}; make one with: dsinga data import KIND SOURCE {location}")
-    raise UserError(
-        f"{location} is no zarr array or group that can be opened{fault}; import it into a store with: "
-        f"dsinga data import KIND {location} DESTINATION"
-    )
+    remedy = f"import it into a store with: dsinga data import KIND {location} DESTINATION"
+    if fault and exists(join(location, "zarr.json")):
+        remedy = "see whether its zarr.json can be read, else delete it and make it again"
+    raise UserError(f"{location} is no zarr array or group that can be opened{fault}; {remedy}")

@@ -27,6 +27,7 @@ from dsinga.cluster import connect
 from dsinga.cluster.benchmark import measure
 from dsinga.data import Prefetch, Sampler, open_store, write_store
 from dsinga.job import load
+from tests.support.old_stores import remove_checksums
 
 JOB = "datasets/cifar10/convnet.conf"
 SMALL_CHUNK = 64 << 10  # bytes
@@ -48,6 +49,7 @@ def make_stores(folder: Path, records: int) -> dict[str, str]:
     rows = SMALL_CHUNK // images[0].nbytes
     group.create_array("data", data=images, chunks=(rows, *images.shape[1:]))
     group.attrs["digest"] = "the same images in small chunks"
+    remove_checksums(folder / "small.zarr")
     copy_as_own(folder / "large.zarr", folder / "own3.zarr")
     own = zarr.open_group(folder / "own2.zarr", mode="w", zarr_format=2)
     chunks = zarr.open_array(folder / "large.zarr" / "data", mode="r").chunks
