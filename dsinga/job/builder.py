@@ -32,6 +32,8 @@ class MessageBuilder:
     builder of the message around this one. ``origin`` is the message of which a changed copy is built, if there is one.
     """
 
+    __slots__ = ("cls", "lines", "origin", "outer", "owner", "values", "where")  # a job may have many
+
     def __init__(
         self,
         cls: type[Message],

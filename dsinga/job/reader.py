@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,8 @@ from dsinga.job.overrides import override
 from dsinga.job.schema import Job
 from dsinga.job.textformat import UnclosedError, parse
 
+LARGEST_BYTES = 4 << 20  # of a job file; that is enough for 20,000 layers
+
 
 def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """Return the job of a file, with ``overrides`` ("path=value") applied.
@@ -20,13 +23,30 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     Raises JobError, with file, line and layer, if the file cannot be read, has a field or value that is not in the
     schema, or lacks a required field. :func:`dsinga.job.check` checks the job as a whole.
     """
+    file = os.fspath(path)
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise JobError(f"cannot read the job file {os.fspath(path)!r}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise JobError(f"{os.fspath(path)}: not a job file: byte {error.start} is not UTF-8 text") from error
-    return loads(text, os.fspath(path), overrides)
+        content = _content(Path(path))
+        return loads(content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), file, overrides)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise JobError(f"{file}: not a job file: byte {error.start} is not UTF-8 text") from error
+        if isinstance(error, JobError):
+            raise
+        raise JobError(f"cannot read the job file {file!r}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a regular file; others, such as pipes and devices, may have no end, or never begin."""
+    size, mode = path.stat().st_size, path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # to read a folder fails as it should
+        raise JobError(f"{os.fspath(path)}: a job is read from a file, not from a pipe or a device")
+    if size <= LARGEST_BYTES:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+        size = len(content)
+    if size > LARGEST_BYTES:
+        raise JobError(f"{os.fspath(path)}: not a job file: it has {size:,} bytes, and a job at most {LARGEST_BYTES:,}")
+    return content
 
 
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:

@@ -1,46 +1,21 @@
 """Parses the syntax of protobuf's text format into names, values and line numbers, without a schema.
 
 The language is that of https://protobuf.dev/reference/protobuf/textformat-spec/; as in protobuf's C++ parser, octal and
-hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field are accepted.
+hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators after any field are accepted. The work is
+proportional to the length of the text, whatever it contains: blocks are kept on a list, not by recursion.
 """
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dsinga.job.message import JobError
-from dsinga.job.syntax_fault import SyntaxFault, explain
+from dsinga.job.tokens import END, BadToken, Tokens, minus_word, name, number, shown, unquote
 
-if TYPE_CHECKING:
-    from lark import Lark, Token
-
-GRAMMAR = r"""
-document: (entry ("," | ";")?)*
-value: _any
-entry: NAME ":" _any                  -> field
-     | NAME (block | blocks)          -> field
-     | EXTENSION ":" _any             -> field
-     | EXTENSION (block | blocks)     -> field
-_any: scalar | block | list
-block: "{" document "}" | "<" document ">"
-blocks: "[" (block ("," block)*)? "]" -> list
-list: "[" (_item ("," _item)*)? "]"
-_item: scalar | block
-scalar: STRING+                       -> string
-      | NUMBER                        -> number
-      | "-" NUMBER                    -> minus_number
-      | NAME                          -> word
-      | "-" NAME                      -> minus_word
-
-NAME: /[A-Za-z_]\w*/
-EXTENSION: /\[\s*[A-Za-z_][\w.\/-]*\s*\]/
-NUMBER: /\.?[0-9]([eE][+-]|[\w.])*/
-STRING: /"(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])*'/
-%ignore /\s+|#[^\n]*/
-"""
+DEEPEST = 100  # blocks within each other
+MOST_VALUES = 250_000  # in a text
+CLOSING = {"{": "}", "<": ">", "[": "]"}
 
 
 class UnclosedError(JobError):
@@ -75,119 +50,193 @@ class Entry(NamedTuple):
 
 def parse(text: str, file: str) -> Block:
     """Return the fields of a whole text; raise JobError with file, line, column and what was expected."""
-    return _parse(text, file, "document")
+    parser = _Parser(text, file, has_places=True)
+    return parser.document()
 
 
 def parse_value(text: str, file: str) -> Any:
     """Return the value in ``text``, of a type as in :class:`Entry`; raise JobError if it is not a single value."""
-    return _parse(text, file, "value")
+    parser = _Parser(text, file, has_places=False)
+    return parser.single_value()
 
 
-def _parse(text: str, file: str, start: str) -> Any:
-    from lark import UnexpectedInput
+class _Open(NamedTuple):
+    """A bracket that is not closed yet: its line, what it contains so far, and the field whose value it begins."""
 
-    try:
-        return parser().parse(text, start=start)
-    except UnexpectedInput as error:
-        fault = explain(error, text)
-    except BadToken as error:
-        fault = SyntaxFault(error.token.line or 0, error.token.column or 0, error.message)
-    place = f"{file}:{fault.line}:{fault.column}" if start == "document" else file
-    raise (
-        UnclosedError(f"{place}: {fault.message}", fault.closing)
-        if fault.closing
-        else JobError(f"{place}: {fault.message}")
-    )
+    bracket: str
+    line: int
+    items: list[Any]
+    name: str = ""
+    name_line: int = 0
+    only_blocks: bool = False  # a list of a field that has no colon
 
 
-@functools.cache
-def parser() -> Lark:
-    """Return the parser; it is made at first use, because making it takes time that not every program needs."""
-    from lark import Lark
+class _Parser:
+    def __init__(self, text: str, file: str, has_places: bool):
+        self.file, self.has_places = file, has_places
+        self.tokens = Tokens(text)
+        self.open: list[_Open] = [_Open("", 1, [])]  # the document, and the brackets within it
+        self.values = 0
 
-    return Lark(GRAMMAR, parser="lalr", start=["document", "value"], transformer=_actions())
+    def document(self) -> Block:
+        tokens = self.tokens
+        while tokens.kind != END or len(self.open) > 1:
+            if self.open[-1].bracket == "[":
+                self.list_item()
+            else:
+                self.entry()
+        return Block(tuple(self.open[0].items))
 
+    def single_value(self) -> Any:
+        self.value("", 0)
+        while len(self.open) > 1:
+            if self.open[-1].bracket == "[":
+                self.list_item()
+            else:
+                self.entry()
+        if self.tokens.kind != END:
+            raise self.fault("nothing more")
+        return self.open[0].items[0].value
 
-def _actions() -> Any:
-    from lark import Transformer, v_args
+    def entry(self) -> None:
+        """Read one field of the innermost block up to the bracket that its value begins with, or the block's end."""
+        tokens = self.tokens
+        if tokens.kind == CLOSING.get(self.open[-1].bracket):
+            return self.close()
+        if tokens.kind == "[":
+            tokens.join_extension()
+        if tokens.kind not in ("NAME", "EXTENSION"):
+            if tokens.kind in ("}", ">", "]") and len(self.open) == 1:
+                raise self.error(f"{tokens.text!r} closes no block")
+            raise self.fault("a field name")
+        try:
+            spelled = name(tokens.text)
+        except BadToken as error:
+            raise self.error(str(error)) from None
+        if tokens.kind == "EXTENSION":
+            spelled = f"[{spelled[1:-1].strip()}]"
+        line = tokens.line()
+        tokens.advance()
+        if tokens.kind == ":":
+            tokens.advance()
+            return self.value(spelled, line)
+        if tokens.kind in CLOSING:
+            return self.begin(spelled, line, only_blocks=True)
+        raise self.fault(f"':' or '{{' after the name {shown(spelled)}")
 
-    @v_args(inline=True)
-    class Actions(Transformer):
-        def document(self, *entries: Entry) -> Block:
-            return Block(entries)
+    def value(self, spelled: str, line: int) -> None:
+        """Read the value of a field, or the bracket with which it begins."""
+        if self.tokens.kind in CLOSING:
+            return self.begin(spelled, line)
+        return self.add(spelled, line, self.scalar())
 
-        def value(self, value: Any) -> Any:
-            return value
+    def list_item(self) -> None:
+        """Read one item of the innermost list, and the comma or the bracket after it."""
+        tokens, list_ = self.tokens, self.open[-1]
+        if tokens.kind == "]" and not list_.items:
+            return self.close()
+        if tokens.kind in ("{", "<"):
+            return self.begin("", 0)
+        if list_.only_blocks:
+            raise self.fault("a value")
+        list_.items.append(self.scalar())
+        return self.after_item()
 
-        def block(self, document: Block) -> Block:
-            return document
+    def after_item(self) -> None:
+        if self.tokens.kind == "]":
+            return self.close()
+        if self.tokens.kind != ",":
+            raise self.fault("',' or ']'")
+        self.tokens.advance()
+        if self.tokens.kind in ("]", "["):
+            raise self.fault("a value")
+        return None
 
-        def field(self, name: Token, value: Any) -> Entry:
-            spelled = f"[{name[1:-1].strip()}]" if name.startswith("[") else str(name)
-            return Entry(spelled, value, name.line or 0)
+    def begin(self, spelled: str, line: int, only_blocks: bool = False) -> None:
+        """Open the block or list with which the current token begins."""
+        if len(self.open) > DEEPEST:
+            raise self.error(f"blocks are nested more than {DEEPEST} deep")
+        bracket = self.tokens.kind
+        self.open.append(_Open(bracket, self.tokens.line(), [], spelled, line, only_blocks))
+        self.tokens.advance()
+        if bracket == "[" and self.tokens.kind == "[":
+            raise self.fault("a value")
 
-        def list(self, *items: Any) -> list[Any]:
-            return [*items]
+    def close(self) -> None:
+        """Close the innermost block or list, and give its value to what contains it."""
+        closed = self.open.pop()
+        self.tokens.advance()
+        value = closed.items if closed.bracket == "[" else Block(tuple(closed.items))
+        if self.open[-1].bracket == "[":
+            self.open[-1].items.append(value)
+            self.count()
+            return self.after_item()
+        return self.add(closed.name, closed.name_line, value)
 
-        def string(self, *tokens: Token) -> str:
-            return "".join(unquote(token) for token in tokens)
+    def add(self, spelled: str, line: int, value: Any) -> None:
+        """Add a field to the innermost block, and pass over the separator behind it."""
+        self.open[-1].items.append(Entry(spelled, value, line))
+        self.count()
+        if self.tokens.kind in (",", ";"):
+            self.tokens.advance()
 
-        def number(self, token: Token) -> int | float:
-            return number(token)
+    def count(self) -> None:
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise self.error(f"a job has at most {MOST_VALUES:,} values")
 
-        def minus_number(self, token: Token) -> int | float:
-            return -number(token)
+    def scalar(self) -> Any:
+        """Read a number, a string or a word."""
+        tokens = self.tokens
+        kind, text = tokens.kind, tokens.text
+        try:
+            if kind == "STRING":
+                return self.string()
+            if kind == "-":
+                tokens.advance()
+                if tokens.kind not in ("NUMBER", "NAME"):
+                    raise self.fault("a value")
+                value: Any = -number(tokens.text) if tokens.kind == "NUMBER" else minus_word(tokens.text)
+            elif kind == "NUMBER":
+                value = number(text)
+            elif kind == "NAME":
+                value = BareWord(name(text))
+            else:
+                raise self.fault("a value")
+        except BadToken as error:
+            raise self.error(str(error)) from None
+        self.count()
+        tokens.advance()
+        return value
 
-        def word(self, token: Token) -> BareWord:
-            return BareWord(token)
+    def string(self) -> str:
+        """Read adjacent strings as one."""
+        parts = []
+        while self.tokens.kind == "STRING":
+            parts.append(unquote(self.tokens.text))
+            self.count()
+            self.tokens.advance()
+        return "".join(parts)
 
-        def minus_word(self, token: Token) -> float:
-            if token.lower() not in ("inf", "infinity", "nan"):
-                raise BadToken(token, f"'-{token}' is not a number")
-            return -float(token)
+    def fault(self, expected: str) -> JobError:
+        """Return the error that ``expected`` should be where the current token is."""
+        tokens, innermost = self.tokens, self.open[-1]
+        if tokens.kind == "OTHER":
+            if tokens.text in "\"'":
+                return self.error(f"the string that begins with {tokens.text} is not closed on its line")
+            return self.error(f"{tokens.text!r} has no meaning here; expected {expected}")
+        if tokens.kind != END:
+            return self.error(f"expected {expected}, found {shown(tokens.text)}")
+        after_bracket = expected == "a field name" or innermost.bracket == "["
+        if innermost.bracket and after_bracket:
+            text = f"the text ends, but the {innermost.bracket!r} of line {innermost.line} is never closed"
+            closing = "".join(CLOSING[open_.bracket] for open_ in reversed(self.open[1:]))
+            return UnclosedError(f"{self.place()}: {text}", closing)
+        return self.error(f"expected {expected}, found the end of the text")
 
-    return Actions()
+    def error(self, message: str) -> JobError:
+        return JobError(f"{self.place()}: {message}")
 
-
-class BadToken(Exception):
-    """A token of the right kind with invalid content."""
-
-    def __init__(self, token: Token, message: str):
-        super().__init__(message)
-        self.token, self.message = token, message
-
-
-def number(token: Token) -> int | float:
-    """Return the number that a token spells: decimal, hexadecimal (0x), octal (0), or real, with or without f."""
-    if re.fullmatch(r"0[xX][0-9a-fA-F]+", token):
-        return int(token, 16)
-    if re.fullmatch(r"0[0-7]*", token):
-        return int(token, 8)
-    if re.fullmatch(r"[1-9][0-9]*", token):
-        return int(token)
-    if re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fF]?", token) and not re.fullmatch("0[0-9]+", token):
-        return float(token.rstrip("fF"))
-    raise BadToken(token, f"{str(token)!r} is not a number")
-
-
-ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
-PLAIN_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
-
-
-def unquote(token: Token) -> str:
-    r"""Return the text of a quoted string. Octal and ``\x`` escapes are bytes of UTF-8, as in protobuf."""
-
-    def replaced(match: re.Match[bytes]) -> bytes:
-        octal, hexadecimal, short, long, plain = match.groups()
-        if octal or hexadecimal:
-            return bytes([int(octal, 8) & 255 if octal else int(hexadecimal, 16)])
-        if plain:
-            return bytes([PLAIN_ESCAPES[plain[0]]])
-        return chr(int(short or long, 16)).encode()
-
-    try:
-        return ESCAPE.sub(replaced, token[1:-1].encode()).decode()
-    except KeyError:
-        raise BadToken(token, f"{str(token)} has an unknown escape; write \\\\ for a backslash") from None
-    except (ValueError, OverflowError):  # a number beyond Unicode, or bytes that are not UTF-8
-        raise BadToken(token, f"{str(token)} is not UTF-8 text") from None
+    def place(self) -> str:
+        line, column = self.tokens.place()
+        return f"{self.file}:{line}:{column}" if self.has_places else self.file

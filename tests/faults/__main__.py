@@ -23,7 +23,8 @@ from pathlib import Path
 from tests.faults.forked import Ended, run_forked
 from tests.faults.verdicts import FAULTS, MESSAGE, damage_of, messages_of, pattern_of, verdict
 
-SHOWN = 12  # patterns of messages, and failed cases
+SHOWN = 12  # patterns of messages
+SHOWN_FAILED = 40  # cases
 
 
 def run_case(run: Callable[..., int], seed: int, number: int, original: Path, work: Path) -> int:
@@ -101,10 +102,10 @@ def report(ends: Iterator[Ended], work: Path, began: float, quiet: bool) -> int:
         print(f"{len(patterns)} kinds of messages; the most frequent:")
         for pattern, count in patterns.most_common(SHOWN):
             print(f"{count:6d} {pattern}")
-    for line in failed[:SHOWN]:
+    for line in failed[:SHOWN_FAILED]:
         print(line)
-    if len(failed) > SHOWN:
-        print(f"... and {len(failed) - SHOWN} more")
+    if len(failed) > SHOWN_FAILED:
+        print(f"... and {len(failed) - SHOWN_FAILED} more")
     return 1 if failed else 0
 
 

@@ -1,8 +1,6 @@
 """Reading a job: accepted texts, and errors with place and remedy."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -181,11 +179,3 @@ def test_a_file_that_cannot_be_read_is_the_users_fault(tmp_path):
     (tmp_path / "binary").write_bytes(b"name: '\xff'")
     with pytest.raises(JobError, match="byte 7 is not UTF-8"):
         load(tmp_path / "binary")
-
-
-def test_the_parser_is_loaded_only_when_a_text_is_read():
-    """Every worker imports dsinga.job; none of them reads a job file."""
-    code = (
-        "import sys, dsinga.job as job; assert 'lark' not in sys.modules; job.loads(''); assert 'lark' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

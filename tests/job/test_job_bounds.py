@@ -1,0 +1,65 @@
+"""The work of reading a job is bounded, whatever the file contains."""
+
+import os
+import resource
+
+import pytest
+
+from dsinga.job import JobError, load, loads
+from dsinga.job.reader import LARGEST_BYTES
+
+SIZE = 200_000  # characters of texts that are refused at their first token
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{" * SIZE, "expected a field name, found '{'"),
+        ("\0" * SIZE, "has no meaning here"),
+        ("train_steps: " + "1" * SIZE, "(200000 characters) is too long; numbers have at most 400"),
+        ("train_steps: -0x" + "f" * SIZE, "numbers have at most 400"),
+        ("updater { delta: 0." + "1" * SIZE, "numbers have at most 400"),
+        ("a" * SIZE, "(200000 characters) is too long; names have at most 200"),
+        ("name: " + "a" * SIZE, "names have at most 200"),
+        ("name: '" + "a" * SIZE + "'", "(200002 characters) is too long; strings have at most 4096"),
+        ("name: '" + "\\a" * SIZE + "'", "strings have at most 4096"),
+        ("layer {" * SIZE, "job.conf:1:701: blocks are nested more than 100 deep"),
+        ("[x]: [{ y: [" * SIZE, "expected a value, found '['"),
+        ("[x] { y: [{ z: [" * SIZE, "expected a value, found '['"),
+        ("[a] <" * SIZE, "blocks are nested more than 100 deep"),
+        ("gpu: 1 " * 250_001, "a job has at most 250,000 values"),
+    ],
+)
+def test_a_long_text_is_refused_in_a_short_message(text, expected):
+    with pytest.raises(JobError) as caught:
+        loads(text, "job.conf")
+    assert expected in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_large_file_is_refused_by_its_size_before_it_is_read(tmp_path):
+    path = tmp_path / "large.conf"
+    with path.open("wb") as file:
+        os.truncate(file.fileno(), 3 << 30)  # a hole: takes no room on the disk
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(JobError, match=r"large\.conf: not a job file: it has 3,221,225,472 bytes, and a job at most"):
+        load(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < LARGEST_BYTES >> 10
+
+
+def test_pipes_and_devices_are_no_job_files(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(JobError, match="a job is read from a file, not from a pipe or a device"):
+            load(path)
+    with pytest.raises(JobError, match=r"cannot read the job file .*: Is a directory"):
+        load(tmp_path)
+
+
+def test_lines_may_end_as_on_any_system(tmp_path):
+    path = tmp_path / "job.conf"
+    path.write_bytes(b"\xef\xbb\xbf# a comment\r\ntrain_steps: 5\rseed: x")
+    with pytest.raises(JobError, match=r"job\.conf:3: "):
+        load(path)
+    path.write_bytes(b"\xef\xbb\xbf# a comment\r\ntrain_steps: 5\rseed: 6")
+    assert (load(path).train_steps, load(path).seed) == (5, 6)
