@@ -232,7 +232,7 @@ class ClusterRun:
 
     def _key(self, group: int, partition: int) -> WorkerKey:
         address = self._placement.partitions[group][partition]
-        return WorkerKey(self.config.run, self.config.generation, group, partition, address)
+        return WorkerKey(self.config.run, self.config.generation, group, partition, address, self.config.secret)
 
     def _submit(
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False

@@ -26,6 +26,7 @@ from dsinga.planner.barrier_probe import (
 )
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.transport.endpoints import Endpoint, connect
+from dsinga.transport.handshake import Secret
 from dsinga.transport.interface import Items
 from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
 from dsinga.worker.mailbox import GroupPeers
@@ -49,9 +50,9 @@ class EchoService:
 class EchoActor:
     """An Actor that offers :class:`EchoService` as a server offers its shard."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, secret: Secret):
         serve_connections()
-        weakref.finalize(self, Endpoint(name, EchoService()).close, "the measurement has ended")
+        weakref.finalize(self, Endpoint(name, EchoService(), secret=secret).close, "the measurement has ended")
 
 
 def measure_links(client: Client, addresses: Sequence[str]) -> Links:
@@ -66,9 +67,10 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
     if len(process_addresses) < 2:
         return Links(INSIDE, ENDS, LOOPBACK, False, inside, inside)
     second = process_addresses[1]
-    name = uuid.uuid4().hex
-    echo = client.submit(EchoActor, name, workers=[second], actor=True, pure=False)  # lives as long as this future
-    calls = client.submit(_time_calls, second, name, echo, workers=[first], pure=False)
+    name, secret = uuid.uuid4().hex, Secret()
+    # It lives as long as this future.
+    echo = client.submit(EchoActor, name, secret, workers=[second], actor=True, pure=False)
+    calls = client.submit(_time_calls, second, name, secret, echo, workers=[first], pure=False)
     seconds, shared_memory = gather(client, [calls], [first, second])[0]
     link = link_of(seconds)
     if host(first) != host(second):
@@ -80,10 +82,10 @@ def measure_links(client: Client, addresses: Sequence[str]) -> Links:
 
 def _measure_barrier_between(client: Client, first: str, second: str, link: Link) -> BarrierCost:
     """Return the cost of a barrier of two Dask workers, without its two messages."""
-    names = uuid.uuid4().hex, uuid.uuid4().hex
+    names, secret = (uuid.uuid4().hex, uuid.uuid4().hex), Secret()
     timings = [
-        client.submit(_time_barriers, names[0], names[1], workers=[first], pure=False),
-        client.submit(_time_barriers, names[1], names[0], workers=[second], pure=False),
+        client.submit(_time_barriers, names[0], names[1], secret, workers=[first], pure=False),
+        client.submit(_time_barriers, names[1], names[0], secret, workers=[second], pure=False),
     ]
     return rounded_cost(gather(client, timings, [first, second]), 2 * link.latency)
 
@@ -94,12 +96,12 @@ def link_of(seconds: dict[int, float]) -> Link:
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 
 
-def _time_calls(address: str, name: str, echo: Any) -> tuple[dict[int, float], bool]:
+def _time_calls(address: str, name: str, secret: Secret, echo: Any) -> tuple[dict[int, float], bool]:
     """Task: return the median seconds of a call, by the bytes that it carries, and whether it uses shared memory.
 
     The service ``name`` is on the Dask worker ``address``, and lives as long as the Actor ``echo``.
     """
-    transport = connect(name, connection_to(address, name))
+    transport = connect(name, connection_to(address, name), secret)
     medians = {}
     for size, calls in CALLS.items():
         array = np.zeros(size, np.uint8)
@@ -114,13 +116,13 @@ def _time_calls(address: str, name: str, echo: Any) -> tuple[dict[int, float], b
     return medians, isinstance(transport, SharedMemoryTransport)
 
 
-def _time_barriers(name: str, peer_name: str) -> list[tuple[float, float]]:
+def _time_barriers(name: str, peer_name: str, secret: Secret) -> list[tuple[float, float]]:
     """Task: return the seconds of computing and of barriers with the process that serves under ``peer_name``."""
     peers = GroupPeers(TIMEOUT_SECONDS, Meter())
-    endpoint = Endpoint(name, peers.mailbox)
+    endpoint = Endpoint(name, peers.mailbox, secret=secret)
     try:
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while (transport := connect_to_host(peer_name)) is None:
+        while (transport := connect_to_host(peer_name, secret)) is None:
             if time.monotonic() > deadline:
                 raise RunError(f"waited {TIMEOUT_SECONDS:g} s for the other Dask worker to take part in a measurement")
             time.sleep(CONNECT_CHECK_SECONDS)

@@ -72,7 +72,7 @@ class ServerActor:
         service = ShardService(self._shard, sizes, codec, published is not None)
         clips, sparse = bool(self._updater.conf.clip_norm), any(spec.slice.width for spec in slices)
         slow = clips or sparse or executor is InlineExecutor
-        endpoint = Endpoint(key.name, service, published, to_host=has_remote_clients, slow=slow)
+        endpoint = Endpoint(key.name, service, published, has_remote_clients, slow, key.secret)
         if has_remote_clients:
             serve_connections()
         give_back_after(self._shard)

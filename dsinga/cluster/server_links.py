@@ -62,7 +62,7 @@ def connect_server(
         raise RunError(f"server {key.server} of group {key.group} is no longer in this process: the run has ended here")
     links = {}
     for other, address in addresses.items():
-        transport = connect(other.name, connection_to(address, other.name))
+        transport = connect(other.name, connection_to(address, other.name), other.secret)
         links[other.group] = ServerLink(transport, timeout, f"dsinga server link {key.group}-{other.group}")
     service.on_close.extend(link.close for link in links.values())
 

@@ -45,7 +45,7 @@ class Servers:
         updater = Packed(self._config.updater)
         for group, addresses in enumerate(self._placement.servers):
             for server in range(len(addresses)):
-                key = ServerKey(self._config.run, self._config.generation, group, server)
+                key = ServerKey(self._config.run, self._config.generation, group, server, self._config.secret)
                 server_specs = [spec for spec in specs if spec.slice.server == server]
                 remote = self._remote_clients(key)
                 arguments = (

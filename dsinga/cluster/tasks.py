@@ -18,7 +18,8 @@ from dsinga.worker.replicated_params import ReplicaState
 @cleared_frames()
 def connect_peers(key: WorkerKey, peers: Sequence[WorkerKey]) -> None:
     """Task: connect a worker to all workers of its group, given in the order of their partitions."""
-    find_worker(key).peers.connect([connect(peer.name, connection_to(peer.address, peer.name)) for peer in peers])
+    transports = [connect(peer.name, connection_to(peer.address, peer.name), peer.secret) for peer in peers]
+    find_worker(key).peers.connect(transports)
 
 
 @cleared_frames()

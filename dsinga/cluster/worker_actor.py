@@ -59,7 +59,7 @@ class WorkerActor:
         weakref.finalize(worker, buffers.clear)
         give_back_after(worker)
         to_host = config.has_bridges and process(key.address) != "inproc"
-        Endpoint(key.name, worker.peers.mailbox, to_host=to_host)
+        Endpoint(key.name, worker.peers.mailbox, to_host=to_host, secret=key.secret)
         if to_host:
             serve_connections()
         weakref.finalize(self, end_generation, key.run, key.generation, "the driver of the run is gone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import weakref
@@ -13,7 +14,7 @@ import numpy as np
 
 from dsinga.transport.interface import Items
 from dsinga.transport.message import aligned, aligned_size, copy_into, flatten, pack, restore, sizes, unpack
-from dsinga.transport.shared_buffer import BufferPool, SharedBuffer
+from dsinga.transport.shared_buffer import BufferPool, SharedBuffer, open_shared_buffer
 
 # Bytes up to which an array is sent through the socket; larger ones are copied into shared memory.
 INLINE_BYTES = 1 << 12
@@ -23,6 +24,8 @@ PACKET_BYTES = 1 << 14
 # (offset and length; length 0: the body is the rest of the packet).
 HEAD = struct.Struct("=BIQQQ")
 MESSAGE, RETURN, PUBLISH = range(3)
+# The flags of a packet of which the system has dropped bytes or descriptors; a plain number, which is faster.
+INCOMPLETE = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 class ChannelMessage(NamedTuple):
@@ -36,8 +39,9 @@ class Channel:
     """One end of a connection between two processes. Several threads may send; one at a time may receive.
 
     Large arrays are sent in shared buffers of the sender. When the receiver has released all arrays of a message, it
-    returns the buffer, and the sender uses it for another message. Each end may also publish a buffer, which the other
-    end maps read-only: arrays in it can be sent as offsets, without a copy.
+    returns the buffer, and the sender uses it for another message. Until then they are the receiver's, which may write
+    into them. Each end may also publish a buffer, which the other end can map read-only only: arrays in it can be sent
+    as offsets, without a copy.
     """
 
     def __init__(self, connection: socket.socket):
@@ -96,25 +100,32 @@ class Channel:
 
         Raises OSError where the other end is gone, or sends something that is not a message.
         """
-        packet, fds, _, _ = socket.recv_fds(self._socket, 2 * PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
-        if not packet:
-            raise ConnectionResetError("the process at the other end is gone")
+        packet, fds, flags, _ = socket.recv_fds(self._socket, 2 * PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         try:
+            if not packet:
+                raise ConnectionResetError("the process at the other end is gone")
+            if flags & INCOMPLETE:
+                raise ValueError("a packet that is too long, or has several descriptors")
             return self._read(packet, fds)
-        except (ValueError, TypeError, KeyError, LookupError, AssertionError, struct.error, StopIteration) as error:
+        except ConnectionResetError:
+            raise
+        except Exception as error:  # of whatever kind: what the other end sends ends this connection only
             raise ConnectionError(f"not a message of dsinga: {error!r}") from error
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _read(self, packet: bytes, fds: Sequence[int]) -> ChannelMessage | None:
         kind, number, size, at, length = HEAD.unpack_from(packet)
-        buffer = SharedBuffer(fds[0], size, writable=kind == MESSAGE) if fds else None
-        if buffer is not None:
-            buffer.close()
+        buffer = open_shared_buffer(fds[0], size, writable=kind == MESSAGE) if fds else None
         if kind == RETURN:
             self._pool.give_back(number)
             return None
         if kind == PUBLISH:
             self._peer_buffer = buffer
             return None
+        if kind != MESSAGE:
+            raise ValueError(f"a packet of kind {kind}")
         if buffer is not None:
             self._received[number] = buffer
         parcel = None
@@ -124,7 +135,8 @@ class Channel:
             weakref.finalize(parcel, _give_back, weakref.ref(self), number)
         body = packet[HEAD.size :]
         if length:
-            assert parcel is not None, "a body in shared memory needs a buffer"
+            if parcel is None:
+                raise ValueError("a body in shared memory without a buffer")
             body = parcel[at : at + length].tobytes()
         values, layouts, places = unpack(body)
         return ChannelMessage(values, restore(layouts, self._buffers(layouts, places, parcel)))
@@ -142,6 +154,11 @@ class Channel:
 
     def _lent(self) -> np.ndarray | None:
         return None if self._peer_buffer is None else self._peer_buffer.array
+
+    def end(self) -> None:
+        """End the connection: both ends receive nothing more. Any thread may call it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket. Must not be called while another thread receives."""

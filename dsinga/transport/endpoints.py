@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dsinga.errors import RunError
 from dsinga.serial_executor import SerialExecutor
 from dsinga.transport.direct import DirectTransport
+from dsinga.transport.handshake import PROCESS_SECRET, Secret
 from dsinga.transport.interface import Service, Transport
 from dsinga.transport.remote import RemoteCaller, RemoteTransport
 from dsinga.transport.shared_buffer import SharedBuffer
@@ -29,11 +30,12 @@ class Endpoint:
         published: shared memory; clients on this host receive arrays in it without a copy.
         to_host: whether other processes of this host may connect, where the system has shared memory.
         slow: whether large calls of other hosts are handled in a thread of the service, since they take a while.
+        secret: what other processes of this host must know; by default none of them does.
     """
 
     def __init__(
         self, name: str, service: Service, published: SharedBuffer | None = None, to_host: bool = True,
-        slow: bool = False,
+        slow: bool = False, secret: Secret = PROCESS_SECRET,
     ):  # fmt: skip
         self.name, self.service = name, service
         self._server: SharedMemoryServer | None = None
@@ -41,7 +43,7 @@ class Endpoint:
         self._callers: set[RemoteCaller] = set()
         if to_host:
             with contextlib.suppress(OSError, AttributeError):
-                self._server = SharedMemoryServer(name, service, published)
+                self._server = SharedMemoryServer(name, service, published, secret)
         if self._server is None and published is not None:
             published.close()
         _endpoints[name] = self
@@ -78,14 +80,16 @@ def accept(name: str, connection: socket.socket) -> bool:
     return True
 
 
-def connect(name: str, open_connection: OpenConnection | None = None) -> Transport:
+def connect(name: str, open_connection: OpenConnection | None = None, secret: Secret = PROCESS_SECRET) -> Transport:
     """Return the fastest transport to a service: direct, through shared memory, else through a connection.
+
+    Processes of this host are asked whether they know ``secret``.
 
     Raises RunError where a service on another host cannot be reached; it needs ``open_connection``.
     """
     if name in _endpoints:
         return DirectTransport(lambda: find_service(name), name)
-    transport = connect_to_host(name)
+    transport = connect_to_host(name, secret)
     if transport is not None:
         return transport
     if open_connection is None:

@@ -11,10 +11,16 @@ import numpy as np
 
 from dsinga.errors import Diverged, RunError, UserError
 from dsinga.ops import Array, SparseRows
+from dsinga.ops.sparse import fault
 from dsinga.transport.interface import Items
 
 ALIGNMENT = 64  # bytes: a cache line
 ROWS = "rows"
+MOST_BYTES = 1 << 48  # of an array; what seems to be a larger one is none
+
+# What arrays may consist of: numbers of a known size. numpy would take any text for a dtype, of any size.
+_CODES = np.typecodes["AllInteger"] + np.typecodes["AllFloat"] + "?"
+_DTYPES = {dtype.str: dtype for code in _CODES for dtype in (np.dtype(f"<{code}"), np.dtype(f">{code}"))}
 
 _ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError)}
 
@@ -42,28 +48,51 @@ def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:
 def restore(layouts: Sequence[Any], buffers: Iterator[Any]) -> list[Array | SparseRows]:
     """Return the arrays that :func:`flatten` described, as views of buffers of exactly their bytes.
 
-    Raises ValueError for descriptions that do not fit the buffers, or of arrays of objects.
+    Raises ValueError for descriptions that do not fit the buffers, or of something else than arrays of numbers.
     """
+    try:
+        return _restore(layouts, buffers)
+    except (TypeError, LookupError, OverflowError, StopIteration) as error:
+        raise ValueError(f"no description of arrays: {error!r}") from error
+
+
+def _restore(layouts: Sequence[Any], buffers: Iterator[Any]) -> list[Array | SparseRows]:
     items: list[Array | SparseRows] = []
     for kind, shape, rest in layouts:
         if kind == ROWS:
-            rows, values = (np.asarray(array) for array in restore(rest, buffers))
+            rows, values = (np.asarray(array) for array in _restore_pair(rest, buffers))
             items.append(SparseRows(rows.astype(np.int64), values, tuple(shape)))
-            continue
-        dtype = np.dtype(kind)
-        if dtype.hasobject:
-            raise ValueError("arrays of objects are not accepted")
-        items.append(np.frombuffer(next(buffers), dtype).reshape(shape).transpose(np.argsort(rest)))
+            if reason := fault(items[-1]):
+                raise ValueError(f"a sparse array with a fault: {reason}")
+        else:
+            items.append(np.frombuffer(next(buffers), _DTYPES[kind]).reshape(shape).transpose(np.argsort(rest)))
     return items
 
 
+def _restore_pair(layouts: Sequence[Any], buffers: Iterator[Any]) -> list[Array | SparseRows]:
+    """Return the rows and values of a sparse array, which are dense."""
+    if any(kind == ROWS for kind, _, _ in layouts):
+        raise ValueError("a sparse array in a sparse array")
+    return _restore(layouts, buffers)
+
+
 def sizes(layouts: Sequence[Any]) -> Iterator[int]:
-    """Yield the number of bytes of each buffer of these descriptions."""
-    for kind, shape, rest in layouts:
-        if kind == ROWS:
-            yield from sizes(rest)
-        else:
-            yield math.prod(shape) * np.dtype(kind).itemsize
+    """Yield the number of bytes of each buffer of these descriptions. Raises ValueError where they are none."""
+    try:
+        for kind, shape, rest in layouts:
+            if kind == ROWS:
+                yield from (_size(inner, inner_shape) for inner, inner_shape, _ in rest)
+            else:
+                yield _size(kind, shape)
+    except (TypeError, LookupError) as error:
+        raise ValueError(f"no description of arrays: {error!r}") from error
+
+
+def _size(kind: str, shape: Sequence[int]) -> int:
+    size = math.prod(shape) * _DTYPES[kind].itemsize
+    if type(size) is not int or not 0 <= size <= MOST_BYTES:  # numpy refuses whatever else is wrong with a shape
+        raise ValueError(f"no shape of an array: {str(shape)[:100]}")
+    return size
 
 
 def aligned(size: int) -> int:
@@ -92,7 +121,10 @@ def pack(value: Any) -> bytes:
 
 def unpack(packed: Any) -> Any:
     """Return the plain values of :func:`pack`. Raises ValueError for anything else."""
-    return msgpack.unpackb(packed, strict_map_key=False)
+    try:
+        return msgpack.unpackb(packed, strict_map_key=False)
+    except (msgpack.UnpackException, TypeError, OverflowError, MemoryError, RecursionError) as error:
+        raise ValueError(f"no plain values: {error!r}") from error
 
 
 def describe_error(error: BaseException) -> list[str]:
@@ -104,6 +136,8 @@ def describe_error(error: BaseException) -> list[str]:
 
 
 def restore_error(description: Sequence[str]) -> Exception:
-    """Return the error that :func:`describe_error` described."""
+    """Return the error that :func:`describe_error` described. Raises ValueError for anything else."""
     kind, text = description
+    if not isinstance(kind, str) or not isinstance(text, str):
+        raise ValueError("no description of an error")
     return _ERRORS.get(kind, RunError)(text)

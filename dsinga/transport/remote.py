@@ -64,12 +64,13 @@ class RemoteTransport:
     def received(self, values: Any, items: Items) -> None:
         """Resolve the reply of a call."""
         number, error = values
+        failure = None if error is None else restore_error(error)  # which may raise, while the reply still waits
         with self._lock:
             reply, _ = self._waiting.pop(number)
-        if error is None:
+        if failure is None:
             reply.set_result(items)
         else:
-            reply.set_exception(restore_error(error))
+            reply.set_exception(failure)
 
     def lost(self, reason: str) -> None:
         """Fail the calls that wait."""
@@ -105,7 +106,12 @@ class RemoteCaller:
         """Let the stream choose memory for the arrays of a call."""
 
     def received(self, values: Any, items: Items) -> None:
-        """Handle a call."""
+        """Handle a call. Raises ValueError for anything else."""
+        number, priority, method, fields = values
+        if not isinstance(number, int) or not isinstance(priority, int):
+            raise ValueError("no call")
+        if not isinstance(method, str) or not isinstance(fields, list):
+            raise ValueError("no call")
         if self._slow is not None and sum(item.nbytes for item in items) > INLINE_BYTES:
             with contextlib.suppress(RunError):  # the service is closed, and so is this connection, soon
                 self._slow.submit(self._handle, values, items)

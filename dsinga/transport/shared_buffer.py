@@ -3,12 +3,19 @@
 A buffer has no name that could outlive its run: its file descriptor is sent through a socket
 (:mod:`dsinga.transport.channel`), and the system takes the memory back when the last process that maps it ends. The
 size of /dev/shm, which is small in many containers, does not matter.
+
+Seals of the system hold for all processes that have the descriptor: the size of a buffer never changes, since whoever
+reads memory that a file no longer has is ended by SIGBUS; and only the process that created a buffer to be published
+can write into it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import mmap
 import os
+import stat
 import threading
 from collections.abc import Mapping
 
@@ -17,8 +24,13 @@ import numpy as np
 from dsinga.ops.buffers import address
 from dsinga.transport.message import aligned
 
+with contextlib.suppress(ImportError):  # outside Unix, where no shared memory is created either
+    import fcntl
+
 # Bytes from which on a buffer asks the system for huge pages: fewer page faults and TLB misses.
 HUGE = 1 << 21
+# F_SEAL_FUTURE_WRITE of Linux, and F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW.
+FUTURE_WRITE_SEAL, SIZE_SEALS = 0x10, 0x1 | 0x2 | 0x4
 
 
 class SharedBuffer:
@@ -53,15 +65,52 @@ class SharedBuffer:
             self.fd = -1
 
 
-def create_shared_buffer(size: int) -> SharedBuffer:
-    """Return a new buffer. Raises OSError where there is no memory for it, AttributeError outside Linux."""
-    fd = os.memfd_create("dsinga")
+def create_shared_buffer(size: int, published: bool = False) -> SharedBuffer:
+    """Return a new buffer of a size that cannot change; if ``published``, no other process can map it to write.
+
+    Raises OSError where there is no memory for it, AttributeError outside Linux.
+    """
+    fd = os.memfd_create("dsinga", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, max(size, 1))
-        return SharedBuffer(fd, size)
+        buffer = SharedBuffer(fd, size)
+        if published:
+            with contextlib.suppress(OSError):  # Linux before 5.1
+                fcntl.fcntl(fd, fcntl.F_ADD_SEALS, FUTURE_WRITE_SEAL)
+        with contextlib.suppress(OSError):  # such as emulated kernels
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SIZE_SEALS)
+        return buffer
     except BaseException:
         os.close(fd)
         raise
+
+
+def open_shared_buffer(fd: int, size: int, writable: bool = False) -> SharedBuffer:
+    """Return a buffer that another process has created; the descriptor stays the caller's.
+
+    Raises ValueError where that is not a file of ``size`` bytes whose size is sealed, OSError where it cannot be
+    mapped.
+    """
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size < max(size, 1):
+        raise ValueError(f"a descriptor that is no shared memory of {size} bytes")
+    if _seals_sizes() and fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SIZE_SEALS != SIZE_SEALS:
+        raise ValueError("shared memory whose size may change")
+    buffer = SharedBuffer(fd, size, writable)
+    buffer.fd = -1
+    return buffer
+
+
+@functools.cache
+def _seals_sizes() -> bool:
+    """Whether this system seals the sizes of buffers."""
+    buffer = create_shared_buffer(1)
+    try:
+        return fcntl.fcntl(buffer.fd, fcntl.F_GET_SEALS) & SIZE_SEALS == SIZE_SEALS
+    except OSError:
+        return False
+    finally:
+        buffer.close()
 
 
 def offsets(sizes: Mapping[int, int]) -> tuple[dict[int, int], int]:
@@ -81,7 +130,7 @@ class SharedArrays:
 
     def __init__(self, sizes: Mapping[int, int]):
         starts, total = offsets({id: 4 * size for id, size in sizes.items()})
-        self.buffer = create_shared_buffer(total)
+        self.buffer = create_shared_buffer(total, published=True)
         self._arrays = {
             id: self.buffer.array[start : start + 4 * sizes[id]].view(np.float32) for id, start in starts.items()
         }

@@ -103,17 +103,17 @@ class SocketLoop:
         try:
             if not connection.write():
                 self._modify(connection, selectors.EVENT_READ)
-        except OSError as error:
+        except Exception as error:  # of whatever kind: the other connections go on
             self._lose(connection, error)
 
     def _read(self, connection: SocketConnection) -> None:
         try:
             if not connection.read():
                 self._again.discard(connection)
-        except OSError as error:
+        except Exception as error:
             self._lose(connection, error)
 
-    def _lose(self, connection: SocketConnection, error: OSError) -> None:
+    def _lose(self, connection: SocketConnection, error: Exception) -> None:
         connection.lost(str(error))  # not the error, whose frames refer to the connection
         self._close(connection)
 

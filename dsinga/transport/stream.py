@@ -27,7 +27,7 @@ from dsinga.transport.socket_loop import add_connection
 # The head of a message: the length of its description, which is followed by the bytes of the arrays.
 HEAD = struct.Struct("<I")
 # The most bytes of a description; what seems to be a longer one is no message.
-MOST_DESCRIBED = 1 << 26
+MOST_DESCRIBED = 1 << 24
 # Bytes up to which arrays are copied behind the description, so that they are sent by the same call of the system.
 JOINED_BYTES = 1 << 14
 # Bytes up to which a message is sent by the thread that has it, if no other message is being sent. Beyond that, the
@@ -145,16 +145,17 @@ class Stream:
             (length,) = HEAD.unpack(head)
             if length > MOST_DESCRIBED:
                 raise ValueError(f"a description of {length} bytes")
-            description = memoryview(bytearray(length))
+            # Not zeroed: pages that no byte arrives for use no memory, here and in the arrays of a message.
+            description = np.empty(length, np.uint8).data
             yield description
             values, layouts = unpack(description)
             nbytes = list(sizes(layouts))
-            memory = deque(self._open_receiver().memory(values, nbytes) or _allocate(nbytes))
-            items = restore(layouts, iter(memory))
-            while memory:
-                if memory[0].nbytes:
-                    yield memory[0]
-                memory.popleft()
+            memory = [*(self._open_receiver().memory(values, nbytes) or _allocate(nbytes))]
+            for number, size in enumerate(nbytes):
+                if size:
+                    yield memory[number]
+            items = restore(layouts, iter(memory))  # only now, because rows of sparse arrays are converted and checked
+            memory.clear()
             self._open_receiver().received(values, items)
             del items  # whose memory is reused when the receiver has released it
 

@@ -15,6 +15,7 @@ from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.server import Slice
 from dsinga.training import Algorithm, Metrics, Updater
+from dsinga.transport.handshake import PROCESS_SECRET, Secret
 from dsinga.worker.all_records import EvaluationPass
 from dsinga.worker.batch_reader import BatchReader
 from dsinga.worker.exchange_options import ExchangeOptions
@@ -45,6 +46,7 @@ class WorkerConfig:
         options: when and how values and gradients are exchanged.
         skip_bad_batches: whether a batch whose loss is not finite is left out.
         precision: the number format of matrix products on GPUs: "float32", "tf32" or "bf16".
+        secret: what processes of one host prove to each other that they belong to the run.
     """
 
     run: str
@@ -62,6 +64,7 @@ class WorkerConfig:
     skip_bad_batches: bool = False
     precision: str = "float32"
     passes: Mapping[Phase, Sequence[EvaluationPass]] = field(default_factory=dict)
+    secret: Secret = field(default_factory=Secret)
 
     @cached_property
     def params(self) -> Mapping[str, Param]:
@@ -76,12 +79,13 @@ class WorkerConfig:
 
 
 class ServerKey(NamedTuple):
-    """Identifies a server: by run, generation, server group and number in the group."""
+    """Identifies a server: by run, generation, server group and number in the group. It has the secret of the run."""
 
     run: str
     generation: int
     group: int
     server: int
+    secret: Secret = PROCESS_SECRET
 
     @property
     def name(self) -> str:
@@ -90,13 +94,17 @@ class ServerKey(NamedTuple):
 
 
 class WorkerKey(NamedTuple):
-    """Identifies a worker: by run, generation, worker group, partition and address of its Dask worker."""
+    """Identifies a worker: by run, generation, worker group, partition and address of its Dask worker.
+
+    It has the secret of the run.
+    """
 
     run: str
     generation: int
     group: int
     partition: int
     address: str
+    secret: Secret = PROCESS_SECRET
 
     @property
     def name(self) -> str:

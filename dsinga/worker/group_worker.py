@@ -66,7 +66,7 @@ class GroupWorker:
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
         worker = WorkerId(config.generation, key.group, key.partition, config.topology.workers)
-        transports = [connect(server.name, connection) for server, connection in servers.items()]
+        transports = [connect(server.name, connection, server.secret) for server, connection in servers.items()]
         self._transports = transports
         clients = [ServerClient(transport, worker) for transport in transports]
         self._lent: Mapping[int, Sequence[np.ndarray]] = {}

@@ -28,7 +28,7 @@ class SendBuffer:
     def __init__(self, nbytes: Sequence[int]):
         sizes = {number: buffers.base_bytes(size) for number, size in enumerate(nbytes)}
         starts, total = offsets(sizes)
-        self.buffer = create_shared_buffer(total)
+        self.buffer = create_shared_buffer(total, published=True)
         self.bases: dict[int, list[np.ndarray]] = {}
         for number, start in starts.items():
             self.bases.setdefault(sizes[number], []).append(self.buffer.view(start, sizes[number]))

@@ -29,7 +29,7 @@ WAIT = 20.0
 
 def share_no_memory() -> None:
     """Let this process find no others on its host."""
-    endpoints.connect_to_host = lambda name: None
+    endpoints.connect_to_host = lambda name, secret: None
 
 
 @pytest.fixture(scope="module")

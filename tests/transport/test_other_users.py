@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dsinga.transport.handshake import Secret
 from dsinga.transport.shared_memory import SharedMemoryServer, connect_to_host
 from tests.support.echo_service import EchoService
 
@@ -17,12 +18,18 @@ NOBODY = 65534
 ROOT = Path(__file__).parents[2]
 CLIENT = """
 import os, socket, sys
+from dsinga.transport.handshake import Secret
 from dsinga.transport.shared_memory import connect_to_host
 os.setuid(int(sys.argv[2]))
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 connection.settimeout(10)
 connection.connect(f"\\0dsinga-{sys.argv[1]}")
-print(connect_to_host(sys.argv[1]) is not None, connection.recv(1000))
+try:
+    connection.send(bytes(16))
+    answer = connection.recv(1000)
+except ConnectionError:
+    answer = b""
+print(connect_to_host(sys.argv[1], Secret(b"known")) is not None, answer)
 """
 
 pytestmark = pytest.mark.skipif(
@@ -34,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 def test_a_service_serves_its_own_user_only(user: int, reply: str) -> None:
     """It sends others nothing, and with that no descriptor of memory."""
     name = uuid.uuid4().hex
-    server = SharedMemoryServer(name, EchoService())
+    server = SharedMemoryServer(name, EchoService(), secret=Secret(b"known"))
     try:
         printed = subprocess.run(
             [sys.executable, "-c", CLIENT, name, str(user)],

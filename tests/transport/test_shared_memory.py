@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.transport import shared_memory
+from dsinga.transport import handshake, shared_memory
 from dsinga.transport.channel import HEAD, MESSAGE, Channel
+from dsinga.transport.handshake import PROCESS_SECRET, Secret, shake_hands
 from dsinga.transport.message import pack
 from dsinga.transport.shared_buffer import HUGE, SharedArrays, create_shared_buffer, offsets
 from dsinga.transport.shared_memory import SharedMemoryServer, SharedMemoryTransport, connect_to_host
@@ -46,8 +47,8 @@ def server(name: str, service: EchoService):
     server.close()
 
 
-def connected(name: str) -> SharedMemoryTransport:
-    transport = connect_to_host(name)
+def connected(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryTransport:
+    transport = connect_to_host(name, secret)
     assert transport is not None
     return transport
 
@@ -110,7 +111,7 @@ def test_a_name_is_free_again_when_its_server_has_closed(name: str) -> None:
 def test_another_user_is_refused_at_both_ends(
     server: SharedMemoryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_memory.os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(handshake.os, "geteuid", lambda: 12345)
     assert connect_to_host(name) is None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.settimeout(WAIT)
@@ -179,6 +180,7 @@ def test_a_packet_that_is_no_message_ends_its_connection_only(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.settimeout(WAIT)
         client.connect(f"\0dsinga-{name}")
+        assert shake_hands(client, PROCESS_SECRET)
         Channel.receive(Channel(client.dup()))
         client.send(packet)
         assert client.recv(100) == b"", "the server hangs up"
@@ -217,6 +219,7 @@ def test_the_head_of_a_packet_has_no_padding() -> None:
 
 CHILD = """
 import sys, time
+from dsinga.transport.handshake import Secret
 from dsinga.transport.shared_memory import SharedMemoryServer
 from dsinga.transport.shared_buffer import SharedArrays
 from concurrent.futures import Future
@@ -229,7 +232,7 @@ class Service:
     def handle(self, method, fields, items):
         return [value] if method == "value" else Future()
 
-server = SharedMemoryServer(sys.argv[1], Service(), arrays.buffer)
+server = SharedMemoryServer(sys.argv[1], Service(), arrays.buffer, Secret(b"known"))
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -241,7 +244,7 @@ def test_nothing_is_left_of_a_process_that_is_killed(name: str) -> None:
     with subprocess.Popen([sys.executable, "-c", CHILD, name], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        transport = connected(name)
+        transport = connected(name, Secret(b"known"))
         (value,) = transport.call("value").result(WAIT)
         reply = transport.call("wait")
         os.kill(child.pid, signal.SIGKILL)

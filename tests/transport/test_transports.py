@@ -87,6 +87,16 @@ class TestTransport:
         np.testing.assert_array_equal(answer.dense(), rows.dense())
         assert answer.rows.dtype == np.int64
 
+    def test_each_of_many_sparse_arrays_has_its_own_rows(self, transport: Transport) -> None:
+        """Their numbers are converted where they arrive, and not before they have arrived."""
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            numbers = np.unique(rng.integers(0, 10**6, rng.integers(1000, 20_000)))
+            rows = SparseRows(numbers, rng.random((numbers.size, 2), np.float32), (10**6, 2))
+            (answer,) = transport.call("echo", (), [rows]).result(WAIT)
+            np.testing.assert_array_equal(answer.rows, numbers)
+            np.testing.assert_array_equal(answer.values, rows.values)
+
     def test_fields_arrive_as_plain_values(self, transport: Transport) -> None:
         (answer,) = transport.call("fields", [1, -2.5, True]).result(WAIT)
         np.testing.assert_array_equal(answer, [1, -2.5, True])

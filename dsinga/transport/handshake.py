@@ -1,0 +1,95 @@
+"""Proves to both ends of a local socket that the other end belongs to the same run, before anything else is sent.
+
+The address of an abstract socket is no secret: any process of the host reads it in /proc/net/unix. So each end sends a
+random number and proves, by an HMAC of both numbers, that it knows the secret of the run, which is never sent itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+import struct
+
+SECRET_BYTES, NONCE_BYTES, PROOF_BYTES = 32, 16, 32
+CLIENT, SERVER = b"client", b"server"
+
+
+class Secret:
+    """Random bytes that the processes of one run know. Neither its text nor its hash shows them.
+
+    They travel with the keys of workers and servers, by Dask's connections.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes = b""):
+        self._value = value or secrets.token_bytes(SECRET_BYTES)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and hmac.compare_digest(self._value, other._value)
+
+    def __hash__(self) -> int:
+        return hash(Secret)
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+    def proof(self, role: bytes, *nonces: bytes) -> bytes:
+        """Return what proves to the end that has sent one of ``nonces`` that the other one knows the secret."""
+        return hmac.digest(self._value, role + b"".join(nonces), "sha256")
+
+
+# The secret of services and clients that are given none: no other process knows it.
+PROCESS_SECRET = Secret()
+
+
+class Handshake:
+    """The server's side of one connection, which has proved nothing yet. Its socket does not block.
+
+    What arrives before the proof is read without descriptors: the system closes those that a packet carries.
+    """
+
+    def __init__(self, connection: socket.socket, secret: Secret):
+        connection.setblocking(False)
+        self.connection = connection
+        self._secret, self._client_nonce, self._nonce = secret, b"", b""
+
+    def read(self) -> bool | None:
+        """Read the next packet; return True once the client has proved itself, None where packets are missing yet.
+
+        Returns False where the client is gone or cannot prove it.
+        """
+        try:
+            packet = self.connection.recv(PROOF_BYTES + 1)
+            if self._nonce:
+                expected = self._secret.proof(CLIENT, self._client_nonce, self._nonce)
+                return hmac.compare_digest(packet, expected)
+            if len(packet) != NONCE_BYTES:
+                return False
+            self._client_nonce, self._nonce = packet, secrets.token_bytes(NONCE_BYTES)
+            self.connection.send(self._nonce + self._secret.proof(SERVER, packet, self._nonce))
+        except BlockingIOError:
+            return None
+        except OSError:
+            return False
+        return None
+
+
+def shake_hands(connection: socket.socket, secret: Secret) -> bool:
+    """Do the client's side; return whether the server has proved that it knows the secret. Raises OSError."""
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    connection.send(nonce)
+    packet = connection.recv(NONCE_BYTES + PROOF_BYTES + 1)
+    server_nonce, proof = packet[:NONCE_BYTES], packet[NONCE_BYTES:]
+    if not hmac.compare_digest(proof, secret.proof(SERVER, nonce, server_nonce)):
+        return False
+    connection.send(secret.proof(CLIENT, nonce, server_nonce))
+    return True
+
+
+def process_of(connection: socket.socket) -> int | None:
+    """Return the process at the other end of a Unix socket; None where it is another user's."""
+    process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return process if user == os.geteuid() else None
