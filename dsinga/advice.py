@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -23,12 +25,31 @@ def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",))
 
 
 def how_to_resume() -> str:
-    """Return how to go on from the last checkpoint: the whole command, or the argument of ``dsinga.train``."""
+    """Return how to go on from the last checkpoint: the whole command, or the argument of ``dsinga.train``.
+
+    A command that has resumed from a path resumes from the newest checkpoint instead.
+    """
     if not _command_lines:
         return "resume=True"
     program, arguments = _command_lines[-1]
-    resumes = {"--resume", "--auto-resume"} & set(arguments)
-    return redact(shlex.join([*program, *arguments, *([] if resumes else ["--resume"])]))
+    words = ["--resume" if word.startswith("--resume=") else word for word in join_resume(arguments)]
+    resumes = {"--resume", "--auto-resume"} & set(words)
+    return redact(shlex.join([*program, *words, *([] if resumes else ["--resume"])]))
+
+
+def join_resume(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command with ``--resume PATH`` as one word, ``--resume=PATH``.
+
+    The word behind ``--resume`` is a path if it is a folder, or has the name of a checkpoint; else it is the job file.
+    """
+    words: list[str] = []
+    for word in arguments:
+        is_checkpoint = os.path.isdir(word) or re.fullmatch(r"step\d+", os.path.basename(os.path.normpath(word)))
+        if words and words[-1] == "--resume" and is_checkpoint:
+            words[-1] = f"--resume={word}"
+        else:
+            words.append(word)
+    return words
 
 
 def option(argument: str, value: str = "", python: str = "") -> str:

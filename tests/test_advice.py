@@ -21,6 +21,10 @@ def test_on_the_command_line():
         assert job_field("train_steps", "40") == "--set train_steps=40"
     with command_line(["train", "job.conf", "--resume"]):
         assert how_to_resume() == "dsinga train job.conf --resume"
+    with command_line(["train", "--resume", "run/checkpoint/step40", "job.conf"]):
+        assert how_to_resume() == "dsinga train --resume job.conf"
+    with command_line(["train", "--resume=elsewhere", "job.conf"]):
+        assert how_to_resume() == "dsinga train --resume job.conf"
     with command_line(["train", "job.conf", "--auto-resume"]):
         assert how_to_resume() == "dsinga train job.conf --auto-resume"
     assert how_to_resume() == "resume=True"

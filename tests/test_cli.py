@@ -22,6 +22,7 @@ from dsinga.cli import main
 from dsinga.cluster.connecting import embedded
 from dsinga.data import open_store, write_store
 from dsinga.errors import UserError
+from tests.support.small_disk import files_of_at_most
 
 JOB = """name: "cli"
 train_steps: 20
@@ -636,3 +637,25 @@ def test_a_search_without_settings_is_refused(dsinga: Dsinga, arguments: tuple[s
     refused = dsinga("search", "job.conf", *arguments)
     assert refused.returncode == 2
     assert message in refused.stderr
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning_or_named(dsinga: Dsinga, folder: Path) -> None:
+    dsinga("train", "job.conf", "--set", "checkpoint_freq=10")
+    newest = folder / "work" / "checkpoint" / "step20" / "checkpoint.json"
+    newest.write_text(newest.read_text().replace('"step": 20', '"step": 12'))
+    refused = dsinga("train", "--resume=work/checkpoint/step20", "job.conf")
+    assert refused.returncode == 2
+    assert "step20/checkpoint.json is damaged" in refused.stderr
+    resumed = dsinga("train", "--resume", "job.conf")
+    assert resumed.returncode == 0
+    assert "the run goes on from the checkpoint before it, work/checkpoint/step10" in resumed.stderr
+    assert dsinga("train", "job.conf", "--resume", "work/checkpoint/step10", "--set", "train_steps=30").returncode == 0
+    assert (folder / "work" / "checkpoint" / "step30").is_dir()
+
+
+def test_a_disk_that_is_full_at_the_end_is_an_error(dsinga: Dsinga, folder: Path) -> None:
+    with files_of_at_most(1000):
+        ended = dsinga("train", "job.conf")
+    assert ended.returncode == 1
+    assert "step20 cannot be written" in ended.stderr
+    assert (folder / "work" / "metrics.jsonl").exists()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
@@ -35,7 +35,7 @@ class TrainingOptions:
     workspace: str | os.PathLike[str] | None = None
     data_root: str | None = None
     workers: int | None = None
-    resume: bool | Literal["auto"] = False
+    resume: bool | str | os.PathLike[str] = False
     progress: bool = True
     grain: str = "round"
     extensions: Sequence[ExtensionLike] = ()
@@ -104,11 +104,11 @@ class Execution:
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
         job, options = self.prepare_job(), self.options
-        params, resume = options.params, _resumes(options.resume, self.workspace)
+        params, resume = options.params, _resumed_from(options.resume, self.workspace)
         with contextlib.ExitStack() as stack:
             dashboard = options.grain == "graph"  # its tasks are for looking at
             client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
-            monitor = RunMonitor(job.name, job.train_steps, self.workspace, resume, options.progress)
+            monitor = RunMonitor(job.name, job.train_steps, self.workspace, bool(resume), options.progress)
             observer = _Observer(self, stack.enter_context(monitor))
             outcome = cluster.train(
                 job,
@@ -136,6 +136,7 @@ class Execution:
             self.workspace,
             outcome.stopped,
             tuple(outcome.remarks),
+            outcome.unsaved,
         )
 
     def prepare_job(self) -> Job:
@@ -152,12 +153,20 @@ class Execution:
         return job
 
 
-def _resumes(resume: bool | Literal["auto"], workspace: Path | None) -> bool:
-    """Return whether a run continues from a checkpoint: "auto" does if there is one."""
-    if not isinstance(resume, str):
+def _resumed_from(resume: bool | str | os.PathLike[str], workspace: Path | None) -> bool | Path:
+    """Return the checkpoint from which a run continues, True for the newest one; "auto" means that if there are any."""
+    if isinstance(resume, bool):
         return resume
+    if not isinstance(resume, (str, os.PathLike)):
+        raise UserError(f'resume must be True, False, "auto" or the path of a checkpoint, not {resume!r}')
     if resume != "auto":
-        raise UserError(f'resume must be True, False or "auto", not {resume!r}')
+        path = Path(resume).expanduser()
+        if not path.is_dir():
+            raise UserError(
+                f"there is no checkpoint {str(resume)!r} to resume from; give the folder of one, such as "
+                "run/checkpoint/step40"
+            )
+        return path
     if workspace is None:
         raise UserError('resume="auto" needs a workspace, the folder in which a run leaves its checkpoints')
     return latest(workspace / "checkpoint") is not None

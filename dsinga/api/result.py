@@ -29,6 +29,7 @@ class Result:
         workspace: the folder of metrics and checkpoints, None without one.
         stopped: a sentence that says why training ended before ``train_steps``, "" if it did not.
         remarks: sentences of extensions about the result, such as which step's params these are.
+        unsaved: why the workspace has no checkpoint of the last step, as after a write to a full disk; "" if it has.
     """
 
     job: Job
@@ -39,11 +40,12 @@ class Result:
     workspace: Path | None
     stopped: str = ""
     remarks: Sequence[str] = ()
+    unsaved: str = ""
 
     def __repr__(self) -> str:
         last = {row["phase"]: row for row in self.history}
         ends = [f"{phase} {_figures(row)}" for phase, row in last.items()] or ["no metrics"]
-        sentences = [sentence for sentence in (self.stopped, *self.remarks) if sentence]
+        sentences = [sentence for sentence in (self.stopped, *self.remarks, self.unsaved) if sentence]
         return f"<Result of {self.job.name!r} after {self.step} steps: {'; '.join([*ends, *sentences])}>"
 
     def _repr_html_(self) -> str:

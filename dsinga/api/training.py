@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dsinga.api.clients import find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
@@ -27,7 +27,7 @@ def train(
     workspace: str | os.PathLike[str] | None = None,
     data_root: str | None = None,
     workers: int | None = None,
-    resume: bool | Literal["auto"] = False,
+    resume: bool | str | os.PathLike[str] = False,
     progress: bool = True,
     grain: str = "round",
     extensions: Sequence[ExtensionLike] = (),
@@ -53,8 +53,9 @@ def train(
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
-        resume: continue from the last checkpoint in the workspace; "auto" does so if there is one and begins else, for
-            scripts that a batch queue may start several times.
+        resume: continue from the newest undamaged checkpoint in the workspace, with a warning that names later ones
+            which are damaged; or the path of a checkpoint to continue from. "auto" continues if the workspace has a
+            checkpoint and begins else, for scripts that a batch queue may start several times.
         progress: show a progress line (in a notebook: a picture of the metrics).
         grain: "round", or "graph" to make each iteration a Dask task graph, which the dashboard shows layer by layer:
             slower, with the same results.

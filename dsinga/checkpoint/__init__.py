@@ -1,6 +1,13 @@
 """Checkpoints: writing, reading, and loading the params of one net into another."""
 
-from dsinga.checkpoint.directory import Checkpoint, latest, read_checkpoint, remove_old_checkpoints, write_checkpoint
+from dsinga.checkpoint.directory import (
+    Checkpoint,
+    latest,
+    read_checkpoint,
+    read_newest_checkpoint,
+    remove_old_checkpoints,
+    write_checkpoint,
+)  # fmt: skip
 from dsinga.checkpoint.nested_state import separate_arrays
 from dsinga.checkpoint.port import export_safetensors, port, read_params
 
@@ -10,6 +17,7 @@ __all__ = [
     "latest",
     "port",
     "read_checkpoint",
+    "read_newest_checkpoint",
     "read_params",
     "remove_old_checkpoints",
     "separate_arrays",

@@ -1,9 +1,10 @@
 """Writing and reading checkpoint directories, which contain all that a bit-exact resume needs.
 
 ``<root>/step<N>/`` has ``params.safetensors`` (params by name), ``state.safetensors`` (the updater's state as
-"param/slot") and ``checkpoint.json`` (format, step, names and shapes, the state of the training loop, fingerprints of
-the other files, and the caller's metadata: seed, job, topology). Arrays of the loop's state, if it has any, are in
-``loop.safetensors``. Random numbers and the order of records are functions of seed and step.
+"param/slot") and ``checkpoint.json`` (step, names and shapes, the state of the training loop, fingerprints of the other
+files, and the caller's metadata: seed, job, topology; see :mod:`dsinga.checkpoint.metadata`). Arrays of the loop's
+state, if it has any, are in ``loop.safetensors``. Random numbers and the order of records are functions of seed and
+step.
 
 A checkpoint is either complete or absent: its directory is written under a temporary name, flushed to the disk, and
 renamed. Only one process may write to a root.
@@ -11,7 +12,6 @@ renamed. Only one process may write to a root.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -21,13 +21,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.checkpoint.metadata import (
+    LOOP,
+    METADATA,
+    PARAMS,
+    STATE,
+    DamagedFile,
+    check_file,
+    read_metadata,
+    write_metadata,
+)  # fmt: skip
 from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
 from dsinga.checkpoint.tensors import Arrays, Fingerprint, read_safetensors, write_tensors
 from dsinga.errors import RunError, UserError
 
-FORMAT = 1
-PARAMS, STATE, METADATA = "params.safetensors", "state.safetensors", "checkpoint.json"
-LOOP = "loop.safetensors"  # which checkpoints without such arrays lack
+STEP = re.compile(r"step(\d{1,18})")  # the name of a checkpoint's folder
 
 
 class Checkpoint(NamedTuple):
@@ -78,9 +86,8 @@ def write_checkpoint(
 
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
-    """Return the complete checkpoint of the highest step under ``root``, or None if there is none."""
-    steps = _complete(Path(root))
-    return steps[max(steps)] if steps else None
+    """Return the checkpoint of the highest step under ``root``, perhaps a damaged one, or None if there is none."""
+    return max(_step_folders(Path(root)), default=(0, None))[1]
 
 
 def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
@@ -104,11 +111,14 @@ def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
 
 def _complete(root: Path) -> dict[int, Path]:
     """Return the complete checkpoints under ``root`` by step."""
-    return {
-        int(match[1]): path
-        for path in root.glob("step*")
-        if (match := re.fullmatch(r"step(\d+)", path.name)) and is_checkpoint(path)
-    }
+    names = (PARAMS, STATE, METADATA)
+    return {step: path for step, path in _step_folders(root) if all((path / name).is_file() for name in names)}
+
+
+def _step_folders(root: Path) -> list[tuple[int, Path]]:
+    """Return the paths under ``root`` that are named as checkpoints, with the steps of their names."""
+    paths = [(STEP.fullmatch(path.name), path) for path in root.glob("step*")]
+    return [(int(match[1]), path) for match, path in paths if match]
 
 
 def _replaced(path: Path) -> Path:
@@ -117,33 +127,73 @@ def _replaced(path: Path) -> Path:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether ``path`` is a directory with all files of a checkpoint."""
-    return all((path / name).is_file() for name in (PARAMS, STATE, METADATA))
+    """Return whether ``path`` is the directory of a checkpoint, perhaps a damaged one."""
+    return path.is_dir() and (STEP.fullmatch(path.name) is not None or (path / METADATA).is_file())
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Read the checkpoint directory ``path``, bit for bit as it was written.
 
-    Raises UserError, naming the file, if one is missing, damaged, or of a format newer than this version of dsinga.
+    Raises UserError, naming the file and an earlier checkpoint beside it, if a file is missing, damaged, or of a format
+    newer than this version of dsinga.
     """
     path = Path(path)
-    metadata, fingerprints = _read_metadata(path)
-    state: dict[str, Arrays] = {}
-    for name, array in read_safetensors(path / STATE, fingerprints[STATE]).items():
-        param, _, slot = name.rpartition("/")
-        state.setdefault(param, {})[slot] = array
-    params = read_safetensors(path / PARAMS, fingerprints[PARAMS])
-    arrays = read_safetensors(path / LOOP, fingerprints[LOOP]) if LOOP in fingerprints else {}
     try:
-        loop = insert_arrays(metadata.get("loop", {}), arrays)
-    except (AttributeError, KeyError) as error:
-        raise UserError(f"{path / METADATA} is damaged: {error!r}; use another checkpoint") from error
-    return Checkpoint(metadata["step"], params, state, metadata["meta"], loop)
+        return _read(path)
+    except DamagedFile as error:
+        raise UserError(f"{error}; {_another(path)}") from None
 
 
 def read_checkpoint_params(path: Path) -> Arrays:
     """Read only the params of the checkpoint directory ``path``; raises UserError as :func:`read_checkpoint` does."""
-    return read_safetensors(path / PARAMS, _read_metadata(path)[1][PARAMS])
+    try:
+        return _read_arrays(path, PARAMS, read_metadata(path).files[PARAMS])
+    except DamagedFile as error:
+        raise UserError(f"{error}; {_another(path)}") from None
+
+
+def read_newest_checkpoint(root: str | os.PathLike[str]) -> tuple[Path, Checkpoint, list[str]] | None:
+    """Return the path and the contents of the newest undamaged checkpoint under ``root``, None if there are none.
+
+    The third part are sentences that name the damaged checkpoints of later steps. Raises UserError, with these, where
+    all checkpoints are damaged, or where one is of a newer format.
+    """
+    faults: list[str] = []
+    for _, path in sorted(_step_folders(Path(root)), reverse=True):
+        try:
+            return path, _read(path), faults
+        except DamagedFile as error:
+            faults.append(str(error))
+    if not faults:
+        return None
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    raise UserError(f"no checkpoint in {root} is intact: {faults[0]}{more}; move that folder away to begin anew")
+
+
+def _read(path: Path) -> Checkpoint:
+    metadata = read_metadata(path)
+    arrays = {name: _read_arrays(path, name, expected) for name, expected in metadata.files.items()}
+    state: dict[str, Arrays] = {}
+    for name, array in arrays[STATE].items():
+        param, _, slot = name.rpartition("/")
+        state.setdefault(param, {})[slot] = array
+    try:
+        loop = insert_arrays(metadata.loop, arrays.get(LOOP, {}))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise DamagedFile(f"{path / METADATA} is damaged: {error!r} in loop") from None
+    return Checkpoint(metadata.step, arrays[PARAMS], state, metadata.meta, loop)
+
+
+def _read_arrays(path: Path, name: str, expected: Fingerprint) -> Arrays:
+    check_file(path / name, expected)
+    return read_safetensors(path / name)
+
+
+def _another(path: Path) -> str:
+    """Return advice for a checkpoint that cannot be read: the newest one of an earlier step beside it."""
+    match = STEP.fullmatch(path.name)
+    earlier = [each for each in _complete(path.parent).items() if match and each[0] < int(match[1])]
+    return f"the checkpoint before it is {max(earlier)[1]}" if earlier else "there is no earlier checkpoint beside it"
 
 
 def _write_files(
@@ -157,8 +207,7 @@ def _write_files(
     flat = {f"{param}/{slot}": array for param, slots in state.items() for slot, array in slots.items()}
     loop_data, loop_arrays = separate_arrays(loop)
     files = {PARAMS: params, STATE: flat, **({LOOP: loop_arrays} if loop_arrays else {})}
-    metadata = {
-        "format": FORMAT,
+    fields = {
         "step": step,
         "params": {name: list(array.shape) for name, array in params.items()},
         "state": {name: list(array.shape) for name, array in flat.items()},
@@ -166,29 +215,8 @@ def _write_files(
         "files": {name: write_tensors(folder / name, arrays)._asdict() for name, arrays in files.items()},
         "meta": dict(meta),
     }
-    with open(folder / METADATA, "w", encoding="utf-8") as file:
-        json.dump(metadata, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_metadata(folder, fields)
     _sync(folder)
-
-
-def _read_metadata(path: Path) -> tuple[dict[str, Any], dict[str, Fingerprint]]:
-    """Return the contents of ``checkpoint.json``, and the fingerprints of the other files."""
-    file = path / METADATA
-    try:
-        metadata = json.loads(file.read_text(encoding="utf-8"))
-        if metadata["format"] > FORMAT:
-            raise UserError(f"{file} has format {metadata['format']}, newer than this dsinga can read; upgrade dsinga")
-        if not isinstance(metadata["step"], int) or not isinstance(metadata["meta"], dict):
-            raise ValueError("step and meta are not a number and an object")
-        return metadata, {name: Fingerprint(**metadata["files"][name]) for name in (PARAMS, STATE, *metadata["files"])}
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is not a checkpoint: it has no {METADATA}") from error
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{file} is damaged: {error!r}; use another checkpoint") from error
 
 
 def _remove_leftovers(root: Path) -> None:

@@ -42,6 +42,8 @@ def port(
                     f"param {name!r} has the shape {tuple(shapes[name])} in this net, but {params[name].shape} in "
                     f"{location}: give it another name to start it afresh, or change the layer"
                 )
+            if params[name].dtype.kind not in "fiub":
+                raise UserError(f"param {name!r} has no numbers in {location}, but {params[name].dtype}")
             values[name] = np.ascontiguousarray(params[name], np.float32)
         unknown = sorted(params.keys() - shapes.keys())
         if unknown:

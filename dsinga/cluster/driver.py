@@ -13,7 +13,7 @@ import numpy as np
 from distributed import Client
 
 from dsinga.advice import job_field, option
-from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint
+from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.error_frames import cleared_frames
@@ -39,6 +39,7 @@ class Outcome:
 
     ``batchsize`` are the rows that all worker groups together take in a step, ``timings`` are those of group 0.
     ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of extensions.
+    ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has.
     """
 
     params: Arrays
@@ -48,6 +49,7 @@ class Outcome:
     timings: list[dict[str, float]]
     stopped: str = ""
     remarks: Sequence[str] = ()
+    unsaved: str = ""
 
 
 @cleared_frames("dsinga")
@@ -58,7 +60,7 @@ def train(
     *,
     workspace: Path | None = None,
     roots: Sequence[str] = (),
-    resume: bool = False,
+    resume: bool | Path = False,
     grain: Grain = ROUNDS,
     extensions: Sequence[ExtensionLike] = (),
     params: Mapping[str, np.ndarray] | None = None,
@@ -66,7 +68,9 @@ def train(
     max_threads: int | None = None,
     cancelled: threading.Event | None = None,
 ) -> Outcome:
-    """Train ``job`` on the cluster of ``client`` from its first step, or from the last checkpoint if ``resume``.
+    """Train ``job`` on the cluster of ``client`` from its first step, or from a checkpoint if ``resume``.
+
+    True stands for the newest undamaged checkpoint in the workspace; a path for that checkpoint.
 
     The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`); ``where``
     says which Dask workers it may use, and ``max_threads`` limits the kernel threads of each partition.
@@ -91,7 +95,7 @@ def train(
         all_extensions = create_extensions(job, extensions, prepared.epoch)
         nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
         check_extensions(all_extensions, job, nets, workspace)
-        begin = _resumed(prepared, workspace) if resume else _fresh(job, prepared, roots, params or {})
+        begin = _resumed(prepared, workspace, resume) if resume else _fresh(job, prepared, roots, params or {})
         observer.begin(begin.step)
         held = HeldThreads(client, prepared.config.run, prepared.placement.addresses, observer.waiting)
 
@@ -147,7 +151,9 @@ def _outcome(prepared: PreparedRun, loop: TrainingLoop, begin: int, params: Arra
         raise Cancelled(f"{CANCELLED}; {describe_way_on(workspace, step)}")
     remarks = [_nothing_left(job)] if begin == step == job.train_steps else []
     stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.view.stopped}" if is_early else ""
-    return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, [*remarks, *loop.view.remarks])
+    unsaved = f"{loop.unsaved}; {_last_good(workspace)}" if loop.unsaved else ""
+    remarks += loop.view.remarks
+    return Outcome(params, step, prepared.net, rows, list(loop.timings), stopped, remarks, unsaved)
 
 
 def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str], params: Mapping[str, np.ndarray]) -> Checkpoint:
@@ -166,22 +172,31 @@ def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str], params: Mappin
     return Checkpoint(0, values, {}, {})
 
 
-def _resumed(prepared: PreparedRun, workspace: Path | None) -> Checkpoint:
+def _find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path, Checkpoint]:
+    """Return the path and the contents of the checkpoint to go on from; warn of damaged ones that are passed over."""
+    if isinstance(resume, Path):
+        return resume, read_checkpoint(resume)
     if workspace is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier run has left checkpoints")
-    path = latest(workspace / "checkpoint")
-    if path is None:
+    newest = read_newest_checkpoint(workspace / "checkpoint")
+    if newest is None:
         raise UserError(f"there is no checkpoint to resume from in {workspace}; {_another_run(workspace)}")
-    checkpoint = read_checkpoint(path)
+    path, checkpoint, faults = newest
+    for fault in faults:
+        _log.warning("%s; the run goes on from the checkpoint before it, %s", fault, path)
+    return path, checkpoint
+
+
+def _resumed(prepared: PreparedRun, workspace: Path | None, resume: bool | Path) -> Checkpoint:
+    path, checkpoint = _find_checkpoint(workspace, resume)
     if checkpoint.step > prepared.job.train_steps:
         raise UserError(
             f"{path} is beyond the job's {prepared.job.train_steps} train_steps; give {checkpoint.step} or more, with "
             f"{_length(prepared.job, checkpoint.step)}"
         )
-    if checkpoint.meta["seed"] != prepared.job.seed:
-        raise UserError(
-            f"{path} is of a run with seed: {checkpoint.meta['seed']}; resume with that seed, or start anew"
-        )
+    seed = checkpoint.meta.get("seed")
+    if seed != prepared.job.seed:
+        raise UserError(f"{path} is of a run with seed: {seed}; resume with that seed, or start anew")
     for name, param in prepared.net.params.items():
         if name not in checkpoint.params or checkpoint.params[name].shape != param.shape:
             raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,11 +19,13 @@ from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.supervision import TaskChain
 from dsinga.cluster.training_view import TrainingView
-from dsinga.errors import UserError
+from dsinga.errors import RunError, UserError
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.job import Phase, redact_job, to_text
 from dsinga.monitor import Row
 from dsinga.worker.param_slices import Arrays
+
+_log = logging.getLogger(__name__)
 
 # Steps whose timing is kept; all those of a long run would fill the memory of the driver.
 TIMINGS_KEPT = 10_000
@@ -77,6 +80,7 @@ class TrainingLoop:
         self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
         self._in_training = False
         self._pause_seconds = self._checkpoint_seconds = 0.0  # of the longest pause, and of the last checkpoint
+        self.unsaved = ""  # why the last checkpoint could not be written
         self.timings: collections.deque[dict[str, float]] = collections.deque(maxlen=TIMINGS_KEPT)
 
     def run(self, begin: int, state: Mapping[str, Any]) -> Arrays:
@@ -232,8 +236,13 @@ class TrainingLoop:
         loop = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": self.view.metrics}
         with self.view.running_on_cluster():
             folder = self._workspace / "checkpoint"
-            write_checkpoint(folder, self.view.step, params, slots, meta, loop)
-            remove_old_checkpoints(folder, self._job.checkpoint_keep)
+            try:
+                write_checkpoint(folder, self.view.step, params, slots, meta, loop)
+                remove_old_checkpoints(folder, self._job.checkpoint_keep)
+                self.unsaved = ""
+            except RunError as error:  # a full disk does not end a run of many hours: the next write may succeed
+                _log.warning("%s; training goes on", error)
+                self.unsaved = str(error)
         self._checkpoint_seconds = time.perf_counter() - started
 
     def _end_by_failure(self, error: Exception) -> None:

@@ -8,10 +8,22 @@ from typing import Any
 
 import click
 
+from dsinga.advice import join_resume
 from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options, where_options
 
+NEWEST = "newest"  # the value of --resume without a path
 
-@click.command()
+
+class TrainCommand(click.Command):
+    """The command ``train``, whose option ``--resume`` may have a path behind it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        words = [f"--resume={NEWEST}" if word == "--resume" else word for word in join_resume(args)]
+        return super().parse_args(ctx, words)
+
+
+@click.command(cls=TrainCommand)
 @click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, else NAME-workspace].")
 @click.option(
     "--epochs",
@@ -19,7 +31,11 @@ from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and
     metavar="N",
     help="Go N times through the records, in place of the job's train_steps.",
 )
-@click.option("--resume", is_flag=True, help="Continue from the last checkpoint in the workspace.")
+@click.option(
+    "--resume",
+    metavar="[PATH]",
+    help="Continue from the newest undamaged checkpoint in the workspace, or from the checkpoint folder PATH.",
+)
 @click.option("--auto-resume", is_flag=True, help="The same, if there is a checkpoint; else begin.")
 @click.option(
     "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
@@ -33,7 +49,7 @@ def train(
     conf: Path,
     workspace: str | None,
     epochs: int | None,
-    resume: bool,
+    resume: str | None,
     auto_resume: bool,
     grain: str,
     data_root: str | None,
@@ -47,15 +63,19 @@ def train(
     """
     from dsinga import api
     from dsinga.api.trained import default_workspace
+    from dsinga.errors import RunError
 
     job, connection = job_and_connection(conf, options, dashboard=grain == "graph")
     workspace = workspace or str(default_workspace(job))
+    begin = True if resume == NEWEST else resume or ("auto" if auto_resume else False)
     with connection as client:
         result = api.train(
             job, client, epochs=epochs, workspace=workspace, data_root=data_root,
-            resume="auto" if auto_resume and not resume else resume, grain=grain, resources=resources, hosts=hosts,
+            resume=begin, grain=grain, resources=resources, hosts=hosts,
         )  # fmt: skip
     click.echo(repr(result)[1:-1])
+    if result.unsaved:
+        raise RunError(result.unsaved)
     click.echo(f"metrics and checkpoints are in {result.workspace}")
 
 

@@ -20,6 +20,9 @@ class MetricsFile:
     leaves either all old rows or the kept ones. An incomplete last line, from a crash, is removed.
 
     JSON has no NaN and no infinity: a loss that diverged is written as null and read back as NaN.
+
+    Rows that cannot be written, because the disk is full, are kept and written later. ``fault`` says why, "" if all
+    rows are in the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], resumed_step: int | None = None):
@@ -30,16 +33,29 @@ class MetricsFile:
         else:
             rows = [row for row in read_metrics(self.path) if row.get("step", 0) <= resumed_step]
         replace_file(self.path, "".join(map(_to_line, rows)))
-        self._file = open(self.path, "a", encoding="utf-8")
+        self._file = open(self.path, "ab", buffering=0)
+        self._waiting = bytearray()
+        self.fault = ""
 
     def append(self, row: Row) -> None:
-        """Write ``row`` as one line and flush it. numpy scalars are written as numbers."""
-        self._file.write(_to_line(row))
-        self._file.flush()
+        """Write ``row`` as one line to the operating system. numpy scalars are written as numbers."""
+        self._waiting += _to_line(row).encode()
+        self._write()
 
     def close(self) -> None:
         """Close the file; further calls do nothing."""
-        self._file.close()
+        if not self._file.closed:
+            self._write()
+            self._file.close()
+
+    def _write(self) -> None:
+        try:
+            while self._waiting:
+                del self._waiting[: self._file.write(self._waiting)]  # a part, where the disk becomes full
+        except OSError as error:
+            self.fault = f"{self.path} cannot be written: {error.strerror or error}"
+        else:
+            self.fault = ""
 
     def __enter__(self) -> MetricsFile:
         return self
@@ -51,19 +67,36 @@ class MetricsFile:
 def read_metrics(path: str | os.PathLike[str]) -> History:
     """Return the rows of a ``metrics.jsonl``; an incomplete last line, from a killed run, is left out.
 
-    Raises UserError, with file and line, if a line is not a JSON object.
+    Raises UserError, with file and line, if a line is not a row of metrics, or the file cannot be read.
     """
-    *lines, _unfinished = Path(path).read_text(encoding="utf-8").split("\n")
+    try:
+        *lines, _unfinished = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}; move it away") from None
     rows = History()
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not a row of metrics: {error}; correct or delete the line") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{path}:{number}: a row of metrics must be a JSON object, not {line[:40]!r}")
+        except (ValueError, RecursionError) as error:
+            fault = f"not a row of metrics: {str(error)[:200]}"
+            raise UserError(f"{path}:{number}: {fault}; correct or delete the line") from None
+        if not isinstance(row, dict) or not _is_row(row):
+            raise UserError(
+                f"{path}:{number}: a row of metrics is a JSON object with a step, a phase and numbers, not "
+                f"{line[:40].decode(errors='replace')!r}; correct or delete the line"
+            )
         rows.append({name: math.nan if value is None else value for name, value in row.items()})
     return rows
+
+
+def _is_row(row: Row) -> bool:
+    """Return whether a JSON object has what every row has: numbers, and the name of the phase."""
+    numbers = [value for name, value in row.items() if name != "phase" and value is not None]
+    return (
+        isinstance(row.get("phase"), str)
+        and type(row.get("step")) is int
+        and all(isinstance(number, (int, float)) and abs(number) < math.inf for number in numbers)
+    )
 
 
 def _to_line(row: Row) -> str:

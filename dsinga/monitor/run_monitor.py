@@ -40,6 +40,7 @@ class RunMonitor(contextlib.ExitStack):
         self._name, self._steps = name, steps
         self._workspace, self._resume, self._progress = workspace, resume, progress
         self._file: MetricsFile | None = None
+        self._warned = False  # of rows that cannot be written
         self._kept: Path | None = None
         self._display: Progress | None = None
         self.history = History()
@@ -65,7 +66,14 @@ class RunMonitor(contextlib.ExitStack):
         if not self._resume:
             self._kept = keep_earlier_run(path.parent)
         self._file = self.enter_context(MetricsFile(path, step if self._resume else None))
+        self.callback(self._close_file, self._file)
         self.history = read_metrics(path)
+
+    def _close_file(self, file: MetricsFile) -> None:
+        """Write the rows that are left; what cannot be written is in the history only."""
+        file.close()
+        if file.fault:
+            _log.warning("%s; the last rows are missing there", file.fault)
 
     def waiting(self, sentence: str) -> None:
         """Show that the run waits: in the display or, before :meth:`begin`, on standard error; else by the log."""
@@ -81,6 +89,9 @@ class RunMonitor(contextlib.ExitStack):
         self.history.append(row)
         if self._file:
             self._file.append(row)
+            if self._file.fault and not self._warned:
+                self._warned = True
+                _log.warning("%s; training goes on, and rows are written when that is possible again", self._file.fault)
         if self._display:
             self._display.event(row)
 

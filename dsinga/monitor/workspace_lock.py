@@ -1,38 +1,104 @@
-"""Locks a workspace for the run that writes it, so that no other run writes there at the same time."""
+"""Locks a workspace for the run that writes it, so that no other run writes there at the same time.
+
+The lock is one of the system on the folder, which ends with the process that holds it. The file ``running.json`` says
+who that is. Where the file system has no such locks, as NFS, or the system none, as Windows, that file is the lock:
+it is created by one process only, and left by one that was killed; it counts no more if that was on this host.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dsinga.errors import UserError
+
+HOLDER = "running.json"
 
 
 @contextlib.contextmanager
 def locked_workspace(workspace: Path) -> Iterator[None]:
-    """Create the folder ``workspace``, and hold a lock on it; the system releases the lock of a process that dies.
+    """Create the folder ``workspace``, and hold its lock as long as the context lasts.
 
-    File systems without locks of folders, such as NFS, and systems without ``fcntl`` lock nothing. Raises UserError
-    where another run, of this or another process of the machine, holds the lock.
+    Raises UserError, with host, process and time, where another run holds the lock; OSError where the folder cannot be
+    written.
     """
     workspace.mkdir(parents=True, exist_ok=True)
+    path = workspace / HOLDER
+    with contextlib.ExitStack() as stack:
+        if not _lock_folder(workspace, stack):
+            _remove_stale(path)
+        else:
+            path.unlink(missing_ok=True)  # left by a process that was killed
+        try:
+            with open(path, "x", encoding="utf-8") as file:
+                json.dump({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}, file)
+        except FileExistsError:
+            raise _held(workspace, advice=f"; if that process has ended, delete {path}") from None
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # the folder is gone, or the disk
+                path.unlink()
+
+
+def _lock_folder(workspace: Path, stack: contextlib.ExitStack) -> bool:
+    """Lock the folder until ``stack`` ends; return False where there are no such locks."""
     try:
         import fcntl
     except ImportError:  # on Windows
-        yield
-        return
+        return False
     folder = os.open(workspace, os.O_RDONLY)
+    stack.callback(os.close, folder)
     try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another run is writing to the workspace {workspace}; give another workspace, or wait until that ends"
-            ) from None
-        except OSError:  # the file system has no such locks
-            pass
-        yield
-    finally:
-        os.close(folder)
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _held(workspace) from None
+    except OSError:  # the file system has no such locks
+        return False
+    return True
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove the file of a process of this host that has ended."""
+    holder = _read(path)
+    if holder.get("host") == socket.gethostname() and not _is_alive(holder.get("pid")):
+        path.unlink(missing_ok=True)
+
+
+def _is_alive(pid: Any) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except (OSError, TypeError):  # a process of another user; a file that another program wrote
+        return True
+    return True
+
+
+def _held(workspace: Path, advice: str = "") -> UserError:
+    holder = _read(workspace / HOLDER)
+    who = ""
+    if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
+        with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))
+            who = f": process {holder['pid']} on {holder.get('host')}, since {since}"
+    return UserError(
+        f"another run is writing to the workspace {workspace}{who}; give another workspace, or wait until that ends"
+        f"{advice}"
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what the file says, nothing if there is no such file or another program wrote it."""
+    try:
+        with open(path, "rb") as file:
+            holder = json.loads(file.read(1 << 12))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return holder if isinstance(holder, dict) else {}

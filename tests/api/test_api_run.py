@@ -308,7 +308,7 @@ def test_two_runs_do_not_write_to_one_workspace(single: Client, short: Job, gate
     ("option", "message"),
     [
         ({"workers": "2"}, "workers= takes a number, not '2'"),
-        ({"resume": "autoo"}, "resume must be True, False or \"auto\", not 'autoo'"),
+        ({"resume": "autoo"}, "no checkpoint 'autoo' to resume from; give the folder of one"),
         ({"hosts": [17]}, "no Dask worker is on '17'"),
     ],
 )

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dsinga.checkpoint import latest, read_checkpoint, remove_old_checkpoints, write_checkpoint
+from dsinga.checkpoint import latest, read_checkpoint, read_newest_checkpoint, remove_old_checkpoints, write_checkpoint
+from dsinga.checkpoint.directory import read_checkpoint_params
+from dsinga.checkpoint.metadata import write_metadata
 from dsinga.errors import RunError, UserError
 
 PARAMS = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.full(3, -0.0, np.float32)}
@@ -25,6 +27,13 @@ FILES = ["params.safetensors", "state.safetensors", "checkpoint.json"]
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8).filter(lambda name: name != "__metadata__")
 # Every bit pattern of float32, NaNs with a payload and negative zero among them.
 arrays = hnp.arrays(np.uint32, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)).map(lambda a: a.view(np.float32))
+
+
+def as_format_1(path: Path) -> None:
+    """Rewrite ``checkpoint.json`` as versions of dsinga did that wrote no checksum."""
+    fields = json.loads((path / "checkpoint.json").read_text())
+    del fields["checksum"]
+    (path / "checkpoint.json").write_text(json.dumps(fields | {"format": 1}))
 
 
 def assert_same_bits(actual, expected):
@@ -77,17 +86,35 @@ def test_names_and_shapes_can_be_read_without_the_arrays(tmp_path):
     assert about["meta"] == META
 
 
-def test_latest_is_the_highest_step_that_is_complete(tmp_path):
+def test_latest_is_the_highest_step(tmp_path):
     assert latest(tmp_path / "nowhere") is None
     assert latest(tmp_path) is None
     for step in (9, 100, 20):
         write_checkpoint(tmp_path, step, PARAMS, STATE, META)
-    (tmp_path / "step500").mkdir()
-    for name in FILES[:2]:
-        (tmp_path / "step500" / name).touch()
     (tmp_path / ".step600.partial").mkdir()
     (tmp_path / "step700-worker0").touch()
     assert latest(tmp_path) == tmp_path / "step100"
+    (tmp_path / "step500").mkdir()  # what is left of a checkpoint is not passed over silently
+    assert latest(tmp_path) == tmp_path / "step500"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_newest_undamaged_checkpoint_is_read_and_the_others_are_named(tmp_path, name):
+    assert read_newest_checkpoint(tmp_path) is None
+    for step in (9, 20, 100):
+        write_checkpoint(tmp_path, step, {"w": np.full(3, step, np.float32)}, STATE, META)
+    (tmp_path / "step100" / name).unlink()
+    (tmp_path / "step300").touch()
+    path, checkpoint, faults = read_newest_checkpoint(tmp_path)
+    assert (path, checkpoint.step, checkpoint.params["w"][0]) == (tmp_path / "step20", 20, 20)
+    assert len(faults) == 2
+    assert str(tmp_path / "step300") in faults[0]
+    assert str(tmp_path / "step100") in faults[1]
+    assert name in faults[1]
+    for step in (9, 20):
+        (tmp_path / f"step{step}" / name).write_bytes(b"")
+    with pytest.raises(UserError, match=r"no checkpoint in .* is intact: .*step300.*\(and 3 more\); move that folder"):
+        read_newest_checkpoint(tmp_path)
 
 
 def test_a_step_that_is_written_again_is_replaced(tmp_path):
@@ -107,21 +134,57 @@ def test_damage_is_detected_and_the_file_is_named(tmp_path, name, damage):
     if damage == "gone":
         (path / name).unlink()
     elif damage == "flip" and name == "checkpoint.json":
-        (path / name).write_bytes(data.replace(b'"crc32": ', b'"crc32": 1'))
+        (path / name).write_bytes(data.replace(b'"step": 5', b'"step": 4'))
     else:
         data[-1] ^= 1
         (path / name).write_bytes({"cut": data[:-5], "empty": b"", "flip": data}[damage])
-    # A wrong fingerprint in checkpoint.json looks like damage to the file of that fingerprint.
-    damaged = "state.safetensors" if (name, damage) == ("checkpoint.json", "flip") else name
-    with pytest.raises(UserError, match=damaged):
+    with pytest.raises(UserError, match=f"{name}.*; there is no earlier checkpoint beside it"):
         read_checkpoint(path)
+    if name != "state.safetensors":
+        with pytest.raises(UserError, match=name):
+            read_checkpoint_params(path)
+
+
+def test_a_damaged_checkpoint_names_the_one_before_it(tmp_path):
+    for step in (3, 5, 8, 20):
+        write_checkpoint(tmp_path, step, PARAMS, STATE, META)
+    (tmp_path / "step8" / "state.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"step8/state.safetensors is damaged: .*the checkpoint before it is .*step5$"):
+        read_checkpoint(tmp_path / "step8")
+
+
+@pytest.mark.parametrize("step", [-1, True, 1.5, "5", None, 10**30, [5]])
+def test_a_step_that_is_none_is_refused_whatever_the_checksum(tmp_path, step):
+    path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
+    fields = json.loads((path / "checkpoint.json").read_text())
+    del fields["checksum"]
+    write_metadata(path, fields | {"step": step})
+    with pytest.raises(UserError, match=r"checkpoint.json is damaged: .*step"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "{", "1", "null", "\udcff", '{"step": ' + "9" * 5000 + "}", " " * (65 << 20)]
+)
+def test_a_file_that_is_no_metadata_is_refused(tmp_path, text):
+    path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
+    (path / "checkpoint.json").write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(UserError, match=r"checkpoint.json is damaged: .{1,300}$"):
+        read_checkpoint(path)
+
+
+def test_a_checkpoint_without_checksum_is_read(tmp_path):
+    path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
+    as_format_1(path)
+    assert read_checkpoint(path).meta == META
 
 
 def test_a_checkpoint_of_a_later_version_is_refused(tmp_path):
     path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
-    about = json.loads((path / "checkpoint.json").read_text())
-    (path / "checkpoint.json").write_text(json.dumps(about | {"format": 2}))
-    with pytest.raises(UserError, match=r"checkpoint.json has format 2.*upgrade dsinga"):
+    fields = json.loads((path / "checkpoint.json").read_text())
+    del fields["checksum"]
+    write_metadata(path, fields | {"format": 3})
+    with pytest.raises(UserError, match=r"checkpoint.json has format 3.*upgrade dsinga"):
         read_checkpoint(path)
 
 
@@ -212,7 +275,7 @@ def test_the_newest_checkpoints_are_kept(steps, keep):
         assert {path.name for path in Path(root).iterdir()} == {f"step{step}" for step in [*kept, 99]} | {
             "step7-of-mine"
         }
-        assert read_checkpoint(latest(root)).step == max(steps)
+        assert read_newest_checkpoint(root)[1].step == max(steps)
 
 
 @pytest.mark.process

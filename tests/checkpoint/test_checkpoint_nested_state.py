@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dsinga.checkpoint import read_checkpoint, separate_arrays, write_checkpoint
 from dsinga.checkpoint.directory import LOOP
+from dsinga.checkpoint.metadata import write_metadata
 from dsinga.checkpoint.nested_state import insert_arrays
 from dsinga.errors import UserError
 
@@ -77,15 +78,16 @@ def test_a_checkpoint_of_an_earlier_version_has_none(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, 5, {"w": np.ones(3)}, {}, {"seed": 1})
     assert not (path / LOOP).exists()
     metadata = json.loads((path / "checkpoint.json").read_text())
-    del metadata["loop"]
-    (path / "checkpoint.json").write_text(json.dumps(metadata))
+    del metadata["loop"], metadata["checksum"]
+    (path / "checkpoint.json").write_text(json.dumps(metadata | {"format": 1}))
     assert read_checkpoint(path).loop == {}
 
 
 def test_an_array_that_is_missing_is_a_damaged_checkpoint(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, 5, {"w": np.ones(3)}, {}, {"seed": 1}, {"a": np.ones(2)})
     metadata = json.loads((path / "checkpoint.json").read_text())
+    del metadata["checksum"]
     metadata["loop"]["a"]["$array"] = "b"
-    (path / "checkpoint.json").write_text(json.dumps(metadata))
+    write_metadata(path, metadata)
     with pytest.raises(UserError, match="checkpoint.json is damaged: KeyError"):
         read_checkpoint(path)

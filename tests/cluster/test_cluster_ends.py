@@ -23,7 +23,8 @@ from dsinga.job import AlgConf, Job
 from dsinga.registry import register
 from dsinga.training.bp import bp
 from dsinga.transport.endpoints import endpoint_names
-from tests.support.small_job import with_topology
+from tests.support.small_disk import files_of_at_most
+from tests.support.small_job import assert_same, with_topology
 
 
 class AtStep:
@@ -202,3 +203,18 @@ def test_resuming_names_the_earlier_run_that_is_kept(job: Job, client: Client, t
 def test_resuming_automatically_needs_a_workspace(job: Job, threads: Client):
     with pytest.raises(UserError, match='resume="auto" needs a workspace'):
         train(job, threads, progress=False, resume="auto")
+
+
+def test_a_full_disk_does_not_end_training(job: Job, client: Client, tmp_path: Path, caplog) -> None:
+    job = job.replace(train_steps=30, checkpoint_freq=10)
+    whole = train(job, client, progress=False)
+    with files_of_at_most(1000):
+        result = train(job, client, workspace=tmp_path, progress=False)
+    assert_same(result.params, whole.params)
+    assert result.step == 30
+    assert "step30 cannot be written" in result.unsaved
+    assert "no checkpoint was written" in result.unsaved
+    assert caplog.text.count("training goes on") >= 3
+    resumed = train(job.replace(train_steps=40), client, workspace=tmp_path, resume="auto", progress=False)
+    assert not resumed.unsaved
+    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == ["step10", "step20", "step30", "step40"]

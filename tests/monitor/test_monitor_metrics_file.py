@@ -8,6 +8,7 @@ import pytest
 
 from dsinga.errors import UserError
 from dsinga.monitor import MetricsFile, read_metrics
+from tests.support.small_disk import files_of_at_most
 
 
 def rows(*steps, phase="train"):
@@ -67,13 +68,13 @@ def test_a_crash_while_resuming_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_numpy_scalars_are_written_as_numbers(tmp_path):
-    write(tmp_path / "m.jsonl", [{"step": np.int64(3), "loss": np.float32(0.5)}])
-    assert list(read_metrics(tmp_path / "m.jsonl")) == [{"step": 3, "loss": 0.5}]
+    write(tmp_path / "m.jsonl", [{"step": np.int64(3), "phase": "val", "loss": np.float32(0.5)}])
+    assert list(read_metrics(tmp_path / "m.jsonl")) == [{"step": 3, "phase": "val", "loss": 0.5}]
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, np.float32("nan")])
 def test_a_diverged_loss_is_valid_json(tmp_path, loss):
-    write(tmp_path / "m.jsonl", [{"step": 1, "loss": loss}])
+    write(tmp_path / "m.jsonl", [{"step": 1, "phase": "train", "loss": loss}])
     assert '"loss": null' in (tmp_path / "m.jsonl").read_text()
     assert math.isnan(read_metrics(tmp_path / "m.jsonl")[0, "loss"])
 
@@ -82,11 +83,41 @@ def test_a_diverged_loss_is_valid_json(tmp_path, loss):
     ("line", "message"),
     [
         ("loss 0.5", "m.jsonl:2: not a row of metrics"),
-        ("[1, 2]", r"m.jsonl:2: a row .* must be a JSON object, not '\[1, 2\]'"),
+        ("\udcff", "m.jsonl:2: not a row of metrics"),
+        ("[" * 100_000, "m.jsonl:2: not a row of metrics"),
+        ("[1, 2]", r"m.jsonl:2: a row .* is a JSON object with .*, not '\[1, 2\]'"),
+        ("{}", "m.jsonl:2: a row .* with a step, a phase"),
+        ('{"step": "x", "phase": "train"}', "m.jsonl:2: a row .* with a step, a phase"),
+        ('{"step": 1, "phase": "train", "loss": 1e999}', "m.jsonl:2: a row .* numbers"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, message):
     path = tmp_path / "m.jsonl"
-    path.write_text(f'{{"step": 1}}\n{line}\n')
+    path.write_text(f'{{"step": 1, "phase": "train"}}\n{line}\n', errors="surrogateescape")
     with pytest.raises(UserError, match=message):
         read_metrics(path)
+
+
+def test_rows_that_find_the_disk_full_are_written_later(tmp_path):
+    path = tmp_path / "m.jsonl"
+    with MetricsFile(path) as file:
+        file.append(rows(0)[0])
+        with files_of_at_most(path.stat().st_size + 10):
+            for row in rows(10, 20):
+                file.append(row)
+            assert file.fault == f"{path} cannot be written: File too large"
+            assert list(read_metrics(path)) == rows(0)
+        file.append(rows(30)[0])
+        assert not file.fault
+    assert list(read_metrics(path)) == rows(0, 10, 20, 30)
+
+
+def test_rows_that_are_never_written_leave_the_ones_before(tmp_path):
+    path = tmp_path / "m.jsonl"
+    file = MetricsFile(path)
+    file.append(rows(0)[0])
+    with files_of_at_most(path.stat().st_size + 10):
+        file.append(rows(10)[0])
+        file.close()
+    assert "File too large" in file.fault
+    assert list(read_metrics(path)) == rows(0)

@@ -1,0 +1,113 @@
+"""The file ``checkpoint.json``: what a checkpoint has besides arrays, and the fingerprints of its other files.
+
+It is one JSON object. ``checksum`` is the CRC-32 of all its other fields, written without spaces and with sorted keys.
+Files of format 1 have no checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dsinga.checkpoint.tensors import Fingerprint, fingerprint
+from dsinga.errors import UserError
+
+FORMAT = 2
+PARAMS, STATE, METADATA = "params.safetensors", "state.safetensors", "checkpoint.json"
+LOOP = "loop.safetensors"  # which checkpoints without such arrays lack
+# The most bytes of a file that is read as metadata; the text of a job is its largest part.
+MOST_BYTES = 64 << 20
+# The fields, and their types.
+FIELDS = {"format": int, "step": int, "params": dict, "state": dict, "files": dict, "meta": dict}
+
+
+class DamagedFile(UserError):
+    """A file of a checkpoint is missing, or differs from what was written."""
+
+
+class Metadata(NamedTuple):
+    """The contents of ``checkpoint.json``: ``files`` has the fingerprints of the other files by name."""
+
+    step: int
+    meta: dict[str, Any]
+    loop: dict[str, Any]
+    files: dict[str, Fingerprint]
+
+
+def write_metadata(folder: Path, fields: Mapping[str, Any]) -> None:
+    """Write ``checkpoint.json`` with these fields and a checksum, and flush it to the disk. Raises OSError."""
+    fields = {"format": FORMAT, **fields}
+    with open(folder / METADATA, "w", encoding="utf-8") as file:
+        json.dump({**fields, "checksum": _checksum(fields)}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Read and check ``checkpoint.json``.
+
+    Raises DamagedFile where it is missing or damaged, UserError where it is of a format newer than this dsinga.
+    """
+    path = folder / METADATA
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return _checked(path, fields)
+    except UserError:
+        raise
+    except FileNotFoundError:
+        raise DamagedFile(f"{folder} is not a checkpoint: it has no {METADATA}") from None
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DamagedFile(f"{path} is damaged: {str(error)[:200]}") from None
+
+
+def check_file(path: Path, expected: Fingerprint) -> None:
+    """Raise DamagedFile unless a file has the fingerprint with which it was written."""
+    try:
+        actual = fingerprint(path)
+    except OSError as error:
+        raise DamagedFile(f"{path} cannot be read: {error.strerror or error}") from None
+    if actual != expected:
+        raise DamagedFile(
+            f"{path} is damaged: it has {actual.bytes} bytes with CRC-32 {actual.crc32:08x}, but {expected.bytes} "
+            f"bytes with {expected.crc32:08x} were written"
+        )
+
+
+def _checked(path: Path, fields: Any) -> Metadata:
+    """Return the metadata of a JSON object. Raises ValueError, TypeError or KeyError for what is not as it was written.
+
+    A newer format is refused first: its checksum may be another one.
+    """
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    checksum = fields.pop("checksum", None)
+    version = fields.get("format")
+    is_intact = checksum == _checksum(fields)
+    if type(version) is int and version > FORMAT and (is_intact or checksum is None):
+        raise UserError(f"{path} has format {version}, newer than this dsinga can read; upgrade dsinga")
+    if not is_intact and (checksum is not None or version != 1):
+        raise ValueError("its checksum is not that of its contents")
+    for name, kind in FIELDS.items():
+        if type(fields.get(name)) is not kind:
+            raise ValueError(f"{name} is {str(fields.get(name))[:40]!r}, not of the type {kind.__name__}")
+    step, loop = fields["step"], fields.get("loop", {})
+    if not 0 <= step < 1 << 63 or not isinstance(loop, dict):
+        raise ValueError(f"its step is {str(step)[:40]}, or its loop is not an object")
+    files = {name: _fingerprint(name, fields["files"][name]) for name in (PARAMS, STATE, *fields["files"])}
+    return Metadata(step, fields["meta"], loop, files)
+
+
+def _fingerprint(name: str, fields: Any) -> Fingerprint:
+    if name not in (PARAMS, STATE, LOOP) or any(type(value) is not int for value in fields.values()):
+        raise ValueError(f"files has {name[:40]!r} with {str(fields)[:80]}")
+    return Fingerprint(**fields)
+
+
+def _checksum(fields: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
