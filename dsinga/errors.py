@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dsinga.redaction import redact
 
+# A word, such as a value that a message repeats, of which a message has no more than the beginning.
+_LONG_WORD = re.compile(r"(\S{80})\S{920,}+")
+
 
 def _redacted(arguments: Iterable[Any]) -> Iterator[Any]:
-    return (redact(part) if isinstance(part, str) else part for part in arguments)
+    return (redact(_LONG_WORD.sub(r"\1...", part)) if isinstance(part, str) else part for part in arguments)
 
 
 class UserError(ValueError):

@@ -16,6 +16,8 @@ from dsinga.errors import UserError
 
 T = TypeVar("T")
 
+LONGEST_NAME = 200  # characters
+
 KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "importer", "extension")
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
@@ -101,8 +103,10 @@ def is_user_code(entry: Any) -> bool:
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or the empty string if none is similar.
 
-    Case counts only between names that differ in nothing else.
+    Case counts only between names that differ in nothing else. Texts that are too long for names are like none.
     """
+    if len(name) > LONGEST_NAME:
+        return ""
     spellings: dict[str, list[str]] = {}
     for known in names:
         spellings.setdefault(known.casefold(), []).append(known)

@@ -18,6 +18,7 @@ from dsinga.job.message import (
     item_type,
     missing,
     set_fields,
+    shown,
 )
 from dsinga.job.textformat import BareWord, Block
 
@@ -103,7 +104,7 @@ class MessageBuilder:
             return read(value, kind, where, self)
         if isinstance(value, (Block, list)) or is_message(kind):
             expected = f"a block {name} {{ ... }}" if is_message(kind) else describe(kind)
-            given = {Block: "a block { ... }", list: "a list"}.get(type(value), repr(value))
+            given = {Block: "a block { ... }", list: "a list"}.get(type(value)) or shown(value)
             raise self.error(f"{what} takes {expected}, not {given}", where)
         try:
             return convert_item(typed(value, kind, what), kind, what)

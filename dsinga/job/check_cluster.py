@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dsinga.job.enums import UpdatePlace
+from dsinga.job.limits import MEMBERS
 from dsinga.job.schema import ClusterConf, Job
 
 
@@ -17,6 +18,13 @@ def check_cluster(job: Job) -> None:
     if cluster is None:
         return
     groups, server_groups = cluster.nworker_groups, cluster.nserver_groups
+    for count, members, field in (
+        (groups, cluster.nworkers_per_group, "nworkers_per_group"),
+        (server_groups, cluster.nservers_per_group, "nservers_per_group"),
+    ):
+        if count * members > MEMBERS.high:
+            text = f"{field}: {members} in each of {count} groups are more than {MEMBERS.high:,} altogether; use fewer"
+            raise cluster.error(text, field)
     if groups % server_groups:
         text = f"nserver_groups: {server_groups} must divide nworker_groups: {groups}, because each server group serves"
         raise cluster.error(f"{text} as many worker groups", "nserver_groups")

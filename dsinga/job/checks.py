@@ -171,7 +171,7 @@ def error_in(layer: LayerConf | None, message: Message, text: str, field: str | 
 def check_numbers(layer: LayerConf | None, message: Message) -> None:
     """Raise JobError for a number that is out of its range."""
     for field, item, value, allowed in out_of_range(message):
-        raise error_in(layer, message, f"{field} must be {allowed}, not {value}", field, item)
+        raise error_in(layer, message, f"{field} {allowed.fault(value)}", field, item)
 
 
 def check_type(layer: LayerConf | None, message: Message) -> None:
@@ -203,8 +203,6 @@ def check_layer(layer: LayerConf) -> None:
     store = layer.store_conf
     if store is not None and not store.batchsize and layer.type in (LayerType.kRecordInput, LayerType.kCSVInput):
         raise error_in(layer, store, "store_conf needs a batchsize, as in batchsize: 64")
-    if store is not None and store.std_value == 0:
-        raise error_in(layer, store, "std_value divides the records and must not be 0", "std_value")
     if layer.lrn_conf is not None and layer.lrn_conf.local_size % 2 == 0:
         raise error_in(layer, layer.lrn_conf, f"local_size must be odd, not {layer.lrn_conf.local_size}", "local_size")
     for field in ("unroll_conn_type", "shift"):

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dsinga.job import connectionconf, extensionconf, inputconf, layerconf, lossconf, neuronconf, paramconf, schema
-from dsinga.job.message import Message
+from dsinga.job.message import Message, field_types, item_type
+
+FLOAT32_MAX = 3.4028234663852886e38
 
 
 class Range(NamedTuple):
-    """The numbers from ``low`` to ``high``; an open end is excluded."""
+    """The numbers from ``low`` to ``high`` that float32 can hold; an open end is excluded.
+
+    NaN is in no range, infinity only in those that are ``infinite``.
+    """
 
     low: float
     high: float = math.inf
     open_low: bool = False
     open_high: bool = False
+    infinite: bool = False
 
     def __contains__(self, value: object) -> bool:
         assert isinstance(value, (int, float))
+        if not abs(value) <= FLOAT32_MAX and not (self.infinite and abs(value) == math.inf):
+            return False
         above = value > self.low if self.open_low else value >= self.low
         return above and (value < self.high if self.open_high else value <= self.high)
+
+    def fault(self, value: float) -> str:
+        """Return what a value that is not in the range must be, and what it is."""
+        if abs(value) <= FLOAT32_MAX:
+            return f"must be {self}, not {value}"
+        return f"must be a number that float32 can hold{f', {self}' if math.isfinite(self.low) else ''}, not {value}"
 
     def __str__(self) -> str:
         if self.high == math.inf:
@@ -34,11 +49,16 @@ SOME = Range(0)  # a count or a frequency; 0 means none or never
 SHARE = Range(0, 1, open_high=True)  # a fraction or a decay, less than 1
 POSITIVE = Range(0, open_low=True)
 AXIS = Range(0, 3)  # an axis of a batch of images (N, C, H, W)
+NUMBER = Range(-math.inf)  # any number
+INFINITE = Range(-math.inf, infinite=True)  # any number; infinity bounds nothing
+MEMBERS = Range(1, 100_000)  # of a topology
+STEPS = Range(1, 100_000)  # time steps for which layers are copied
+PIXELS = Range(1, 32_767)
 PARTITION_DIM = Range(-1, 1)  # rows, features, or -1: not partitioned
 
 _WINDOW = {
-    **dict.fromkeys(("kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y"), COUNT),
-    **dict.fromkeys(("pad", "pad_x", "pad_y"), SOME),
+    **dict.fromkeys(("kernel", "kernel_x", "kernel_y", "stride", "stride_x", "stride_y"), PIXELS),
+    **dict.fromkeys(("pad", "pad_x", "pad_y"), Range(0, 32_767)),
 }
 _OFTEN = [f"{what}_{field}" for what in ("disp", "test", "validate", "checkpoint") for field in ("freq", "after")]
 
@@ -57,22 +77,30 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         "factor": Range(0, 1, open_low=True, open_high=True),
         "seconds": POSITIVE,
     },
-    schema.CDConf: {"cd_k": COUNT},
-    schema.NetConf: {"partition_dim": PARTITION_DIM, "unroll_len": COUNT},
+    schema.CDConf: {"cd_k": Range(1, 10_000)},
+    schema.NetConf: {"partition_dim": PARTITION_DIM, "unroll_len": STEPS},
     schema.StepConf: {"change_freq": COUNT, "gamma": SOME},
     schema.LinearConf: {"change_freq": COUNT, "final_lr": SOME},
     schema.ExponentialConf: {"change_freq": COUNT},
     schema.InverseTConf: {"final_lr": POSITIVE},
-    schema.InverseConf: {"gamma": SOME},
+    schema.InverseConf: {"gamma": SOME, "pow": SOME},
     schema.FixedStepConf: {"step": SOME, "step_lr": SOME},
     schema.LRGenConf: {"base_lr": SOME},
     schema.RMSPropConf: {"rho": SHARE},
     schema.AdaDeltaConf: {"rho": SHARE},
     schema.AdamConf: {"beta1": SHARE, "beta2": SHARE},
     schema.AdamMaxConf: {"beta1": SHARE, "beta2": SHARE},
-    schema.UpdaterConf: {"momentum": SHARE, "weight_decay": SOME, "delta": SOME, "clip_norm": SOME},
+    schema.UpdaterConf: {
+        "momentum": SHARE,
+        "weight_decay": SOME,
+        "delta": SOME,
+        "clip_norm": SOME,
+        "clip_low": INFINITE,
+        "clip_high": INFINITE,
+    },
     schema.ClusterConf: {
-        **dict.fromkeys(("nworker_groups", "nserver_groups", "nworkers_per_group", "nservers_per_group"), COUNT),
+        **dict.fromkeys(("nworker_groups", "nworkers_per_group", "nservers_per_group"), MEMBERS),
+        "nserver_groups": Range(1, 1000),  # each of which may be linked to all others
         **dict.fromkeys(("nworkers_per_procs", "nservers_per_procs", "sync_freq"), COUNT),
         "staleness": SOME,
         "topk_share": Range(0, 1, open_low=True),
@@ -80,14 +108,16 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     layerconf.LayerConf: {
         "partition_dim": PARTITION_DIM,
         "location": SOME,
-        "unroll_len": COUNT,
+        "unroll_len": STEPS,
         "shift": SOME,
         "num_partitions": COUNT,
     },
+    paramconf.ParamConf: {"lr_scale": SOME, "wd_scale": SOME, "shape": COUNT},
     paramconf.ParamGenConf: {"std": SOME},
-    inputconf.StoreConf: {"batchsize": COUNT, "shape": COUNT, "random_skip": SOME},
+    inputconf.StoreConf: {"batchsize": COUNT, "shape": COUNT, "random_skip": SOME, "std_value": POSITIVE},
     inputconf.DataConf: {"batchsize": COUNT, "random_skip": SOME},
-    inputconf.RGBImageConf: {"cropsize": SOME, "pad": SOME},
+    inputconf.MnistConf: {"norm_a": POSITIVE},
+    inputconf.RGBImageConf: {"cropsize": SOME, "pad": Range(0, 32_767), "scale": POSITIVE},
     inputconf.CharRNNConf: {"unroll_len": COUNT, "batchsize": COUNT},
     inputconf.OnehotConf: {"vocab_size": COUNT},
     neuronconf.ConvolutionConf: {**_WINDOW, "num_filters": COUNT},
@@ -95,16 +125,18 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     neuronconf.DropoutConf: {"dropout_ratio": SHARE},
     connectionconf.DummyConf: {"shape": COUNT},
     neuronconf.InnerProductConf: {"num_output": COUNT},
-    neuronconf.LRNConf: {"local_size": COUNT},
+    neuronconf.LRNConf: {"local_size": PIXELS, "alpha": SOME, "beta": SOME, "knorm": POSITIVE},
     neuronconf.RBMConf: {"hdim": COUNT},
     neuronconf.SoftmaxConf: {"num_softmax_per_instance": COUNT},
     **dict.fromkeys((neuronconf.GRUConf, neuronconf.LSTMConf, neuronconf.RNNConf), {"dim_hidden": COUNT}),
     neuronconf.EmbeddingConf: {"vocab_size": COUNT, "feature_dim": COUNT},
     neuronconf.BMConf: {"momentum": Range(0, 1, open_low=True)},
     neuronconf.LayerNormConf: {"first_axis": Range(1, 3)},
-    lossconf.SoftmaxLossConf: {"topk": COUNT},
+    lossconf.SoftmaxLossConf: {"topk": COUNT, "scale": SOME},
+    lossconf.EuclideanLossConf: {"scale": SOME},
+    lossconf.SigmoidCrossEntropyLossConf: {"scale": SOME},
     lossconf.ClassSoftmaxLossConf: {"vocab_size": COUNT, "class_start": SOME},
-    lossconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE},
+    lossconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE, "scale": SOME},
     lossconf.ArgSortConf: {"topk": COUNT},
     connectionconf.ConcateConf: {"concate_dim": AXIS, "num_concates": COUNT},
     connectionconf.SliceConf: {"slice_dim": AXIS, "num_slices": COUNT},
@@ -113,9 +145,18 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
 }
 
 
+@functools.cache
+def ranges(cls: Any) -> dict[str, Range]:
+    """Return the range of each field of a message class that has numbers; any number where the table has none."""
+    kinds = {field: item_type(hint)[0] for field, hint in field_types(cls).items()}
+    table = LIMITS.get(cls, {})
+    return {field: table.get(field, NUMBER) for field, kind in kinds.items() if kind in (int, float)}
+
+
 def out_of_range(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
     """Yield (field, item, value, allowed range) for each number of ``message`` that is out of its range."""
-    for field, allowed in LIMITS.get(type(message), {}).items():
+    cls: Any = type(message)  # cache() takes a class with a __hash__ of its own for one without
+    for field, allowed in ranges(cls).items():
         values = getattr(message, field)
         for item, value in enumerate(values if isinstance(values, list) else [values]):
             if value is not None and value not in allowed:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import math
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -199,10 +200,25 @@ def convert_item(value: Any, kind: Any, what: str) -> Any:
     if isinstance(value, bool) and kind is not bool:  # to Python a bool is an int
         pass
     elif kind is float and isinstance(value, int):
+        if value.bit_length() >= 1024:
+            return math.inf if value > 0 else -math.inf
         return float(value)
+    elif kind is int and isinstance(value, int) and value.bit_length() > 64:
+        raise JobError(f"{what} takes a whole number of at most 64 bits, not one of {value.bit_length()}")
     elif isinstance(value, kind):
         return value
-    raise JobError(f"{what} takes {describe(kind)}, not {value!r}")
+    raise JobError(f"{what} takes {describe(kind)}, not {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """Return the repr of a value for a message, cut where it is long."""
+    if isinstance(value, int) and value.bit_length() > 1024:  # Python refuses to print the longest ones
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # deeply nested, or with such a number in it
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:80]}..."
 
 
 def member(value: Any, cls: type[enum.Enum], what: str) -> enum.Enum:
@@ -214,7 +230,7 @@ def member(value: Any, cls: type[enum.Enum], what: str) -> enum.Enum:
         for candidate in names.values():
             if value is candidate or (type(value) is int and value == candidate.value):
                 return candidate
-    hint = nearest(str(value), names)
+    hint = nearest(value, names) if isinstance(value, str) else ""
     if isinstance(value, str) and not hint and any(name.startswith("kUser") for name in names):
-        hint = f'; name a class of your own by user_{what.rpartition(".")[2]}: "{value}"'
-    raise JobError(f"{what}: there is no {cls.__name__} {value!r}{hint}")
+        hint = f'; name a class of your own by user_{what.rpartition(".")[2]}: "{value[:100]}"'
+    raise JobError(f"{what}: there is no {cls.__name__} {shown(value)}{hint}")

@@ -133,7 +133,7 @@ def index(builder: MessageBuilder, name: str, which: str | None, where: Where) -
     if which is None:
         raise builder.error(f"{what} has several values: write {name}[0]{by_name(values, name)} to choose one", where)
     if which.isdecimal():
-        if int(which) < len(values):
+        if len(which) < 10 and int(which) < len(values):
             return int(which)
         raise builder.error(f"there is no {name}[{which}]; {what} has {len(values)} values, counted from 0", where)
     key, _, phase = (part.strip() for part in which.partition(","))

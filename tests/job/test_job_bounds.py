@@ -23,7 +23,7 @@ SIZE = 200_000  # characters of texts that are refused at their first token
         ("name: " + "a" * SIZE, "names have at most 200"),
         ("name: '" + "a" * SIZE + "'", "(200002 characters) is too long; strings have at most 4096"),
         ("name: '" + "\\a" * SIZE + "'", "strings have at most 4096"),
-        ("layer {" * SIZE, "job.conf:1:701: blocks are nested more than 100 deep"),
+        ("layer {" * SIZE, "job.conf:1:707: blocks are nested more than 100 deep"),
         ("[x]: [{ y: [" * SIZE, "expected a value, found '['"),
         ("[x] { y: [{ z: [" * SIZE, "expected a value, found '['"),
         ("[a] <" * SIZE, "blocks are nested more than 100 deep"),

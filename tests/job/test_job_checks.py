@@ -1,12 +1,8 @@
 """Errors that :func:`dsinga.job.check` finds before shapes are known."""
 
-import re
-
 import pytest
 
 from dsinga.job import Job, JobError, Phase, check, loads
-from dsinga.job.limits import LIMITS
-from dsinga.job.message import field_types, item_type
 
 JOB = """train_steps: 10
 TOP
@@ -76,7 +72,7 @@ def test_a_sound_job_passes():
         ('extension { user_type: "Own" after: 3 }', "after has no effect without freq"),
         ("updater { type: kRMSProp }", "type kRMSProp needs rmsprop_conf { ... }"),
         ("updater { type: kSGD momentum: 1 }", "momentum must be in [0, 1), not 1.0"),
-        ("updater { type: kSGD momentum: nan }", "momentum must be in [0, 1), not nan"),
+        ("updater { type: kSGD momentum: nan }", "momentum must be a number that float32 can hold, in [0, 1), not nan"),
         ("updater { type: kSGD learning_rate { base_lr: 1 } }", "LRGenConf needs its type (kFixed, "),
         ("updater { type: kSGD learning_rate { type: kFixed base_lr: -1 } }", "base_lr must be at least 0, not -1.0"),
         ("updater { type: kSGD learning_rate { type: kStep } }", "type kStep needs step_conf { ... }"),
@@ -106,7 +102,7 @@ def test_a_sound_job_passes():
             "the steps of fixedstep_conf must rise; 9 follows 9",
         ),
         ("train_one_batch { }", "AlgConf needs its alg (kBP, kCD, kBPTT, ...) or a user_alg"),
-        ("cluster { nworkers_per_group: 0 }", "nworkers_per_group must be at least 1, not 0"),
+        ("cluster { nworkers_per_group: 0 }", "nworkers_per_group must be in [1, 100000], not 0"),
         ("cluster { nservers_per_procs: -2 }", "nservers_per_procs must be at least 1, not -2"),
         (
             "cluster { nworker_groups: 3 nserver_groups: 2 }",
@@ -126,14 +122,14 @@ def test_a_mistake_outside_the_net_is_told_with_its_line(top, expected):
         ("dropout_conf { dropout_ratio: 1 }", "dropout_ratio must be in [0, 1), not 1.0"),
         ("dropout_conf { dropout_ratio: -0.1 }", "dropout_ratio must be in [0, 1), not -0.1"),
         ("convolution_conf { num_filters: 0 }", "num_filters must be at least 1, not 0"),
-        ("convolution_conf { num_filters: 1 kernel: 0 }", "kernel must be at least 1, not 0"),
-        ("pooling_conf { pad: -1 }", "pad must be at least 0, not -1"),
-        ("pooling_conf { stride_x: 0 }", "stride_x must be at least 1, not 0"),
+        ("convolution_conf { num_filters: 1 kernel: 0 }", "kernel must be in [1, 32767], not 0"),
+        ("pooling_conf { pad: -1 }", "pad must be in [0, 32767], not -1"),
+        ("pooling_conf { stride_x: 0 }", "stride_x must be in [1, 32767], not 0"),
         ("dummy_conf { shape: [3, 0] }", "shape must be at least 1, not 0"),
         ("lrn_conf { local_size: 4 }", "local_size must be odd, not 4"),
         ("partition_dim: 7", "partition_dim must be in [-1, 1], not 7"),
         ("store_conf { batchsize: 3 }", 'store_conf needs a path: "..."'),
-        ('store_conf { path: "a" std_value: 0 }', "std_value divides the records and must not be 0"),
+        ('store_conf { path: "a" std_value: 0 }', "std_value must be above 0, not 0.0"),
         ("param { init { } }", "ParamGenConf needs its type (kConstant, kGaussian, kUniform, ...) or a user_type"),
         ("param { init { type: kUniform low: 1 high: 0 } }", "low: 1.0 is above high: 0.0"),
         ("param { init { type: kGaussian std: -1 } }", "std must be at least 0, not -1.0"),
@@ -261,14 +257,6 @@ def test_a_job_made_in_python_is_checked_without_places():
     assert complaint(Job(train_steps=1, net={"layer": [twice, twice]})).startswith(
         "layer 'a' is in phase kTrain twice; "
     )
-
-
-def test_limits_are_for_existing_number_fields():
-    for cls, limits in LIMITS.items():
-        for field, allowed in limits.items():
-            kind, _ = item_type(field_types(cls)[field])
-            assert kind in (int, float), f"{cls.__name__}.{field}"
-            assert re.fullmatch(r"(at least|above) \d+|in [(\[]-?\d+, \d+[)\]]", str(allowed))
 
 
 def test_a_job_without_steps_is_a_net_to_look_at():

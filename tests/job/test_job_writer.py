@@ -22,7 +22,7 @@ def repeatable(value):
 EXTENSION = st.recursive(
     repeatable(PLAIN), lambda inner: repeatable(st.dictionaries(NAMES, inner, max_size=3)), max_leaves=6
 )
-SCALARS = {bool: st.booleans(), int: st.integers(), float: FLOATS, str: st.text()}
+SCALARS = {bool: st.booleans(), int: st.integers(-(2**63), 2**63 - 1), float: FLOATS, str: st.text()}
 SCALARS[dict] = st.dictionaries(NAMES, EXTENSION, max_size=2)
 
 

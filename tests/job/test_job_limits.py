@@ -1,0 +1,127 @@
+"""Every number of the schema is bounded: what is senseless in a field is refused, what is accepted stands here."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dsinga.job import Job, JobError, check, loads
+from dsinga.job.limits import LIMITS, out_of_range
+from dsinga.job.message import Message, defaults, field_types, is_message, item_type
+
+
+def messages(cls: type[Message] = Job) -> Iterator[type[Message]]:
+    yield cls
+    for hint in field_types(cls).values():
+        kind, _ = item_type(hint)
+        if is_message(kind):
+            yield from messages(kind)
+
+
+FIELDS = [
+    (cls, field, item_type(hint)[0])
+    for cls in dict.fromkeys(messages())
+    for field, hint in field_types(cls).items()
+    if item_type(hint)[0] in (int, float)
+]
+
+
+def accepts(cls: type[Message], field: str, value: Any) -> bool:
+    """Whether a message with this value in ``field``, and others that are valid, can be made and is in range."""
+    required = {name: hint for name, hint in field_types(cls).items() if name not in defaults(cls) and name != field}
+    fillers = {name: "x" if hint is str else 0.5 if hint is float else 1 for name, hint in required.items()}
+    try:
+        message = cls(**fillers, **{field: value})
+    except JobError:
+        return False
+    return not [name for name, *_ in out_of_range(message) if name == field]
+
+
+def accepting(value: Any, kinds: tuple[type, ...] = (int, float)) -> set[str]:
+    return {f"{cls.__name__}.{field}" for cls, field, kind in FIELDS if kind in kinds and accepts(cls, field, value)}
+
+
+# Numbers of SINGA's that have no effect here.
+WITHOUT_EFFECT = {
+    "ClusterConf.poll_time", "ClusterConf.start_port", "ConvolutionConf.workspace_byte_limit", "Job.id",
+    "LayerConf.partition_id", "MnistConf.alpha", "MnistConf.beta", "MnistConf.elastic_freq", "MnistConf.gamma",
+    "MnistConf.kernel", "MnistConf.resize", "MnistConf.sigma", "ParamConf.id", "ParamConf.owner",
+}  # fmt: skip
+
+NEGATIVE = WITHOUT_EFFECT | {
+    "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
+    "LayerConf.unroll_index",  # set by unrolling, not by a job
+    "MnistConf.norm_b", "ParamGenConf.high", "ParamGenConf.low", "ParamGenConf.mean", "ParamGenConf.value",
+    "RNNDummyConf.high", "RNNDummyConf.low", "ReLUConf.negative_slope", "StoreConf.mean_value",
+    "SyncEdgeConf.group",  # check_edges compares it with the number of groups
+    "UpdaterConf.clip_high", "UpdaterConf.clip_low",
+}  # fmt: skip
+
+
+def test_numbers_that_float32_cannot_hold_are_refused_in_every_field():
+    for value in (math.nan, -math.inf, math.inf, 10**400, -(10**400), 1e39, -1e39):
+        assert accepting(value) <= {"UpdaterConf.clip_high", "UpdaterConf.clip_low"}  # infinity bounds nothing
+
+
+def test_a_number_below_zero_is_accepted_only_where_it_has_a_meaning():
+    assert accepting(-1) == NEGATIVE
+
+
+def test_zero_is_refused_where_nothing_can_be_divided_or_counted_by_it():
+    refusing = {f"{cls.__name__}.{field}" for cls, field, _ in FIELDS} - accepting(0)
+    assert refusing == {
+        f"{cls.__name__}.{field}" for cls, limits in LIMITS.items() for field in limits if not accepts(cls, field, 0)
+    }
+    for field in (
+        "StoreConf.std_value", "StoreConf.batchsize", "StepConf.change_freq", "InnerProductConf.num_output",
+        "ConvolutionConf.kernel", "ConvolutionConf.stride", "ClusterConf.sync_freq", "ClusterConf.nworker_groups",
+        "NetConf.unroll_len", "CDConf.cd_k", "BMConf.momentum", "HingeLossConf.margin", "MnistConf.norm_a",
+    ):  # fmt: skip
+        assert field in refusing
+
+
+def test_fractions_are_less_than_one():
+    assert not accepting(1.0, (float,)) & {
+        "UpdaterConf.momentum", "DropoutConf.dropout_ratio", "RMSPropConf.rho", "AdamConf.beta1", "AdamConf.beta2",
+        "AdaDeltaConf.rho", "AdamMaxConf.beta1", "AdamMaxConf.beta2", "ExtensionConf.factor",
+    }  # fmt: skip
+
+
+def test_limits_are_for_number_fields_of_the_schema():
+    numbers = {(cls, field) for cls, field, _ in FIELDS}
+    assert {(cls, field) for cls, limits in LIMITS.items() for field in limits} <= numbers
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("std_value: -1", "job.conf:2: layer 'data': std_value must be above 0, not -1.0"),
+        ("std_value: inf", "std_value must be a number that float32 can hold, above 0, not inf"),
+        ("mean_value: 1e39", "mean_value must be a number that float32 can hold, not 1e+39"),
+        (
+            "batchsize: 99999999999999999999",
+            "takes a whole number of at most 64 bits, not one of 67",
+        ),
+    ],
+)
+def test_a_refused_number_is_named_with_line_layer_and_range(field, expected):
+    layer = f'name: "data" type: kRecordInput store_conf {{ path: "x" batchsize: 1\n{field} }}'
+    text = f"train_steps: 1 neuralnet {{ layer {{ {layer} }} }}"
+    with pytest.raises(JobError) as caught:
+        check(loads(text, "job.conf"))
+    assert expected in str(caught.value)
+
+
+def test_a_topology_has_a_bounded_number_of_workers():
+    job = Job(train_steps=1, cluster={"nworker_groups": 1000, "nworkers_per_group": 1000})
+    with pytest.raises(JobError, match="nworkers_per_group: 1000 in each of 1000 groups are more than 100,000"):
+        check(job)
+
+
+def test_a_value_of_python_that_does_not_fit_is_refused_in_a_short_message():
+    for value in (10**5000, -(10**5000), {"a": 10**5000}, [[]], "x" * 10**6, object()):
+        for fields in ({"seed": value}, {"updater": {"type": value}}):
+            with pytest.raises(JobError) as caught:
+                Job(**fields)
+            assert len(str(caught.value)) < 300
