@@ -1,4 +1,4 @@
-"""The commands ``data import`` and ``data info``."""
+"""The commands ``data import``, ``data info`` and ``data verify``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsinga.redaction import redact
 
 @click.group()
 def data() -> None:
-    """Import data into zarr stores, or describe a store."""
+    """Import data into zarr stores, describe a store, or verify it."""
 
 
 @data.command("import")
@@ -71,6 +71,28 @@ def info(source: str, data: str | None, label: str | None) -> None:
 
     for name, value in describe(open_records(source, data=data, label=label)).items():
         click.echo(f"{name:18} {_text(name, value)}")
+
+
+@data.command()
+@click.argument("store")
+@click.option("--data", metavar="NAME", help="Name of the array of records in a zarr group [default: guessed].")
+@click.option("--label", metavar="NAME", help="Name of its array of labels [default: guessed].")
+def verify(store: str, data: str | None, label: str | None) -> None:
+    """Read all of STORE, the path or URL of zarr, and say which chunks are damaged, or that none is.
+
+    The exit status is 2 if a chunk is missing or damaged. Zarr that dsinga did not write has no checksums, nor have
+    stores of earlier versions: there a changed byte goes unnoticed if its chunk can be decoded.
+    """
+    from dsinga.data import verify_store
+    from dsinga.monitor import show_import
+
+    with show_import("verifying") as progress:
+        verified = verify_store(store, data=data, label=label, progress=progress)
+    counts = f"{verified.records} records in {verified.chunks} chunks"
+    if verified.has_checksums:
+        click.echo(redact(f"{store}: {counts} are intact"))
+    else:
+        click.echo(redact(f"{store}: {counts} can be read; it has no checksums, so changed bytes may go unnoticed"))
 
 
 def _text(name: str, value: Any) -> str:

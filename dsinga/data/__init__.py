@@ -13,6 +13,7 @@ from dsinga.data.record_source import RecordSource, connect_sources
 from dsinga.data.sampler import Sampler
 from dsinga.data.store import RecordStore
 from dsinga.data.store_info import describe
+from dsinga.data.verification import Verified, verify_store
 from dsinga.data.windows import Windows, open_text
 from dsinga.data.writer import write_store
 from dsinga.data.zarr_source import ZarrSource
@@ -31,6 +32,7 @@ __all__ = [
     "RecordStore",
     "Sampler",
     "StoreContents",
+    "Verified",
     "Windows",
     "ZarrSource",
     "connect_sources",
@@ -42,6 +44,7 @@ __all__ = [
     "read_mean",
     "resolve",
     "stack",
+    "verify_store",
     "write_csv",
     "write_store",
 ]

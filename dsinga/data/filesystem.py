@@ -12,6 +12,8 @@ from fsspec.core import strip_protocol  # type: ignore[import-untyped]
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore
 
+from dsinga.data.reading_store import ReadingStore
+from dsinga.data.retries import is_transient, retry
 from dsinga.errors import UserError
 from dsinga.redaction import redact
 
@@ -46,7 +48,7 @@ def exists(location: str) -> bool:
     if is_url(location):
         filesystem, path = _filesystem(location)
         try:
-            return bool(filesystem.exists(path))
+            return retry(lambda: _exists(filesystem, path), location)
         except Exception as error:  # refusals of a server; each package has classes of its own
             raise UserError(
                 redact(f"{location} cannot be reached: {type(error).__name__}: {error}", location)
@@ -78,10 +80,29 @@ def remove(location: str) -> None:
 
 def zarr_store(location: str, read_only: bool) -> Store:
     """Return the zarr store for ``location``, which need not exist yet."""
+    store: Store
     if not is_url(location):
-        return LocalStore(location, read_only=read_only)
-    _filesystem(location)  # raises a clearer error than zarr if the protocol is unknown or its package is missing
-    return FsspecStore.from_url(location, read_only=read_only)
+        store = LocalStore(location, read_only=read_only)
+    else:
+        _filesystem(location)  # raises a clearer error than zarr if the protocol is unknown or its package is missing
+        store = FsspecStore.from_url(location, read_only=read_only)
+    return ReadingStore(store, location, is_url(location)) if read_only else store
+
+
+def _exists(filesystem: Any, path: str) -> bool:
+    """Return whether there is something at ``path``; raise the error of a server that did not answer."""
+    if "http" not in filesystem.protocol:
+        return bool(filesystem.exists(path))
+    try:  # fsspec's own method takes every error of a web server for a missing file
+        filesystem.cat_file(path, start=0, end=1)
+    except FileNotFoundError:
+        return False
+    except Exception as error:
+        status = getattr(error, "status", None)
+        if not isinstance(status, int) or is_transient(error):
+            raise
+        return status == 416  # an empty file has no first byte
+    return True
 
 
 def _filesystem(location: str) -> tuple[Any, str]:

@@ -29,8 +29,9 @@ def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.nda
     if location.endswith(".npy"):
         try:
             return np.load(location).astype(np.float32)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{location} cannot be read as a numpy file: {error}") from None
+        except Exception as error:  # of the header's parser: any class
+            fault = f"{type(error).__name__}: {error}"
+            raise UserError(f"{location} cannot be read as a numpy file ({fault}); write it again") from None
     from dsinga.data.importers.kvfile import read_kvfile
 
     return _single(location, (record.data for record in read_kvfile(location)))

@@ -11,6 +11,7 @@ import zarr
 
 from dsinga.data.column import Column
 from dsinga.data.filesystem import is_file, join
+from dsinga.data.reading_store import check_lengths
 from dsinga.data.store_checksums import checksum
 from dsinga.data.store_format import shared_block_rows
 from dsinga.data.store_opening import chunk_key, damaged
@@ -42,6 +43,7 @@ class StoreColumn(Column):
         key: Hashable = (digest or uuid.uuid4().hex, name, self.chunk)
         super().__init__(name, length, shape, dtype, block, key)
         self.array, self.location, self.checksums = array, location, checksums
+        check_lengths(array)
 
     @property
     def chunks(self) -> int:

@@ -15,6 +15,8 @@ import zarr
 
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
+from dsinga.data.missing_chunks import MissingChunks
+from dsinga.data.reading_store import check_lengths
 from dsinga.data.store_format import SMALL_BYTES, block_rows, chunk_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
@@ -69,15 +71,18 @@ class ZarrColumn(Column):
                 f"instance in chunks of {(chunk_rows(row_bytes), *self.shape)}"
             )
         whole = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
+        self._missing = MissingChunks(array, location, is_label)
+        check_lengths(array)
         self._all_rows = _AllRows.shared(self.key) if whole else None
 
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop`` in the dtype of the column."""
         if self._all_rows is None:
-            return self._read(start, stop)
-        return self._all_rows.get(lambda: self._read(0, self.length))[start:stop]
+            return self.read_rows(start, stop)
+        return self._all_rows.get(lambda: self.read_rows(0, self.length))[start:stop]
 
-    def _read(self, start: int, stop: int) -> np.ndarray:
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
+        """Read the rows ``start`` to ``stop``, and no more, as :meth:`load` returns them."""
         try:
             rows = np.asarray(self.array[start:stop])
         except Exception as error:  # of codecs, file systems, web servers: any class
@@ -86,6 +91,7 @@ class ZarrColumn(Column):
                 f"{self.location}: rows {start} to {stop - 1} of {self.name!r} cannot be read ({fault}); write the "
                 "array again, or see whether its chunks can be reached"
             ) from redacted_cause(error, self.location)
+        self._missing.check(rows, start)
         try:
             return (as_labels if self.is_label else as_records)(rows)
         except UserError as error:
