@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
 from dsinga.api.jobs import job_with_data, roots, wanted_workers, with_workers
+from dsinga.api.remote_workspace import RemoteWorkspace
 from dsinga.api.result import Result
 from dsinga.checkpoint import latest, read_params
+from dsinga.data.filesystem import is_url
 from dsinga.errors import UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
@@ -83,7 +85,7 @@ class Execution:
         waiting: a sentence that says what the run waits for, "" while it does not wait, or not for long.
         latest: the latest step, speed and metrics.
         history: the rows of metrics so far.
-        workspace: the folder of metrics and checkpoints, None without one.
+        workspace: the folder of metrics and checkpoints, a URL as text, None without one.
     """
 
     job: Job | str | os.PathLike[str]
@@ -99,22 +101,28 @@ class Execution:
     waiting: str = ""
     latest: Row = field(default_factory=dict)
     history: History = field(default_factory=History)
-    workspace: Path | None = None
+    workspace: Path | str | None = None
 
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
         job, options = self.prepare_job(), self.options
-        params, resume = options.params, _resumed_from(options.resume, self.workspace)
+        remote, folder = None, self.workspace
+        if isinstance(folder, str):
+            remote = RemoteWorkspace(folder)
+            folder = remote.local
+        params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
             dashboard = options.grain == "graph"  # its tasks are for looking at
             client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
-            monitor = RunMonitor(job.name, job.train_steps, self.workspace, bool(resume), options.progress)
-            observer = _Observer(self, stack.enter_context(monitor))
+            if remote:
+                stack.enter_context(remote)
+            monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
+            observer = _Observer(self, stack.enter_context(monitor), remote)
             outcome = cluster.train(
                 job,
                 client,
                 observer,
-                workspace=self.workspace,
+                workspace=folder,
                 roots=roots(job, options.data_root),
                 resume=resume,
                 grain=cluster.find_grain(options.grain),
@@ -123,6 +131,7 @@ class Execution:
                 where=options.where(),
                 max_threads=self.max_threads,
                 cancelled=self.cancelled,
+                saved=remote.save if remote else None,
             )
             for sentence in (outcome.stopped, *outcome.remarks):
                 if sentence:
@@ -136,7 +145,7 @@ class Execution:
             self.workspace,
             outcome.stopped,
             tuple(outcome.remarks),
-            outcome.unsaved,
+            outcome.unsaved or (remote.unsaved if remote else ""),
         )
 
     def prepare_job(self) -> Job:
@@ -149,34 +158,39 @@ class Execution:
             job = job.replace(epochs=options.epochs, train_steps=0)
         job = resolve_epochs(job, roots(job, options.data_root))
         named = options.workspace or (job.cluster.workspace if job.cluster else None)
-        self.name, self.steps, self.workspace = job.name, job.train_steps, Path(named) if named else None
+        self.name, self.steps = job.name, job.train_steps
+        self.workspace = None if not named else str(named) if is_url(str(named)) else Path(named)
         return job
 
 
-def _resumed_from(resume: bool | str | os.PathLike[str], workspace: Path | None) -> bool | Path:
+def _resumed_from(
+    resume: bool | str | os.PathLike[str], workspace: Path | None, remote: RemoteWorkspace | None
+) -> bool | Path:
     """Return the checkpoint from which a run continues, True for the newest one; "auto" means that if there are any."""
+    if not isinstance(resume, (bool, str, os.PathLike)):
+        raise UserError(f'resume must be True, False, "auto" or the path of a checkpoint, not {resume!r}')
+    if resume == "auto":
+        if workspace is None:
+            raise UserError('resume="auto" needs a workspace, the folder in which a run leaves its checkpoints')
+        resume = remote.find_checkpoint() if remote else latest(workspace / "checkpoint") is not None
+    if resume and remote:
+        remote.fetch()
     if isinstance(resume, bool):
         return resume
-    if not isinstance(resume, (str, os.PathLike)):
-        raise UserError(f'resume must be True, False, "auto" or the path of a checkpoint, not {resume!r}')
-    if resume != "auto":
-        path = Path(resume).expanduser()
-        if not path.is_dir():
-            raise UserError(
-                f"there is no checkpoint {str(resume)!r} to resume from; give the folder of one, such as "
-                "run/checkpoint/step40"
-            )
-        return path
-    if workspace is None:
-        raise UserError('resume="auto" needs a workspace, the folder in which a run leaves its checkpoints')
-    return latest(workspace / "checkpoint") is not None
+    path = Path(resume).expanduser()
+    if not path.is_dir():
+        raise UserError(
+            f"there is no checkpoint {str(resume)!r} to resume from; give the folder of one, such as "
+            "run/checkpoint/step40"
+        )
+    return path
 
 
 class _Observer:
     """Tells a run's monitor, and keeps for other threads, how the run goes."""
 
-    def __init__(self, execution: Execution, monitor: RunMonitor):
-        self._execution, self._monitor = execution, monitor
+    def __init__(self, execution: Execution, monitor: RunMonitor, remote: RemoteWorkspace | None):
+        self._execution, self._monitor, self._remote = execution, monitor, remote
 
     def waiting(self, sentence: str) -> None:
         self._execution.waiting = sentence
@@ -185,6 +199,8 @@ class _Observer:
 
     def begin(self, step: int) -> None:
         self._monitor.begin(step)
+        if self._remote is not None:
+            self._remote.begin()
         execution = self._execution
         execution.waiting, execution.history, execution.has_begun = "", self._monitor.history, True
         execution.latest = {"step": step}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dsinga import cluster
+from dsinga.advice import option
 from dsinga.api.clients import ClusterSource, find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.jobs import roots, wanted_workers
@@ -18,6 +19,7 @@ from dsinga.api.search_result import NUMBER, OUTCOME, SearchResult
 from dsinga.api.search_runs import SearchPlan, SearchRuns
 from dsinga.api.search_space import Setting, Space, make_settings
 from dsinga.checkpoint import latest, read_params
+from dsinga.data.filesystem import is_url
 from dsinga.errors import UserError
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
@@ -90,6 +92,8 @@ def search(
     folder = workspace or (first.cluster.workspace if first.cluster else None)
     if resume and folder is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier search has left its runs")
+    if folder is not None and is_url(str(folder)):
+        raise UserError(f"a search writes to a local folder, not to {folder}; give {option('workspace', 'FOLDER')}")
     best = BestValue(monitor, mode)
     result = SearchResult(best.monitor, best.higher, Path(folder) if folder else None)
     plan = SearchPlan(settings, jobs, given, mode, median_stopping, resume)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsinga.advice import option
+from dsinga.api.remote_workspace import RemoteWorkspace
 from dsinga.api.result import Result
 from dsinga.checkpoint import latest, read_params
+from dsinga.data.filesystem import is_url
 from dsinga.errors import UserError
 from dsinga.job import Job
 from dsinga.redaction import redact
@@ -19,9 +21,10 @@ if TYPE_CHECKING:
     from dsinga.cluster import Arrays
 
 
-def default_workspace(job: Job) -> Path:
-    """Return the workspace that the job names, else ``<name>-workspace``, which is the command line's."""
-    return Path((job.cluster.workspace if job.cluster else None) or f"{job.name}-workspace")
+def default_workspace(job: Job) -> Path | str:
+    """Return the workspace that the job names, a URL as text, else ``<name>-workspace``, the command line's."""
+    named = (job.cluster.workspace if job.cluster else None) or f"{job.name}-workspace"
+    return named if is_url(named) else Path(named)
 
 
 def trained_params(job: Job, params: Arrays | Result | str | os.PathLike[str] | None, roots: list[str]) -> Arrays:
@@ -37,7 +40,11 @@ def trained_params(job: Job, params: Arrays | Result | str | os.PathLike[str] | 
     if params is not None:
         return read_params(params)
     workspace = default_workspace(job)
-    newest = latest(workspace / "checkpoint")
+    newest: Path | str | None
+    if isinstance(workspace, str):
+        newest = workspace if RemoteWorkspace(workspace).find_checkpoint() else None
+    else:
+        newest = latest(workspace / "checkpoint")
     if newest is None and not job.checkpoint_path:
         raise UserError(
             f"there are no trained params: there is no checkpoint in {workspace}, and the job has no checkpoint_path; "
@@ -45,7 +52,7 @@ def trained_params(job: Job, params: Arrays | Result | str | os.PathLike[str] | 
         )
     paths: list[str | Path] = [newest] if newest else [*job.checkpoint_path]
     others = ["not of the job's checkpoint_path"] if newest and job.checkpoint_path else []
-    if newest and (best := workspace / "best.safetensors").exists():
+    if newest and isinstance(workspace, Path) and (best := workspace / "best.safetensors").exists():
         others.append(f"the best ones are in {best}")
     remark = f" ({'; '.join(others)})" if others else ""
     print(redact(f"params of {', '.join(map(str, paths))}{remark}"), file=sys.stderr)

@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_checkpoint_params
+from dsinga.checkpoint.remote import RemoteFolder, fetch_checkpoint
 from dsinga.checkpoint.tensors import Arrays, read_npz, read_safetensors, write_tensors
+from dsinga.data.filesystem import is_url
 from dsinga.errors import RunError, UserError
+from dsinga.redaction import redact
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +37,7 @@ def port(
     """
     values: Arrays = {}
     for path in paths:
-        location = find(path, roots)
-        params = _read(location)
+        location, params = _load(path, roots)
         for name in (name for name in shapes if name in params and name not in without):
             if params[name].shape != tuple(shapes[name]):
                 raise UserError(
@@ -53,7 +55,7 @@ def port(
 
 def read_params(path: PathLike, roots: Sequence[PathLike] = ()) -> Arrays:
     """Return all params, by name, of the checkpoint that :func:`find` finds; raise UserError if it cannot be read."""
-    return _read(find(path, roots))
+    return _load(path, roots)[1]
 
 
 def export_safetensors(checkpoint: Checkpoint, path: PathLike) -> None:
@@ -94,6 +96,19 @@ def _without_worker(path: Path) -> Path:
     """Return ``step<N>`` for SINGA's ``step<N>-worker<id>``, and any other path unchanged."""
     match = re.fullmatch(r"(step\d+)-worker\d+(\.bin)?", path.name)
     return path.with_name(match[1]) if match else path
+
+
+def _load(path: PathLike, roots: Sequence[PathLike]) -> tuple[str, Arrays]:
+    """Return where the checkpoint is, and its params."""
+    if not is_url(os.fspath(path)):
+        location = find(path, roots)
+        return str(location), _read(location)
+    folder = RemoteFolder(os.fspath(path))
+    try:
+        return redact(folder.url), _read(fetch_checkpoint(folder))
+    except UserError as error:
+        folder.name_url(error)
+        raise
 
 
 def _read(path: Path) -> Arrays:

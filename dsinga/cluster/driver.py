@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +67,7 @@ def train(
     where: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
     cancelled: threading.Event | None = None,
+    saved: Callable[[], None] | None = None,
 ) -> Outcome:
     """Train ``job`` on the cluster of ``client`` from its first step, or from a checkpoint if ``resume``.
 
@@ -80,7 +81,8 @@ def train(
     job names. ``params`` replace initial values, by name; params that the net does not have are left out.
 
     ``cancelled`` may be set by another thread, while the run waits or trains. With a workspace, training then ends
-    after its rounds in flight, and a checkpoint is written; without, it ends at once.
+    after its rounds in flight, and a checkpoint is written; without, it ends at once. ``saved`` is called after each
+    checkpoint that was written.
 
     Raises UserError before training for bad input, RunError where a worker or server is lost on the way, Diverged where
     a loss is no longer finite, Cancelled if ``cancelled`` was set before the last step, and what an extension raises.
@@ -104,7 +106,7 @@ def train(
             held.check(quiet)
 
         run = ClusterRun(client, prepared.config, prepared.placement, check)
-        loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started, cancellation)
+        loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started, cancellation, saved)
         params = _train(prepared, run, loop, begin, begin.state if resume else None, workspace)
     return _outcome(prepared, loop, begin.step, params, workspace)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,6 +65,7 @@ class TrainingLoop:
         extensions: Sequence[Extension],
         started: float,
         cancellation: Cancellation,
+        saved: Callable[[], None] | None = None,
     ):
         self._job = prepared.job
         self._prepared = prepared
@@ -73,6 +74,7 @@ class TrainingLoop:
         self._workspace = workspace
         self._grain = grain
         self._cancellation = cancellation
+        self._saved = saved
         self._events = RunEvents(prepared, run)
         self.view = TrainingView(prepared, run, self._show_row, workspace, started)
         self._extensions = ExtensionRunner(extensions, self.view)
@@ -239,6 +241,8 @@ class TrainingLoop:
             try:
                 write_checkpoint(folder, self.view.step, params, slots, meta, loop)
                 remove_old_checkpoints(folder, self._job.checkpoint_keep)
+                if self._saved is not None:
+                    self._saved()
                 self.unsaved = ""
             except RunError as error:  # a full disk does not end a run of many hours: the next write may succeed
                 _log.warning("%s; training goes on", error)

@@ -116,3 +116,8 @@ def _filesystem(location: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:  # fsspec's message names the missing package or the unknown protocol
         raise UserError(redact(f"{location} cannot be opened: {error}", location)) from None
     return filesystem, path
+
+
+def file_system(location: str) -> tuple[Any, str]:
+    """Return the file system of fsspec for a URL, and the path there. Raises UserError where no package opens it."""
+    return _filesystem(location)

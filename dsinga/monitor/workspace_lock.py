@@ -20,6 +20,8 @@ from dsinga.errors import UserError
 
 HOLDER = "running.json"
 
+Holder = dict[str, Any]
+
 
 @contextlib.contextmanager
 def locked_workspace(workspace: Path) -> Iterator[None]:
@@ -31,20 +33,54 @@ def locked_workspace(workspace: Path) -> Iterator[None]:
     workspace.mkdir(parents=True, exist_ok=True)
     path = workspace / HOLDER
     with contextlib.ExitStack() as stack:
-        if not _lock_folder(workspace, stack):
-            _remove_stale(path)
-        else:
+        if _lock_folder(workspace, stack) or has_ended(_read(path)):
             path.unlink(missing_ok=True)  # left by a process that was killed
         try:
             with open(path, "x", encoding="utf-8") as file:
                 json.dump({"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}, file)
         except FileExistsError:
-            raise _held(workspace, advice=f"; if that process has ended, delete {path}") from None
+            raise workspace_held(workspace, _read(path), file=path) from None
         try:
             yield
         finally:
             with contextlib.suppress(OSError):  # the folder is gone, or the disk
                 path.unlink()
+
+
+def parse_holder(text: bytes) -> Holder:
+    """Return what ``running.json`` says, nothing if another program wrote it."""
+    try:
+        holder = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def has_ended(holder: Holder) -> bool:
+    """Return whether a holder was a process of this host that has ended."""
+    if holder.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(holder.get("pid"), 0)  # type: ignore[arg-type]
+    except (ProcessLookupError, OverflowError):
+        return True
+    except (OSError, TypeError):  # a process of another user; a file that another program wrote
+        return False
+    return False
+
+
+def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "") -> UserError:
+    """Return the error for a workspace that ``holder`` is writing; ``file`` must be deleted if that has ended."""
+    who = ""
+    if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
+        with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))
+            who = f": process {holder['pid']} on {holder.get('host')}, since {since}"
+    advice = f"; if that process has ended, delete {file}" if file else ""
+    return UserError(
+        f"another run is writing to the workspace {workspace}{who}; give another workspace, or wait until that ends"
+        f"{advice}"
+    )
 
 
 def _lock_folder(workspace: Path, stack: contextlib.ExitStack) -> bool:
@@ -58,47 +94,15 @@ def _lock_folder(workspace: Path, stack: contextlib.ExitStack) -> bool:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _held(workspace) from None
+        raise workspace_held(workspace, _read(workspace / HOLDER)) from None
     except OSError:  # the file system has no such locks
         return False
     return True
 
 
-def _remove_stale(path: Path) -> None:
-    """Remove the file of a process of this host that has ended."""
-    holder = _read(path)
-    if holder.get("host") == socket.gethostname() and not _is_alive(holder.get("pid")):
-        path.unlink(missing_ok=True)
-
-
-def _is_alive(pid: Any) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except (OSError, TypeError):  # a process of another user; a file that another program wrote
-        return True
-    return True
-
-
-def _held(workspace: Path, advice: str = "") -> UserError:
-    holder = _read(workspace / HOLDER)
-    who = ""
-    if isinstance(holder.get("pid"), int) and isinstance(holder.get("since"), (int, float)):
-        with contextlib.suppress(OverflowError, ValueError, OSError):  # a time that is none
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))
-            who = f": process {holder['pid']} on {holder.get('host')}, since {since}"
-    return UserError(
-        f"another run is writing to the workspace {workspace}{who}; give another workspace, or wait until that ends"
-        f"{advice}"
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return what the file says, nothing if there is no such file or another program wrote it."""
+def _read(path: Path) -> Holder:
     try:
         with open(path, "rb") as file:
-            holder = json.loads(file.read(1 << 12))
-    except (OSError, ValueError, RecursionError):
+            return parse_holder(file.read(1 << 12))
+    except OSError:
         return {}
-    return holder if isinstance(holder, dict) else {}

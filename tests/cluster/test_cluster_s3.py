@@ -13,6 +13,7 @@ import zarr
 from distributed import Client
 
 from dsinga.api import train
+from dsinga.checkpoint import read_params
 from dsinga.data import describe, open_store, write_store
 from dsinga.data.filesystem import zarr_store
 from dsinga.errors import UserError
@@ -106,3 +107,14 @@ def test_faults_name_the_url_and_no_secret(bucket: str) -> None:
         with pytest.raises(UserError, match=message) as refused:
             open_store(url)
         assert SECRET not in str(refused.value)
+
+
+def test_a_workspace_in_object_storage_is_resumed(job: Job, bucket: str, threads: Client) -> None:
+    short = job.replace(train_steps=20, checkpoint_freq=10)
+    train(short.replace(train_steps=10), threads, workspace=f"{bucket}/run", progress=False)
+    resumed = train(short, threads, workspace=f"{bucket}/run", resume=True, progress=False)
+    assert not resumed.unsaved
+    assert_same(resumed.params, train(short, threads, progress=False).params)
+    assert_same(read_params(f"{bucket}/run/checkpoint/step20"), resumed.params)
+    with pytest.raises(UserError, match="there is no checkpoint at s3://bucket/folder/other"):
+        read_params(f"{bucket}/other")

@@ -1,0 +1,88 @@
+"""A workspace at a URL, such as ``s3://bucket/run``: written in a local folder, copied after each checkpoint."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+from dsinga.checkpoint.remote import RemoteFolder, complete_steps
+from dsinga.errors import RunError, UserError
+from dsinga.monitor.run_monitor import RUN_FILES
+from dsinga.monitor.workspace_lock import HOLDER, has_ended, parse_holder, workspace_held
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteWorkspace:
+    """The folder of a run at a URL.
+
+    Object stores have no locks: ``running.json`` there names the process that writes, and is removed when that ends.
+
+    Attributes:
+        local: the folder in which the run writes its files.
+        unsaved: why files could not be copied at the end of the run, "" if they were.
+    """
+
+    def __init__(self, url: str):
+        self._folder = RemoteFolder(url)
+        self.url, self.local = self._folder.url, self._folder.local
+        self.unsaved = ""
+        self._resumes = self._has_begun = False
+
+    def find_checkpoint(self) -> bool:
+        """Return whether there is a complete checkpoint."""
+        return bool(_checkpoints(self._folder.names()))
+
+    def fetch(self) -> None:
+        """Copy the complete checkpoints, and the other files of the run that is resumed, to the local folder."""
+        names = self._folder.names()
+        steps = _checkpoints(names)
+        wanted = [name for name in _run_files(names) if not name.startswith("checkpoint/")]
+        wanted += [name for name in names if name.rpartition("/")[0] in steps]
+        self._folder.download(wanted)
+        self._resumes = True
+
+    def begin(self) -> None:
+        """Take the workspace; move the files of an earlier run to ``run-1``, ``run-2``, ... unless it is resumed.
+
+        Raises UserError where another run is writing there.
+        """
+        names = self._folder.names()
+        if HOLDER in names:
+            holder = parse_holder(self._folder.read(HOLDER))
+            if not has_ended(holder):
+                raise workspace_held(self.url, holder, f"{self.url}/{HOLDER}")
+        files = _run_files(names)
+        if files and not self._resumes:
+            taken = {name.partition("/")[0] for name in names}
+            kept = next(name for n in itertools.count(1) if (name := f"run-{n}") not in taken)
+            self._folder.move(files, kept)
+            _log.info("the earlier run in %s is kept in %s/%s", self.url, self.url, kept)
+        self._folder.upload()
+        self._has_begun = True
+
+    def save(self) -> None:
+        """Copy what has changed. Raises RunError where that fails."""
+        self._folder.upload()
+
+    def __enter__(self) -> RemoteWorkspace:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Copy what is left, if the run has begun. Messages of errors name the URL, not the local folder."""
+        if self._has_begun:
+            try:
+                self._folder.upload()
+            except RunError as error:
+                self.unsaved = str(error)
+                _log.warning("%s", error)
+        if isinstance(failure[1], (UserError, RunError)):
+            self._folder.name_url(failure[1])
+
+
+def _checkpoints(names: list[str]) -> list[str]:
+    return [step for step in complete_steps(names) if step.rpartition("/")[0] == "checkpoint"]
+
+
+def _run_files(names: list[str]) -> list[str]:
+    return [name for name in names if name.partition("/")[0] in RUN_FILES]
