@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from dsinga.advice import option
 from dsinga.data.column import Column
-from dsinga.data.open_records import open_records
 from dsinga.data.store import RecordStore
 from dsinga.data.store_column import StoreColumn
 from dsinga.data.zarr_column import ZarrColumn
+from dsinga.data.zarr_source import open_zarr_records
 from dsinga.errors import UserError
 
 MOST_FAULTS = 20  # that a message lists
@@ -45,14 +45,14 @@ def verify_store(
 
     Args:
         store: path or URL of a record store, or of any other zarr array or group.
-        data: name of the array of records in a zarr group, guessed by default; see :func:`dsinga.data.open_records`.
+        data: name of the array of records in a zarr group, guessed by default.
         label: the same for the labels.
         progress: called with the number of rows that were read and that of all, of data and labels together.
 
     Raises:
         UserError: the store cannot be opened, or parts of it are damaged: the message lists up to 20 of them.
     """
-    source = open_records(os.fspath(store), data=data, label=label).allowing_nonfinite()
+    source = open_zarr_records(store, data, label).allowing_nonfinite()
     total, done, chunks = len(source) * len(source.columns), 0, 0
     faults: list[str] = []
     for column in source.columns:

@@ -61,3 +61,11 @@ def test_a_long_list_is_cut(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(?s)30 of 30 chunks are damaged.*rows 0 to 0 of 'x' .*and 10 more"):
         verify_store(tmp_path / "own")
     assert array.shape == (30, 1 << 18)
+
+
+def test_nothing_is_imported(tmp_path):
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    (tmp_path / "images" / "cat" / "1.png").write_bytes(b"")
+    with pytest.raises(UserError, match="images is no zarr array or group that can be opened; import it"):
+        verify_store(tmp_path / "images")
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
