@@ -46,7 +46,15 @@ def port(
                 )
             if params[name].dtype.kind not in "fiub":
                 raise UserError(f"param {name!r} has no numbers in {location}, but {params[name].dtype}")
-            values[name] = np.ascontiguousarray(params[name], np.float32)
+            with np.errstate(over="ignore"):
+                values[name] = np.ascontiguousarray(params[name], np.float32)
+            finite = np.isfinite(values[name])
+            if not finite.all():
+                index = tuple(int(position) for position in np.argwhere(~finite)[0])
+                raise UserError(
+                    f"param {name!r} has {values[name][index]} at index {index} in {location}: training cannot begin "
+                    "from it; take an earlier checkpoint, or leave this one out"
+                )
         unknown = sorted(params.keys() - shapes.keys())
         if unknown:
             report(f"the net has no params {', '.join(unknown)} of {location}: they are left out")

@@ -28,6 +28,7 @@ from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
 from dsinga.net import NeuralNet
 from dsinga.training import initial_values
+from dsinga.training.divergence import first_not_finite
 from dsinga.worker.param_slices import Arrays
 
 _log = logging.getLogger(__name__)
@@ -171,6 +172,8 @@ def _fresh(job: Job, prepared: PreparedRun, roots: Sequence[str], params: Mappin
                 f"{values[name].shape}; leave it out, or change the layer"
             )
         values[name] = np.ascontiguousarray(params[name], np.float32)
+        if first_not_finite({name: values[name]}):
+            raise UserError(f"the param {name!r} to start from has NaN or infinity; leave it out, or give numbers")
     return Checkpoint(0, values, {}, {})
 
 

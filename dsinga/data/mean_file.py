@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dsinga.data.finite import find_nonfinite, place_of
 from dsinga.data.paths import resolve
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
@@ -20,15 +21,24 @@ def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.nda
     kvfile of one record. It is looked up as by :func:`dsinga.data.resolve`, which also finds a store beside ``path``.
 
     Raises:
-        UserError: the file does not exist, cannot be read, or does not contain exactly one record.
+        UserError: the file does not exist, cannot be read, does not contain exactly one record, or has NaN or infinity.
     """
     location = resolve(path, roots)
+    image = _read(location)
+    bad = find_nonfinite(image[None])
+    if bad is not None:
+        raise UserError(f"{location} has {bad.value} in {place_of(bad.position)}; make it again, from finite records")
+    return image
+
+
+def _read(location: str) -> np.ndarray:
     if location.endswith(".zarr"):
         store = RecordStore(location)
         return _single(location, (store.read([row])[0][0] for row in range(len(store))))
     if location.endswith(".npy"):
         try:
-            return np.load(location).astype(np.float32)
+            with np.errstate(over="ignore"):
+                return np.load(location).astype(np.float32)
         except Exception as error:  # of the header's parser: any class
             fault = f"{type(error).__name__}: {error}"
             raise UserError(f"{location} cannot be read as a numpy file ({fault}); write it again") from None

@@ -49,9 +49,15 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
 
 def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:
     """Return the names of layers, and of all ``layers`` that take their features, directly or through others."""
-    found = set(names)
-    while followers := {layer.name for layer in layers if found.intersection(layer.srclayers)} - found:
-        found |= followers
+    followers: dict[str, list[str]] = {}
+    for layer in layers:
+        for source in layer.srclayers:
+            followers.setdefault(source, []).append(layer.name)
+    found, pending = set(names), [*names]
+    while pending:
+        new = set(followers.get(pending.pop(), [])) - found
+        found |= new
+        pending += new
     return found
 
 

@@ -17,8 +17,8 @@ def resolve_carry(
     (``RecordInfo.continues``). Only training carries a state; other phases begin each batch with zeros. Raises JobError
     where a job sets ``carry`` but batches do not continue, or copies of the layer are computed one by one.
     """
-    named = {layer.name: layer for layer in confs}
-    return [_set_carry(layer, phase, _continues(layer, named, records, set()), unrolled) for layer in confs]
+    continuing = _continuing(confs, records)
+    return [_set_carry(layer, phase, layer.name in continuing, unrolled) for layer in confs]
 
 
 def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) -> LayerConf:
@@ -38,11 +38,17 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
     return layer
 
 
-def _continues(
-    layer: LayerConf, named: Mapping[str, LayerConf], records: Mapping[str, RecordInfo], seen: set[str]
-) -> bool:
-    """Whether a layer reads, directly or through other layers, records that continue from batch to batch."""
-    seen.add(layer.name)
-    if layer.name in records:
-        return records[layer.name].continues
-    return any(_continues(named[name], named, records, seen) for name in layer.srclayers if name not in seen)
+def _continuing(confs: Sequence[LayerConf], records: Mapping[str, RecordInfo]) -> set[str]:
+    """Return the names of the layers that read, directly or not, records that continue from batch to batch."""
+    followers: dict[str, list[str]] = {}
+    for layer in confs:
+        for source in layer.srclayers if layer.name not in records else ():
+            followers.setdefault(source, []).append(layer.name)
+    pending = [name for name, info in records.items() if info.continues]
+    continuing: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in continuing:
+            continuing.add(name)
+            pending += followers.get(name, [])
+    return continuing

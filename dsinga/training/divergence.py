@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.errors import Diverged
+from dsinga.layers.base import Layer
 from dsinga.layers.context import Context
 from dsinga.net import NeuralNet
 from dsinga.training.forward_pass import TapeEntry
@@ -38,9 +39,7 @@ def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ct
     """
     for loss, metrics in reports:
         if not all_finite(metrics):
-            raise Diverged(
-                f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, tape)}; {ADVICE}"
-            )
+            raise Diverged(f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, tape)}")
 
 
 def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
@@ -49,17 +48,30 @@ def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
 
 
 def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
-    """Name the first param or feature of a forward pass that is not finite."""
+    """Name the first param or feature of a forward pass that is not finite, and say what to do about it."""
     for stage, params, sources, output, _ in tape:
         for edge, source in zip(stage.edges, sources, strict=False):
             if not _finite(source):  # its own entry may be without_features, and was then passed over
-                return f"the feature of {net.stages[edge.node].layer.name!r} is the first that is not"
+                return _feature(net.stages[edge.node].layer, source)
         for name, param in zip(stage.params, params, strict=True):
             if not _finite(param):
-                return f"param {name!r} is not"
+                return f"param {name!r} is not; {ADVICE}"
         if not _finite(output.feature):
-            return f"the feature of {stage.layer.name!r} is the first that is not"
-    return "all features are"
+            return _feature(stage.layer, output.feature)
+    return f"all features are; {ADVICE}"
+
+
+def _feature(layer: Layer, feature: Any) -> str:
+    """Return the cause that the feature of a layer is not finite; that of an input layer has it from the records."""
+    if not layer.is_input:
+        return f"the feature of {layer.name!r} is the first that is not; {ADVICE}"
+    array = np.asarray(feature)
+    row, *place = (int(index) for index in np.argwhere(~np.isfinite(array))[0])
+    where = f"row {row} of the batch{f' at {tuple(place)}' if place else ''}"
+    return (
+        f"the records of {layer.name!r} are not, once normalised, first in {where}; "
+        "scale them otherwise (mean and std of the layer), or leave such records out; see dsinga data info"
+    )
 
 
 def _finite(value: Any) -> bool:
