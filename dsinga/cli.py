@@ -63,6 +63,10 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
     except (UserError, RunError) as error:
         click.echo(f"dsinga: {error}", err=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
+    except MemoryError as error:
+        what = f": {error}" if str(error) else ""
+        click.echo(f"dsinga: out of memory{what}; make layers or batches smaller, or use more workers", err=True)
+        sys.exit(1)
     finally:
         logger.removeHandler(handler)
 

@@ -16,6 +16,7 @@ from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask_workers import Workers, count_processes, on_several_hosts, process
 from dsinga.cluster.devices import check_precision, choose_devices
+from dsinga.cluster.memory_check import check_memory
 from dsinga.cluster.placement import Devices, Placement, place
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
@@ -98,6 +99,7 @@ def prepare_run(
         )
         request = Request(new_run_name(), job.name, topology, where)
         opened = open_job(job, topology, roots)
+        check_memory(client, opened.nets.values(), topology.workers)
         with claim_workers(client, request, cancellation, announce) as claim:
             yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads)
 
