@@ -63,6 +63,22 @@ def _lmdb(folder: Path, value: bytes) -> Path:
     return folder / "db"
 
 
+def _damaged_lmdb(folder: Path) -> Path:
+    """A database of several pages, of which the second half is zeros."""
+    with lmdb.open(str(folder / "db"), map_size=1 << 20) as environment, environment.begin(write=True) as transaction:
+        for number in range(300):
+            transaction.put(b"k%04d" % number, pixels(np.zeros((4, 4), np.uint8), 1))
+    path = folder / "db" / "data.mdb"
+    content = path.read_bytes()
+    path.write_bytes(content[: 2 << 12] + bytes(4 << 12) + content[6 << 12 :])
+    return folder / "db"
+
+
+def _looped_cifar(folder: Path) -> Path:
+    (folder / "data_batch_2.bin").symlink_to("data_batch_2.bin")
+    return _cifar(folder, ROWS)
+
+
 IMAGES = idx(records(10, (28, 28))[0])
 ROWS = cifar_rows(*records(5, (3, 32, 32)))
 PAIRS = [pair(b"%d" % row, pixels(np.full((4, 4), row, np.uint8), row)) for row in range(3)]
@@ -192,6 +208,16 @@ FAULTS: dict[str, tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]
             folder, "x.bin", pair(b"", RecordProto(shape=[4, 5], pixel=bytes(16)).SerializeToString())
         ),
         r"record 0 at byte 0 has 16 values, but its shape \(4, 5\) has 20",
+    ),
+    "lmdb pages": (
+        "lmdb",
+        lambda folder: _damaged_lmdb(folder),
+        "db is damaged: mdb_cursor_get: .*; copy the database again",
+    ),
+    "link to itself": (
+        "cifar10",
+        lambda folder: _looped_cifar(folder),
+        "cannot be read: Too many levels of symbolic links",
     ),
     "lmdb record": ("lmdb", lambda folder: _lmdb(folder, b"\xff\xff"), "record 'k7' is not a CaffeDatum message"),
     "lmdb none": ("lmdb", lambda folder: _file(folder, "x.mdb", b"x"), "cannot be opened as an LMDB database"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from dsinga.data.filesystem import absolute, join
 from dsinga.data.importers.cifar10 import cifar10
 from dsinga.data.importers.conll import conll
+from dsinga.data.importers.files import naming_errors
 from dsinga.data.importers.imagefolder import imagefolder
 from dsinga.data.importers.kvfile import kvfile
 from dsinga.data.importers.lmdb import lmdb
@@ -84,7 +85,8 @@ def import_records(
     path = absolute(source)
     if not os.path.exists(path):
         raise UserError(f"{path} does not exist; give a file or folder on this machine to import")
-    stores = importer(path, **options)
+    with naming_errors(path):
+        stores = importer(path, **options)
     if not isinstance(stores, dict) or not all(isinstance(contents, StoreContents) for contents in stores.values()):
         raise UserError(
             f'the importer {kind} must return its stores, as in {{"": StoreContents(batches)}}, not {stores!r}'

@@ -59,7 +59,8 @@ def _folder(source: str) -> list[_File]:
         name = re.sub(r"\.(gz|xz)$", "", entry.name)
         return _File(name, entry.path, entry.stat().st_size, lambda: opened(entry.path))
 
-    return [file(entry) for entry in os.scandir(source) if entry.is_file()]
+    with os.scandir(source) as entries:
+        return [file(entry) for entry in entries if entry.is_file()]
 
 
 def _tar(source: str) -> list[_File]:

@@ -25,10 +25,20 @@ def lmdb(source: str, encoded: bool = False) -> dict[str, StoreContents]:
 
 def _read(path: str, encoded: bool) -> Iterator[Record]:
     with _environment(path) as environment, environment.begin() as transaction:
-        for key, value in transaction.cursor():
+        for key, value in _pairs(path, transaction):
             where = f"{path}: record {key.decode(errors='replace')!r}"
             data, label = decode_datum(value, where, encoded) or decode_record(value, where, encoded)
             yield Record(data, label, where)
+
+
+def _pairs(path: str, transaction: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of a database; raise UserError where its pages are damaged."""
+    import lmdb as package
+
+    try:
+        yield from transaction.cursor()
+    except package.Error as error:
+        raise UserError(f"{path} is damaged: {error}; copy the database again") from None
 
 
 def _environment(path: str) -> Any:
