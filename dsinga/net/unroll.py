@@ -8,6 +8,8 @@ from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, Unrol
 from dsinga.layers.timedistributed import copy_name
 from dsinga.net.layer_classes import layer_class
 
+MOST_COPIES = 50_000  # of all layers of a net
+
 
 def unroll(conf: NetConf) -> NetConf:
     """Return the net with ``unroll_len`` copies of each layer; ``conf`` has the layers of one phase.
@@ -24,6 +26,12 @@ def unroll(conf: NetConf) -> NetConf:
     lengths = step_counts(conf)
     if set(lengths.values()) <= {1}:
         return conf
+    if sum(lengths.values()) > MOST_COPIES:
+        longest = max(conf.layer, key=lambda layer: lengths[layer.name])
+        raise longest.error(
+            f"layer {longest.name!r}: unrolled, the net would have {sum(lengths.values()):,} layers, more than "
+            f"{MOST_COPIES:,}; use a smaller unroll_len, or layers of whole sequences (per_step)"
+        )
     copies = [
         _copy(layer, step, lengths[layer.name], _sources(layer, step, lengths))
         for layer in conf.layer

@@ -30,3 +30,9 @@ def test_a_net_that_is_larger_than_memory_is_refused_with_its_size(tmp_path, cou
     job = loads(JOB.replace("PATH", str(tmp_path / "train.zarr")).replace("COUNT", str(count)))
     with pytest.raises(UserError, match=expected):
         train(job, workers=1, progress=False)
+
+
+def test_a_cluster_that_is_started_here_has_a_bounded_number_of_workers():
+    job = loads(JOB.replace("COUNT", "3")).replace(cluster={"nworker_groups": 1000})
+    with pytest.raises(UserError, match="the job wants 1,000 workers, but a cluster that is started here has at most"):
+        train(job, progress=False)

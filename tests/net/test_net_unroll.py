@@ -3,7 +3,7 @@
 import pytest
 
 from dsinga.errors import UserError
-from dsinga.job import LayerConf, NetConf, loads
+from dsinga.job import JobError, LayerConf, NetConf, loads
 from dsinga.net.unroll import unroll
 from tests.support.net_cases import layer
 
@@ -109,3 +109,9 @@ def test_what_cannot_be_unrolled_is_refused_with_its_place(text, message):
     head = 'neuralnet { unroll_len: 3\nlayer { name: "data" type: kRecordInput unroll_len: 1 }\n'
     with pytest.raises(UserError, match=message):
         unroll(loads(f"{head}{text}\n}}", "job.conf").neuralnet)
+
+
+def test_a_net_is_not_unrolled_to_more_layers_than_memory_could_hold():
+    net = loads("neuralnet { unroll_len: 100000 layer { name: 'a' type: kReLU } }", "job.conf").neuralnet
+    with pytest.raises(JobError, match=r"job\.conf:1: layer 'a': unrolled, the net would have 100,000 layers"):
+        unroll(net)

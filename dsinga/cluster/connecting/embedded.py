@@ -55,6 +55,9 @@ class ThreadWorker(Worker):
         super().__init__(*arguments, **{**options, "dashboard_address": f"{LOOPBACK}:0", "dashboard": False})
 
 
+MOST_WORKERS = 256  # of an embedded cluster
+
+
 @contextlib.contextmanager
 def connect(
     *,
@@ -90,6 +93,11 @@ def connect(
             "the certificates out: workers in threads of this process have no connections"
         )
     count = workers or CPU_COUNT
+    if count > max(MOST_WORKERS, CPU_COUNT):
+        raise UserError(
+            f"the job wants {count:,} workers, but a cluster that is started here has at most {MOST_WORKERS}: use "
+            "fewer groups or workers (cluster { }), or name a larger cluster by its scheduler"
+        )
     settings: dict[str, object] = {
         f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC_SETTINGS.items()
     }
