@@ -14,6 +14,7 @@ from dsinga.redaction import redact
 T = TypeVar("T")
 
 DELAYS = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds before each further try, 7.7 in all
+LONGEST = 10.0  # seconds after which nothing is tried again, since the errors were time-outs
 _STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _ERRNOS = {errno.EIO, errno.EBUSY, errno.EAGAIN, errno.EPIPE, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT}
 # Classes of aiohttp, which is not installed everywhere, and the ones among their subclasses that do not pass.
@@ -38,28 +39,30 @@ def is_transient(error: BaseException) -> bool:
 
 async def retry_async(call: Callable[[], Awaitable[T]], name: str) -> T:
     """Await ``call()`` and return its result, again after a transient error; ``name`` says in the log what is read."""
+    began = time.monotonic()
     for delay in DELAYS:
         try:
             return await call()
         except Exception as error:
-            _note(error, name, delay)
+            _note(error, name, delay, began)
         await asyncio.sleep(delay)
     return await call()
 
 
 def retry(call: Callable[[], T], name: str) -> T:
     """Return ``call()``, again after a transient error; ``name`` says in the log what is read."""
+    began = time.monotonic()
     for delay in DELAYS:
         try:
             return call()
         except Exception as error:
-            _note(error, name, delay)
+            _note(error, name, delay, began)
         time.sleep(delay)
     return call()
 
 
-def _note(error: Exception, name: str, delay: float) -> None:
-    """Write a line to the log about an error that is tried again; raise it if it does not pass."""
-    if not is_transient(error):
+def _note(error: Exception, name: str, delay: float, began: float) -> None:
+    """Write a line to the log about an error that is tried again; raise it if it does not pass, or took too long."""
+    if not is_transient(error) or time.monotonic() - began > LONGEST:
         raise error
     logger.info(redact(f"{name}: {type(error).__name__}: {error}; trying again in {delay} s", name))

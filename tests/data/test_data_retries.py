@@ -75,6 +75,19 @@ def test_errors_that_stay(tmp_path: Path, failing: type[FailingHandler], failed:
     assert requests == len(retries.DELAYS) + 1
 
 
+def test_nothing_is_tried_again_after_a_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "LONGEST", -1.0)
+    calls = []
+
+    def time_out() -> None:
+        calls.append(1)
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        retries.retry(time_out, "x")
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("status", [403, 404, 501])
 def test_a_refusal_is_not_tried_again(tmp_path: Path, failing: type[FailingHandler], status: int) -> None:
     failing.errors, failing.failing = (status,) * 1000, "/c/0/0"

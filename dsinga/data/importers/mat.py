@@ -93,7 +93,7 @@ def _scipy(path: str, function: str, **options: Any) -> Any:
         raise
     except NotImplementedError:
         raise UserError(f"{path} has MATLAB's format 7.3 (HDF5); save it with save(..., '-v7')") from None
-    except (ValueError, TypeError, scipy.io.matlab.MatReadError) as error:
+    except Exception as error:  # of SciPy's parser: any class
         raise UserError(f"{path} cannot be read as a MATLAB file: {error}") from None
 
 
