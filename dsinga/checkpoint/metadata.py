@@ -104,7 +104,8 @@ def _checked(path: Path, fields: Any) -> Metadata:
 
 
 def _fingerprint(name: str, fields: Any) -> Fingerprint:
-    if name not in (PARAMS, STATE, LOOP) or any(type(value) is not int for value in fields.values()):
+    is_known = name in (PARAMS, STATE, LOOP) and isinstance(fields, dict)
+    if not is_known or any(type(value) is not int for value in fields.values()):
         raise ValueError(f"files has {name[:40]!r} with {str(fields)[:80]}")
     return Fingerprint(**fields)
 

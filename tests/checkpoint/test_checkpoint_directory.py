@@ -163,6 +163,17 @@ def test_a_step_that_is_none_is_refused_whatever_the_checksum(tmp_path, step):
         read_checkpoint(path)
 
 
+@pytest.mark.parametrize("fingerprint", [None, 7, "x", [], {}, {"bytes": 1}, {"bytes": "1", "crc32": 0}, {"more": 1}])
+def test_a_fingerprint_that_is_none_is_refused_whatever_the_checksum(tmp_path, fingerprint):
+    path = write_checkpoint(tmp_path, 5, PARAMS, STATE, META)
+    fields = json.loads((path / "checkpoint.json").read_text())
+    del fields["checksum"]
+    fields["files"]["params.safetensors"] = fingerprint
+    write_metadata(path, fields)
+    with pytest.raises(UserError, match=r"checkpoint.json is damaged"):
+        read_checkpoint(path)
+
+
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "{", "1", "null", "\udcff", '{"step": ' + "9" * 5000 + "}", " " * (65 << 20)]
 )

@@ -119,7 +119,7 @@ def damage_newest_bytes(random: random_module.Random, workspace: Path) -> str:
 
 
 def damage_metadata(random: random_module.Random, workspace: Path) -> str:
-    """Change a value, or remove a field, of ``checkpoint.json``, sometimes with a fitting checksum or none."""
+    """Change a value, or remove a field, of ``checkpoint.json``, whose checksum stays."""
     path = workspace / "checkpoint" / f"step{random.choice(STEPS)}" / "checkpoint.json"
     fields = json.loads(path.read_text(encoding="utf-8"))
     places = list(_places(fields))
