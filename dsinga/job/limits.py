@@ -54,6 +54,7 @@ INFINITE = Range(-math.inf, infinite=True)  # any number; infinity bounds nothin
 MEMBERS = Range(1, 100_000)  # of a topology
 STEPS = Range(1, 100_000)  # time steps for which layers are copied
 PIXELS = Range(1, 32_767)
+PARTS = Range(1, 100_000)  # that a layer hands out
 PARTITION_DIM = Range(-1, 1)  # rows, features, or -1: not partitioned
 
 _WINDOW = {
@@ -110,7 +111,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         "location": SOME,
         "unroll_len": STEPS,
         "shift": SOME,
-        "num_partitions": COUNT,
+        "num_partitions": PARTS,
     },
     paramconf.ParamConf: {"lr_scale": SOME, "wd_scale": SOME, "shape": COUNT},
     paramconf.ParamGenConf: {"std": SOME},
@@ -138,9 +139,9 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     lossconf.ClassSoftmaxLossConf: {"vocab_size": COUNT, "class_start": SOME},
     lossconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE, "scale": SOME},
     lossconf.ArgSortConf: {"topk": COUNT},
-    connectionconf.ConcateConf: {"concate_dim": AXIS, "num_concates": COUNT},
-    connectionconf.SliceConf: {"slice_dim": AXIS, "num_slices": COUNT},
-    connectionconf.SplitConf: {"num_splits": COUNT},
+    connectionconf.ConcateConf: {"concate_dim": AXIS, "num_concates": PARTS},
+    connectionconf.SliceConf: {"slice_dim": AXIS, "num_slices": PARTS},
+    connectionconf.SplitConf: {"num_splits": PARTS},
     connectionconf.RNNDummyConf: {"shape": COUNT},
 }
 
