@@ -13,6 +13,7 @@ import zarr
 
 from dsinga.data import verify_store, write_store
 from dsinga.errors import UserError
+from tests.faults.verdicts import run_dsinga
 from tests.support.old_stores import remove_checksums
 
 DATA = np.random.default_rng(3).integers(0, 256, (100, 60_000), dtype=np.uint8)  # four chunks
@@ -69,3 +70,21 @@ def test_nothing_is_imported(tmp_path):
     with pytest.raises(UserError, match="images is no zarr array or group that can be opened; import it"):
         verify_store(tmp_path / "images")
     assert [path.name for path in tmp_path.iterdir()] == ["images"]
+
+
+def test_the_command_says_what_it_found(
+    store: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [])  # which run_dsinga sets
+    assert run_dsinga(["data", "verify", str(store)]) == 0
+    assert capfd.readouterr().out == f"{store}: 100 records in 5 chunks are intact\n"
+    (store / "data/c/3/0").unlink()
+    assert run_dsinga(["data", "verify", str(store)]) == 2
+    message = (
+        f"dsinga: {store}: 1 of 5 chunks are damaged; import it again with --overwrite, or put back a copy of these"
+    )
+    assert capfd.readouterr().err.startswith(message)
+    remove_checksums(store)
+    (store / "data/c/3/0").write_bytes((store / "data/c/2/0").read_bytes())
+    assert run_dsinga(["data", "verify", str(store)]) == 0
+    assert "it has no checksums, so changed bytes may go unnoticed" in capfd.readouterr().out
