@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlparse
 
 from distributed import Client
 
 from dsinga.errors import RunError, UserError
+from dsinga.settings import read_setting
+
+# Seconds between two looks, while the scheduler is asked something, whether it is still there.
+SCHEDULER_CHECK_SECONDS = 0.1
 
 # The scheduler's information on each Dask worker, by address.
 Workers = Mapping[str, Mapping[str, Any]]
@@ -22,15 +29,46 @@ def available_workers(client: Client) -> dict[str, dict[str, Any]]:
     if not isinstance(client, Client) or client.asynchronous:
         kind = "an asynchronous Client" if isinstance(client, Client) else f"a {type(client).__name__}"
         raise UserError(f"client must be a distributed.Client with asynchronous=False, not {kind}")
-    scheduler = client.scheduler
-    if scheduler is None or client.status == "closed":
+    # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
+    workers = ask_scheduler(client, "identity", n_workers=-1)["workers"]
+    return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
+
+
+def ask_scheduler(
+    client: Client, method: str, limit: float | None = None, check: Callable[[], None] = lambda: None, **arguments: Any
+) -> Any:
+    """Return the result of a method of the scheduler; call ``check`` several times a second meanwhile.
+
+    Raises RunError soon after the client has lost the scheduler, which Dask tries to reach for half a minute, and where
+    that does not answer within ``limit`` seconds, by default those of ``dsinga.timeout``.
+    """
+    if client.scheduler is None or client.status == "closed":
         raise RunError("the Dask client is closed; create a new one")
+    _check_connected(client)
+    limit = read_setting("timeout") if limit is None else limit
+    deadline = time.monotonic() + limit
+    coroutine = getattr(client.scheduler, method)(**arguments)
+    call = asyncio.run_coroutine_threadsafe(coroutine, client.loop.asyncio_loop)  # type: ignore[union-attr]
     try:
-        # Not client.scheduler_info(), whose cache sometimes has no workers: another thread may refresh it without them.
-        workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
+        check()
+        while not concurrent.futures.wait([call], SCHEDULER_CHECK_SECONDS).done:
+            check()
+            _check_connected(client)
+            if time.monotonic() > deadline:
+                raise RunError(f"waited {limit:g} s for the Dask scheduler to answer {method!r}")
+        return call.result()
+    except RunError:
+        raise
     except (OSError, RuntimeError) as error:  # RuntimeError once the client has given the scheduler up
         raise RunError(f"the Dask scheduler was lost: {error}") from error
-    return {address: workers[address] for address in sorted(workers, key=lambda a: (str(workers[a]["name"]), a))}
+    finally:
+        call.cancel()
+
+
+def _check_connected(client: Client) -> None:
+    """Raise RunError if the client has lost its scheduler, which then forgets all that the client has there."""
+    if client.status == "connecting":
+        raise RunError(f"the Dask scheduler was lost: the connection to {client.scheduler.address} has ended")  # type: ignore[union-attr]
 
 
 def staying_workers(workers: Workers) -> Workers:

@@ -16,6 +16,7 @@ from distributed.comm import CommClosedError
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.error_frames import clear_origin
 from dsinga.errors import Diverged, RunError, UserError
+from dsinga.settings import read_setting
 
 # Seconds between two checks, during a wait, of whether all Dask workers of the run are still there.
 CHECK_SECONDS = 0.5
@@ -33,12 +34,22 @@ Check = Callable[[float], None]
 
 
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
-    """Raise RunError if the scheduler no longer knows one of these Dask workers; the error names the lost ones."""
+    """Raise RunError if the scheduler no longer knows one of these Dask workers; the error names the lost ones.
+
+    Also where a Dask worker, whose process may be stopped, has sent no heartbeat for ``dsinga.timeout`` since the last
+    one of another: these times are of one clock, the scheduler's.
+    """
     workers = available_workers(client)
-    lost = [address for address in sorted(addresses) if address not in workers]
+    addresses = sorted(addresses)
+    lost = [address for address in addresses if address not in workers]
     if lost:
         names = f"Dask worker {lost[0]} was" if len(lost) == 1 else f"Dask workers {', '.join(lost)} were"
         raise RunError(f"the {names} lost")
+    last = max((info["last_seen"] for info in workers.values()), default=0.0)
+    for address in addresses:
+        seconds = last - workers[address]["last_seen"]
+        if seconds > read_setting("timeout"):
+            raise RunError(f"the Dask scheduler has not heard from the Dask worker {address} for {seconds:.0f} s")
 
 
 def wait_for_loss(client: Client, addresses: Iterable[str]) -> None:

@@ -60,7 +60,8 @@ def test_a_killed_driver_gives_its_workers_to_the_next_run(job: Job, processes: 
 def test_a_run_that_waits_begins_on_the_workers_that_a_lost_one_leaves(job: Job) -> None:
     with connect(workers=2, separate_processes=True) as client, ThreadPoolExecutor() as pool:
         first, second = Gate(), Gate(opened=True)
-        lost = pool.submit(cluster.train, with_topology(job, 2), client, first, roots=roots(job, None))
+        endless = with_topology(job, 2).replace(train_steps=100_000)
+        lost = pool.submit(cluster.train, endless, client, first, roots=roots(job, None))
         assert first.reached.wait(PATIENCE)
         other = pool.submit(cluster.train, with_topology(job, 1), client, second, roots=roots(job, None))
         assert second.waited.wait(PATIENCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import getpass
 import threading
@@ -15,7 +14,7 @@ from distributed import Client
 from distributed.protocol.pickle import dumps
 
 from dsinga.cluster.cancellation import Cancellation
-from dsinga.cluster.dask_workers import Workers, available_workers
+from dsinga.cluster.dask_workers import Workers, ask_scheduler, available_workers
 from dsinga.cluster.placement import Placement, processes_apart
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.run_queue import NAME, PROTOCOL, RunQueue
@@ -25,9 +24,8 @@ from dsinga.job.topology import Topology
 from dsinga.monitor.progress import duration
 from dsinga.settings import read_setting
 
-# Seconds that one call of the scheduler waits for a turn, and between two looks whether the run is cancelled.
+# Seconds that one call of the scheduler waits for a turn.
 CALL_SECONDS = 5.0
-CANCEL_CHECK_SECONDS = 0.1
 # Seconds after which a wait is announced, and between two announcements after the first one.
 FIRST_ANNOUNCEMENT_SECONDS = 1.0
 ANNOUNCEMENT_SECONDS = 300.0
@@ -87,7 +85,7 @@ class Claim:
         used = Counter(address for group in placement.partitions for address in group)
         granted = {address: used[address] or self.workers[address]["nthreads"] for address in placement.addresses}
         self.workers = {a: {**info, "nthreads": granted[a]} for a, info in self.workers.items() if a in granted}
-        _call(self._client, "dsinga_keep", run=self._run, granted=granted)
+        ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
 
 
 @contextlib.contextmanager
@@ -114,17 +112,17 @@ def claim_workers(
     finally:
         # Where the scheduler or the client is gone, the claim is, too; a client that has given up raises RuntimeError.
         with contextlib.suppress(RunError, RuntimeError, OSError, TimeoutError):
-            _call(client, "dsinga_release", RELEASE_SECONDS, run=request.run)
+            ask_scheduler(client, "dsinga_release", RELEASE_SECONDS, run=request.run)
 
 
 def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict[str, Any]:
     """Put a request into the queue, which is registered on the scheduler if it is not there; return the answer."""
     try:
-        _call(client, "register_scheduler_plugin", plugin=dumps(RunQueue()), name=NAME, idempotent=True)
+        ask_scheduler(client, "register_scheduler_plugin", plugin=dumps(RunQueue()), name=NAME, idempotent=True)
     except (ImportError, AttributeError) as error:
         check_workers_ready(client, workers)  # says what is to be installed
         raise UserError(f"the Dask scheduler cannot load dsinga: {error}; install this version there") from error
-    view = _call(client, "dsinga_claim", protocol=PROTOCOL, request=message)
+    view = ask_scheduler(client, "dsinga_claim", protocol=PROTOCOL, request=message)
     if view["protocol"] != PROTOCOL:
         check_workers_ready(client, workers)
         raise UserError(
@@ -154,37 +152,10 @@ def _wait(
             announce(f"{_waits_for(request, view)}; it begins by itself, {how_to_give_up()}")
             announced_at = time.monotonic() + ANNOUNCEMENT_SECONDS
         seconds = min(CALL_SECONDS, announced_at - time.monotonic(), limit - waited)
-        view = _call_until_cancelled(cancellation, client, "dsinga_wait", run=request.run, seconds=max(0.0, seconds))
+        view = ask_scheduler(
+            client, "dsinga_wait", check=cancellation.check, run=request.run, seconds=max(0.0, seconds)
+        )
     return view
-
-
-def _call(client: Client, method: str, timeout: float | None = None, **arguments: Any) -> Any:
-    """Call a method of the scheduler. Raises RunError where that is lost."""
-    try:
-        return client.sync(getattr(_scheduler(client), method), callback_timeout=timeout, **arguments)
-    except OSError as error:
-        raise RunError(f"the Dask scheduler was lost: {error}") from error
-
-
-def _call_until_cancelled(cancellation: Cancellation, client: Client, method: str, **arguments: Any) -> Any:
-    """Call a method of the scheduler; raise Cancelled as soon as the run is cancelled."""
-    coroutine = getattr(_scheduler(client), method)(**arguments)
-    call = asyncio.run_coroutine_threadsafe(coroutine, client.loop.asyncio_loop)  # type: ignore[union-attr]
-    try:
-        while True:
-            cancellation.check()
-            with contextlib.suppress(TimeoutError):
-                return call.result(timeout=CANCEL_CHECK_SECONDS)
-    except OSError as error:
-        raise RunError(f"the Dask scheduler was lost: {error}") from error
-    finally:
-        call.cancel()
-
-
-def _scheduler(client: Client) -> Any:
-    if client.scheduler is None or client.status == "closed":
-        raise RunError("the Dask client is closed; create a new one")
-    return client.scheduler
 
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
