@@ -1,7 +1,8 @@
 """A process of the same user that knows no secret, and sends nonsense to all local sockets of dsinga that it finds.
 
-``python tests/faults/socket_attack.py COUNT SEED FILE`` ends after COUNT packets and prints how many were of each kind.
-FILE is what its pickles create when they are loaded. It uses the standard library only, to start at once.
+``python tests/faults/socket_attack.py COUNT SOCKETS SEED FILE`` ends after COUNT attacks and prints how many were of
+each kind; the second half is made while there are SOCKETS sockets, which a run that starts has not yet. FILE is what
+its pickles create when they are loaded. It uses the standard library only, to start at once.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def attack(random: random_module.Random, connection: socket.socket, exploit: byt
     return kind
 
 
-def main(count: int, seed: int, file: str) -> None:
+def main(count: int, sockets: int, seed: int, file: str) -> None:
     """Attack until so many connections have been attacked; print how many of each kind."""
     random = random_module.Random(seed)
     exploit = pickle.dumps(Trap(file))
@@ -101,7 +102,7 @@ def main(count: int, seed: int, file: str) -> None:
     for attempt in itertools.count():
         if attempt % 50 == 0:
             targets = addresses()
-        if not targets:
+        if not targets or (kinds.total() > count // 2 and len(targets) < sockets):
             time.sleep(0.002)
             targets = addresses()
             continue
@@ -132,4 +133,4 @@ def main(count: int, seed: int, file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

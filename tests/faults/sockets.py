@@ -42,7 +42,9 @@ def attacked_runs(job: Job, client: Client, count: int, seed: int, folder: Path)
     expected = train(job, client, progress=False).params
     before = _left_of_runs(client)
     executed = folder / "executed"
-    command = [sys.executable, socket_attack.__file__, str(count), str(seed), str(executed)]
+    assert job.cluster is not None
+    sockets = job.cluster.nworkers_per_group + job.cluster.nservers_per_group
+    command = [sys.executable, socket_attack.__file__, *map(str, (count, sockets, seed, executed))]
     faults, runs = [], 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attacker:
         assert attacker.stdout is not None
