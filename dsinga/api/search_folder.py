@@ -11,8 +11,9 @@ from typing import Any
 
 from dsinga.api.search_result import SearchResult, describe
 from dsinga.api.search_space import Setting
+from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
-from dsinga.monitor import History, Row, read_metrics, replace_file
+from dsinga.monitor import History, Row, read_metrics
 from dsinga.redaction import redact
 
 # The files of a search in its workspace, and of a setting in its folder there.

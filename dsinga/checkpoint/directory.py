@@ -33,6 +33,7 @@ from dsinga.checkpoint.metadata import (
 )  # fmt: skip
 from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
 from dsinga.checkpoint.tensors import Arrays, Fingerprint, read_safetensors, write_tensors
+from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
 
 STEP = re.compile(r"step(\d{1,18})")  # the name of a checkpoint's folder
@@ -76,7 +77,7 @@ def write_checkpoint(
         if final.exists():
             final.rename(replaced)
         partial.rename(final)
-        _sync(final.parent)
+        sync_folder(final.parent)
     except OSError as error:
         raise RunError(f"the checkpoint {final} cannot be written: {error}") from error
     finally:
@@ -216,7 +217,7 @@ def _write_files(
         "meta": dict(meta),
     }
     write_metadata(folder, fields)
-    _sync(folder)
+    sync_folder(folder)
 
 
 def _remove_leftovers(root: Path) -> None:
@@ -224,12 +225,3 @@ def _remove_leftovers(root: Path) -> None:
     for pattern in (".step*.partial", ".step*.replaced"):
         for leftover in root.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    """Flush the entries of a directory to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

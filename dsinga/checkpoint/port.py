@@ -14,6 +14,7 @@ from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_
 from dsinga.checkpoint.remote import RemoteFolder, fetch_checkpoint
 from dsinga.checkpoint.tensors import Arrays, read_npz, read_safetensors, write_tensors
 from dsinga.data.filesystem import is_url
+from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
 from dsinga.redaction import redact
 
@@ -73,6 +74,7 @@ def export_safetensors(checkpoint: Checkpoint, path: PathLike) -> None:
     try:
         write_tensors(partial, checkpoint.params)
         partial.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error}") from error
     finally:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dsinga.durable_files import replace_file
 from dsinga.extensions.extension import Extension
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.output import choose_path
 from dsinga.extensions.triggers import AtEnd
-from dsinga.monitor import replace_file
 from dsinga.registry import register
 
 

@@ -3,7 +3,7 @@
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import NOT_METRICS, History, Row
 from dsinga.monitor.import_progress import show_import
-from dsinga.monitor.metrics_file import MetricsFile, read_metrics, replace_file
+from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.panels import Line, Panel, draw_panels
 from dsinga.monitor.progress import Progress, show_progress
 from dsinga.monitor.rate_search import RateSearch, has_diverged
@@ -25,7 +25,6 @@ __all__ = [
     "draw_panels",
     "has_diverged",
     "read_metrics",
-    "replace_file",
     "show_import",
     "show_progress",
     "show_search",

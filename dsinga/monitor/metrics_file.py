@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dsinga.durable_files import replace_file
 from dsinga.errors import UserError
 from dsinga.monitor.history import History, Row
 
@@ -106,13 +107,3 @@ def _to_line(row: Row) -> str:
 def _to_json(value: Any) -> Any:
     value = value.item() if hasattr(value, "item") else value  # converts numpy scalars
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace the contents of the file ``path`` by ``text``: a process killed meanwhile leaves the old contents."""
-    draft = path.with_name(path.name + ".draft")
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
