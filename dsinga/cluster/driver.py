@@ -22,7 +22,7 @@ from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.queue.held_threads import HeldThreads
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.task_client import task_client
-from dsinga.cluster.training_loop import Observer, TrainingLoop, describe_way_on, read_rate_factors
+from dsinga.cluster.training_loop import Observer, TrainingLoop, check_loop_state, describe_way_on, read_rate_factors
 from dsinga.errors import Cancelled, Diverged, RunError, UserError
 from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
@@ -194,6 +194,7 @@ def _find_checkpoint(workspace: Path | None, resume: bool | Path) -> tuple[Path,
 
 def _resumed(prepared: PreparedRun, workspace: Path | None, resume: bool | Path) -> Checkpoint:
     path, checkpoint = _find_checkpoint(workspace, resume)
+    check_loop_state(path, checkpoint.loop)
     if checkpoint.step > prepared.job.train_steps:
         raise UserError(
             f"{path} is beyond the job's {prepared.job.train_steps} train_steps; give {checkpoint.step} or more, with "

@@ -21,6 +21,7 @@ from dsinga.cluster.supervision import TaskChain
 from dsinga.cluster.training_view import TrainingView
 from dsinga.errors import RunError, UserError
 from dsinga.extensions import Extension, ExtensionRunner
+from dsinga.extensions.best_value import BAD_STATE, checked_number
 from dsinga.job import Phase, redact_job, to_text
 from dsinga.monitor import Row
 from dsinga.worker.param_slices import Arrays
@@ -282,6 +283,24 @@ class TrainingLoop:
 def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
     """Return the factors of the learning rate, by the step from which each applies, from the state of a loop."""
     return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
+
+
+def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Raise UserError unless ``state``, of the checkpoint ``path``, has the types of a training loop's state.
+
+    Checkpoints of format 1 have no checksum by which a change of it would have been noticed.
+    """
+    try:
+        for value in [*read_rate_factors(state).values(), *state.get("metrics", {}).values()]:
+            checked_number(value)
+        for name, parts in state.get("extensions", {}).items():
+            if any(not isinstance(parts.get(part, {}), dict) for part in ("extension", "trigger")):
+                raise TypeError(f"the state of the extension {name[:40]} is not an object")
+    except BAD_STATE as error:
+        raise UserError(
+            f"{path / 'checkpoint.json'} is damaged: its loop has {type(error).__name__}: {str(error)[:200]}; "
+            "resume from an earlier checkpoint"
+        ) from None
 
 
 def describe_way_on(workspace: Path | None, step: int) -> str:

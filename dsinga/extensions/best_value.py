@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
+from typing import Any
 
 from dsinga.errors import UserError
 from dsinga.job import MonitorMode
@@ -18,6 +20,17 @@ def metric_name(monitor: str) -> str:
     """Return the name of a metric as phase/name: "val/loss" of "val_loss", as Keras writes it."""
     phase, _, metric = monitor.partition("_")
     return f"{phase}/{metric}" if metric and phase in ("train", "val", "test") and "/" not in monitor else monitor
+
+
+# What loading a state of other types or without its parts raises.
+BAD_STATE = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+
+
+def checked_number(value: Any) -> Any:
+    """Return ``value``, which a state has as a number; raises TypeError for anything else."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{str(value)[:40]!r} is not a number")
+    return value
 
 
 class BestValue:
@@ -50,6 +63,10 @@ class BestValue:
             if any(part in name for part in parts):
                 return higher
         raise UserError(f"say whether lower or higher values of {self.monitor!r} are better: mode: min or mode: max")
+
+    def load(self, value: float | None) -> None:
+        """Take the best value of a state; raises TypeError for what is neither a number nor None."""
+        self.value = None if value is None else checked_number(value)
 
     def is_improved_by(self, value: float) -> bool:
         """Return whether ``value`` is better by more than ``min_delta``; NaN never is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsinga.extensions.best_value import checked_number
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import Trigger
@@ -33,4 +34,7 @@ class Display(Extension):
 
     def load_state(self, state: State) -> None:
         """Go on from these sums."""
-        self._sums = {name: (total, count) for name, (total, count) in state.get("sums", {}).items()}
+        self._sums = {
+            name: (checked_number(total), checked_number(count))
+            for name, (total, count) in state.get("sums", {}).items()
+        }

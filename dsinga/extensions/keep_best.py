@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dsinga.checkpoint import Checkpoint, export_safetensors
+from dsinga.extensions.best_value import checked_number
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import WhenBest
@@ -49,5 +52,10 @@ class KeepBest(Extension):
         return self._best
 
     def load_state(self, state: State) -> None:
-        """Take the best params."""
+        """Take the best params; raises KeyError or TypeError where they are none."""
+        if state:
+            checked_number(state["step"])
+            checked_number(state["value"])
+            if not all(isinstance(array, np.ndarray) for array in state["params"].values()):
+                raise TypeError("params are not arrays")
         self._best = state

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.extensions.best_value import BestValue
+from dsinga.extensions.best_value import BestValue, checked_number
 
 
 class Plateau:
@@ -42,5 +42,6 @@ class Plateau:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of :meth:`state_dict`."""
-        self.best.value = state.get("best")
-        self.best_step, self.count = state.get("best_step", 0), state.get("count", 0)
+        self.best.load(state.get("best"))
+        self.best_step = checked_number(state.get("best_step", 0))
+        self.count = checked_number(state.get("count", 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsinga.errors import UserError
-from dsinga.extensions.best_value import metric_name
+from dsinga.extensions.best_value import checked_number, metric_name
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.plateau import Plateau
@@ -67,4 +67,4 @@ class ReduceOnPlateau(Extension):
     def load_state(self, state: State) -> None:
         """Go on from these."""
         self._plateau.load_state(state)
-        self._cooling = state.get("cooling", 0)
+        self._cooling = checked_number(state.get("cooling", 0))

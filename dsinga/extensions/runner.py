@@ -7,10 +7,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from dsinga.errors import UserError
+from dsinga.extensions.best_value import BAD_STATE
 from dsinga.extensions.extension import Extension, State
 from dsinga.extensions.loop_view import LoopView
 from dsinga.extensions.triggers import Moment
 from dsinga.monitor import NOT_METRICS
+from dsinga.registry import is_user_code
 from dsinga.training import Metrics
 
 _log = logging.getLogger(__name__)
@@ -39,10 +42,23 @@ class ExtensionRunner:
         for name, extension in self._extensions.items():
             state = states.get(name, {})
             extension.trigger.bind(recorded)
-            extension.trigger.load_state(state.get("trigger", {}))
-            self._call(extension, extension.load_state, state.get("extension", {}))
+            self._load(name, extension, state)
         for extension in self._extensions.values():
             self._call(extension, extension.start, self._loop)
+
+    def _load(self, name: str, extension: Extension, state: Mapping[str, State]) -> None:
+        """Load the state of an extension and its trigger; an error of a user's extension keeps its traceback."""
+        try:
+            extension.trigger.load_state(state.get("trigger", {}))
+            self._call(extension, extension.load_state, state.get("extension", {}))
+        except BAD_STATE as error:
+            if is_user_code(type(extension)) or is_user_code(type(extension.trigger)):
+                raise
+            self.failing = None  # nothing has been trained that would have to be saved
+            raise UserError(
+                f"the state of the extension {name} in the checkpoint does not fit: {type(error).__name__}: "
+                f"{str(error)[:200]}; resume from an earlier checkpoint"
+            ) from None
 
     def next_pause(self, step: int) -> int | None:
         """Return the first step after ``step`` at which training must pause, None if no extension names one."""

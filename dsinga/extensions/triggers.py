@@ -197,7 +197,7 @@ class WhenBest(OnMetric):
         return {"best": self.best.value}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.best.value = state.get("best")
+        self.best.load(state.get("best"))
 
 
 class Either(Trigger):
