@@ -20,4 +20,5 @@ def test_an_attacked_run_gives_the_same_bits(processes: Client, stores: Path, tm
     job = loads(CUT_JOB, str(stores / "small.conf")).replace(cluster=conf, train_steps=60)
     attack = attacked_runs(job, processes, 400, 0, tmp_path)
     assert not attack.faults
-    assert "5 sockets: " in attack.report, "of two servers and three mailboxes"
+    sockets = int(attack.report.split()[0])
+    assert sockets >= 5, "two servers and three mailboxes; other runs on this host are attacked, too"

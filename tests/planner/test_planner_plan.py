@@ -169,6 +169,7 @@ def test_a_picture_of_one_worker_has_no_scaling_to_show(plan: Plan, tmp_path: Pa
 def test_pictures_of_the_documentation_are_up_to_date(
     picture: str, conf: str, overrides: list[str], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what was measured on this machine must not count
     monkeypatch.setattr(pricing, "measure_machine", lambda *_: MACHINE)
     monkeypatch.setattr(pricing, "measure_barrier", lambda: FREE_BARRIER)
     monkeypatch.setattr("dask.system.CPU_COUNT", 2)
