@@ -247,8 +247,11 @@ class Layer(ABC):
 
 
 def as_text(shape: Sequence[int]) -> str:
-    """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``."""
-    return " x ".join(map(str, shape)) or "a single number"
+    """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``, one of more than eight axes in short."""
+    sizes = list(map(str, shape))
+    if len(sizes) > 8:
+        sizes[4:] = [f"... ({len(sizes)} axes)"]
+    return " x ".join(sizes) or "a single number"
 
 
 def to_matrix(x: Array, ops: Ops) -> Array:

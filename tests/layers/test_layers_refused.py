@@ -10,6 +10,7 @@ import pytest
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import RecordInfo
+from dsinga.layers.base import as_text
 from dsinga.registry import lookup
 
 ROWS, IMAGES = (6, 12), (6, 3, 8, 8)
@@ -128,3 +129,9 @@ def test_an_image_mean_of_another_size_is_refused():
     conf = LayerConf(name="image", type="kRGBImage", srclayers=["data"])
     with pytest.raises(UserError, match="the mean has the shape 3 x 4 x 4, an image 3 x 8 x 8"):
         lookup("layer", "kRGBImage")(conf, [IMAGES], RecordInfo(IMAGES[1:], 6, mean=np.zeros((3, 4, 4))))
+
+
+def test_shapes_in_messages_are_short() -> None:
+    assert as_text((3, 32, 32)) == "3 x 32 x 32"
+    assert as_text(()) == "a single number"
+    assert as_text([36] * 300) == "36 x 36 x 36 x 36 x ... (300 axes)"

@@ -20,7 +20,7 @@ from distributed.batched import BatchedSend
 SECONDS = 10.0
 # Bytes that may stay: cycles of Dask take some megabytes, so the large arrays of a run have to take more.
 BYTES = 4_000_000
-IGNORED = ("dsinga.errors.", "dsinga.ops.onednn.", "dsinga.dashboard.")
+IGNORED = ("dsinga.errors.", "dsinga.transport.handshake.", "dsinga.ops.onednn.", "dsinga.dashboard.")
 # Letters of a process's cycles that are shown.
 SHOWN = 600
 
@@ -74,7 +74,8 @@ def holdings() -> Counter[str]:
     """Return how many of these the process has: objects of dsinga by class, megabytes, its threads, maps, sockets.
 
     These do not count: the last messages and runs, of which Dask and the dashboard keep a limited number; errors, which
-    Dask keeps in cycles; and the objects of oneDNN that each thread has which ever called it.
+    Dask keeps in cycles, with the secret in the key of a worker that has failed; and the objects of oneDNN that each
+    thread has which ever called it.
     """
     items = gc.get_objects()
     for sender in [item for item in items if type(item) is BatchedSend]:
