@@ -106,7 +106,10 @@ def _listing(group: zarr.Group) -> str:
 
 
 def _dimensions(array: zarr.Array) -> tuple[str | None, ...]:
-    names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS", ())
+    attributes = array.metadata.attributes
+    if not isinstance(attributes, dict):  # damaged: the array is refused if it is chosen
+        return ()
+    names = getattr(array.metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS", ())
     return tuple(names)  # type: ignore[arg-type]
 
 

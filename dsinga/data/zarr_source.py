@@ -106,6 +106,12 @@ def _check_encoding(array: zarr.Array, location: str) -> None:
 
     xarray writes such attributes by the CF conventions, and applies them when it reads; zarr does not.
     """
+    try:
+        _check_attributes(array)
+    except TypeError as error:
+        raise UserError(
+            f"{location}: {array.path or 'the array'!r} cannot be opened ({error}); write it again"
+        ) from None
     attributes = dict(array.attrs)
     packed = [name for name, plain in (("scale_factor", 1), ("add_offset", 0)) if attributes.get(name, plain) != plain]
     if array.dtype.kind in "iu":
@@ -121,10 +127,18 @@ def _check_encoding(array: zarr.Array, location: str) -> None:
         )
 
 
+def _check_attributes(node: zarr.Array | zarr.Group) -> None:
+    """Raise TypeError where the attributes of an array or a group are no JSON object, which zarr does not check."""
+    if not isinstance(node.metadata.attributes, dict):
+        raise TypeError(f"its attributes are {node.metadata.attributes!r:.40}, not an object")
+
+
 def open_zarr(location: str) -> zarr.Array | zarr.Group:
     """Return the zarr array or group at ``location``; raise UserError if there is none that zarr can open."""
     try:
-        return zarr.open(store=zarr_store(location, read_only=True), mode="r")
+        node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
+        _check_attributes(node)
+        return node
     except UserError:
         raise
     except (FileNotFoundError, NotADirectoryError):

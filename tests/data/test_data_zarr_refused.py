@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -150,3 +151,14 @@ def test_what_xarray_packs_is_refused_and_read_through_xarray(tmp_path: Path, za
         open_store(tmp_path / "whole")
     dataset.to_zarr(tmp_path / "plain", zarr_format=zarr_format)  # with a _FillValue of NaN
     assert open_store(tmp_path / "plain").shape == (2,)
+
+
+@pytest.mark.parametrize("attributes", [[1, 2], 1.5, "text"])
+@pytest.mark.parametrize("node", ["", "x"])
+def test_attributes_that_are_no_object(tmp_path: Path, attributes: Any, node: str) -> None:
+    group = zarr.open_group(tmp_path / "g.zarr", mode="w", zarr_format=3)
+    group.create_array("x", data=np.zeros((4, 2), np.float32))
+    file = tmp_path / "g.zarr" / node / "zarr.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"attributes": attributes}))
+    with pytest.raises(UserError, match="(cannot|can) be opened .*(its attributes are|Expected dict)"):
+        open_records(tmp_path / "g.zarr")
