@@ -38,7 +38,7 @@ def how_to_resume() -> str:
 
 
 def join_resume(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command with ``--resume PATH`` as one word, ``--resume=PATH``.
+    """Return the arguments of a command, with the two words ``--resume PATH`` replaced by ``--resume=PATH``.
 
     The word behind ``--resume`` is a path if it is a folder, or has the name of a checkpoint; else it is the job file.
     """

@@ -85,7 +85,7 @@ class Execution:
         waiting: a sentence that says what the run waits for, "" while it does not wait, or not for long.
         latest: the latest step, speed and metrics.
         history: the rows of metrics so far.
-        workspace: the folder of metrics and checkpoints, a URL as text, None without one.
+        workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
     """
 
     job: Job | str | os.PathLike[str]
@@ -166,7 +166,10 @@ class Execution:
 def _resumed_from(
     resume: bool | str | os.PathLike[str], workspace: Path | None, remote: RemoteWorkspace | None
 ) -> bool | Path:
-    """Return the checkpoint from which a run continues, True for the newest one; "auto" means that if there are any."""
+    """Return the checkpoint from which a run continues: its path, True for the newest one, False to begin anew.
+
+    "auto" continues from the newest one if there is any. What the workspace at a URL has is fetched.
+    """
     if not isinstance(resume, (bool, str, os.PathLike)):
         raise UserError(f'resume must be True, False, "auto" or the path of a checkpoint, not {resume!r}')
     if resume == "auto":

@@ -37,9 +37,9 @@ class RemoteWorkspace:
         """Copy the complete checkpoints, and the other files of the run that is resumed, to the local folder."""
         names = self._folder.names()
         steps = _checkpoints(names)
-        wanted = [name for name in _run_files(names) if not name.startswith("checkpoint/")]
-        wanted += [name for name in names if name.rpartition("/")[0] in steps]
-        self._folder.download(wanted)
+        files = [name for name in _run_files(names) if not name.startswith("checkpoint/")]
+        files += [name for name in names if name.rpartition("/")[0] in steps]
+        self._folder.download(files)
         self._resumes = True
 
     def begin(self) -> None:

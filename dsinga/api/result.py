@@ -26,7 +26,7 @@ class Result:
         history: the metrics of the run.
         net: the training net.
         step: the number of steps done.
-        workspace: the folder of metrics and checkpoints, a URL as text, None without one.
+        workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
         stopped: a sentence that says why training ended before ``train_steps``, "" if it did not.
         remarks: sentences of extensions about the result, such as which step's params these are.
         unsaved: why the workspace has no checkpoint of the last step, as after a write to a full disk; "" if it has.

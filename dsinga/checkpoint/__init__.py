@@ -7,7 +7,7 @@ from dsinga.checkpoint.directory import (
     read_newest_checkpoint,
     remove_old_checkpoints,
     write_checkpoint,
-)  # fmt: skip
+)
 from dsinga.checkpoint.nested_state import separate_arrays
 from dsinga.checkpoint.port import export_safetensors, port, read_params
 

@@ -13,7 +13,6 @@ renamed. Only one process may write to a root.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,17 +25,16 @@ from dsinga.checkpoint.metadata import (
     METADATA,
     PARAMS,
     STATE,
+    STEP,
     DamagedFile,
     check_file,
     read_metadata,
     write_metadata,
-)  # fmt: skip
+)
 from dsinga.checkpoint.nested_state import insert_arrays, separate_arrays
 from dsinga.checkpoint.tensors import Arrays, Fingerprint, read_safetensors, write_tensors
 from dsinga.durable_files import sync_folder
 from dsinga.errors import RunError, UserError
-
-STEP = re.compile(r"step(\d{1,18})")  # the name of a checkpoint's folder
 
 
 class Checkpoint(NamedTuple):

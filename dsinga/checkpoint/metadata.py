@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from dsinga.errors import UserError
 FORMAT = 2
 PARAMS, STATE, METADATA = "params.safetensors", "state.safetensors", "checkpoint.json"
 LOOP = "loop.safetensors"  # which checkpoints without such arrays lack
+STEP = re.compile(r"step(\d{1,18})")  # the name of a checkpoint's folder
 # The most bytes of a file that is read as metadata; the text of a job is its largest part.
 MOST_BYTES = 64 << 20
 # The fields, and their types.

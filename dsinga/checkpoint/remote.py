@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-import re
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from dsinga.checkpoint.metadata import METADATA
+from dsinga.checkpoint.metadata import METADATA, STEP
 from dsinga.data.filesystem import file_system
 from dsinga.errors import RunError, UserError
 from dsinga.redaction import redact
-
-STEP = re.compile(r"step\d{1,18}")
 
 
 class RemoteFolder:

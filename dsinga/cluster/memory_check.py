@@ -11,8 +11,7 @@ from distributed.system import MEMORY_LIMIT
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.errors import UserError
 from dsinga.net import NeuralNet
-
-FLOAT_BYTES = 4
+from dsinga.net.layer_cost import FLOAT_BYTES
 
 
 def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> None:

@@ -46,7 +46,7 @@ def join(root: str, path: str) -> str:
 def exists(location: str) -> bool:
     """Return whether there is a file or folder at ``location``."""
     if is_url(location):
-        filesystem, path = _filesystem(location)
+        filesystem, path = file_system(location)
         try:
             return retry(lambda: _exists(filesystem, path), location)
         except Exception as error:  # refusals of a server; each package has classes of its own
@@ -69,7 +69,7 @@ def has_zarr_metadata(location: str) -> bool:
 def remove(location: str) -> None:
     """Delete the file or folder at ``location`` with its contents, if there is one."""
     if is_url(location):
-        filesystem, path = _filesystem(location)
+        filesystem, path = file_system(location)
         if filesystem.exists(path):
             filesystem.rm(path, recursive=True)
     elif os.path.isdir(location):
@@ -84,7 +84,7 @@ def zarr_store(location: str, read_only: bool) -> Store:
     if not is_url(location):
         store = LocalStore(location, read_only=read_only)
     else:
-        _filesystem(location)  # raises a clearer error than zarr if the protocol is unknown or its package is missing
+        file_system(location)  # raises a clearer error than zarr if the protocol is unknown or its package is missing
         store = FsspecStore.from_url(location, read_only=read_only)
     return ReadingStore(store, location, is_url(location)) if read_only else store
 
@@ -105,7 +105,8 @@ def _exists(filesystem: Any, path: str) -> bool:
     return True
 
 
-def _filesystem(location: str) -> tuple[Any, str]:
+def file_system(location: str) -> tuple[Any, str]:
+    """Return the file system of fsspec for a URL, and the path there. Raises UserError where no package opens it."""
     if KEYS_IN_URL.search(location):
         raise UserError(
             f"{location}: URLs of object storage have no place for keys; give them to the driver and the workers by "
@@ -116,8 +117,3 @@ def _filesystem(location: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:  # fsspec's message names the missing package or the unknown protocol
         raise UserError(redact(f"{location} cannot be opened: {error}", location)) from None
     return filesystem, path
-
-
-def file_system(location: str) -> tuple[Any, str]:
-    """Return the file system of fsspec for a URL, and the path there. Raises UserError where no package opens it."""
-    return _filesystem(location)

@@ -138,8 +138,7 @@ def chunk_checksums(
         checksums = {name: from_text(table[name]) for name in arrays}
     except ValueError as error:
         raise damaged(location, f"its attribute 'checksums' is not as it was written ({error})") from None
-    matches = table["metadata"] == metadata_checksum(attributes, arrays, table)
-    if not matches:
+    if table["metadata"] != metadata_checksum(attributes, arrays, table):
         raise damaged(
             location, "the shapes, dtypes or attributes in its zarr.json files are not those that were written"
         )
