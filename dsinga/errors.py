@@ -43,3 +43,11 @@ class Diverged(RunError):
 
 class Cancelled(RunError):
     """A run was cancelled by its user, while it waited for Dask workers or while it trained."""
+
+
+class WorkerLost(RunError):
+    """A Dask worker, a server or a connection of a run was lost; what it computed can be computed again elsewhere."""
+
+
+class SchedulerLost(RunError):
+    """The Dask scheduler of a run was lost, and with it all that the run had on the cluster."""

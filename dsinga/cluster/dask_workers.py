@@ -11,7 +11,7 @@ from urllib.parse import urlparse
 
 from distributed import Client
 
-from dsinga.errors import RunError, UserError
+from dsinga.errors import RunError, SchedulerLost, UserError
 from dsinga.settings import read_setting
 
 # Seconds between two looks, while the scheduler is asked something, whether it is still there.
@@ -39,8 +39,8 @@ def ask_scheduler(
 ) -> Any:
     """Return the result of a method of the scheduler; call ``check`` several times a second meanwhile.
 
-    Raises RunError soon after the client has lost the scheduler, which Dask tries to reach for half a minute, and where
-    that does not answer within ``limit`` seconds, by default those of ``dsinga.timeout``.
+    Raises SchedulerLost soon after the client has lost the scheduler, which Dask tries to reach for half a minute, and
+    RunError where that does not answer within ``limit`` seconds, by default those of ``dsinga.timeout``.
     """
     if client.scheduler is None or client.status == "closed":
         raise RunError("the Dask client is closed; create a new one")
@@ -60,15 +60,15 @@ def ask_scheduler(
     except RunError:
         raise
     except (OSError, RuntimeError) as error:  # RuntimeError once the client has given the scheduler up
-        raise RunError(f"the Dask scheduler was lost: {error}") from error
+        raise SchedulerLost(f"the Dask scheduler was lost: {error}") from error
     finally:
         call.cancel()
 
 
 def _check_connected(client: Client) -> None:
-    """Raise RunError if the client has lost its scheduler, which then forgets all that the client has there."""
+    """Raise SchedulerLost if the client has lost its scheduler, which then forgets all that the client has there."""
     if client.status == "connecting":
-        raise RunError(f"the Dask scheduler was lost: the connection to {client.scheduler.address} has ended")  # type: ignore[union-attr]
+        raise SchedulerLost(f"the Dask scheduler was lost: the connection to {client.scheduler.address} has ended")  # type: ignore[union-attr]
 
 
 def staying_workers(workers: Workers) -> Workers:

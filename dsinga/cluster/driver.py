@@ -23,7 +23,7 @@ from dsinga.cluster.queue.held_threads import HeldThreads
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.task_client import task_client
 from dsinga.cluster.training_loop import Observer, TrainingLoop, check_loop_state, describe_way_on, read_rate_factors
-from dsinga.errors import Cancelled, Diverged, RunError, UserError
+from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost, UserError
 from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
 from dsinga.net import NeuralNet
@@ -131,7 +131,7 @@ def _train(
         raise Diverged(f"{error}; {_last_good(workspace)}") from error
     except RunError as error:
         run.close(str(error))
-        kind = Cancelled if isinstance(error, Cancelled) else RunError
+        kind = type(error) if isinstance(error, (Cancelled, SchedulerLost)) else RunError
         raise kind(f"{error}; {describe_way_on(workspace, loop.view.step)}") from error
     except BaseException as error:
         run.close("the driver has ended the run")

@@ -15,7 +15,7 @@ from distributed.comm import CommClosedError
 
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.error_frames import clear_origin
-from dsinga.errors import Diverged, RunError, UserError
+from dsinga.errors import Diverged, UserError, WorkerLost
 from dsinga.settings import read_setting
 
 # Seconds between two checks, during a wait, of whether all Dask workers of the run are still there.
@@ -34,7 +34,7 @@ Check = Callable[[float], None]
 
 
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
-    """Raise RunError if the scheduler no longer knows one of these Dask workers; the error names the lost ones.
+    """Raise WorkerLost if the scheduler no longer knows one of these Dask workers; the error names the lost ones.
 
     Also where a Dask worker, whose process may be stopped, has sent no heartbeat for ``dsinga.timeout`` since the last
     one of another: these times are of one clock, the scheduler's.
@@ -44,16 +44,16 @@ def check_workers(client: Client, addresses: Iterable[str]) -> None:
     lost = [address for address in addresses if address not in workers]
     if lost:
         names = f"Dask worker {lost[0]} was" if len(lost) == 1 else f"Dask workers {', '.join(lost)} were"
-        raise RunError(f"the {names} lost")
+        raise WorkerLost(f"the {names} lost")
     last = max((info["last_seen"] for info in workers.values()), default=0.0)
     for address in addresses:
         seconds = last - workers[address]["last_seen"]
         if seconds > read_setting("timeout"):
-            raise RunError(f"the Dask scheduler has not heard from the Dask worker {address} for {seconds:.0f} s")
+            raise WorkerLost(f"the Dask scheduler has not heard from the Dask worker {address} for {seconds:.0f} s")
 
 
 def wait_for_loss(client: Client, addresses: Iterable[str]) -> None:
-    """Raise RunError if one of these Dask workers is lost, now or soon."""
+    """Raise WorkerLost if one of these Dask workers is lost, now or soon."""
     deadline = time.monotonic() + LOSS_GRACE_SECONDS
     while time.monotonic() < deadline:
         check_workers(client, addresses)
@@ -72,8 +72,8 @@ def gather(client: Client, futures: Sequence[Future], addresses: Iterable[str], 
 class TaskChains:
     """Runs chains of tasks concurrently: each continues as soon as its own tasks have ended.
 
-    Every wait raises the error of a task or chain, RunError soon after one of the Dask workers at ``addresses`` is
-    lost, RunError where Dask gives a task up, and what ``check`` raises.
+    Every wait raises the error of a task or chain, WorkerLost soon after one of the Dask workers at ``addresses`` is
+    lost and where Dask gives a task up, and what ``check`` raises.
     """
 
     def __init__(self, client: Client, addresses: Iterable[str], check: Check = no_check):
@@ -197,6 +197,6 @@ class _Supervisor:
     def _raise_given_up(self, error: BaseException) -> NoReturn:
         check_workers(self._client, self._addresses)
         reason = next(iter(str(error).splitlines()), "")
-        raise RunError(
+        raise WorkerLost(
             f"Dask has given up a task, probably because workers with its data are lost: {reason}"
         ) from error
