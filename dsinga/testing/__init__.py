@@ -1,34 +1,20 @@
 """Contracts for layers, updaters, extensions and kernel backends, as pytest classes to subclass for your own code.
 
 The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract` and
-:class:`KernelContract`. The last one also needs hypothesis.
+:class:`KernelContract`. The last one also needs hypothesis. ``python -m dsinga.testing.chaos`` trains a job while
+faults happen; it needs neither.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-try:
-    import pytest
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "dsinga.testing needs pytest; install it by 'pip install pytest'", name="pytest"
-    ) from error
-
-KERNEL_CHECKS = ("arrays", "cases", "crf", "elementwise", "formulas", "images", "sequences")
-
-CONTRACTS = ("extensions", "layer_parts", "layers", "updaters")
-
-pytest.register_assert_rewrite(*(f"dsinga.testing.{name}" for name in CONTRACTS))
-pytest.register_assert_rewrite(*(f"dsinga.testing.kernel_{name}" for name in KERNEL_CHECKS))
-
-from dsinga.testing.extensions import ExtensionContract  # noqa: E402
-from dsinga.testing.layer_cases import LayerCase  # noqa: E402
-from dsinga.testing.layers import LayerContract  # noqa: E402
-from dsinga.testing.simulated_loop import SimulatedLoop  # noqa: E402
-from dsinga.testing.updaters import UpdaterContract  # noqa: E402
-
 if TYPE_CHECKING:
+    from dsinga.testing.extensions import ExtensionContract
     from dsinga.testing.kernels import KernelContract
+    from dsinga.testing.layer_cases import LayerCase
+    from dsinga.testing.layers import LayerContract
+    from dsinga.testing.simulated_loop import SimulatedLoop
+    from dsinga.testing.updaters import UpdaterContract
 
 __all__ = [
     "ExtensionContract",
@@ -39,16 +25,32 @@ __all__ = [
     "UpdaterContract",
 ]
 
+_MODULES = {
+    "ExtensionContract": "extensions",
+    "KernelContract": "kernels",
+    "LayerCase": "layer_cases",
+    "LayerContract": "layers",
+    "SimulatedLoop": "simulated_loop",
+    "UpdaterContract": "updaters",
+}
+KERNEL_CHECKS = ("arrays", "cases", "crf", "elementwise", "formulas", "images", "sequences")
+# Modules whose assertions pytest rewrites, so that a failed one shows its values.
+REWRITTEN = ("extensions", "layer_parts", "layers", "updaters", *(f"kernel_{name}" for name in KERNEL_CHECKS))
+PACKAGES = ("pytest", "hypothesis")  # that dsinga does not install
+
 
 def __getattr__(name: str) -> Any:
-    """Import KernelContract when it is first used, which alone needs hypothesis."""
-    if name != "KernelContract":
+    """Import a contract when it is first used: Dask workers, which need none, may lack pytest and hypothesis."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return import_module("dsinga.testing.kernels").KernelContract
+        import pytest
+
+        pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in REWRITTEN))
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name != "hypothesis":
+        if error.name not in PACKAGES:
             raise
         raise ModuleNotFoundError(
-            "dsinga.testing.KernelContract needs hypothesis; install it by 'pip install hypothesis'", name="hypothesis"
+            f"dsinga.testing.{name} needs {error.name}; install it by 'pip install {error.name}'", name=error.name
         ) from error

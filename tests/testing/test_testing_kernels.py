@@ -87,7 +87,10 @@ def test_a_backend_that_cannot_load_is_skipped():
 @pytest.mark.parametrize(
     ("library", "statement", "sentence"),
     [
-        ("pytest", "import dsinga.testing", "dsinga.testing needs pytest; install it by 'pip install pytest'"),
+        (
+            *("pytest", "from dsinga.testing import LayerCase"),
+            "dsinga.testing.LayerCase needs pytest; install it by 'pip install pytest'",
+        ),
         (
             *("hypothesis", "from dsinga.testing import KernelContract"),
             "dsinga.testing.KernelContract needs hypothesis; install it by 'pip install hypothesis'",

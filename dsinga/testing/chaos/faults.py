@@ -1,0 +1,126 @@
+"""The kinds of faults, and how each is caused in the process of a Dask worker, through Dask."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from distributed import Client, get_worker
+
+from dsinga.errors import UserError
+from dsinga.registry import nearest
+
+# Seconds for which a process stands still: a pause that is no loss, and one that must count as the loss of the worker.
+PAUSE_SECONDS = 5.0
+STOP_SECONDS = 60.0
+# Seconds that a process has to answer, before the fault happens to it, that it is about to.
+ANSWER_SECONDS = 0.05
+# Seconds to wait for a Dask worker's answer.
+REPLY_SECONDS = 30.0
+
+
+@dataclass
+class CausedFault:
+    """A fault that has happened.
+
+    Attributes:
+        kind: a name of :data:`KINDS`.
+        victim: the address of the Dask worker.
+        at: when it happened, by ``time.monotonic`` of the driver.
+        failed: why it could not be caused, "" where it was.
+    """
+
+    kind: str
+    victim: str
+    at: float
+    failed: str = ""
+
+
+def kill() -> None:
+    """End this process by SIGKILL, as the kernel does that is out of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segfault() -> None:
+    """End this process by reading from the address 0."""
+    ctypes.string_at(0)
+
+
+def stop(seconds: float) -> None:
+    """Stop this process by SIGSTOP; another process lets it go on ``seconds`` later."""
+    wake = f"sleep {seconds:g}; kill -CONT {os.getpid()} 2>/dev/null"
+    subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _soon(action: Callable[..., None], *arguments: float) -> None:
+    """Call ``action`` in a thread when the caller has had time to answer."""
+    timer = threading.Timer(ANSWER_SECONDS, action, arguments)
+    timer.daemon = True
+    timer.start()
+
+
+def _kill() -> None:
+    _soon(kill)
+
+
+def _segfault() -> None:
+    _soon(segfault)
+
+
+def _exit() -> None:
+    """End this process by sys.exit on Dask's event loop, where it ends the process and not a thread alone."""
+    get_worker().loop.asyncio_loop.call_later(ANSWER_SECONDS, sys.exit, 1)  # type: ignore[attr-defined]
+
+
+def _pause() -> None:
+    _soon(stop, PAUSE_SECONDS)
+
+
+def _stop() -> None:
+    _soon(stop, STOP_SECONDS)
+
+
+# What each kind runs in the worker's process. "retire" is asked of the scheduler.
+IN_PROCESS: dict[str, Callable[[], None]] = {
+    "kill": _kill,
+    "exit": _exit,
+    "segfault": _segfault,
+    "pause": _pause,
+    "stop": _stop,
+}
+KINDS = (*IN_PROCESS, "retire")
+# Those after which the worker comes back by its nanny, and soon.
+DEADLY = ("kill", "exit", "segfault")
+
+
+def check_kinds(kinds: str) -> list[str]:
+    """Return the kinds in a text such as "kill,pause". Raises UserError for one that there is not."""
+    names = kinds.replace(",", " ").split()
+    for name in names:
+        if name not in KINDS:
+            raise UserError(f"{name!r} is no kind of fault{nearest(name, KINDS)}; choose from {', '.join(KINDS)}")
+    if not names:
+        raise UserError(f"no kind of fault is given; choose from {', '.join(KINDS)}")
+    return names
+
+
+def cause(client: Client, kind: str, address: str) -> CausedFault:
+    """Cause a fault of a kind in the process of the Dask worker at ``address``, and return it."""
+    failed = ""
+    delay = 0.0 if kind == "retire" else ANSWER_SECONDS
+    try:
+        if kind == "retire":
+            client.retire_workers([address], close_workers=True)
+        else:
+            client.run(IN_PROCESS[kind], workers=[address], callback_timeout=REPLY_SECONDS)
+    except Exception as error:  # the worker may have gone by itself, or its scheduler
+        failed = f"{type(error).__name__}: {error}"
+    return CausedFault(kind, address, time.monotonic() + delay, failed)

@@ -1,0 +1,221 @@
+"""Runs the cases of the campaign on a cluster of processes, and judges how each run ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from distributed import Client
+
+from dsinga.api import Result, train
+from dsinga.cluster import available_workers
+from dsinga.errors import RunError
+from dsinga.extensions import AtEnd, EverySteps, Extension, LoopView, Trigger
+from dsinga.job import Job
+from dsinga.testing.chaos.faults import CausedFault
+from dsinga.testing.chaos.process_cluster import wait_for_return
+from dsinga.testing.chaos.watch import RECOVERY, RecoveryWatch, seconds_to_next_step
+from tests.chaos.cases import MOMENTS, PASSES, STEPS, Case
+from tests.chaos.doors import Plan, moment_of
+from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
+
+HANG_SECONDS = 60
+# Seconds between two looks for the first of two kills.
+LOOK_SECONDS = 0.005
+
+
+class Hang(BaseException):
+    """A run takes longer than HANG_SECONDS; no ``except Exception`` on its way stops it."""
+
+
+class Ending(NamedTuple):
+    """How a run of a case ended: "right", or what is wrong; seconds from each kill to the next new step."""
+
+    verdict: str
+    seconds: Sequence[float] = ()
+    steps_again: int = 0
+    kills: int = 0
+    took: float = 0.0
+    detail: str = ""
+
+
+class Killer:
+    """Kills processes from the driver's, by their ids, and notes when."""
+
+    def __init__(self, pids: Sequence[int]):
+        self.faults: list[CausedFault] = []
+        self._pids = pids
+        self._threads: list[threading.Thread] = []
+        self._ended = threading.Event()
+
+    def kill_later(self, worker: int, delay: float) -> None:
+        """Kill the process of a Dask worker ``delay`` seconds from now."""
+        self._start(self._kill, worker, delay)
+
+    def kill_after(self, plan: Path, worker: int, delay: float) -> None:
+        """Kill the process of a Dask worker ``delay`` seconds after another was killed, here or by the plan."""
+        self._start(self._wait, plan, worker, delay)
+
+    def end(self) -> None:
+        """Kill nothing any more."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, action: Any, *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=action, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _wait(self, plan: Path, worker: int, delay: float) -> None:
+        while not self.faults and moment_of(plan) is None:
+            if self._ended.wait(LOOK_SECONDS):
+                return
+        self._kill(worker, delay)
+
+    def _kill(self, worker: int, delay: float) -> None:
+        if not self._ended.wait(delay):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pids[worker], signal.SIGKILL)
+            self.faults.append(CausedFault("kill", str(worker), time.monotonic()))
+
+
+class KillAt(Extension):
+    """Kills a process soon after a pause of training has begun, once."""
+
+    def __init__(self, trigger: Trigger, killer: Killer, case: Case):
+        self.trigger = trigger
+        self._killer, self._case = killer, case
+        self._is_done = False
+
+    def run(self, loop: LoopView) -> None:
+        if not self._is_done:
+            self._is_done = True
+            self._killer.kill_later(self._case.victim, self._case.delay)
+
+
+class KillSoon(Extension):
+    """Kills a process a while after training has begun."""
+
+    pauses = False
+
+    def __init__(self, killer: Killer, case: Case):
+        self.trigger = AtEnd()
+        self._killer, self._case = killer, case
+
+    def start(self, loop: LoopView) -> None:
+        self._killer.kill_later(self._case.victim, self._case.delay)
+
+    def run(self, loop: LoopView) -> None: ...
+
+
+def prepare_kill(case: Case, killer: Killer, pids: Sequence[int], job: Job, plan: Path) -> list[Extension]:
+    """Prepare what kills the process of a case; return extensions that take part in it."""
+    if case.place in PASSES:
+        place = PASSES[case.place][0]
+        step = case.step if place != "evaluation" else 0
+        Plan(pids[case.victim], place, step, case.delay).write(plan)
+    elif case.place == "start":
+        killer.kill_later(case.victim, case.delay)
+    elif case.place == "checkpoint":
+        return [KillAt(EverySteps(job.checkpoint_freq), killer, case)]
+    elif case.place == "end":
+        return [KillAt(AtEnd(), killer, case)]
+    elif case.place == "recovery":
+        Plan(pids[case.victim], "backward", case.step // 2, 0.0).write(plan)
+        killer.kill_after(plan, case.second, case.delay)
+    else:
+        assert case.place in MOMENTS
+        return [KillSoon(killer, case)]
+    return []
+
+
+def processes_of(client: Client, count: int) -> tuple[list[Any], list[int]]:
+    """Return the names and the process ids of the first ``count`` Dask workers of a cluster, by name."""
+    names = {address: info["name"] for address, info in available_workers(client).items()}
+    addresses = sorted(names, key=lambda address: str(names[address]))[:count]
+    pids = client.run(os.getpid, workers=addresses)
+    return [names[address] for address in addresses], [pids[address] for address in addresses]
+
+
+def run_case(case: Case, client: Client, stores: Path, expected: Mapping[str, Result], spares: bool) -> Ending:
+    """Run a case and judge it. Without ``spares`` it may use no Dask workers but those that it needs."""
+    topology = TOPOLOGIES[case.topology]
+    names, pids = processes_of(client, topology.processes)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dsinga-chaos-") as folder, time_limit():
+        plan = Path(folder) / PLAN
+        job = job_of(topology, stores, plan, STEPS[case.topology])
+        killer, watch = Killer(pids), RecoveryWatch()
+        extensions = [watch, *prepare_kill(case, killer, pids, job, plan)]
+        hosts = () if spares else names
+        try:
+            result = train(
+                job, client, workspace=Path(folder) / "run", extensions=extensions, hosts=hosts, progress=False
+            )
+            verdict, detail = judge(result, expected.get(case.topology)), ""
+        except RunError as error:
+            verdict, detail = "error", f"{type(error).__name__}: {error}"
+        except Hang:
+            verdict, detail = "hang", ""
+        except Exception as error:
+            verdict, detail = "traceback", repr(error)
+        finally:
+            killer.end()
+        at = moment_of(plan)
+        kills = sorted([*killer.faults, *([CausedFault("kill", "", at)] if at else [])], key=lambda fault: fault.at)
+    seconds = [*seconds_to_next_step(kills, watch.recoveries).values()]
+    again = sum(int(recovery.row.get("steps_again", 0)) for recovery in watch.recoveries)
+    return Ending(verdict, seconds, again, len(kills), time.monotonic() - began, detail)
+
+
+def judge(result: Result, expected: Result | None) -> str:
+    """Return "right", or what is wrong with a result: its bits, or the rows of its history."""
+    if any(not np.isfinite(value).all() for value in result.params.values()):
+        return "not finite"
+    if result.step != result.job.train_steps:
+        return "steps are missing"
+    if expected is None:
+        return "right"
+    if any(not np.array_equal(value, expected.params[name]) for name, value in result.params.items()):
+        return "wrong bits"
+    return "right" if rows_of(result) == rows_of(expected) else "wrong rows"
+
+
+def rows_of(result: Result) -> list[dict[str, Any]]:
+    """Return the rows of a history that must be the same in each run: without times and recoveries."""
+    return [{**row, "time": 0.0} for row in result.history if row["phase"] != RECOVERY]
+
+
+@contextlib.contextmanager
+def time_limit() -> Iterator[None]:
+    """Raise Hang in this thread, the main one, where the block takes longer than HANG_SECONDS."""
+
+    def give_up(*_: Any) -> None:
+        raise Hang
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(HANG_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def bring_back(client: Client, workers: int) -> None:
+    """Wait until the cluster is whole, and no process of it is one that the scheduler has not noticed to be lost."""
+    wait_for_return(client, workers)
+    deadline = time.monotonic() + HANG_SECONDS
+    while time.monotonic() < deadline:
+        answers = client.run(os.getpid, on_error="ignore")
+        if len(answers) == workers:
+            return
+        threading.Event().wait(0.1)
+    raise RunError("the cluster is not whole after a case")
