@@ -20,6 +20,7 @@ class GradientAccumulator:
     def __init__(self, contributors: Sequence[int], version: int):
         assert list(contributors) == sorted(set(contributors)), contributors
         self.version = version
+        self._next_version = version + 1
         self.copy: np.ndarray | None = None  # the value that the group gets at this version, see ServedSlice.copy_for
         self.changes_seen = 0  # how often the value had changed before ``copy`` was made
         self._contributors = contributors
@@ -78,9 +79,20 @@ class GradientAccumulator:
 
     def advance(self) -> None:
         """Advance to the next version and drop the gradients of this one."""
-        self.version += 1
+        self.version, self._next_version = self._next_version, self._next_version + 1
         self._parts = {}
         self.copy = None
+
+    @property
+    def next_step(self) -> int:
+        """The first step for which no gradient is part of the value, or of an update that is running."""
+        return self._next_version if self.complete else self.version
+
+    def restart(self, step: int) -> None:
+        """Go on at ``step``, without the gradients of a step that is not complete; a running update ends before."""
+        self._next_version = step
+        if not self.complete:
+            self.advance()
 
     def pending(self) -> str:
         """Return a text that says which partitions are missing."""

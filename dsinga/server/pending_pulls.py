@@ -114,11 +114,11 @@ class PendingPulls:
             if pull in pulls:
                 pulls.remove(pull)
 
-    def clear(self) -> set[Pull]:
-        """Remove all pulls and return them."""
-        waiting = {pull for pulls in self._pulls.values() for pull in pulls}
+    def clear(self, group: int | None = None) -> set[Pull]:
+        """Remove all pulls, or those of a worker group, and return them."""
+        waiting = {pull for pulls in self._pulls.values() for pull in pulls if group in (None, pull.group)}
         for pulls in self._pulls.values():
-            pulls.clear()
+            pulls[:] = [pull for pull in pulls if pull not in waiting]
         return waiting
 
     def pending(self) -> list[str]:

@@ -50,8 +50,8 @@ class ShardService:
         changed rows only.
         ``push`` (push, ids): add gradients of slices; see :class:`Push`. A skipped step has no gradients.
         ``push_pull`` (push, ids, since): push, then pull the values at the next version.
-        ``collective`` (kind, key, group, partition, contributors): return the arrays of some partitions of a worker
-        group, summed (kind "all_reduce") or with their rows joined ("all_gather").
+        ``collective`` (kind, key, generation, group, partition, contributors): return the arrays of some partitions of
+        a worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
         ``receive`` (route, ids): add the changes of slices that another server group has sent.
         ``move`` (ids): keep the values of slices in the caller's arrays, which it reads, too; only within a process.
             Ignored with ``published`` values, which are where processes of this host read them.
@@ -107,9 +107,10 @@ class ShardService:
         return self._pull((), ids, identity.step + 1, identity.group, since)
 
     def _collective(
-        self, items: Sequence[Array], kind: str, key: str, group: int, partition: int, contributors: Sequence[int]
-    ) -> PendingAnswer:
-        future = self.shard.collective(kind, key, group, partition, items[0], contributors)
+        self, items: Sequence[Array], kind: str, key: str, generation: int, group: int, partition: int,
+        contributors: Sequence[int],
+    ) -> PendingAnswer:  # fmt: skip
+        future = self.shard.collective(kind, key, group, partition, items[0], contributors, generation)
         return PendingAnswer(self.shard, future, lambda array: [array])
 
     def _move(self, items: Sequence[Array], ids: Sequence[int]) -> None:

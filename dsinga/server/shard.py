@@ -22,6 +22,7 @@ import numpy as np
 
 from dsinga.errors import RunError
 from dsinga.server.collectives import Collectives
+from dsinga.server.generations import Generations
 from dsinga.server.messages import Push, Snapshot
 from dsinga.server.pending_pulls import PendingPulls, Pull
 from dsinga.server.routes import Routes
@@ -40,7 +41,8 @@ class Shard:
     spec names. Each slice has a version for each group, the number of the group's next step for it, so that gradients
     may arrive layer by layer and in any grouping. Gradients are added in the order of the partitions, not of arrival,
     so that a run gives the same bits every time. With ``staleness``, no group gets values for a step that is more than
-    so many steps ahead of the slowest group's. A shard serves one generation of a run and refuses pushes of others.
+    so many steps ahead of the slowest group's. A shard serves one generation of each group, and refuses
+    messages of others; :meth:`restart` begins the next one.
 
     ``executor`` is the class of the executor that runs updates (:mod:`dsinga.server.update_executors`). Sums that must
     be complete before the update, as for ``clip_norm``, are computed by the last partition to push.
@@ -63,7 +65,7 @@ class Shard:
         self._staleness_meter = StalenessMeter()
         if len(groups) > 1:
             self._return_copies()
-        self._generation = generation
+        self._generations = Generations(groups, generation)
         self._lock = threading.Lock()
         self._staleness_bound = StalenessBound(groups, staleness)
         self._pulls = PendingPulls(self._slices, self._staleness_bound)
@@ -138,7 +140,8 @@ class Shard:
         """
         with self._lock:
             self._check_open()
-            self._check_generation(push)
+            message = f"a push of partition {push.partition} of group {push.group} at step {push.step}"
+            self._generations.check(push.group, push.generation, message)
             complete = [
                 self._slices[id]
                 for id, gradient in gradients.items()
@@ -230,7 +233,40 @@ class Shard:
         """Let a group begin at ``step`` that has called :meth:`leave` before its first push."""
         with self._lock:
             self._check_open()
-            self._staleness_bound.join(group, step, self._slices.values())
+            for served_slice in self._slices.values():
+                assert served_slice.accumulators[group].idle, (str(served_slice.spec.slice), group, step)
+                served_slice.accumulators[group].restart(step)
+            self._staleness_bound.join(group)
+
+    def restart(self, group: int, generation: int, step: int = 0) -> int:
+        """Let a worker group whose workers were lost begin anew, as ``generation``; return the step of its first pull.
+
+        Its gradients of steps that are not complete are dropped, its pulls and collectives fail, and messages of its
+        earlier generation are refused. It begins at the highest step that it has reached in any slice, so that no slice
+        is updated twice for a step, and at ``step`` at least: where several servers serve the group, call this again on
+        each with the highest of their answers. Other groups go on.
+
+        Only where pulls return copies: with a single group, its workers read the values in place.
+        """
+        assert self._copies, "a single worker group begins anew from a snapshot"
+        error = RunError(f"worker group {group} has begun anew as generation {generation}")
+        with self._lock:
+            self._check_open()
+            self._generations.set(group, generation)
+            accumulators = [served_slice.accumulators[group] for served_slice in self._slices.values()]
+            step = max([step, *(accumulator.next_step for accumulator in accumulators)])
+            for accumulator in accumulators:
+                accumulator.restart(step)
+            self._staleness_bound.join(group)
+            failed = self._pulls.clear(group)
+            collectives, self._collectives[group] = self._collectives[group], Collectives()
+            complete = [pull for served_slice in self._slices.values() for pull in self._pulls.serve(served_slice)]
+        collectives.close(error)
+        for pull in failed:
+            pull.future.set_exception(error)
+        for pull in complete:
+            pull.resolve()
+        return step
 
     def receive(self, route: int, changes: Mapping[int, np.ndarray]) -> None:
         """Add the changes that another server group has sent on a route, float32 (size,) by slice id, and forward them.
@@ -257,14 +293,18 @@ class Shard:
         return self._synchronisation.flush(self._slices.values())
 
     def collective(
-        self, kind: str, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int]
-    ) -> Future[np.ndarray]:
+        self, kind: str, key: str, group: int, partition: int, array: np.ndarray, contributors: Sequence[int],
+        generation: int = 0,
+    ) -> Future[np.ndarray]:  # fmt: skip
         """Return a future of the arrays of the partitions ``contributors`` of a group, combined in their order.
 
         ``kind`` is "all_reduce" for their sum, "all_gather" for their rows joined. A key is used once in a run by each
-        group. A partition takes part in one collective at a time.
+        group. A partition takes part in one collective at a time. Raises RunError for another generation of the group.
         """
-        return self._collectives[group].add(kind, key, partition, array, contributors)
+        with self._lock:
+            self._generations.check(group, generation, f"a collective of partition {partition} of group {group}")
+            collectives = self._collectives[group]
+        return collectives.add(kind, key, partition, array, contributors)
 
     def snapshot(self, version: int | None, timeout: float, state: bool = True) -> Snapshot:
         """Return a copy of all values, and of the updater's states if ``state``; wait for at most ``timeout`` seconds.
@@ -332,10 +372,3 @@ class Shard:
     def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
-
-    def _check_generation(self, push: Push) -> None:
-        if push.generation != self._generation:
-            raise RunError(
-                f"a push of partition {push.partition} at step {push.step} is of generation {push.generation}, "
-                f"but this server is of generation {self._generation}"
-            )

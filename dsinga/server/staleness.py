@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from dsinga.server.served_slice import ServedSlice
 
@@ -22,11 +22,8 @@ class StalenessBound:
         """Do not wait for a group any longer, since it has finished or has not begun yet."""
         self._running.discard(group)
 
-    def join(self, group: int, step: int, served_slices: Iterable[ServedSlice]) -> None:
-        """Wait for a group from its step ``step`` on, which sets its version of all slices."""
-        for served_slice in served_slices:
-            assert served_slice.accumulators[group].idle, (str(served_slice.spec.slice), group, step)
-            served_slice.accumulators[group].version = step
+    def join(self, group: int) -> None:
+        """Wait for a group that begins now, or begins anew."""
         self._running.add(group)
 
     def allows(self, served_slice: ServedSlice, version: int) -> bool:

@@ -65,7 +65,7 @@ class GroupWorker:
         self._replicated = ReplicatedParams(replicated, config.updater, self._ops) if replicated else None
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
-        worker = WorkerId(config.generation, key.group, key.partition, config.topology.workers)
+        worker = WorkerId(key.generation, key.group, key.partition, config.topology.workers)
         transports = [connect(server.name, connection, server.secret) for server, connection in servers.items()]
         self._transports = transports
         clients = [ServerClient(transport, worker) for transport in transports]

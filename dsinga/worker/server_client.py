@@ -14,7 +14,7 @@ from dsinga.worker.send_buffer import SendBuffer
 
 
 class WorkerId(NamedTuple):
-    """Identifies a worker: by the run's generation, worker group and partition; ``partitions`` workers in all."""
+    """Identifies a worker: by its group's generation, worker group and partition; ``partitions`` workers in all."""
 
     generation: int
     group: int
@@ -81,9 +81,8 @@ class ServerClient:
     def collective(self, kind: str, key: str, array: Array) -> Reply:
         """Contribute an array to a collective of the group, "all_reduce" or "all_gather"; the reply has its result."""
         worker = self._worker
-        return self.transport.call(
-            "collective", [kind, key, worker.group, worker.partition, list(range(worker.partitions))], [array]
-        )
+        fields = [kind, key, worker.generation, worker.group, worker.partition, list(range(worker.partitions))]
+        return self.transport.call("collective", fields, [array])
 
     def _send(
         self, method: str, step: int, gradients: Mapping[int, Array], skip: bool, *fields: Any, **options: Any

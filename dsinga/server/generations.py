@@ -1,0 +1,28 @@
+"""The generations of groups: a group whose members were lost begins anew as a later one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsinga.errors import RunError
+
+
+class Generations:
+    """The generation of each worker group, or of each server group, from which messages are accepted.
+
+    A process that was given up may still run and send messages: they are of an earlier generation, and are refused. Not
+    thread-safe: the shard holds its lock.
+    """
+
+    def __init__(self, groups: Iterable[int], generation: int):
+        self._generations = dict.fromkeys(groups, generation)
+
+    def set(self, group: int, generation: int) -> None:
+        """Accept messages of this generation of a group only."""
+        self._generations[group] = generation
+
+    def check(self, group: int, generation: int, message: str) -> None:
+        """Raise RunError if a message, such as "a push of group 1", is of another generation of its group."""
+        current = self._generations[group]
+        if generation != current:
+            raise RunError(f"{message} is of generation {generation}, but the group is of generation {current}")
