@@ -97,6 +97,8 @@ IN_PROCESS: dict[str, Callable[[], None]] = {
     "stop": _stop,
 }
 KINDS = (*IN_PROCESS, "retire")
+# Seconds for which the victims of a kind answer nothing.
+STILL_SECONDS = {"pause": PAUSE_SECONDS, "stop": STOP_SECONDS}
 # Those after which the worker comes back by its nanny, and soon.
 DEADLY = ("kill", "exit", "segfault")
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
+import time
 from collections.abc import Sequence
 
 from distributed import Client
 
 from dsinga.cluster import available_workers
-from dsinga.testing.chaos.faults import CausedFault, cause
+from dsinga.testing.chaos.faults import STILL_SECONDS, CausedFault, cause
+
+_log = logging.getLogger(__name__)
 
 
 class FaultInjector:
@@ -39,6 +43,14 @@ class FaultInjector:
     def _run(self) -> None:
         while not self._ended.wait(self._random.expovariate(1 / self._mtbf)):
             kind, place = self._random.choice(self._kinds), self._random.random()
-            addresses = sorted(available_workers(self._client))
-            if addresses:
-                self.faults.append(cause(self._client, kind, addresses[int(place * len(addresses))]))
+            victims = self._victims()
+            if victims:
+                fault = cause(self._client, kind, victims[int(place * len(victims))])
+                self.faults.append(fault)
+                _log.info("fault %d: %s of the Dask worker %s %s", len(self.faults), kind, fault.victim, fault.failed)
+
+    def _victims(self) -> list[str]:
+        """Return the Dask workers that answer: not those that an earlier fault has stopped."""
+        now = time.monotonic()
+        still = {fault.victim for fault in self.faults if now < fault.at + STILL_SECONDS.get(fault.kind, 0.0)}
+        return sorted(available_workers(self._client).keys() - still)

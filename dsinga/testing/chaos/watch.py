@@ -22,10 +22,14 @@ class Recovery(NamedTuple):
 
 
 class RecoveryWatch(Extension):
-    """Notes when training begins, when rows of recoveries come, and when training ends; may stop it after a time.
+    """Notes the steps of a run, and when rows of recoveries come; may stop the run after a time.
 
     Args:
         seconds: how long to train, 0 for all steps of the job.
+
+    Attributes:
+        step: how many steps are done.
+        recoveries: those that the run has reported.
     """
 
     pauses = False
@@ -33,17 +37,18 @@ class RecoveryWatch(Extension):
     def __init__(self, seconds: float = 0.0):
         self.trigger = AtEnd()
         self._seconds = seconds
-        self.began = self.ended = time.monotonic()
+        self._began = time.monotonic()
+        self.step = 0
         self.recoveries: list[Recovery] = []
 
     def start(self, loop: LoopView) -> None:
         """Note when training begins."""
-        self.began = self.ended = time.monotonic()
+        self._began = time.monotonic()
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
-        """Note when a step has come; stop when the time is over."""
-        self.ended = time.monotonic()
-        if self._seconds and not loop.stopped and self.ended - self.began > self._seconds:
+        """Count a step; stop when the time is over."""
+        self.step = loop.step
+        if self._seconds and not loop.stopped and time.monotonic() - self._began > self._seconds:
             loop.stop(f"{self._seconds:g} s are over")
 
     def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
