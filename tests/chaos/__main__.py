@@ -22,7 +22,7 @@ from distributed import Client
 
 from dsinga.api import Result, train
 from dsinga.testing.chaos.process_cluster import process_cluster
-from tests.chaos.campaign import Ending, bring_back, run_case
+from tests.chaos.campaign import SIGNALS, Ending, bring_back, run_case
 from tests.chaos.cases import PLACES, STEPS, Case, draw
 from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
 from tests.faults.kills import stores
@@ -39,13 +39,13 @@ class Campaign:
         self._client: Client | None = None
         self._expected: dict[str, Result] = {}
 
-    def run(self, case: Case) -> Ending:
+    def run(self, case: Case, how: str) -> Ending:
         """Run a case."""
         if self._client is None:
             self._client = self._stack.enter_context(process_cluster(WORKERS))
         if case.topology not in self._expected and TOPOLOGIES[case.topology].is_synchronous:
             self._expected[case.topology] = self._train(self._client, case.topology)
-        ending = run_case(case, self._client, self._stores, self._expected, spares=case.number % 3 == 0)
+        ending = run_case(case, how, self._client, self._stores, self._expected, spares=case.number % 3 == 0)
         try:
             if ending.verdict == "hang":
                 faulthandler.dump_traceback()
@@ -68,11 +68,11 @@ class Campaign:
         self._stack.close()
 
 
-def run_all(cases: Sequence[Case]) -> Iterator[tuple[Case, Ending]]:
+def run_all(cases: Sequence[Case], how: str) -> Iterator[tuple[Case, Ending]]:
     """Yield how each case ended, and print it."""
     with stores() as folder, contextlib.closing(Campaign(folder)) as campaign:
         for case in cases:
-            ending = campaign.run(case)
+            ending = campaign.run(case, how)
             waits = ", ".join(f"{seconds:.2f}" for seconds in ending.seconds)
             parts = [f"{ending.took:5.1f} s", f"next step after {waits or '-'} s", f"{ending.steps_again} steps again"]
             print(f"{case}: {ending.verdict}; {'; '.join(parts)} {ending.detail[:300]}", flush=True)
@@ -111,12 +111,13 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="these cases alone")
     parser.add_argument("--place", choices=PLACES, help="the cases alone that kill a process there")
     parser.add_argument("--topology", choices=TOPOLOGIES, help="the cases of this topology alone")
+    parser.add_argument("--how", choices=SIGNALS, default="kill", help="how a process is lost [kill]")
     options = parser.parse_args()
     cases = [draw(number, options.seed) for number in options.only or range(options.count)]
     cases = [case for case in cases if options.place in (None, case.place)]
     cases = [case for case in cases if options.topology in (None, case.topology)]
     began = time.monotonic()
-    return report([*run_all(cases)], time.monotonic() - began)
+    return report([*run_all(cases, options.how)], time.monotonic() - began)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 from distributed import Client
 
 from dsinga.api import Result, train
@@ -28,6 +29,8 @@ from tests.chaos.doors import Plan, moment_of
 from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
 
 HANG_SECONDS = 60
+# How a process is lost. A stopped one is killed when its run has ended.
+SIGNALS = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
 # Seconds between two looks for the first of two kills.
 LOOK_SECONDS = 0.005
 
@@ -48,11 +51,11 @@ class Ending(NamedTuple):
 
 
 class Killer:
-    """Kills processes from the driver's, by their ids, and notes when."""
+    """Sends signals to processes from the driver's, by their ids, and notes when."""
 
-    def __init__(self, pids: Sequence[int]):
+    def __init__(self, pids: Sequence[int], number: int):
         self.faults: list[CausedFault] = []
-        self._pids = pids
+        self._pids, self._number = pids, number
         self._threads: list[threading.Thread] = []
         self._ended = threading.Event()
 
@@ -83,7 +86,7 @@ class Killer:
     def _kill(self, worker: int, delay: float) -> None:
         if not self._ended.wait(delay):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pids[worker], signal.SIGKILL)
+                os.kill(self._pids[worker], self._number)
             self.faults.append(CausedFault("kill", str(worker), time.monotonic()))
 
 
@@ -116,12 +119,12 @@ class KillSoon(Extension):
     def run(self, loop: LoopView) -> None: ...
 
 
-def prepare_kill(case: Case, killer: Killer, pids: Sequence[int], job: Job, plan: Path) -> list[Extension]:
+def prepare_kill(case: Case, how: str, killer: Killer, pids: Sequence[int], job: Job, plan: Path) -> list[Extension]:
     """Prepare what kills the process of a case; return extensions that take part in it."""
     if case.place in PASSES:
         place = PASSES[case.place][0]
         step = case.step if place != "evaluation" else 0
-        Plan(pids[case.victim], place, step, case.delay).write(plan)
+        Plan(pids[case.victim], place, step, case.delay, SIGNALS[how]).write(plan)
     elif case.place == "start":
         killer.kill_later(case.victim, case.delay)
     elif case.place == "checkpoint":
@@ -129,7 +132,7 @@ def prepare_kill(case: Case, killer: Killer, pids: Sequence[int], job: Job, plan
     elif case.place == "end":
         return [KillAt(AtEnd(), killer, case)]
     elif case.place == "recovery":
-        Plan(pids[case.victim], "backward", case.step // 2, 0.0).write(plan)
+        Plan(pids[case.victim], "backward", case.step // 2, 0.0, SIGNALS[how]).write(plan)
         killer.kill_after(plan, case.second, case.delay)
     else:
         assert case.place in MOMENTS
@@ -145,16 +148,21 @@ def processes_of(client: Client, count: int) -> tuple[list[Any], list[int]]:
     return [names[address] for address in addresses], [pids[address] for address in addresses]
 
 
-def run_case(case: Case, client: Client, stores: Path, expected: Mapping[str, Result], spares: bool) -> Ending:
-    """Run a case and judge it. Without ``spares`` it may use no Dask workers but those that it needs."""
+def run_case(
+    case: Case, how: str, client: Client, stores: Path, expected: Mapping[str, Result], spares: bool
+) -> Ending:
+    """Run a case and judge it. Without ``spares`` it may use no Dask workers but those that it needs.
+
+    ``how`` is a name of SIGNALS.
+    """
     topology = TOPOLOGIES[case.topology]
     names, pids = processes_of(client, topology.processes)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsinga-chaos-") as folder, time_limit():
         plan = Path(folder) / PLAN
         job = job_of(topology, stores, plan, STEPS[case.topology])
-        killer, watch = Killer(pids), RecoveryWatch()
-        extensions = [watch, *prepare_kill(case, killer, pids, job, plan)]
+        killer, watch = Killer(pids, SIGNALS[how]), RecoveryWatch()
+        extensions = [watch, *prepare_kill(case, how, killer, pids, job, plan)]
         hosts = () if spares else names
         try:
             result = train(
@@ -169,11 +177,22 @@ def run_case(case: Case, client: Client, stores: Path, expected: Mapping[str, Re
             verdict, detail = "traceback", repr(error)
         finally:
             killer.end()
+            if how == "stop":
+                end_stopped(pids)
         at = moment_of(plan)
         kills = sorted([*killer.faults, *([CausedFault("kill", "", at)] if at else [])], key=lambda fault: fault.at)
     seconds = [*seconds_to_next_step(kills, watch.recoveries).values()]
     again = sum(int(recovery.row.get("steps_again", 0)) for recovery in watch.recoveries)
     return Ending(verdict, seconds, again, len(kills), time.monotonic() - began, detail)
+
+
+def end_stopped(pids: Sequence[int]) -> None:
+    """Kill those of these processes that are stopped."""
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            if process.status() == psutil.STATUS_STOPPED:
+                process.kill()
 
 
 def judge(result: Result, expected: Result | None) -> str:

@@ -1,4 +1,4 @@
-"""A layer of a user's own that ends its process in a given pass of a given step, as a plan in a file says.
+"""A layer of a user's own that sends its process a signal in a given pass of a given step, as a plan in a file says.
 
 Registered like any user's layer: nothing of dsinga is patched. The plan names the process by its id, so a process that
 comes in its place does nothing.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 import time
 from functools import cache
@@ -17,18 +18,21 @@ from typing import Any, NamedTuple
 import dsinga
 from dsinga.job import Phase
 from dsinga.layers import Connection, Layer, Output
-from dsinga.testing.chaos import faults
 
 PASSES = {Phase.kTrain: "forward", Phase.kTest: "evaluation"}
 
 
 class Plan(NamedTuple):
-    """Which process ends, in which pass ("forward", "backward" or "evaluation"), from which step on, how much later."""
+    """Which process gets which signal, in which pass, from which step on, and how many seconds later.
+
+    The passes are "forward", "backward" and "evaluation".
+    """
 
     pid: int
     place: str
     step: int
     delay: float
+    signal: int = signal.SIGKILL
 
     def write(self, path: Path) -> None:
         """Write the plan for the processes of workers."""
@@ -44,14 +48,16 @@ def plan_at(path: str) -> Plan | None:
 
 
 def moment_of(path: Path) -> float | None:
-    """Return when the process has ended, by ``time.monotonic``; None while it has not."""
+    """Return when the process has got the signal, by ``time.monotonic``; None while it has not."""
     done = path.with_suffix(".done")
     return float(done.read_text(encoding="utf-8")) if done.exists() else None
 
 
-def _strike(path: str) -> None:
-    Path(path).with_suffix(".done").write_text(repr(time.monotonic()), encoding="utf-8")
-    faults.kill()
+def _strike(path: str, number: int) -> None:
+    done = Path(path).with_suffix(".done")
+    if not done.exists():  # a process that goes on after a stop comes here again
+        done.write_text(repr(time.monotonic()), encoding="utf-8")
+        os.kill(os.getpid(), number)
 
 
 @dsinga.register("layer", "ChaosDoor")
@@ -78,8 +84,7 @@ class ChaosDoor(Layer):
         plan = plan_at(self._path)
         if plan is None or plan.place != place or step < plan.step:
             return
-        plan_at.cache_clear()
         if not plan.delay:
-            _strike(self._path)
+            _strike(self._path, plan.signal)
         elif not moment_of(Path(self._path)):
-            threading.Timer(plan.delay, _strike, (self._path,)).start()
+            threading.Timer(plan.delay, _strike, (self._path, plan.signal)).start()
