@@ -27,25 +27,27 @@ def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",))
 def how_to_resume() -> str:
     """Return how to go on from the last checkpoint: the whole command, or the argument of ``dsinga.train``.
 
-    A command that has resumed from a path resumes from the newest checkpoint instead.
+    A command that has resumed from a path resumes from the newest checkpoint instead; ``--resume auto`` stays.
     """
     if not _command_lines:
         return "resume=True"
     program, arguments = _command_lines[-1]
-    words = ["--resume" if word.startswith("--resume=") else word for word in join_resume(arguments)]
-    resumes = {"--resume", "--auto-resume"} & set(words)
-    return redact(shlex.join([*program, *words, *([] if resumes else ["--resume"])]))
+    words: list[str] = []
+    for word in join_resume(arguments):
+        words += ["--resume", "auto"] if word == "--resume=auto" else [re.sub("^--resume=.*", "--resume", word)]
+    return redact(shlex.join([*program, *words, *([] if "--resume" in words else ["--resume"])]))
 
 
 def join_resume(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command, with the two words ``--resume PATH`` replaced by ``--resume=PATH``.
+    """Return the arguments of a command, with the two words ``--resume WORD`` replaced by ``--resume=WORD``.
 
-    The word behind ``--resume`` is a path if it is a folder, or has the name of a checkpoint; else it is the job file.
+    The word behind ``--resume`` is its value if it is ``auto``, a folder, or has the name of a checkpoint; else it is
+    the job file.
     """
     words: list[str] = []
     for word in arguments:
         is_checkpoint = os.path.isdir(word) or re.fullmatch(r"step\d+", os.path.basename(os.path.normpath(word)))
-        if words and words[-1] == "--resume" and is_checkpoint:
+        if words and words[-1] == "--resume" and (is_checkpoint or word == "auto"):
             words[-1] = f"--resume={word}"
         else:
             words.append(word)

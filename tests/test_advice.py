@@ -25,6 +25,8 @@ def test_on_the_command_line():
         assert how_to_resume() == "dsinga train --resume job.conf"
     with command_line(["train", "--resume=elsewhere", "job.conf"]):
         assert how_to_resume() == "dsinga train --resume job.conf"
-    with command_line(["train", "job.conf", "--auto-resume"]):
-        assert how_to_resume() == "dsinga train job.conf --auto-resume"
+    with command_line(["train", "job.conf", "--resume", "auto"]):
+        assert how_to_resume() == "dsinga train job.conf --resume auto"
+    with command_line(["train", "--resume=auto", "job.conf"]):
+        assert how_to_resume() == "dsinga train --resume auto job.conf"
     assert how_to_resume() == "resume=True"

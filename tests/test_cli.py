@@ -162,8 +162,10 @@ def test_retrieve_measures_the_ranking(dsinga: Dsinga, folder: Path) -> None:
 
 
 def test_resume_continues_and_a_new_run_keeps_the_old_checkpoints(dsinga: Dsinga, folder: Path) -> None:
-    assert dsinga("train", "job.conf", "--auto-resume").returncode == 0
-    resumed = dsinga("train", "job.conf", "--auto-resume", "--set", "train_steps=30")
+    assert dsinga("train", "job.conf", "--resume", "auto").returncode == 0
+    complete = dsinga("train", "--resume", "auto", "job.conf")
+    assert (complete.returncode, complete.stdout.count("nothing was left to do")) == (0, 1), complete.stderr
+    resumed = dsinga("train", "job.conf", "--resume", "auto", "--set", "train_steps=30")
     assert resumed.returncode == 0, resumed.stderr
     assert (folder / "work/checkpoint/step30").is_dir()
     for number in (1, 2):

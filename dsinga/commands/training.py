@@ -15,7 +15,7 @@ NEWEST = "newest"  # the value of --resume without a path
 
 
 class TrainCommand(click.Command):
-    """The command ``train``, whose option ``--resume`` may have a path behind it."""
+    """The command ``train``, whose option ``--resume`` may have a path or ``auto`` behind it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -33,10 +33,10 @@ class TrainCommand(click.Command):
 )
 @click.option(
     "--resume",
-    metavar="[PATH]",
-    help="Continue from the newest undamaged checkpoint in the workspace, or from the checkpoint folder PATH.",
+    metavar="[auto|PATH]",
+    help="Continue from the newest undamaged checkpoint in the workspace, or from the checkpoint folder PATH; "
+    "auto: continue if the workspace has a checkpoint, else begin.",
 )
-@click.option("--auto-resume", is_flag=True, help="The same, if there is a checkpoint; else begin.")
 @click.option(
     "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
     help="A Dask task is a round of many iterations, or (slower) one segment of an iteration, as the dashboard shows.",
@@ -50,7 +50,6 @@ def train(
     workspace: str | None,
     epochs: int | None,
     resume: str | None,
-    auto_resume: bool,
     grain: str,
     data_root: str | None,
     resources: dict[str, float],
@@ -67,11 +66,10 @@ def train(
 
     job, connection = job_and_connection(conf, options, dashboard=grain == "graph")
     workspace = workspace or str(default_workspace(job))
-    begin = True if resume == NEWEST else resume or ("auto" if auto_resume else False)
     with connection as client:
         result = api.train(
             job, client, epochs=epochs, workspace=workspace, data_root=data_root,
-            resume=begin, grain=grain, resources=resources, hosts=hosts,
+            resume=resume == NEWEST or resume or False, grain=grain, resources=resources, hosts=hosts,
         )  # fmt: skip
     click.echo(repr(result)[1:-1])
     if result.unsaved:

@@ -84,7 +84,7 @@ def resume(random: random_module.Random, original: Path, folder: Path, option: s
 
 def auto_resume(random: random_module.Random, original: Path, folder: Path) -> int:
     """Resume if there is a checkpoint; a workspace without any begins anew, and ends with the same bits."""
-    return resume(random, original, folder, "--auto-resume")
+    return resume(random, original, folder, "--resume=auto")
 
 
 def resume_from(random: random_module.Random, original: Path, folder: Path) -> int:

@@ -42,7 +42,7 @@ original = Path()  # the folder with the job, its records, and the run "whole" t
 def train(workspace: Path, steps: int) -> int:
     """Resume, or begin where there is no checkpoint."""
     os.chdir(original)
-    command = ["train", "job.conf", "--workspace", str(workspace), "--auto-resume", "--set", f"train_steps={steps}"]
+    command = ["train", "job.conf", "--workspace", str(workspace), "--resume", "auto", "--set", f"train_steps={steps}"]
     return run_dsinga(command)
 
 
