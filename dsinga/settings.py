@@ -101,6 +101,8 @@ def _is_allowed(value: Any, rule: Mapping[str, Any]) -> bool:
             return bool(parse_timedelta(value) > rule["exclusiveMinimum"])
         except (ValueError, KeyError, IndexError, OverflowError):
             return False
+    if "maximum" in rule:
+        return bool(rule["minimum"] <= value <= rule["maximum"])
     return value in rule.get("enum", (value,))
 
 
@@ -111,6 +113,8 @@ def _allowed(name: str) -> str:
         return " or ".join([", ".join(rule["enum"][:-1]), rule["enum"][-1]])
     if "boolean" in _types(rule):
         return "true or false"
+    if "maximum" in rule:
+        return f"a number from {rule['minimum']} to {rule['maximum']}"
     example = f", such as {rule['examples'][0]!r}"
     kind = f"a time above 0{example}" if "unit" in rule else f"a text{example}"
     return kind + (", or null" if "null" in _types(rule) else "")

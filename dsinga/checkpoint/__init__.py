@@ -3,6 +3,7 @@
 from dsinga.checkpoint.directory import (
     Checkpoint,
     latest,
+    latest_step,
     read_checkpoint,
     read_newest_checkpoint,
     remove_old_checkpoints,
@@ -15,6 +16,7 @@ __all__ = [
     "Checkpoint",
     "export_safetensors",
     "latest",
+    "latest_step",
     "port",
     "read_checkpoint",
     "read_newest_checkpoint",

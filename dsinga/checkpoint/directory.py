@@ -89,6 +89,11 @@ def latest(root: str | os.PathLike[str]) -> Path | None:
     return max(_step_folders(Path(root)), default=(0, None))[1]
 
 
+def latest_step(root: str | os.PathLike[str]) -> int:
+    """Return the step of the newest complete checkpoint in ``root``, -1 if there is none."""
+    return max(_complete(Path(root)), default=-1)
+
+
 def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
     """Remove all complete checkpoints under ``root`` but the ``keep`` of the highest steps; 0 keeps all of them.
 

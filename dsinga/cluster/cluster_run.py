@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -46,6 +47,44 @@ END_SECONDS = 3
 Submit = Callable[[Client, Sequence[WorkerKey], Sequence[Future | None]], list[Future]]
 
 
+class PendingSnapshot:
+    """Copies of params and of the updater's state that are on their way to the driver.
+
+    Attributes:
+        step: the number of steps after which they are made.
+        done_at: when the last copy came, by ``time.monotonic()``.
+    """
+
+    def __init__(
+        self,
+        run: ClusterRun,
+        step: int,
+        replies: Sequence[concurrent.futures.Future[Any]],
+        replicas: Sequence[Future],
+    ):
+        self._run, self.step, self._replies, self._replicas = run, step, replies, replicas
+        self.done_at = time.monotonic()
+        self._futures: list[Any] = [*replies, *replicas]
+        for future in self._futures:
+            future.add_done_callback(self._note_time)
+
+    def _note_time(self, _: Any) -> None:
+        self.done_at = time.monotonic()
+
+    def done(self) -> bool:
+        """Whether all copies, or errors in their place, have come."""
+        return all(future.done() for future in self._futures)
+
+    def result(self) -> tuple[Arrays, dict[str, Arrays]]:
+        """Return whole params and the updater's state, once they are done. Raises the error of a copy."""
+        return self._run.join_copies([reply.result(0) for reply in self._replies], self._replicas)
+
+    def cancel(self) -> None:
+        """Wait for the copies no longer."""
+        for reply in self._replies:
+            reply.cancel()
+
+
 class ClusterRun:
     """The servers and workers of a run on their Dask workers.
 
@@ -65,6 +104,7 @@ class ClusterRun:
         self._check = check
         self.chains = TaskChains(client, placement.addresses, check)
         self._moments: tuple[int, int] = (-1, 0)  # the last step that tasks were named after, and how many were
+        self.started = False  # whether start() was called
         self._actors: list[Future] = []
         self._futures: weakref.WeakSet[Future] = weakref.WeakSet()  # of all tasks
         self._tokens: list[list[Future | None]] = [[None] * len(group) for group in placement.partitions]
@@ -75,6 +115,7 @@ class ClusterRun:
         ``state`` is the updater's, by param and slot; None where it begins anew. If ``warm`` is a later step, group 0
         begins alone, and the others are ready for that step, once :meth:`join` says that it has come.
         """
+        self.started = True
         shape, warms_up = self.config.topology, warm > step
         self._servers.create(step)
         self._servers.put(range(1 if warms_up else shape.server_groups), values, state)
@@ -143,14 +184,30 @@ class ClusterRun:
 
         With one worker group they are those after exactly ``step`` steps, with several as they stand.
         """
+        copies = self._servers.call(0, "snapshot", None if self._several else step, state)
+        replicas = self.send(tasks.replica_state, 0, self._moment(step)) if self.config.replicated else []
+        return self.join_copies(copies, replicas)
+
+    def join_copies(
+        self, copies: Sequence[tuple[dict[int, np.ndarray], dict[int, Arrays]]], replicas: Sequence[Future]
+    ) -> tuple[Arrays, dict[str, Arrays]]:
+        """Join the copies of the slices of all servers and of replicas to whole params and updater state."""
         pieces: dict[int, np.ndarray] = {}
         history: dict[int, Arrays] = {}
-        version = None if self._several else step
-        for values, slots in self._servers.call(0, "snapshot", version, state):
+        for values, slots in copies:
             pieces.update(values)
             history.update(slots)
-        replicas = self._gather(self.send(tasks.replica_state, 0, self._moment(step))) if self.config.replicated else ()
-        return whole_values(self.config, pieces, history, replicas)
+        return whole_values(self.config, pieces, history, self._gather(replicas) if replicas else ())
+
+    def request_snapshot(self, step: int) -> PendingSnapshot:
+        """Request copies of params and of the updater's state, while training goes on.
+
+        With one worker group they are those after exactly ``step`` steps, which no task that was sent goes beyond, with
+        several as they stand.
+        """
+        self._servers.call(0, "request_snapshot", None if self._several else step)
+        replicas = self.send(tasks.replica_state, 0, self._moment(step)) if self.config.replicated else []
+        return PendingSnapshot(self, step, self._servers.ask(0, "requested_snapshot"), replicas)
 
     def ask_servers(self, method: str) -> list[concurrent.futures.Future[Any]]:
         """Call a method of all servers without waiting; return futures of the results."""
@@ -165,8 +222,12 @@ class ClusterRun:
         if self.config.replicated:
             self._gather(self.send(tasks.set_rate_factors, 0, self._moment(step), factors))
 
-    def close(self, message: str | None = None) -> None:
-        """End the run on all Dask workers that are left; its waits there end with ``message``."""
+    def close(self, message: str | None = None, lost: Collection[str] = (), last: bool = True) -> None:
+        """End the run, or only its present generation unless ``last``, on all Dask workers that are left.
+
+        Its waits there end with ``message``. ``lost`` are addresses of Dask workers that may be listed, but do not
+        answer.
+        """
         # First, because tasks that begin when the run has ended fail, which Dask logs. And because the scheduler cannot
         # cancel a task of a graph on which others depend that no client asks for: with an error it drops the client.
         for future in self._futures.difference(self._actors):
@@ -174,11 +235,12 @@ class ClusterRun:
         # A worker that has just died may still be listed: do not wait until Dask gives up reaching it. Where the
         # scheduler or the client is gone, the run ends with its Actors.
         with contextlib.suppress(RunError, OSError):
-            addresses = sorted(self._placement.addresses & available_workers(self.client).keys())
+            addresses = sorted((self._placement.addresses & available_workers(self.client).keys()).difference(lost))
             self.client.run(
                 end_run,
                 self.config.run,
                 message,
+                None if last else self.config.generation,
                 workers=addresses,
                 on_error="ignore",
                 callback_timeout=END_SECONDS,

@@ -19,7 +19,7 @@ from distributed.comm import Comm
 from distributed.core import Status, connect
 
 from dsinga.cluster.dask_workers import process
-from dsinga.errors import RunError
+from dsinga.errors import WorkerLost
 from dsinga.transport.endpoints import OpenConnection, accept, find_service
 
 OPERATION = "dsinga-connect"  # the name of the handler in Dask workers
@@ -36,26 +36,26 @@ def connection_to(address: str, name: str, node: Any = None) -> OpenConnection:
     """Return a function that opens a connection to the service ``name`` in the process of the Dask worker ``address``.
 
     ``node`` is the Dask worker or client whose event loop and certificates are used; by default the Dask worker of this
-    task. The function must not be called in that event loop. It raises RunError where there is no such service.
+    task. The function must not be called in that event loop. It raises WorkerLost where there is no such service.
     """
     return functools.partial(_open, node or get_worker(), address, name)
 
 
 def _open(node: Any, address: str, name: str) -> socket.socket:
     if process(address) == "inproc":  # it would have been found in this process
-        raise RunError(f"{name} is not on the Dask worker {address}: the run has ended there")
+        raise WorkerLost(f"{name} is not on the Dask worker {address}: the run has ended there")
     timeout = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"), "seconds")
     opening = asyncio.run_coroutine_threadsafe(_request(node, address, name), node.loop.asyncio_loop)
     try:
         connection = opening.result(timeout)
     except (OSError, TimeoutError) as error:
-        raise RunError(f"no connection to the Dask worker {address}: {error}") from error
+        raise WorkerLost(f"no connection to the Dask worker {address}: {error}") from error
     connection.settimeout(timeout)
     with contextlib.suppress(OSError):
         if connection.recv(1) == ACCEPTED:
             return connection
     connection.close()
-    raise RunError(f"{name} is not on the Dask worker {address}: the run has ended there")
+    raise WorkerLost(f"{name} is not on the Dask worker {address}: the run has ended there")
 
 
 async def _request(node: Any, address: str, name: str) -> socket.socket:

@@ -15,14 +15,18 @@ from distributed import Client
 from dsinga.advice import job_field, option
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
-from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.grain import ROUNDS, Grain
+from dsinga.cluster.loop_state import check_loop_state, describe_way_on, read_rate_factors
+from dsinga.cluster.placement import Placement
 from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.queue.held_threads import HeldThreads
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
+from dsinga.cluster.recovery import RecoverableRun
+from dsinga.cluster.snapshots import RunSnapshot
+from dsinga.cluster.supervision import Check
 from dsinga.cluster.task_client import task_client
-from dsinga.cluster.training_loop import Observer, TrainingLoop, check_loop_state, describe_way_on, read_rate_factors
+from dsinga.cluster.training_loop import Observer, TrainingLoop
 from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost, UserError
 from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
@@ -100,37 +104,42 @@ def train(
         check_extensions(all_extensions, job, nets, workspace)
         begin = _resumed(prepared, workspace, resume) if resume else _fresh(job, prepared, roots, params or {})
         observer.begin(begin.step)
-        held = HeldThreads(client, prepared.config.run, prepared.placement.addresses, observer.waiting)
 
-        def check(quiet: float) -> None:
-            cancellation.check()
-            held.check(quiet)
+        def make_check(placement: Placement) -> Check:
+            held = HeldThreads(client, prepared.config.run, placement.addresses, observer.waiting)
 
-        run = ClusterRun(client, prepared.config, prepared.placement, check)
+            def check(quiet: float) -> None:
+                cancellation.check()
+                held.check(quiet)
+
+            return check
+
+        first = RunSnapshot(begin.step, begin.params, begin.state if resume else None, begin.loop if resume else None)
+        run = RecoverableRun(prepared, client, first, make_check, observer.waiting)
         loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started, cancellation, saved)
-        params = _train(prepared, run, loop, begin, begin.state if resume else None, workspace)
+        params = _train(prepared, run, loop, begin, workspace)
     return _outcome(prepared, loop, begin.step, params, workspace)
 
 
 def _train(
     prepared: PreparedRun,
-    run: ClusterRun,
+    run: RecoverableRun,
     loop: TrainingLoop,
     begin: Checkpoint,
-    state: Mapping[str, Arrays] | None,
     workspace: Path | None,
 ) -> Arrays:
     """Train on the cluster, and end the run there, whatever happens; return the params."""
     prepared.config.updater.set_rate_factors(read_rate_factors(begin.loop))
-    warm = prepared.topology.common_start(begin.step, prepared.job.train_steps)
     try:
-        run.start(begin.params, state, begin.step, warm)
+        run.start()
         params = loop.run(begin.step, begin.loop)
     except Diverged as error:
         run.close(str(error))
         raise Diverged(f"{error}; {_last_good(workspace)}") from error
     except RunError as error:
         run.close(str(error))
+        if not isinstance(error, Cancelled):
+            _save(loop)
         kind = type(error) if isinstance(error, (Cancelled, SchedulerLost)) else RunError
         raise kind(f"{error}; {describe_way_on(workspace, loop.view.step)}") from error
     except BaseException as error:
@@ -142,6 +151,14 @@ def _train(
         raise
     run.close()
     return params
+
+
+def _save(loop: TrainingLoop) -> None:
+    """Write the newest snapshot as a checkpoint; a disk that refuses it must not hide why the run has ended."""
+    try:
+        loop.save_snapshot()
+    except RunError as error:
+        _log.warning("%s", error)
 
 
 def _outcome(prepared: PreparedRun, loop: TrainingLoop, begin: int, params: Arrays, workspace: Path | None) -> Outcome:

@@ -34,6 +34,7 @@ class GroupRounds:
     Attributes:
         group: the number of the worker group.
         sent: the step that follows the last round that was sent.
+        read_to: the step that follows the last round whose reports were read.
         speed: how many steps a second the last round did, 0 before the first and after the last one.
         length: the length of the next round.
     """
@@ -41,7 +42,7 @@ class GroupRounds:
     def __init__(self, run: ClusterRun, grain: Grain, group: int, start: int):
         self._run, self._grain = run, grain
         topology = run.config.topology
-        self.group, self.sent = group, start
+        self.group, self.sent, self.read_to = group, start, start
         self.speed = 0.0
         self.length = RoundLength(grain.most_steps, topology.groups * topology.workers)
         self._in_flight: collections.deque[list[Future]] = collections.deque()
@@ -63,6 +64,7 @@ class GroupRounds:
         for step in reports[0].skipped:
             _log.warning("the loss of group %d is not finite at step %d: the batch is left out", self.group, step)
         seconds = _seconds_per_step(reports)
+        self.read_to += len(seconds)
         self.length.learn(seconds)
         self.speed = len(seconds) / sum(seconds)
         metrics = zip(*(report.metrics for report in reports), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class Placement(NamedTuple):
         return {address for group in (*self.partitions, *self.servers) for address in group}
 
 
-def place(topology: Topology, workers: Workers) -> Placement:
+def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placement:
     """Assign partitions to the threads of Dask workers, and servers to their processes.
 
     A partition occupies a thread of its Dask worker during a round, because it waits there for other partitions. So
@@ -57,14 +58,16 @@ def place(topology: Topology, workers: Workers) -> Placement:
     With ``server_worker_separate`` it lives in processes without partitions, ``nservers_per_procs`` servers in each.
     This has no effect where all Dask workers are threads of one process.
 
-    Raises UserError where there are too few threads, or processes.
+    Where there are too few threads, or processes, it raises UserError; if ``crowded``, threads get several partitions,
+    and servers live beside them.
     """
     require_workers(workers)
-    if processes_apart(topology, workers):
+    apart = processes_apart(topology, workers)
+    if apart and not (crowded and apart >= len(workers)):
         remaining_workers, servers = _place_servers_apart(topology, workers)
-        partitions = _place_partitions(topology, remaining_workers)
+        partitions = _place_partitions(topology, remaining_workers, crowded)
     else:
-        partitions = _place_partitions(topology, workers)
+        partitions = _place_partitions(topology, workers, crowded)
         servers = tuple(_place_servers_beside(topology, group, partitions) for group in range(topology.server_groups))
     return Placement(partitions, servers, _threads(partitions, workers))
 
@@ -76,12 +79,14 @@ def processes_apart(topology: Topology, workers: Workers) -> int:
     return -(-topology.server_groups * topology.servers // topology.servers_per_process)
 
 
-def _place_partitions(topology: Topology, workers: Workers) -> Groups:
-    """Return the Dask worker of each partition."""
+def _place_partitions(topology: Topology, workers: Workers, crowded: bool) -> Groups:
+    """Return the Dask worker of each partition; if ``crowded``, threads may get several."""
     block = topology.workers_per_process
     threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
     threads.sort(key=lambda entry: entry[0])  # stable: one block to each Dask worker, then the second block to each
     needed = topology.groups * topology.workers
+    if crowded:
+        threads = list(itertools.islice(itertools.cycle(threads), needed))
     if needed > len(threads):
         fewer = "" if topology.groups == 1 else "cluster.nworker_groups or "
         available = f"{len(threads)} worker thread{'' if len(threads) == 1 else 's'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -40,13 +40,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A job that is checked, configured and placed: ready to run on a cluster."""
+    """A job that is checked, configured and placed: ready to run on a cluster.
+
+    Attributes:
+        job: the job.
+        topology: the numbers of groups, workers and servers.
+        placement: what is on which Dask worker.
+        config: the configuration of the workers.
+        updater: the job's updater.
+        claim: the threads of Dask workers that the run holds.
+        check_ready: raises UserError unless the Dask workers at these addresses can train the job.
+        choose_devices: returns the GPU of each partition for another placement.
+    """
 
     job: Job
     topology: Topology
     placement: Placement
     config: WorkerConfig
     updater: Updater
+    claim: Claim
+    check_ready: Callable[[Collection[str]], None]
+    choose_devices: Callable[[Placement], Devices]
 
     @property
     def net(self) -> NeuralNet:
@@ -138,7 +152,11 @@ def _configured(
         "the learning rate's schedule": updater.rate,
         "the algorithm": algorithm(job.train_one_batch),
     }
-    check_workers_ready(client, placement.addresses, opened.nets.values(), objects, opened.readers.values())
+
+    def check_ready(addresses: Collection[str]) -> None:
+        check_workers_ready(client, addresses, opened.nets.values(), objects, opened.readers.values())
+
+    check_ready(placement.addresses)
     requested_cuts = None
     if job.neuralnet.partition is PartitionMethod.auto and topology.workers > 1:
         from dsinga.cluster.automatic import automatic_cuts  # only partition: auto needs the planner
@@ -152,7 +170,11 @@ def _configured(
             opened = open_job(job, topology, roots)
             return _configured(job, client, roots, topology, opened, run, claim, max_threads)
     nets = cut_nets(opened.nets, opened.readers, conf.fullc_gather, requested_cuts)
-    placement = placement._replace(devices=_devices(job, client, placement, topology, nets, updater))
+
+    def choose(placement: Placement) -> Devices:
+        return _devices(job, client, placement, topology, nets, updater)
+
+    placement = placement._replace(devices=choose(placement))
     # A single worker on a GPU keeps all params there: servers could only copy them.
     on_device = topology.workers == 1 and placement.device(0, 0) is not None and _updates_on_device(topology, conf)
     config = configure(
@@ -169,7 +191,7 @@ def _configured(
         timeout=read_setting("timeout"),
         piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
     )
-    return PreparedRun(job, topology, placement, config, updater)
+    return PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose)
 
 
 def _with_one_worker(job: Job) -> Job:

@@ -26,6 +26,9 @@ from dsinga.transport.endpoints import Endpoint
 from dsinga.transport.shared_buffer import SharedArrays
 from dsinga.worker.config import ServerKey
 
+# Seconds that a server may take to reach the version of a snapshot.
+SNAPSHOT_SECONDS = 60.0
+
 
 class ServerActor:
     """One server of a server group. It lives in the process of a Dask worker until Dask releases the Actor.
@@ -86,6 +89,14 @@ class ServerActor:
     def snapshot(self, version: int | None, state: bool) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
         """Return copies of values, and of the updater's ``state``, by slice id, at ``version``, or as they stand."""
         return self._shard.snapshot(version, self._timeout, state)
+
+    async def request_snapshot(self, version: int | None) -> None:
+        """Request a copy for :meth:`requested_snapshot`, as :meth:`Shard.request_snapshot` does."""
+        self._requested = self._shard.request_snapshot(version)
+
+    async def requested_snapshot(self) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return the copy that was requested, when all slices have reached its version; training goes on meanwhile."""
+        return await asyncio.wait_for(asyncio.wrap_future(self._requested), SNAPSHOT_SECONDS)
 
     async def staleness(self) -> list[GroupStaleness]:
         """Return how stale the gradients of each worker group were since the last call."""

@@ -16,8 +16,8 @@ from dsinga.cluster.placement import Placement
 from dsinga.cluster.server_actor import ServerActor
 from dsinga.cluster.server_links import connect_server
 from dsinga.cluster.supervision import Check, check_workers, gather, no_check
-from dsinga.cluster.task_keys import task_key
-from dsinga.errors import RunError
+from dsinga.cluster.task_keys import generation_words, task_key
+from dsinga.errors import WorkerLost
 from dsinga.server import routes
 from dsinga.transport.interface import wait_for
 from dsinga.worker.config import ServerKey, WorkerConfig
@@ -120,6 +120,10 @@ class Servers:
         """Call a method of the servers of all server groups at once; return the results in their order."""
         return self._call(self._actors, method, lambda key: arguments)
 
+    def ask(self, group: int, method: str) -> list[concurrent.futures.Future[Any]]:
+        """Call a method of all servers of a worker group without waiting; return futures of the results."""
+        return [self._send(self._actors[key], method, ()) for key in self.addresses(group)]
+
     def ask_all(self, method: str) -> list[concurrent.futures.Future[Any]]:
         """Call a method of the servers of all server groups without waiting; return futures of the results."""
         return [self._send(actor, method, ()) for actor in self._actors.values()]
@@ -139,7 +143,7 @@ class Servers:
                 try:
                     replies[key] = self._send(self._actors[key], method, arguments(key))
                 except RuntimeError as error:  # Dask knows already that the Actor is gone
-                    raise RunError(f"{self._describe(key)} was lost: {error}") from error
+                    raise WorkerLost(f"{self._describe(key)} was lost: {error}") from error
             for key, reply in replies.items():
                 what = f"the result of {method} from {self._describe(key)}"
                 results.append(wait_for(reply, self._config.options.timeout, what, self._check_workers))
@@ -180,7 +184,7 @@ class Servers:
             workers=[self._address(key)],
             allow_other_workers=False,
             pure=False,
-            key=task_key(words, self._config.run, f"server {key.server}{of}"),
+            key=task_key(words, self._config.run, f"server {key.server}{of}", generation_words(key.generation)),
         )
 
     def _describe(self, key: ServerKey) -> str:

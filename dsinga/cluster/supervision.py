@@ -15,8 +15,8 @@ from distributed.comm import CommClosedError
 
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.error_frames import clear_origin
+from dsinga.cluster.heartbeats import heartbeats
 from dsinga.errors import Diverged, UserError, WorkerLost
-from dsinga.settings import read_setting
 
 # Seconds between two checks, during a wait, of whether all Dask workers of the run are still there.
 CHECK_SECONDS = 0.5
@@ -34,22 +34,23 @@ Check = Callable[[float], None]
 
 
 def check_workers(client: Client, addresses: Iterable[str]) -> None:
-    """Raise WorkerLost if the scheduler no longer knows one of these Dask workers; the error names the lost ones.
+    """Raise WorkerLost if the scheduler no longer knows one of these Dask workers, or has not heard from it for long.
 
-    Also where a Dask worker, whose process may be stopped, has sent no heartbeat for ``dsinga.timeout`` since the last
-    one of another: these times are of one clock, the scheduler's.
+    The error names the lost ones. Silent ones may be stopped, or the network to them may be cut.
     """
     workers = available_workers(client)
+    heartbeats(client).look(workers)
     addresses = sorted(addresses)
     lost = [address for address in addresses if address not in workers]
     if lost:
         names = f"Dask worker {lost[0]} was" if len(lost) == 1 else f"Dask workers {', '.join(lost)} were"
         raise WorkerLost(f"the {names} lost")
-    last = max((info["last_seen"] for info in workers.values()), default=0.0)
+    silent = heartbeats(client).silent()
     for address in addresses:
-        seconds = last - workers[address]["last_seen"]
-        if seconds > read_setting("timeout"):
-            raise WorkerLost(f"the Dask scheduler has not heard from the Dask worker {address} for {seconds:.0f} s")
+        if address in silent:
+            raise WorkerLost(
+                f"the Dask scheduler has not heard from the Dask worker {address} for {silent[address]:.0f} s"
+            )
 
 
 def wait_for_loss(client: Client, addresses: Iterable[str]) -> None:

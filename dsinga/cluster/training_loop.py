@@ -9,19 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsinga.advice import how_to_resume, job_field
-from dsinga.checkpoint import latest, remove_old_checkpoints, write_checkpoint
+from dsinga.checkpoint import latest_step, remove_old_checkpoints, write_checkpoint
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.grain import Grain
 from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
+from dsinga.cluster.loop_state import describe_way_on, read_rate_factors
 from dsinga.cluster.prepare import PreparedRun
+from dsinga.cluster.recovery import RecoverableRun
+from dsinga.cluster.snapshots import RunSnapshot
 from dsinga.cluster.supervision import TaskChain
 from dsinga.cluster.training_view import TrainingView
-from dsinga.errors import RunError, UserError
+from dsinga.errors import RunError, UserError, WorkerLost
 from dsinga.extensions import Extension, ExtensionRunner
-from dsinga.extensions.best_value import BAD_STATE, checked_number
 from dsinga.job import Phase, redact_job, to_text
 from dsinga.monitor import Row
 from dsinga.worker.param_slices import Arrays
@@ -54,12 +55,15 @@ class TrainingLoop:
     Worker groups do not wait for each other. Extensions see group 0: it pauses at the steps that their triggers name,
     with the params as its server group has them then. At the end they run when all groups have ended and all server
     groups agree.
+
+    Where Dask workers are lost, the run goes on from its last snapshot (:mod:`dsinga.cluster.recovery`); reports of
+    steps that were seen already are dropped, so that extensions see each step once.
     """
 
     def __init__(
         self,
         prepared: PreparedRun,
-        run: ClusterRun,
+        run: RecoverableRun,
         observer: Observer,
         workspace: Path | None,
         grain: Grain,
@@ -70,7 +74,7 @@ class TrainingLoop:
     ):
         self._job = prepared.job
         self._prepared = prepared
-        self._cluster_run = run
+        self._run = run
         self._observer = observer
         self._workspace = workspace
         self._grain = grain
@@ -80,6 +84,8 @@ class TrainingLoop:
         self.view = TrainingView(prepared, run, self._show_row, workspace, started)
         self._extensions = ExtensionRunner(extensions, self.view)
         self._groups: list[GroupRounds] = []
+        self._warms_up = False  # whether group 0 trains alone
+        self._together = 0  # the step at which all groups train
         self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
         self._in_training = False
         self._pause_seconds = self._checkpoint_seconds = 0.0  # of the longest pause, and of the last checkpoint
@@ -123,40 +129,83 @@ class TrainingLoop:
         """Train all worker groups; group 0 trains alone during the warm-up."""
         self._in_training = True
         self._cancellation.ends_in_order = self._workspace is not None  # where a checkpoint can be written
-        topology, last = self._prepared.topology, self._job.train_steps
-        together = topology.common_start(begin, last)
-        self._groups = [
-            GroupRounds(self._cluster_run, self._grain, group, together if group else begin)
-            for group in range(topology.groups)
-        ]
-        if begin < together:
-            self._train_first_group(together)
-            self._cluster_run.join(self.view.step)
-        for rounds in self._groups[1:]:
-            self._cluster_run.chains.add(self._train_other_group(rounds))
-        self._train_first_group(last)
-        self._cluster_run.leave(0)
-        self._cluster_run.chains.finish()
-        self._cluster_run.synchronise()
-        if topology.groups > 1:
+        self._together = self._prepared.topology.common_start(begin, self._job.train_steps)
+        self._run.connect(self._restart, self._catch_up)
+        self._restart(begin)
+        self._train_first_group()
+        self._run.do(self._finish_groups)
+        if self._prepared.topology.groups > 1:
             self._extensions.forget_runs()  # the params are those of all groups now
         self._pause(last=True)
         self._in_training = self._cancellation.ends_in_order = False
 
-    def _train_first_group(self, stop: int) -> None:
-        """Train group 0 up to ``stop``, unless it is stopped before, and pause on the way."""
-        while self.view.step < stop and not self.view.stopped:
-            self._train_until_pause(min(self._extensions.next_pause(self.view.step) or stop, stop))
-            if self.view.step < self._job.train_steps:
+    def _restart(self, step: int) -> None:
+        """Begin the rounds of all groups at ``step``, at which a generation of the run has started."""
+        run, lengths = self._run.run, [rounds.length for rounds in self._groups]
+        self._groups = [
+            GroupRounds(run, self._grain, group, max(step, self._together) if group else step)
+            for group in range(self._prepared.topology.groups)
+        ]
+        for rounds, length in zip(self._groups, lengths, strict=False):
+            rounds.length = length
+        self._warms_up = step < self._together
+        if not self._warms_up:
+            self._start_other_groups()
+
+    def _start_other_groups(self) -> None:
+        for rounds in self._groups[1:]:
+            self._run.run.chains.add(self._train_other_group(rounds))
+
+    def _finish_groups(self, run: ClusterRun) -> None:
+        """Let the other groups end, when group 0 has ended, and let all server groups agree."""
+        if self._warms_up:  # group 0 was stopped before the others began
+            self._join(run)
+        run.leave(0)
+        run.chains.finish()
+        run.synchronise()
+
+    def _join(self, run: ClusterRun) -> None:
+        """End the warm-up."""
+        run.join(self.view.step)
+        self._warms_up = False
+        self._start_other_groups()
+
+    def _train_first_group(self) -> None:
+        """Train group 0 to its last step, unless it is stopped before, and pause on the way."""
+        last = self._job.train_steps
+        while self.view.step < last and not self.view.stopped:
+            self._train_until_pause(min(self._extensions.next_pause(self.view.step) or last, last))
+            if self.view.step < last:
                 self._pause()
 
     def _train_until_pause(self, stop: int) -> None:
         """Train group 0 up to ``stop``, or to the end of its rounds in flight if an extension wants that."""
-        rounds = self._groups[0]
-        while rounds.send(stop):
-            self._read_round(rounds)
+        while self._send(stop):
+            if self.view.step < stop:
+                self._run.snapshots.add_loop(self.view.step, self._state)
+            self._read_round()
             if self.view.stopped or self._extensions.wants_pause():
-                stop = rounds.sent
+                stop = max(self._groups[0].sent, self.view.step)
+
+    def _catch_up(self) -> None:
+        """Train group 0, which was started again, to the step at which it had stood."""
+        while self._send(self.view.step):
+            self._read_round()
+        self._show_recoveries(0.0)
+
+    def _send(self, stop: int) -> bool:
+        """Send rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
+        while True:
+            try:
+                rounds, run = self._groups[0], self._run.run
+                if self._warms_up and rounds.read_to >= self._together:
+                    self._join(run)
+                if rounds.sent < stop and self._in_training:
+                    exact = self._prepared.topology.groups == 1
+                    self._run.snapshots.request(run, rounds.sent if exact else rounds.read_to)
+                return rounds.send(min(stop, self._together) if self._warms_up else stop)
+            except WorkerLost as loss:
+                self._run.recover(loss)
 
     def _train_other_group(self, rounds: GroupRounds) -> TaskChain:
         """Train a group that no extension sees, until training ends."""
@@ -165,12 +214,29 @@ class TrainingLoop:
             rounds.read(reports)
             self._events.round(rounds.group, reports)
         rounds.speed = 0.0
-        self._cluster_run.leave(rounds.group)
+        self._run.run.leave(rounds.group)
 
-    def _read_round(self, rounds: GroupRounds) -> None:
-        """Wait for a round of group 0, and show its steps to the extensions."""
-        by_worker = self._cluster_run.chains.wait(rounds.next_futures())
+    def _read_round(self) -> None:
+        """Wait for a round of group 0, and show its steps to the extensions, except those that they have seen.
+
+        Where Dask workers are lost, the run starts again instead.
+        """
+        rounds = self._groups[0]
+        try:
+            by_worker = self._run.run.chains.wait(rounds.next_futures())
+        except WorkerLost as loss:
+            self._run.recover(loss)
+            return
+        seen = self.view.step + len(self._unseen) - rounds.read_to
         reports = rounds.read(by_worker)
+        self._run.snapshots.reach(rounds.read_to)
+        self._run.collect_snapshot()
+        if self._cancellation.event.is_set():
+            self.view.stop(CANCELLED, resumable=True)
+        reports = reports[max(0, seen) :]
+        if not reports:
+            return
+        self._show_recoveries(sum(report.timing["total"] for report in reports[1:]))
         self._unseen.extend(reports)
         self.view.seconds_to_stop = self._estimate_seconds_to_stop(rounds)
         batchsize = self._prepared.config.readers[Phase.kTrain].batchsize
@@ -178,8 +244,19 @@ class TrainingLoop:
         self._show_steps()
         self._show_progress(reports[-1])
         self._events.round(rounds.group, by_worker)
-        if self._cancellation.event.is_set():
-            self.view.stop(CANCELLED, resumable=True)
+
+    def _show_recoveries(self, since: float) -> None:
+        """Show the recoveries that have brought the run, ``since`` seconds ago, beyond the step where it stood."""
+        recoveries, self._run.recoveries = self._run.recoveries, []
+        for recovery in recoveries:
+            seconds = time.perf_counter() - since - recovery.noticed_at
+            row = self.view.recovery_row(recovery, seconds)
+            _log.warning(
+                "%s; started again from step %d, computed %d steps again: %.1f s until the next new step",
+                recovery.lost, recovery.step, row["steps_again"], seconds,
+            )  # fmt: skip
+            with self.view.running_on_cluster():
+                self._observer.record(row)
 
     def _show_steps(self) -> None:
         while self._unseen:
@@ -230,25 +307,44 @@ class TrainingLoop:
             return
         started = time.perf_counter()
         params, slots = self.view.snapshot(state=True)
+        snapshot = RunSnapshot(self.view.step, params, slots, self._state())
+        with self.view.running_on_cluster():
+            try:
+                self._write(snapshot)
+                self.unsaved = ""
+            except RunError as error:  # a full disk does not end a run of many hours: the next write may succeed
+                _log.warning("%s; training goes on", error)
+                self.unsaved = str(error)
+        self._run.snapshots.replace(snapshot)
+        self._checkpoint_seconds = time.perf_counter() - started
+
+    def _state(self) -> dict[str, Any]:
+        """Return the state of the loop for a checkpoint."""
+        factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
+        return {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
+
+    def _write(self, snapshot: RunSnapshot) -> None:
+        """Write a snapshot to the workspace as a checkpoint."""
+        assert self._workspace is not None
         meta = {
             "job": to_text(redact_job(self._job)),
             "seed": self._job.seed,
             "topology": self._prepared.topology.describe(),
         }
-        factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
-        loop = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": self.view.metrics}
-        with self.view.running_on_cluster():
-            folder = self._workspace / "checkpoint"
-            try:
-                write_checkpoint(folder, self.view.step, params, slots, meta, loop)
-                remove_old_checkpoints(folder, self._job.checkpoint_keep)
-                if self._saved is not None:
-                    self._saved()
-                self.unsaved = ""
-            except RunError as error:  # a full disk does not end a run of many hours: the next write may succeed
-                _log.warning("%s; training goes on", error)
-                self.unsaved = str(error)
-        self._checkpoint_seconds = time.perf_counter() - started
+        folder = self._workspace / "checkpoint"
+        params, state = snapshot.params, dict(snapshot.state or {})
+        write_checkpoint(folder, snapshot.step, params, state, meta, dict(snapshot.loop or {}))
+        remove_old_checkpoints(folder, self._job.checkpoint_keep)
+        if self._saved is not None:
+            self._saved()
+
+    def save_snapshot(self) -> None:
+        """Write the newest snapshot as a checkpoint, if there is none of its step: the run cannot go on."""
+        newest = self._run.snapshots.newest
+        if self._workspace is None or newest.loop is None or newest.state is None:
+            return
+        if latest_step(self._workspace / "checkpoint") < newest.step:
+            self._write(newest)
 
     def _end_by_failure(self, error: Exception) -> None:
         """If an extension raised ``error``, write a checkpoint and add the step and its path to the error.
@@ -275,38 +371,6 @@ class TrainingLoop:
             return
         self.view.stop("an extension failed", resumable=True)
         self._show_steps()
-        while self._groups[0].send(0):
-            self._read_round(self._groups[0])
+        while self._send(0):
+            self._read_round()
         self._pause(last=True)
-
-
-def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
-    """Return the factors of the learning rate, by the step from which each applies, from the state of a loop."""
-    return {int(step): factor for step, factor in state.get("rate_factors", {}).items()}
-
-
-def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Raise UserError unless ``state``, of the checkpoint ``path``, has the types of a training loop's state.
-
-    Checkpoints of format 1 have no checksum by which a change of it would have been noticed.
-    """
-    try:
-        for value in [*read_rate_factors(state).values(), *state.get("metrics", {}).values()]:
-            checked_number(value)
-        for name, parts in state.get("extensions", {}).items():
-            if any(not isinstance(parts.get(part, {}), dict) for part in ("extension", "trigger")):
-                raise TypeError(f"the state of the extension {name[:40]} is not an object")
-    except BAD_STATE as error:
-        raise UserError(
-            f"{path / 'checkpoint.json'} is damaged: its loop has {type(error).__name__}: {str(error)[:200]}; "
-            "resume from an earlier checkpoint"
-        ) from None
-
-
-def describe_way_on(workspace: Path | None, step: int) -> str:
-    """Return a text that says how to resume a run that has ended after ``step`` steps."""
-    path = latest(workspace / "checkpoint") if workspace else None
-    if path is None:
-        some = job_field("checkpoint_freq", "100")
-        return f"{step} steps were done and no checkpoint was written; have some with {some}"
-    return f"{step} steps were done; go on from {path} with {how_to_resume()}"

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.inference import output_layers, write_outputs
 from dsinga.cluster.prepare import PreparedRun
+from dsinga.cluster.recovery import RecoverableRun, Restart
 from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
 from dsinga.extensions.checks import ASKED_BY
 from dsinga.job import Phase
 from dsinga.job.phases import PHASES
-from dsinga.monitor import Row
+from dsinga.monitor import RECOVERY, Row
 from dsinga.training import Metrics, add_metrics, name_metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
@@ -41,7 +41,7 @@ class TrainingView(LoopView):
     def __init__(
         self,
         prepared: PreparedRun,
-        run: ClusterRun,
+        run: RecoverableRun,
         show_row: Callable[[Row], None],
         workspace: Path | None,
         started: float,
@@ -93,8 +93,7 @@ class TrainingView(LoopView):
         job = self._prepared.job
         count = batches or (job.validate_steps if phase == "val" else job.test_steps)
         with self.running_on_cluster():
-            futures = self._run.evaluate(PHASES[phase], count, self.step)
-            by_worker = self._run.chains.wait(futures)
+            by_worker = self._run.do(lambda run: run.chains.wait(run.evaluate(PHASES[phase], count, self.step)))
         if PHASES[phase] is Phase.kTest:
             self._write_outputs(count)
         return self.means(phase, add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)]))
@@ -107,7 +106,7 @@ class TrainingView(LoopView):
             return
         try:
             with self.running_on_cluster():
-                params = self._run.snapshot(self.step, False)[0]
+                params = self._run.do(lambda run: run.snapshot(self.step, False)[0])
                 write_outputs(self._prepared.job, self._run.client, net, config.readers[Phase.kTest], params, batches)
         except UserError:  # a file that cannot be written; the run itself could go on, so a checkpoint is worth writing
             self.cluster_error = None
@@ -120,11 +119,25 @@ class TrainingView(LoopView):
     def snapshot(self, state: bool) -> tuple[Arrays, dict[str, Arrays]]:
         """Return params, and the updater's ``state``, as they stand; raise Diverged where a param is not finite."""
         with self.running_on_cluster():
-            params, slots = self._run.snapshot(self.step, state)
+            params, slots = self._run.do(lambda run: run.snapshot(self.step, state))
             name = first_not_finite(params)
             if name is not None:
                 raise Diverged(f"param {name!r} is not finite after {self.step} steps; {REMEDY}")
         return params, slots
+
+    def recovery_row(self, recovery: Restart, seconds: float) -> Row:
+        """Return the row of a recovery that has lasted for some seconds; "time" and "noticed" are on the same clock."""
+        noticed = recovery.noticed_at - self._started
+        return {
+            **self.position,
+            "phase": RECOVERY,
+            "time": round(noticed + seconds, 3),
+            "lost": recovery.lost,
+            "noticed": round(noticed, 3),
+            "steps_again": self.step - recovery.step,
+            "seconds": round(seconds, 3),
+            "generation": recovery.generation,
+        }
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
         named = name_metrics(self._prepared.config.nets[PHASES.get(phase, Phase.kTrain)].whole, sums)
@@ -154,7 +167,7 @@ class TrainingView(LoopView):
             )
         self.rate_factors[from_step] = float(factor)
         with self.running_on_cluster():
-            self._run.set_rate_factors(self.step, self.rate_factors)
+            self._run.do(lambda run: self._run.set_rate_factors(run, self.step, self.rate_factors))
 
     def write_checkpoint(self) -> None:
         self.checkpoint_wanted = True

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 
-from distributed import get_client, get_worker
+from distributed import get_client, get_worker, secede
 
 from dsinga.cluster.connections import connection_to, serve_connections
 from dsinga.cluster.dask_workers import process
@@ -16,7 +16,7 @@ from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.process_memory import give_back_after
 from dsinga.data import connect_sources
-from dsinga.errors import RunError, UserError
+from dsinga.errors import UserError, WorkerLost
 from dsinga.ops import buffers
 from dsinga.transport.endpoints import Endpoint, close_endpoints
 from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
@@ -66,20 +66,32 @@ class WorkerActor:
 
 
 def find_worker(key: WorkerKey) -> GroupWorker:
-    """Return a worker that lives in this process. Raises RunError where it does not."""
+    """Return a worker that lives in this process, for a task. Raises WorkerLost where it does not.
+
+    Workers of a group wait for each other. So where a Dask worker has more of them than threads, as after the loss of
+    another one, their tasks leave its thread pool.
+    """
     check_address(key.address)
-    try:
-        return WORKERS[key]
-    except KeyError:
-        raise RunError(f"{key} is no longer on {key.address}: its Dask worker was restarted") from None
+    worker = WORKERS.get(key)
+    if worker is None:
+        raise WorkerLost(f"{key} is no longer on {key.address}: its Dask worker was restarted")
+    if sum(present.address == key.address for present in list(WORKERS)) > get_worker().state.nthreads:
+        secede()
+    return worker
 
 
-def end_run(run: str, message: str | None = None) -> None:
-    """End a run in this process: all its waits end with RunError(``message``). Called on the event loop."""
-    _end(f"{run}-", lambda key: key.run == run, message)
+def end_run(run: str, message: str | None = None, generation: int | None = None) -> None:
+    """End a run, or one generation of it, in this process. Called on the event loop.
+
+    All its waits end with RunError(``message``).
+    """
+    if generation is None:
+        _end(f"{run}-", lambda key: key.run == run, message)
+    else:
+        end_generation(run, generation, message)
 
 
-def end_generation(run: str, generation: int, message: str) -> None:
+def end_generation(run: str, generation: int, message: str | None) -> None:
     """End one generation of a run in this process."""
     _end(f"{run}-{generation}-", lambda key: key[:2] == (run, generation), message)
 
@@ -118,7 +130,7 @@ def _check_free_thread(key: WorkerKey) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise RunError unless this is the Dask worker ``address``; Dask may move a pinned task when that has gone."""
+    """Raise WorkerLost unless this is the Dask worker ``address``; Dask may move a pinned task when that has gone."""
     here = get_worker().address
     if here != address:
-        raise RunError(f"a task for the Dask worker {address} was run by {here}")
+        raise WorkerLost(f"a task for the Dask worker {address} was run by {here}")

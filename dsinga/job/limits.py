@@ -105,6 +105,9 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         **dict.fromkeys(("nworkers_per_procs", "nservers_per_procs", "sync_freq"), COUNT),
         "staleness": SOME,
         "topk_share": Range(0, 1, open_low=True),
+        "max_restarts": SOME,
+        "min_workers": MEMBERS,
+        "patience": SOME,
     },
     layerconf.LayerConf: {
         "partition_dim": PARTITION_DIM,

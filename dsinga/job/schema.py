@@ -179,7 +179,9 @@ class ClusterConf(Message):
     if there is any, replaces ``sync_topology``. ``staleness`` is how many steps a worker group may be ahead of the
     slowest one of its server group (default: no bound). ``topk_share`` is the fraction of a gradient's numbers that
     kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in place of the
-    gradients of their weights, where that is less.
+    gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask workers
+    starts again (default: up to 3 times from one snapshot). While it then has fewer than ``min_workers`` processes, it
+    waits, for at most ``patience`` seconds.
     """
 
     nworker_groups: int = 1
@@ -203,6 +205,9 @@ class ClusterConf(Message):
     pull: PullTime = PullTime.kAtOnce
     update: UpdatePlace = UpdatePlace.kServer
     fullc_gather: bool = False
+    max_restarts: int | None = None
+    min_workers: int = 1
+    patience: float = 600.0
 
 
 class Job(Message):

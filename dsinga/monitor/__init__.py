@@ -1,7 +1,7 @@
 """Reporting on a run: its history as rows, in a metrics file, as a progress display and as curves."""
 
 from dsinga.monitor.curve import draw_curves
-from dsinga.monitor.history import NOT_METRICS, History, Row
+from dsinga.monitor.history import NOT_METRICS, RECOVERY, History, Row
 from dsinga.monitor.import_progress import show_import
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.panels import Line, Panel, draw_panels
@@ -12,6 +12,7 @@ from dsinga.monitor.search_progress import SearchProgress, show_search
 
 __all__ = [
     "NOT_METRICS",
+    "RECOVERY",
     "History",
     "Line",
     "MetricsFile",

@@ -11,10 +11,17 @@ from dsinga.registry import nearest
 # The columns of a row that are no metrics.
 NOT_METRICS = frozenset({"step", "epoch", "phase", "time"})
 
+# The phase of rows about Dask workers that were lost.
+RECOVERY = "recovery"
+
 Row = dict[str, Any]
 """One line of ``metrics.jsonl``: "step", "phase" ("train", "val", "test"), "time" in seconds, "loss", ...
 
-Rows of a job with ``epochs`` also have "epoch", the number of epochs that are done."""
+Rows of a job with ``epochs`` also have "epoch", the number of epochs that are done.
+
+A row of the phase "recovery" has no metrics: "lost" says which Dask worker was lost, "noticed" when, on the clock of
+"time"; "steps_again" is how many steps were computed again, "seconds" how long it took until the next new step, and
+"generation" how often the run has been placed since it began."""
 
 
 class History(Sequence[Row]):
@@ -50,6 +57,8 @@ class History(Sequence[Row]):
         """The values of each metric in the order of the rows, by the names of Keras, such as "loss" and "val_loss"."""
         values: dict[str, list[Any]] = {}
         for row in self._rows:
+            if row.get("phase") == RECOVERY:
+                continue
             prefix = "" if row.get("phase") == "train" else f"{row.get('phase')}_"
             for name, value in row.items():
                 if name not in NOT_METRICS:

@@ -92,7 +92,7 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
 
 def _is_row(row: Row) -> bool:
     """Return whether a JSON object has what every row has: numbers, and the name of the phase."""
-    numbers = [value for name, value in row.items() if name != "phase" and value is not None]
+    numbers = [value for name, value in row.items() if name not in ("phase", "lost") and value is not None]
     return (
         isinstance(row.get("phase"), str)
         and type(row.get("step")) is int

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.errors import UserError
-from dsinga.monitor.history import History
+from dsinga.monitor.history import RECOVERY, History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
 from dsinga.monitor.workspace_lock import locked_workspace
@@ -92,7 +92,7 @@ class RunMonitor(contextlib.ExitStack):
             if self._file.fault and not self._warned:
                 self._warned = True
                 _log.warning("%s; training goes on, and rows are written when that is possible again", self._file.fault)
-        if self._display:
+        if self._display and row["phase"] != RECOVERY:  # of which the log says what there is to say
             self._display.event(row)
 
     def progress(self, row: dict[str, Any]) -> None:

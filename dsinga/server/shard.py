@@ -309,10 +309,42 @@ class Shard:
     def snapshot(self, version: int | None, timeout: float, state: bool = True) -> Snapshot:
         """Return a copy of all values, and of the updater's states if ``state``; wait for at most ``timeout`` seconds.
 
-        With one group the copy has exactly ``version``, and training may continue meanwhile: a slice is copied before
-        its next update begins. With None for the version each slice is copied as it is, between two updates. Raises
-        RunError if a slice is past ``version``, or has not reached it in time.
+        Raises RunError if a slice is past ``version``, or has not reached it in time; see :meth:`request_snapshot`.
         """
+        pull = self._add_snapshot(version, state)
+        try:
+            return _snapshot(self.wait(pull.future, timeout))
+        except TimeoutError:
+            pending = self.pending()
+            with self._lock:
+                self._pulls.remove(pull)
+            name = "snapshot" if version is None else f"snapshot of version {version}"
+            raise RunError(f"no {name} within {timeout:g} s: {pending}") from None
+
+    def request_snapshot(self, version: int | None) -> Future[Snapshot]:
+        """Return a future of a copy of all values and of the updater's states.
+
+        With one group the copy has exactly ``version``, and training may continue meanwhile: a slice is copied before
+        its next update begins. With None for the version each slice is copied as it is, between two updates. The
+        future fails with RunError if a slice is past ``version``.
+        """
+        snapshot: Future[Snapshot] = Future()
+
+        def resolve(copies: Future[dict[int, Any]]) -> None:
+            error = copies.exception()
+            if error is None:
+                snapshot.set_result(_snapshot(copies.result()))
+            else:
+                snapshot.set_exception(error)
+
+        snapshot.set_running_or_notify_cancel()  # so that it cannot be cancelled before it is resolved
+        try:
+            self._add_snapshot(version, state=True).future.add_done_callback(resolve)
+        except RunError as error:
+            snapshot.set_exception(error)
+        return snapshot
+
+    def _add_snapshot(self, version: int | None, state: bool) -> Pull:
         read = ServedSlice.copy if state else ServedSlice.copy_value
         if version is None:
             assert not self._executor.requires_single_group
@@ -320,15 +352,8 @@ class Shard:
         else:
             (group,) = self._groups
             pull = Pull(group, version, read, exact=True)
-        try:
-            copies = self.wait(self._add_pull(pull, self._slices), timeout)
-        except TimeoutError:
-            pending = self.pending()
-            with self._lock:
-                self._pulls.remove(pull)
-            name = "snapshot" if version is None else f"snapshot of version {version}"
-            raise RunError(f"no {name} within {timeout:g} s: {pending}") from None
-        return Snapshot({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
+        self._add_pull(pull, self._slices)
+        return pull
 
     def close(self, error: BaseException) -> None:
         """Fail all pulls, collectives and flushes, and every later call, with ``error``; a second call does nothing."""
@@ -372,3 +397,7 @@ class Shard:
     def _check_open(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _snapshot(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> Snapshot:
+    return Snapshot({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})

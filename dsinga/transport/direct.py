@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.errors import RunError
+from dsinga.errors import WorkerLost
 from dsinga.transport.interface import URGENT, Items, Ready, Reply, Service
 
 
@@ -32,7 +32,7 @@ class DirectTransport:
         """Call a method of the service in this thread; errors of the method are raised here."""
         service = self._find()
         if service is None:
-            raise RunError(f"{self._name} is no longer in this process: the run has ended here")
+            raise WorkerLost(f"{self._name} is no longer in this process: the run has ended here")
         answer = service.handle(method, fields, items)
         if answer is None or isinstance(answer, Sequence):
             return Ready(answer or ())

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsinga.errors import RunError
+from dsinga.errors import RunError, WorkerLost
 from dsinga.ops import Array, SparseRows
 
 # The priority of calls that a computation waits for; larger numbers are for later.
@@ -99,8 +99,8 @@ class Ready:
 def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str | None] = lambda: None) -> Any:
     """Wait for ``reply`` and return its result; errors say that ``what`` was waited for.
 
-    Raises RunError after ``timeout`` seconds, where the process at the other end is lost, and soon after ``aborted``
-    returns a reason. ``aborted`` may raise the error itself.
+    Raises RunError after ``timeout`` seconds and soon after ``aborted`` returns a reason, WorkerLost where the process
+    at the other end is lost. ``aborted`` may raise the error itself.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -115,4 +115,7 @@ def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str 
         except RunError:
             raise
         except (OSError, RuntimeError) as lost:  # RuntimeError: Dask reports a lost Actor by it
-            raise RunError(aborted() or f"a server was lost while waiting for {what}: {lost}") from lost
+            reason = aborted()
+            if reason:
+                raise RunError(reason) from lost
+            raise WorkerLost(f"a server was lost while waiting for {what}: {lost}") from lost

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from dsinga.errors import Diverged, RunError, UserError
+from dsinga.errors import Diverged, RunError, UserError, WorkerLost
 from dsinga.ops import Array, SparseRows
 from dsinga.ops.sparse import fault
 from dsinga.transport.interface import Items
@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 48  # of an array; what seems to be a larger one is none
 _CODES = np.typecodes["AllInteger"] + np.typecodes["AllFloat"] + "?"
 _DTYPES = {dtype.str: dtype for code in _CODES for dtype in (np.dtype(f"<{code}"), np.dtype(f">{code}"))}
 
-_ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError)}
+_ERRORS = {kind.__name__: kind for kind in (Diverged, RunError, UserError, WorkerLost)}
 
 
 def flatten(items: Items) -> tuple[list[Any], list[np.ndarray]]:

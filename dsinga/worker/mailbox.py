@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from dsinga.errors import RunError
+from dsinga.errors import RunError, WorkerLost
 from dsinga.ops import Array
 from dsinga.transport.interface import POLL_SECONDS, Reply, Transport
 from dsinga.worker.meter import Meter
@@ -184,5 +184,5 @@ class GroupPeers:
                 reply.result(0)
             except Exception as error:
                 self.mailbox.check()
-                raise RunError(f"partition {location} was lost while {key!r} was sent to it: {error}") from error
+                raise WorkerLost(f"partition {location} was lost while {key!r} was sent to it: {error}") from error
         self._sent = waiting

@@ -20,7 +20,7 @@ from dsinga.job import ClusterConf, Compression, Job, loads
 from dsinga.transport import endpoints
 from dsinga.transport.socket_loop import open_connections
 from tests.support.leftovers import nothing_left
-from tests.support.small_job import JOB, assert_same, with_topology
+from tests.support.small_job import JOB, assert_same, with_topology, without_restarts
 from tests.support.socket_pairs import certificates
 
 pytestmark = pytest.mark.process
@@ -129,7 +129,7 @@ def test_a_lost_host_ends_the_run(job: Job, hosts: Client) -> None:
     """The last test: the host comes back as another one. Calls would wait for five minutes."""
     address = list(cluster.available_workers(hosts))[1]
     observer = KillAtFirstRow(hosts.run(os.getpid)[address])
-    job = with_topology(job, 2, 2).replace(train_steps=100_000, disp_freq=1)
+    job = without_restarts(with_topology(job, 2, 2)).replace(train_steps=100_000, disp_freq=1)
     with pytest.raises(RunError, match="was lost") as raised:
         cluster.train(job, hosts, observer, roots=roots(job, None))
     assert address in str(raised.value)

@@ -1,4 +1,4 @@
-"""A Dask worker that dies ends the run with a clear error, and the run can be resumed.
+"""A Dask worker that dies ends a run without restarts with a clear error, and the run can be resumed.
 
 Calls between workers and servers wait for five minutes, longer than a test may take: a run that ends here was ended by
 the supervision of its workers.
@@ -21,7 +21,7 @@ from dsinga.api import roots, train
 from dsinga.cluster import connect, prepare_run
 from dsinga.cluster.servers import Servers
 from dsinga.job import ClusterConf, Job
-from tests.support.small_job import assert_same, with_topology
+from tests.support.small_job import assert_same, with_topology, without_restarts
 
 pytestmark = pytest.mark.process
 
@@ -49,7 +49,7 @@ class KillAt:
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["the one with the server", "one without a server"])
 def test_a_killed_worker_ends_the_run(job: Job, tmp_path: Path, victim: int) -> None:
-    job = with_topology(job, 2).replace(train_steps=100_000, checkpoint_freq=20)
+    job = without_restarts(with_topology(job, 2)).replace(train_steps=100_000, checkpoint_freq=20)
     with connect(workers=2, separate_processes=True) as client:
         workers = cluster.available_workers(client)
         address = list(workers)[victim]
@@ -81,7 +81,7 @@ def test_a_killed_worker_ends_the_run(job: Job, tmp_path: Path, victim: int) -> 
 )
 def test_the_loss_of_any_member_ends_the_run(job: Job, figures: dict[str, Any], victim: int) -> None:
     """Also of a member that the others do not wait for at once."""
-    job = job.replace(cluster=ClusterConf(**figures), train_steps=100_000)
+    job = job.replace(cluster=ClusterConf(**figures, max_restarts=0), train_steps=100_000)
     with connect(workers=3, separate_processes=True) as client:
         address = list(cluster.available_workers(client))[victim]
         observer = KillAt(client.run(os.getpid)[address], 20)
@@ -97,7 +97,7 @@ def test_a_killed_run_resumes_to_the_same_bits(job: Job, tmp_path: Path) -> None
         unbroken = train(job, client, progress=False)
     with connect(workers=2, separate_processes=True) as client:
         pid = next(iter(client.run(os.getpid).values()))
-        endless = job.replace(train_steps=100_000)
+        endless = without_restarts(job).replace(train_steps=100_000)
         with pytest.raises(RunError):
             cluster.train(endless, client, KillAt(pid, 40), workspace=tmp_path, roots=roots(job, None))
     for later in tmp_path.glob("checkpoint/step*"):

@@ -1,4 +1,4 @@
-"""A Dask worker that is killed ends a run soon, whatever the run is doing: its waits for Dask would last an hour."""
+"""A Dask worker that is killed soon ends a run without restarts: its waits for Dask would last an hour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.cluster import automatic, cluster_run, devices
 from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.preflight import check as preflight
 from dsinga.job import ClusterConf, Job, PartitionMethod
-from tests.support.small_job import with_topology
+from tests.support.small_job import with_topology, without_restarts
 from tests.support.worker_processes import worker_processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -68,7 +68,7 @@ def job_of(stage: str, job: Job) -> tuple[Job, dict[str, Any]]:
         job = job.replace(neuralnet=job.neuralnet.replace(partition=PartitionMethod.auto))
     elif stage == "in asynchronous rounds":
         job = job.replace(cluster=ClusterConf(nworker_groups=2, nserver_groups=2))
-    return job, arguments
+    return without_restarts(job), arguments
 
 
 @pytest.mark.parametrize("stage", STAGES)

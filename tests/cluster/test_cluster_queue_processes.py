@@ -18,7 +18,7 @@ from dsinga.cluster import connect
 from dsinga.cluster.queue import claims
 from dsinga.job import Job
 from tests.support.gated_runs import PATIENCE, Gate
-from tests.support.small_job import JOB, with_topology
+from tests.support.small_job import JOB, with_topology, without_restarts
 
 pytestmark = pytest.mark.process
 
@@ -60,7 +60,7 @@ def test_a_killed_driver_gives_its_workers_to_the_next_run(job: Job, processes: 
 def test_a_run_that_waits_begins_on_the_workers_that_a_lost_one_leaves(job: Job) -> None:
     with connect(workers=2, separate_processes=True) as client, ThreadPoolExecutor() as pool:
         first, second = Gate(), Gate(opened=True)
-        endless = with_topology(job, 2).replace(train_steps=100_000)
+        endless = without_restarts(with_topology(job, 2)).replace(train_steps=100_000)
         lost = pool.submit(cluster.train, endless, client, first, roots=roots(job, None))
         assert first.reached.wait(PATIENCE)
         other = pool.submit(cluster.train, with_topology(job, 1), client, second, roots=roots(job, None))

@@ -29,6 +29,7 @@ from dsinga.errors import RunError, UserError
 from dsinga.job import ClusterConf, Job, PartitionMethod, loads
 from tests.faults.sockets import CUT_JOB
 from tests.support.forked_cluster import ForkedCluster, forked_cluster
+from tests.support.small_job import without_restarts
 
 TWO = ClusterConf(nworkers_per_group=2, nservers_per_group=2)
 ASYNCHRONOUS = ClusterConf(nworker_groups=2, nserver_groups=2)
@@ -149,7 +150,7 @@ def run_stage(
     stage: Stage, cluster: ForkedCluster, victim: str, number: int, delay: float, folder: Path
 ) -> tuple[float, str]:
     """Run to a stage, where the victim is lost; return the seconds until the run has ended, and how."""
-    client, job = cluster.client, job_of(stage, folder)
+    client, job = cluster.client, without_restarts(job_of(stage, folder))
     params = arguments = None
     if stage.face in ("evaluate", "predict"):
         params = train(job.replace(train_steps=1), client, progress=False).params

@@ -54,3 +54,8 @@ def assert_close(actual: dict[str, Any], expected: dict[str, Any], tolerance: fl
     for name, value in expected.items():
         atol = tolerance * np.abs(value).max()
         np.testing.assert_allclose(actual[name], value, rtol=0, atol=atol, err_msg=name)
+
+
+def without_restarts(job: Job) -> Job:
+    """Return the job such that its run ends where a Dask worker is lost."""
+    return job.replace(cluster=(job.cluster or ClusterConf()).replace(max_restarts=0))

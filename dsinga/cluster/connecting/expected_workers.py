@@ -65,7 +65,7 @@ def await_workers(
     Raises the UserError of ``attempt`` when no more Dask workers are expected, RunError where ``dsinga.queue_timeout``
     has passed, and Cancelled.
     """
-    expectation, notices, started = _Expectation(client), _Notices(announce), time.monotonic()
+    expectation, notices, started = _Expectation(client), Notices(announce), time.monotonic()
     limit = read_setting("queue_timeout")
     while True:
         all_workers = available_workers(client)
@@ -161,7 +161,7 @@ def _age(client: Client, workers: Workers) -> float:
     return max(info["last_seen"] for info in workers.values()) - started
 
 
-class _Notices:
+class Notices:
     """Says what is waited for: soon, whenever that changes, and again after longer and longer times."""
 
     def __init__(self, announce: Callable[[str], None]):

@@ -24,10 +24,10 @@ from typing import Any
 from distributed import Client
 
 from dsinga.cluster.cancellation import CANCELLED
-from dsinga.cluster.cluster_run import ClusterRun
 from dsinga.cluster.events.event_sender import EventSender
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.queue.claims import user_name
+from dsinga.cluster.recovery import RecoverableRun
 from dsinga.errors import Cancelled, Diverged
 from dsinga.job import Phase
 from dsinga.monitor import Row
@@ -47,7 +47,7 @@ class RunEvents:
     Nothing is published where nobody could look: from an embedded cluster without a dashboard.
     """
 
-    def __init__(self, prepared: PreparedRun, run: ClusterRun):
+    def __init__(self, prepared: PreparedRun, run: RecoverableRun):
         self._prepared, self._cluster_run = prepared, run
         self._sender = None if _is_hidden(run.client) else EventSender(run.client)
         self._sent_at = -math.inf
@@ -133,7 +133,7 @@ class RunEvents:
         replies, self._replies = self._replies, ()
         with contextlib.suppress(Exception):  # a lost server fails the run elsewhere
             counts = [tuple(group) for reply in replies for group in reply.result(0)]
-            self._replies = self._cluster_run.ask_servers("staleness")
+            self._replies = self._cluster_run.run.ask_servers("staleness")
             return counts
         return []
 

@@ -7,7 +7,7 @@ import getpass
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from distributed import Client
@@ -29,6 +29,7 @@ CALL_SECONDS = 5.0
 # Seconds after which a wait is announced, and between two announcements after the first one.
 FIRST_ANNOUNCEMENT_SECONDS = 1.0
 ANNOUNCEMENT_SECONDS = 300.0
+GONE = "the Dask client was disconnected from the scheduler, which has dropped the run"
 # Seconds to give back a claim.
 RELEASE_SECONDS = 3
 
@@ -87,6 +88,16 @@ class Claim:
         self.workers = {a: {**info, "nthreads": granted[a]} for a, info in self.workers.items() if a in granted}
         ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
 
+    def replace(self, without: Collection[str]) -> None:
+        """Exchange threads that were lost for others: as many as the run asked for, or as are free.
+
+        None of them are of the Dask workers ``without``. Raises RunError where the scheduler has dropped the run.
+        """
+        view = ask_scheduler(self._client, "dsinga_replace", run=self._run, without=sorted(without))
+        if view["state"] == "gone":
+            raise RunError(GONE)
+        self.workers = view["workers"]
+
 
 @contextlib.contextmanager
 def claim_workers(
@@ -107,7 +118,7 @@ def claim_workers(
         if view["state"] == "waiting":
             view = _wait(client, request, view, cancellation, announce)
         if view["state"] == "gone":
-            raise RunError("the Dask client was disconnected from the scheduler, which has dropped the run")
+            raise RunError(GONE)
         yield Claim(client, request.run, view["workers"])
     finally:
         # Where the scheduler or the client is gone, the claim is, too; a client that has given up raises RuntimeError.

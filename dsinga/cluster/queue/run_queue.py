@@ -18,7 +18,7 @@ from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 # The name of the plugin on the scheduler.
 NAME = "dsinga-queue"
 # The version of requests and replies: a client refuses a scheduler with another one.
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class RunQueue(SchedulerPlugin):
@@ -44,7 +44,11 @@ class RunQueue(SchedulerPlugin):
         """Offer the handlers."""
         self._scheduler = scheduler
         scheduler.handlers.update(
-            dsinga_claim=self.claim, dsinga_wait=self.wait, dsinga_keep=self.keep, dsinga_release=self.release
+            dsinga_claim=self.claim,
+            dsinga_wait=self.wait,
+            dsinga_keep=self.keep,
+            dsinga_release=self.release,
+            dsinga_replace=self.replace,
         )
 
     async def claim(self, protocol: int, request: Record) -> Record:
@@ -71,6 +75,13 @@ class RunQueue(SchedulerPlugin):
         if run in self.runs:
             self.claims.keep(run, granted)
             self._advance()
+
+    async def replace(self, run: str, without: list[str]) -> Record:
+        """Give a run that has lost threads others, not those of the Dask workers ``without``; return its view."""
+        if run in self.runs:
+            self.claims.replace(run, without)
+            self._advance()
+        return self._view(run)
 
     async def release(self, run: str) -> None:
         """Give back the threads of a run, or its place in the queue."""

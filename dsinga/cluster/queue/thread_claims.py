@@ -11,7 +11,7 @@ and "since" (when the state began, in seconds since the epoch) besides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 # A Dask worker: {"threads": count, "busy": tasks of no run that it has, "host": name, "resources": {name: amount},
@@ -118,6 +118,23 @@ class ThreadClaims:
         kept = {a: min(count, granted.get(a, 0)) for a, count in record["granted"].items()}
         record["granted"] = {a: count for a, count in kept.items() if count}
         record["apart_on"] = [address for address in record["apart_on"] if address in record["granted"]]
+
+    def replace(self, name: str, without: Collection[str]) -> None:
+        """Give a run that has begun other threads, since some were lost: all that it asked for, or as many as are free.
+
+        None of them are of the Dask workers ``without``.
+        """
+        record, held = self.runs[name], self.held(without=name)
+        workers = {address: worker for address, worker in self.workers.items() if address not in without}
+        assigned = assign(record, workers, held)
+        if assigned is None:
+            free = {
+                address: free_threads(record, worker, held.get(address, Held()))
+                for address, worker in workers.items()
+                if may_use(record, worker)
+            }
+            assigned = {address: count for address, count in free.items() if count}, []
+        record["granted"], record["apart_on"] = assigned
 
     def advance(self, now: float) -> list[str]:
         """Let all runs begin whose turn it is and whose threads are free; return their names."""

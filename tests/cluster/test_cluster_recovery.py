@@ -1,0 +1,71 @@
+"""A run that loses Dask workers goes on elsewhere from its last snapshot, with the same bits."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dsinga import cluster
+from dsinga.api import roots
+from dsinga.cluster import connect
+from dsinga.job import ClusterConf, Job
+from tests.support.small_job import assert_same
+
+pytestmark = pytest.mark.process
+
+
+class Recorder:
+    """An observer that keeps all rows, and calls a function once when ``step`` steps are done."""
+
+    def __init__(self, step: int, act: Callable[[], None]):
+        self._step, self._act = step, act
+        self.rows: list[dict[str, Any]] = []
+        self.acted = False
+
+    def waiting(self, sentence: str) -> None: ...
+
+    def begin(self, step: int) -> None: ...
+
+    def record(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+    def progress(self, row: dict[str, Any]) -> None:
+        if row["step"] >= self._step and not self.acted:
+            self.acted = True
+            self._act()
+
+
+def of_phase(rows: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
+    """Return the rows of a phase without their times."""
+    return [{name: value for name, value in row.items() if name != "time"} for row in rows if row["phase"] == phase]
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"nworkers_per_group": 2, "nservers_per_group": 2},
+        {"nworkers_per_group": 2, "server_worker_separate": True},
+        {"nworkers_per_group": 3, "update": "kWorker"},
+    ],
+    ids=["AllReduce", "Sandblaster", "updates by workers"],
+)
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any], victim: int) -> None:
+    job = job.replace(cluster=ClusterConf(**figures), train_steps=400, test_freq=100, test_steps=2)
+    with connect(workers=3) as client:
+        recorder = Recorder(1000, lambda: None)
+        unbroken = cluster.train(job, client, recorder, roots=roots(job, None))
+    with connect(workers=3, separate_processes=True) as client:
+        pid = client.run(os.getpid)[list(cluster.available_workers(client))[victim]]
+        broken = Recorder(150, lambda: os.kill(pid, signal.SIGKILL))
+        outcome = cluster.train(job, client, broken, roots=roots(job, None))
+    assert broken.acted
+    assert_same(outcome.params, unbroken.params)
+    for phase in ("train", "test"):
+        assert of_phase(broken.rows, phase) == of_phase(recorder.rows, phase)
+    recoveries = of_phase(broken.rows, "recovery")
+    print(recoveries)
