@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -19,14 +20,15 @@ from dsinga.worker.config import ServerKey
 
 
 class ServerLink:
-    """Sends changes to the same server of another group, in a thread of its own where that is in another process.
+    """Sends changes of the server ``key`` to the same server of another group, which ``transport`` reaches.
 
-    So a server's own threads never wait for another server.
+    It has a thread of its own where that is in another process, so that a server's threads never wait for another.
     """
 
-    def __init__(self, transport: Transport, timeout: float, name: str):
+    def __init__(self, transport: Transport, key: ServerKey, timeout: float):
         self._transport, self._timeout = transport, timeout
-        self._thread = SerialExecutor(name) if transport.crosses_process else None
+        self._sender = key.group, key.generation
+        self._thread = SerialExecutor(f"dsinga link of {key.name}") if transport.crosses_process else None
 
     def send(self, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future[Any]:
         """Send the changes of slices on a route; the future resolves when they have been received."""
@@ -45,7 +47,11 @@ class ServerLink:
             self._transport.close()
 
     def _call(self, route: int, ids: Sequence[int], changes: Sequence[Array]) -> None:
-        self._transport.call("receive", [route, list(ids)], list(changes)).result(self._timeout)
+        self._transport.call("receive", [route, list(ids), *self._sender], list(changes)).result(self._timeout)
+
+
+# The links of the servers of this process, by the name of the server and the linked server group.
+_links: dict[str, dict[int, ServerLink]] = {}
 
 
 @cleared_frames()
@@ -55,18 +61,40 @@ def connect_server(
     """Task: from now on keep a server in step with the same server of other groups.
 
     ``addresses`` are those of their Dask workers, ``frequency`` is the number of updates of a slice after which its
-    changes are sent.
+    changes are sent. Where one of them is lost, its changes wait for :func:`link_server` for ``timeout`` seconds.
     """
-    service = find_service(key.name)
-    if not isinstance(service, ShardService):
-        raise RunError(f"server {key.server} of group {key.group} is no longer in this process: the run has ended here")
-    links = {}
-    for other, address in addresses.items():
-        transport = connect(other.name, connection_to(address, other.name), other.secret)
-        links[other.group] = ServerLink(transport, timeout, f"dsinga server link {key.group}-{other.group}")
-    service.on_close.extend(link.close for link in links.values())
+    service = _find_server(key)
+    links = _links[key.name] = {other.group: _connect(key, other, addresses[other], timeout) for other in addresses}
+    service.on_close.append(functools.partial(_close_links, key.name))
 
     def send(group: int, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future[Any]:
         return links[group].send(route, ids, changes)
 
-    service.shard.synchronise(key.group, routes, frequency, send)
+    service.shard.synchronise(key.group, routes, frequency, send, timeout)
+    for other in addresses:
+        service.shard.link(other.group, other.generation)
+
+
+@cleared_frames()
+def link_server(key: ServerKey, other: ServerKey, address: str, timeout: float) -> None:
+    """Task: link a server with the server ``other`` on the Dask worker ``address``, which replaces a lost one."""
+    service, links = _find_server(key), _links[key.name]
+    lost, links[other.group] = links[other.group], _connect(key, other, address, timeout)
+    lost.close(f"server {other.server} of group {other.group} was replaced")
+    service.shard.link(other.group, other.generation)
+
+
+def _find_server(key: ServerKey) -> ShardService:
+    service = find_service(key.name)
+    if not isinstance(service, ShardService):
+        raise RunError(f"server {key.server} of group {key.group} is no longer in this process: the run has ended here")
+    return service
+
+
+def _connect(key: ServerKey, other: ServerKey, address: str, timeout: float) -> ServerLink:
+    return ServerLink(connect(other.name, connection_to(address, other.name), other.secret), key, timeout)
+
+
+def _close_links(name: str, message: str) -> None:
+    for link in _links.pop(name, {}).values():
+        link.close(message)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dsinga.errors import RunError
 
 
 class Generations:
-    """The generation of each worker group, or of each server group, from which messages are accepted.
+    """The generation of each group from which messages are accepted, at first ``generation`` for all.
 
     A process that was given up may still run and send messages: they are of an earlier generation, and are refused. Not
     thread-safe: the shard holds its lock.
     """
 
-    def __init__(self, groups: Iterable[int], generation: int):
-        self._generations = dict.fromkeys(groups, generation)
+    def __init__(self, generation: int):
+        self._first = generation
+        self._generations: dict[int, int] = {}
 
     def set(self, group: int, generation: int) -> None:
         """Accept messages of this generation of a group only."""
@@ -23,6 +22,6 @@ class Generations:
 
     def check(self, group: int, generation: int, message: str) -> None:
         """Raise RunError if a message, such as "a push of group 1", is of another generation of its group."""
-        current = self._generations[group]
+        current = self._generations.get(group, self._first)
         if generation != current:
             raise RunError(f"{message} is of generation {generation}, but the group is of generation {current}")

@@ -30,6 +30,11 @@ class Routes(NamedTuple):
     starts: tuple[tuple[int, ...], ...]
     routes: tuple[Route, ...]
 
+    def reaches(self, number: int, group: int) -> bool:
+        """Return whether changes on the route ``number`` come to a group, at once or later."""
+        route = self.routes[number]
+        return route.group == group or any(self.reaches(onward, group) for onward in route.onward)
+
 
 def routes(edges: Iterable[Edge], groups: int) -> Routes:
     """Return the routes between groups 0 to ``groups`` - 1, where ``edges`` are the pairs of linked groups.

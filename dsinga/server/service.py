@@ -52,7 +52,7 @@ class ShardService:
         ``push_pull`` (push, ids, since): push, then pull the values at the next version.
         ``collective`` (kind, key, generation, group, partition, contributors): return the arrays of some partitions of
         a worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
-        ``receive`` (route, ids): add the changes of slices that another server group has sent.
+        ``receive`` (route, ids, sender, generation): add the changes of slices that the server group ``sender`` sends.
         ``move`` (ids): keep the values of slices in the caller's arrays, which it reads, too; only within a process.
             Ignored with ``published`` values, which are where processes of this host read them.
     """
@@ -117,8 +117,8 @@ class ShardService:
         if not self._published:
             self.shard.move(dict(zip(ids, items, strict=True)))
 
-    def _receive(self, items: Sequence[Array], route: int, ids: Sequence[int]) -> None:
-        self.shard.receive(route, dict(zip(ids, items, strict=True)))
+    def _receive(self, items: Sequence[Array], route: int, ids: Sequence[int], sender: int, generation: int) -> None:
+        self.shard.receive(route, dict(zip(ids, items, strict=True)), sender, generation)
 
 
 def changed_rows(

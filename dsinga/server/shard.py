@@ -65,7 +65,7 @@ class Shard:
         self._staleness_meter = StalenessMeter()
         if len(groups) > 1:
             self._return_copies()
-        self._generations = Generations(groups, generation)
+        self._generations, self._linked_generations = Generations(generation), Generations(generation)
         self._lock = threading.Lock()
         self._staleness_bound = StalenessBound(groups, staleness)
         self._pulls = PendingPulls(self._slices, self._staleness_bound)
@@ -75,12 +75,13 @@ class Shard:
         self._executor = executor()
         self._error: BaseException | None = None
 
-    def synchronise(self, group: int, routes: Routes, frequency: int, send: Send) -> None:
+    def synchronise(self, group: int, routes: Routes, frequency: int, send: Send, patience: float = 0.0) -> None:
         """Send changes to the same shard of other server groups from now on; called before the first pull.
 
         ``group`` is the server group of this shard. After every ``frequency`` updates of a slice its change is passed
         to ``send``, which delivers it to :meth:`receive` of the other shard: see :class:`Synchronisation`. From now on
-        pulls return copies. An error of ``send`` closes the shard.
+        pulls return copies. After an error of ``send`` the changes for that server group wait for ``patience`` seconds
+        until it is linked again (:meth:`link`); then the shard is closed.
         """
         assert not self._executor.requires_single_group
         shard = weakref.ref(self)  # else the synchronisation and the shard would refer to each other
@@ -89,7 +90,7 @@ class Shard:
             if (open_shard := shard()) is not None:
                 open_shard.close(error)
 
-        self._synchronisation = Synchronisation(group, routes, frequency, send, fail)
+        self._synchronisation = Synchronisation(group, routes, frequency, send, fail, patience)
         self._return_copies()
         for served_slice in self._slices.values():
             if served_slice.filled:
@@ -268,13 +269,38 @@ class Shard:
             pull.resolve()
         return step
 
-    def receive(self, route: int, changes: Mapping[int, np.ndarray]) -> None:
-        """Add the changes that another server group has sent on a route, float32 (size,) by slice id, and forward them.
+    def values_for(self, group: int, generation: int, source: int) -> Snapshot:
+        """Return this shard's share of the values with which the lost shard of a linked server group comes back.
 
-        Each message must be received once; the caller must not change its arrays afterwards.
+        The shard of the server group ``group`` begins with the sum of the values that all shards linked with it return:
+        that of the group ``source`` returns its values and the updater's state, others at most corrections for some
+        slices (:meth:`Synchronisation.values_for`). It may begin any time later, as ``generation``: messages of earlier
+        generations are refused from now on, and changes for it wait until :meth:`link`.
+        """
+        assert self._synchronisation is not None
+        with self._lock:
+            self._check_open()
+            self._linked_generations.set(group, generation)
+        copies = self._synchronisation.values_for(group, source, self._slices)
+        return Snapshot({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
+
+    def link(self, group: int, generation: int) -> None:
+        """Send changes to the shard of a linked server group that has come back, and accept those that it sends."""
+        assert self._synchronisation is not None
+        with self._lock:
+            self._check_open()
+            self._linked_generations.set(group, generation)
+        self._synchronisation.link(group)
+
+    def receive(self, route: int, changes: Mapping[int, np.ndarray], sender: int, generation: int = 0) -> None:
+        """Add the changes that the server group ``sender`` sends on a route, by slice id, and forward them.
+
+        They are float32 (size,). Each message must be received once; the caller must not change its arrays afterwards.
+        Raises RunError if they are of another generation of the sender.
         """
         with self._lock:
             self._check_open()
+            self._linked_generations.check(sender, generation, f"a message of server group {sender}")
         assert self._synchronisation is not None
         self._synchronisation.receive(self._slices, route, changes)
 

@@ -15,6 +15,7 @@ from dsinga.cluster.connections import connection_to, serve_connections
 from dsinga.cluster.server_links import ServerLink
 from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.remote import RemoteTransport
+from dsinga.worker.config import ServerKey
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +27,8 @@ class Receiver:
         self.received: list[tuple[int, list[int], list[float]]] = []
 
     def handle(self, method: str, fields: Sequence[Any], items: Sequence[Any]) -> None:
-        route, ids = fields
+        route, ids, sender, generation = fields
+        assert (sender, generation) == (1, 3)
         self.received.append((route, list(ids), items[0].tolist()))
 
     def close(self, message: str) -> None: ...
@@ -57,7 +59,7 @@ def send_from_a_thread_that_dask_does_not_know(address: str, name: str, shared: 
     connection = connection_to(address, name)
     transport = connect(name) if shared else RemoteTransport(connection())
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(send, ServerLink(transport, 10.0, "test link")).result(timeout=30)
+        pool.submit(send, ServerLink(transport, ServerKey("run", 3, 1, 0), 10.0)).result(timeout=30)
     return transport.crosses_host
 
 

@@ -1,6 +1,7 @@
 """Shards of several server groups: every update reaches each group once, even if a group is slow; errors close them."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,68 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.errors import RunError
-from dsinga.job import UpdaterConf
-from dsinga.server import Push, Shard, Slice, SliceSpec, routes
-from dsinga.training import create_updater
-
-WAIT = 20.0  # seconds; only a failing test waits so long
-SIZE = 12
-GRAPHS = {
-    "two": [(0, 1)],
-    "all to all": [(0, 1), (0, 2), (1, 2)],
-    "star": [(0, 1), (0, 2), (0, 3)],
-    "chain": [(2, 0), (0, 3), (3, 1)],
-    "ring": [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)],
-}
-
-
-def sgd():
-    return create_updater(UpdaterConf(type="kSGD", learning_rate={"type": "kFixed", "base_lr": 1.0}))
-
-
-def ones(times=1.0):
-    return np.full(SIZE, times, np.float32)
-
-
-class Network:
-    """A network between shards that delivers each message when the test calls ``deliver``."""
-
-    def __init__(self, edges, frequency=1, slices=2, worker_groups=1, **changes):
-        self.shards, self.messages = [], []
-        table = routes(edges, 1 + max(map(max, edges)))
-        specs = [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), **changes) for id in range(slices)]
-        for group in range(len(table.starts)):
-            worker_group_numbers = range(group * worker_groups, (group + 1) * worker_groups)
-            shard = Shard(specs, sgd(), worker_group_numbers)
-            shard.synchronise(group, table, frequency, self.send)
-            shard.put({id: ones(0) for id in range(slices)})
-            self.shards.append(shard)
-
-    def send(self, group, route, ids, arrays):
-        arrival = Future()
-        self.messages.append((group, route, dict(zip(ids, arrays, strict=True)), arrival))
-        return arrival
-
-    def deliver(self, number=0):
-        group, route, changes, arrival = self.messages.pop(number)
-        self.shards[group].receive(route, changes)
-        arrival.set_result(None)
-
-    def value(self, group, id=0):
-        return self.shards[group].snapshot(None, WAIT).values[id]
-
-    def flush(self):
-        """Flush all shards repeatedly until the numbers of messages stay the same; return the number of rounds."""
-        last, rounds = None, 0
-        while True:
-            futures = [shard.flush() for shard in self.shards]
-            while self.messages:
-                self.deliver(-1)
-            numbers = [future.result(0) for future in futures]
-            rounds += 1
-            if numbers == last:
-                return rounds
-            last = numbers
+from dsinga.server import Push, routes
+from tests.support.shard_network import GRAPHS, WAIT, Network, ones
 
 
 def test_changes_of_other_server_groups_count_for_the_staleness():
@@ -87,9 +28,9 @@ def test_changes_of_other_server_groups_count_for_the_staleness():
 class DirectNetwork(Network):
     """A network that delivers messages at once, in the thread of the sender."""
 
-    def send(self, group, route, ids, arrays):
+    def send(self, sender, group, route, ids, arrays):
         arrival = Future()
-        self.shards[group].receive(route, dict(zip(ids, arrays, strict=True)))
+        self.shards[group].receive(route, dict(zip(ids, arrays, strict=True)), sender)
         arrival.set_result(None)
         return arrival
 
@@ -101,8 +42,8 @@ class ThreadedNetwork(Network):
         self.pool = pool
         super().__init__(*arguments, **options)
 
-    def send(self, group, route, ids, arrays):
-        return self.pool.submit(self.shards[group].receive, route, dict(zip(ids, arrays, strict=True)))
+    def send(self, sender, group, route, ids, arrays):
+        return self.pool.submit(self.shards[group].receive, route, dict(zip(ids, arrays, strict=True)), sender)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -166,7 +107,7 @@ def test_a_change_is_sent_after_every_frequency_updates_of_a_slice():
         count = {0: 0, 1: 0, 2: 1, 3: 0, 4: 0, 5: 1, 6: 0}[step]
         assert len(network.messages) == count
         if count:
-            assert [changes.keys() for _, _, changes, _ in network.messages] == [{0}]
+            assert [changes.keys() for _, _, changes, *_ in network.messages] == [{0}]
             network.deliver()
     np.testing.assert_array_equal(network.value(1), ones(6))
     network.flush()
@@ -177,7 +118,7 @@ def test_a_change_is_sent_after_every_frequency_updates_of_a_slice():
 def test_slices_pushed_together_are_sent_together():
     network = Network(GRAPHS["two"], slices=3)
     network.shards[0].push(Push(0, 0, 0, 0), {id: ones(-1) for id in range(3)})
-    ((_, _, changes, _),) = network.messages
+    ((_, _, changes, *_),) = network.messages
     assert changes.keys() == {0, 1, 2}
 
 
@@ -255,9 +196,10 @@ def test_flushing_ends_only_when_no_message_is_in_flight():
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), RunError("server 0 of group 1 was lost")])
 @pytest.mark.parametrize("when", ["at once", "later"])
-def test_a_lost_group_closes_the_shard(error, when):
+def test_a_lost_group_that_does_not_come_back_closes_the_shard(error, when):
     network = Network(GRAPHS["two"])
     shard = network.shards[0]
+    shard.synchronise(0, network.table, 1, partial(network.send, 0), patience=0)
 
     def fail(*message):
         raise error
@@ -273,7 +215,7 @@ def test_a_lost_group_closes_the_shard(error, when):
             assert str(error) in str(future.exception(0))
     for call in (
         lambda: shard.push(Push(0, 0, 1, 0), {0: ones()}),
-        lambda: shard.receive(0, {0: ones()}),
+        lambda: shard.receive(0, {0: ones()}, 1),
         lambda: shard.flush().result(0),
     ):
         with pytest.raises(RunError, match=str(error)):
@@ -301,7 +243,7 @@ def test_many_changes_while_a_message_is_in_flight_are_sent_without_recursion():
         if step is not None:
             shard.push(Push(0, 0, step, 0), {0: ones(-1)})
         arrival = Future()
-        network.shards[group].receive(route, dict(zip(ids, arrays, strict=True)))
+        network.shards[group].receive(route, dict(zip(ids, arrays, strict=True)), 0)
         arrival.set_result(None)
         return arrival
 
