@@ -21,9 +21,10 @@ from dsinga.cluster import available_workers
 from dsinga.errors import RunError
 from dsinga.extensions import AtEnd, EverySteps, Extension, LoopView, Trigger
 from dsinga.job import Job
+from dsinga.monitor import RECOVERY
 from dsinga.testing.chaos.faults import CausedFault
 from dsinga.testing.chaos.process_cluster import wait_for_return
-from dsinga.testing.chaos.watch import RECOVERY, RecoveryWatch, seconds_to_next_step
+from dsinga.testing.chaos.watch import RecoveryWatch, read_recoveries, seconds_to_next_step
 from tests.chaos.cases import MOMENTS, PASSES, STEPS, Case
 from tests.chaos.doors import Plan, moment_of
 from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
@@ -179,10 +180,10 @@ def run_case(
             killer.end()
             if how == "stop":
                 end_stopped(pids)
-        at = moment_of(plan)
+        at, recoveries = moment_of(plan), read_recoveries(Path(folder) / "run", watch.zero)
         kills = sorted([*killer.faults, *([CausedFault("kill", "", at)] if at else [])], key=lambda fault: fault.at)
-    seconds = [*seconds_to_next_step(kills, watch.recoveries).values()]
-    again = sum(int(recovery.row.get("steps_again", 0)) for recovery in watch.recoveries)
+    seconds = [*seconds_to_next_step(kills, recoveries).values()]
+    again = sum(int(recovery.row.get("steps_again", 0)) for recovery in recoveries)
     return Ending(verdict, seconds, again, len(kills), time.monotonic() - began, detail)
 
 

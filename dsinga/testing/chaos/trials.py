@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from dsinga.job import Job
 from dsinga.testing.chaos.faults import CausedFault
 from dsinga.testing.chaos.injector import FaultInjector
 from dsinga.testing.chaos.process_cluster import wait_for_return
-from dsinga.testing.chaos.watch import Recovery, RecoveryWatch
+from dsinga.testing.chaos.watch import Recovery, RecoveryWatch, read_recoveries
 
 # The longest run with faults, in minutes: longer trials are cut into several, so that the machine's speed is the same.
 LONGEST_MINUTES = 2.0
@@ -126,7 +127,7 @@ class Chaos:
                 if injector is None:
                     raise
                 trial.error, trial.steps = f"{type(error).__name__}: {error}", watch.step
-        trial.seconds = time.monotonic() - began
-        trial.recoveries = watch.recoveries
+            trial.seconds = time.monotonic() - began
+            trial.recoveries = read_recoveries(Path(folder), watch.zero)
         trial.faults = injector.faults if injector else ()
         return trial
