@@ -24,6 +24,11 @@ def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",))
         _command_lines.pop()
 
 
+def is_command() -> bool:
+    """Return whether dsinga is used by a command."""
+    return bool(_command_lines)
+
+
 def how_to_resume() -> str:
     """Return how to go on from the last checkpoint: the whole command, or the argument of ``dsinga.train``.
 

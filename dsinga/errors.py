@@ -45,6 +45,13 @@ class Cancelled(RunError):
     """A run was cancelled by its user, while it waited for Dask workers or while it trained."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come, as batch systems send it to jobs that must end. The command line exits with status 75.
+
+    A KeyboardInterrupt, so that what cleans up after Ctrl-C does so after SIGTERM.
+    """
+
+
 class WorkerLost(RunError):
     """A Dask worker, a server or a connection of a run was lost; what it computed can be computed again elsewhere."""
 

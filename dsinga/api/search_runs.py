@@ -114,7 +114,7 @@ class SearchRuns:
         except BaseException as error:
             self._cancel()
             if isinstance(error, KeyboardInterrupt):
-                raise KeyboardInterrupt(self._way_on()) from None
+                raise type(error)(self._way_on()) from None
             raise
         if len(self._failures) == len(self._result):
             first, count = self._failures[0], len(self._failures)

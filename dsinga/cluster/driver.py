@@ -17,6 +17,7 @@ from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_ne
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
 from dsinga.cluster.error_frames import cleared_frames
 from dsinga.cluster.grain import ROUNDS, Grain
+from dsinga.cluster.interrupts import deferred_interrupts
 from dsinga.cluster.loop_state import check_loop_state, describe_way_on, read_rate_factors
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.prepare import PreparedRun, prepare_run
@@ -96,9 +97,13 @@ def train(
     cancellation = Cancellation(cancelled)
     grain.check(job)
     task_client()  # before a run on a cluster that was started within a task makes one
-    with prepare_run(
-        job, client, roots, where=where, max_threads=max_threads, cancellation=cancellation, announce=observer.waiting
-    ) as prepared:
+    with (
+        deferred_interrupts(cancellation),
+        prepare_run(
+            job, client, roots, where=where, max_threads=max_threads, cancellation=cancellation,
+            announce=observer.waiting,
+        ) as prepared,
+    ):  # fmt: skip
         all_extensions = create_extensions(job, extensions, prepared.epoch)
         nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
         check_extensions(all_extensions, job, nets, workspace)
@@ -118,7 +123,7 @@ def train(
         run = RecoverableRun(prepared, client, first, make_check, observer.waiting)
         loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started, cancellation, saved)
         params = _train(prepared, run, loop, begin, workspace)
-    return _outcome(prepared, loop, begin.step, params, workspace)
+        return _outcome(prepared, loop, begin.step, params, workspace)
 
 
 def _train(
@@ -145,7 +150,7 @@ def _train(
     except BaseException as error:
         run.close("the driver has ended the run")
         if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(describe_way_on(workspace, loop.view.step)) from None
+            raise type(error)(describe_way_on(workspace, loop.view.step)) from None
         if isinstance(error, SystemExit):  # so Ctrl-C ends a program that has imported dask_jobqueue
             _log.warning("the run is ended: %s", describe_way_on(workspace, loop.view.step))
         raise

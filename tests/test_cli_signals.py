@@ -1,0 +1,156 @@
+"""Commands that signals end: exit statuses, checkpoints, and the bits of the run that goes on."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga.checkpoint import read_params
+from dsinga.data import write_store
+from dsinga.monitor import read_metrics
+from tests.test_cli import JOB
+
+TRAIN = ["train", "job.conf", "--resume", "auto", "--set", "test_freq=100"]
+ENDLESS = ["--set", "train_steps=1000000"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with job.conf and its stores."""
+    rng = np.random.default_rng(0)
+    for name in ("train", "test"):
+        labels = rng.integers(0, 3, 100)
+        write_store(tmp_path / f"{name}.zarr", [(rng.integers(0, 200, (100, 8)).astype(np.uint8), labels)])
+    (tmp_path / "job.conf").write_text(JOB)
+    return tmp_path
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a command, and return when it trains."""
+    command = [sys.executable, "-m", "dsinga", *TRAIN, *arguments, *ENDLESS]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    wait_for_line(process, r"step [1-9]\d+/")
+    return process
+
+
+def wait_for_line(process: subprocess.Popen[str], pattern: str) -> None:
+    """Read what a command says until a line has ``pattern``."""
+    assert process.stderr is not None
+    lines = []
+    while not lines or not re.search(pattern, lines[-1]):
+        lines.append(process.stderr.readline())
+        assert lines[-1], "".join(lines)
+
+
+def go_on(folder: Path, step: int, *arguments: str) -> None:
+    """Run the command again until ``step``, and compare with an undisturbed run."""
+    length = ["--set", f"train_steps={step}"]
+    for _ in range(2):  # the second time, nothing is left to do
+        resumed = run(folder, *TRAIN, *arguments, *length)
+    assert "nothing was left to do" in resumed
+    run(folder, *TRAIN, "--workspace", "whole", *arguments, *length)
+    params, expected = (read_params(folder / name) for name in ("work", "whole"))
+    assert params.keys() == expected.keys()
+    assert all((params[name] == expected[name]).all() for name in expected)
+    rows, whole_rows = (
+        [(row["step"], row["phase"], row["loss"]) for row in read_metrics(folder / name / "metrics.jsonl")]
+        for name in ("work", "whole")
+    )
+    assert rows == whole_rows
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """Run a command that must succeed, in a process, and return what it prints."""
+    command = [sys.executable, "-m", "dsinga", *arguments]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "what"),
+    [(signal.SIGTERM, 75, "terminated"), pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.slow)],
+)
+def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(folder, number, status, what):
+    process = start(folder)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status, err
+    last = re.fullmatch(
+        rf"dsinga: {what}: (\d+) steps were done; go on from work/checkpoint/step(\d+) with dsinga (.*)",
+        err.splitlines()[-1],
+    )
+    assert last, err
+    assert last[1] == last[2]
+    assert last[3].split() == [*TRAIN, *ENDLESS]
+    assert not (folder / "work/running.json").exists()
+    go_on(folder, int(last[1]) + 25)
+
+
+@pytest.mark.slow
+def test_a_second_sigint_leaves_at_once(folder):
+    """The first one is deferred until the rounds in flight have ended, which here take minutes."""
+    (folder / "slow.py").write_text(
+        "import threading\nimport dsinga\nfrom dsinga.training import bp\n\n\n"
+        '@dsinga.register("algorithm", "Slow")\n'
+        "def slow(net, values, records, ctx, push):\n"
+        "    if ctx.step == 400:\n"
+        '        open("waits", "w").close()\n'
+        "        threading.Event().wait(100)\n"
+        "    return bp(net, values, records, ctx, push)\n"
+    )
+    with open(folder / "job.conf", "a") as file:
+        file.write('train_one_batch { user_alg: "Slow" }\n')
+    process = start(folder, "--import", "slow.py")
+    assert process.stderr is not None
+    deadline = time.monotonic() + 60
+    while not (folder / "waits").exists():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+    process.send_signal(signal.SIGINT)
+    wait_for_line(process, "SIGINT: training ends after the rounds in flight")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_waits_for_workers_ends_at_once(folder, number):
+    scheduler = subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", "s.json", "--port", "0",
+         "--no-dashboard"], cwd=folder, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        command = [sys.executable, "-m", "dsinga", *TRAIN, "--scheduler-file", "s.json"]
+        process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+        wait_for_line(process, "waiting for others")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == (75 if number == signal.SIGTERM else 130), err
+        assert not (folder / "work").exists()
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+
+
+@pytest.mark.slow
+def test_a_killed_driver_goes_on_from_its_last_checkpoint(folder):
+    process = start(folder, "--set", "checkpoint_freq=30")
+    wait_for_line(process, r"step [1-9]\d\d+/")
+    process.kill()
+    process.communicate(timeout=60)
+    with open(folder / "work/metrics.jsonl", "a") as file:  # as a driver that was killed in the middle of a line
+        file.write('{"step": 100000, "phase": "tr')
+    (folder / "work/checkpoint/.step100000.partial").mkdir()  # and of a checkpoint
+    written = max(row["step"] for row in read_metrics(folder / "work/metrics.jsonl"))
+    go_on(folder, written + 25, "--set", "checkpoint_freq=30")
+    assert not (folder / "work/checkpoint/.step100000.partial").exists()
