@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.advice import option
-from dsinga.cluster.dask_workers import Workers, count_processes, host, require_workers
+from dsinga.cluster.dask_workers import Workers, count_processes, host, process, require_workers
 from dsinga.errors import UserError
 from dsinga.job.topology import Topology
 
@@ -40,6 +40,11 @@ class Placement(NamedTuple):
     def with_threads(self, usable: int) -> Placement:
         """Return the placement with at most ``usable`` kernel threads for each partition."""
         return self._replace(threads=tuple(tuple(min(count, usable) for count in group) for group in self.threads))
+
+    @property
+    def most_partitions(self) -> int:
+        """The largest number of partitions that a process has."""
+        return max(Counter(process(address) for group in self.partitions for address in group).values())
 
     @property
     def addresses(self) -> set[str]:

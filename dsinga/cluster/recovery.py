@@ -7,10 +7,8 @@ partitions on one where there are too few, starts from a snapshot and computes t
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -18,15 +16,14 @@ from typing import Any, TypeVar
 from distributed import Client
 
 from dsinga.cluster.cluster_run import ClusterRun
-from dsinga.cluster.connecting.expected_workers import Notices
-from dsinga.cluster.dask_workers import available_workers, count_processes, process
+from dsinga.cluster.dask_workers import process
 from dsinga.cluster.heartbeats import heartbeats
-from dsinga.cluster.memory_check import check_memory
-from dsinga.cluster.placement import Placement, place
+from dsinga.cluster.placement import Placement
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.snapshots import RunSnapshot, Snapshots
 from dsinga.cluster.supervision import Check
-from dsinga.errors import RunError, UserError, WorkerLost
+from dsinga.cluster.workers_at_hand import WorkersAtHand
+from dsinga.errors import RunError, WorkerLost
 from dsinga.job import ClusterConf
 from dsinga.settings import read_setting
 
@@ -36,10 +33,10 @@ T = TypeVar("T")
 
 # How often a run starts again from one snapshot, unless the job says how often it may at all.
 RESTARTS_FROM_SNAPSHOT = 3
-# How often in succession a Dask worker may be lost before a snapshot is complete; then it is left out.
-LOSSES_OF_WORKER = 3
-# Seconds between two looks whether there are Dask workers again.
-LOOK_SECONDS = 0.1
+# Seconds between two looks whether Dask workers leave or have come.
+LOOK_SECONDS = 1.0
+# How many times the time of a start a move must save.
+MOVE_FACTOR = 2.0
 
 
 @dataclass
@@ -72,7 +69,7 @@ class RecoverableRun:
     Attributes:
         run: the present generation.
         snapshots: the run's snapshots.
-        recoveries: those since the training loop has asked last.
+        restarts: those since the training loop has asked last.
     """
 
     def __init__(
@@ -83,20 +80,18 @@ class RecoverableRun:
         make_check: Callable[[Placement], Check],
         announce: Callable[[str], None],
     ):
-        self._prepared, self._client, self._announce, self._make_check = prepared, client, announce, make_check
+        self._prepared, self._client, self._make_check = prepared, client, make_check
         self._cluster = prepared.job.cluster or ClusterConf()
         self._placement = prepared.placement
         self._check = make_check(self._placement)
-        self._ready = set(self._placement.addresses)
-        self._refused: set[str] = set()  # addresses of Dask workers that cannot train the job
-        self._names = _names(client)
-        self._losses: Counter[str] = Counter()  # in succession, by the name of the Dask worker
+        self._workers = WorkersAtHand(prepared, client, announce)
         self._restarts = self._restarts_from_snapshot = 0
+        self._start_seconds = self._look_at = 0.0
         # What a single Dask worker in this process has is lost only with this process.
-        is_within = [process(address) for address in self._placement.addresses] == ["inproc"]
-        self.snapshots = Snapshots(first, 0.0 if is_within else read_setting("snapshot_share"))
+        self._is_within = [process(address) for address in self._placement.addresses] == ["inproc"]
+        self.snapshots = Snapshots(first, 0.0 if self._is_within else read_setting("snapshot_share"))
         self.run = ClusterRun(client, prepared.config, self._placement, self._check)
-        self.recoveries: list[Restart] = []
+        self.restarts: list[Restart] = []
         self._loop: tuple[weakref.WeakMethod[Any], ...] = ()
 
     @property
@@ -147,20 +142,42 @@ class RecoverableRun:
             except WorkerLost as again:
                 lost = self._lose(again)
         step, generation = self.snapshots.newest.step, self.run.config.generation
-        self.recoveries.append(Restart(str(loss), noticed, step, generation))
+        self.restarts.append(Restart(str(loss), noticed, step, generation))
         self._call_loop(0, step)
 
-    def move(self, step: int, loop: Mapping[str, Any]) -> None:
+    def wants_to_move(self, seconds_left: float) -> str:
+        """Return why the run should be placed anew when it stands, "" if it should not.
+
+        Dask workers are about to leave; or others have come, and the time that they save in the ``seconds_left`` of the
+        run is worth a new start.
+        """
+        if self._is_within or time.monotonic() < self._look_at:
+            return ""
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        leaving = sorted(self._workers.leaving() & self._placement.addresses)
+        if leaving:
+            return f"the run leaves the Dask worker{'s' if len(leaving) > 1 else ''} {', '.join(leaving)}"
+        most = self._placement.most_partitions
+        least_saving = 1 / most  # by moving a single partition to a process of its own
+        if most > 1 and seconds_left * least_saving > MOVE_FACTOR * self._start_seconds:
+            offered = self._workers.most_partitions()
+            if offered < most and seconds_left * (1 - offered / most) > MOVE_FACTOR * self._start_seconds:
+                return "the run moves to Dask workers that have come"
+        return ""
+
+    def move(self, reason: str, step: int, loop: Mapping[str, Any]) -> None:
         """Start a new generation at ``step``, at which the run stands, on the Dask workers at hand, in order."""
+        began = time.perf_counter()
         params, state = self.run.snapshot(step)
         self.snapshots.replace(RunSnapshot(step, params, state, loop))
-        self.run.close("the run moves to other Dask workers", last=False)
+        self.run.close(reason, last=False)
         try:
             self._place_again()
             self._start_generation()
         except WorkerLost as loss:
             self.recover(loss)
         else:
+            self.restarts.append(Restart(reason, began, step, self.run.config.generation))
             self._call_loop(0, step)
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
@@ -172,8 +189,7 @@ class RecoverableRun:
         """Keep the snapshot that is on its way, if it has come."""
         if self.snapshots.collect():
             self._restarts_from_snapshot = 0
-            for address in self._placement.addresses:
-                self._losses.pop(self._names.get(address, address), None)
+            self._workers.forgive(self._placement.addresses)
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; its waits there end with ``message``."""
@@ -189,11 +205,8 @@ class RecoverableRun:
         """End the present generation where its Dask workers are left; return what was lost, in words."""
         _log.warning("%s; the run starts again from step %d", loss, self.snapshots.newest.step)
         self.snapshots.drop()
-        workers, silent = available_workers(self._client), heartbeats(self._client).silent()
-        for address in self._placement.addresses:
-            if address not in workers or address in silent:
-                self._losses[self._names.get(address, address)] += 1
-        self.run.close(str(loss), silent, last=False)
+        self._workers.blame(self._placement.addresses)
+        self.run.close(str(loss), heartbeats(self._client).silent(), last=False)
         return str(loss)
 
     def _count_restart(self, lost: str) -> None:
@@ -207,64 +220,8 @@ class RecoverableRun:
         self._restarts_from_snapshot += 1
 
     def _place_again(self) -> None:
-        """Place the run on Dask workers at hand; wait where there are too few."""
-        prepared, topology = self._prepared, self._prepared.topology
-        while True:
-            self._await_workers()
-            workers = prepared.claim.workers
-            placement = place(topology, workers, crowded=True)
-            # The number of kernel threads of a partition stays, because results may depend on it.
-            placement = placement._replace(threads=prepared.placement.threads)
-            if self._is_ready(placement):
-                break
-        check_memory(self._client, (net.whole for net in prepared.config.nets.values()), len(placement.addresses))
-        self._placement = placement._replace(devices=prepared.choose_devices(placement))
+        self._placement = self._workers.place(self._check)
         self._check = self._make_check(self._placement)
-
-    def _is_ready(self, placement: Placement) -> bool:
-        """Whether all Dask workers of a placement can train the job; those that cannot are left out from now on."""
-        unknown = placement.addresses - self._ready
-        try:
-            if unknown:
-                self._prepared.check_ready(unknown)
-        except UserError as error:
-            if unknown >= placement.addresses:
-                raise
-            _log.warning("Dask workers that have come are left out: %s", error)
-            self._refused |= unknown
-            return False
-        self._ready |= unknown
-        return True
-
-    def _await_workers(self) -> None:
-        """Claim threads of Dask workers at hand; wait until there are ``min_workers`` processes with some."""
-        claim, least, patience = self._prepared.claim, self._cluster.min_workers, self._cluster.patience
-        notices, began = Notices(self._announce), time.monotonic()
-        while True:
-            claim.replace(self._unusable())
-            count = count_processes(claim.workers)
-            if count >= least:
-                return
-            waited = time.monotonic() - began
-            lack = (
-                f"the run needs {least} Dask worker{'s' if least > 1 else ''} to go on, and there are {count or 'none'}"
-            )
-            if waited >= patience:
-                raise RunError(f"{lack}; waited {waited:.0f} s, as cluster.patience says")
-            notices.give(f"{lack}; waiting for others", waited)
-            self._check(0.0)
-            threading.Event().wait(LOOK_SECONDS)
-
-    def _unusable(self) -> set[str]:
-        """Return the addresses of the Dask workers that the run is not to use."""
-        workers = available_workers(self._client)
-        heartbeats(self._client).look(workers)
-        self._names |= {address: str(info["name"]) for address, info in workers.items()}
-        unusable = self._refused | heartbeats(self._client).silent().keys()
-        often = {a for a in workers if self._losses[self._names[a]] >= LOSSES_OF_WORKER} - unusable
-        if often and len(workers.keys() - unusable - often) > 0:
-            unusable |= often
-        return unusable
 
     def _start_generation(self) -> None:
         """Start workers and servers with the values of the newest snapshot."""
@@ -275,9 +232,6 @@ class RecoverableRun:
         is_within = any(address.startswith("inproc://") for address in self._placement.addresses)
         params, state = newest.copy() if is_within else (newest.params, newest.state)
         warm = prepared.topology.common_start(newest.step, prepared.job.train_steps)
+        began = time.monotonic()
         self.run.start(params, state, newest.step, warm)
-
-
-def _names(client: Client) -> dict[str, str]:
-    """Return the names of all Dask workers, by address."""
-    return {address: str(info["name"]) for address, info in available_workers(client).items()}
+        self._start_seconds = time.monotonic() - began

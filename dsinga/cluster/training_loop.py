@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -184,14 +185,29 @@ class TrainingLoop:
             if self.view.step < stop:
                 self._run.snapshots.add_loop(self.view.step, self._state)
             self._read_round()
+            if self.view.step < stop:
+                self._move()
             if self.view.stopped or self._extensions.wants_pause():
                 stop = max(self._groups[0].sent, self.view.step)
+
+    def _move(self) -> None:
+        """Move to other Dask workers at the end of the rounds in flight, where that is due."""
+        rounds = self._groups[0]
+        seconds_left = (self._job.train_steps - self.view.step) / (rounds.speed or math.inf)
+        reason = self._run.wants_to_move(seconds_left)
+        if not reason:
+            return
+        while self._send(0):
+            self._read_round()
+        if rounds is self._groups[0]:  # else the run was started again meanwhile
+            self._run.move(reason, self.view.step, self._state())
+            self._show_restarts(0.0)
 
     def _catch_up(self) -> None:
         """Train group 0, which was started again, to the step at which it had stood."""
         while self._send(self.view.step):
             self._read_round()
-        self._show_recoveries(0.0)
+        self._show_restarts(0.0)
 
     def _send(self, stop: int) -> bool:
         """Send rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
@@ -236,7 +252,7 @@ class TrainingLoop:
         reports = reports[max(0, seen) :]
         if not reports:
             return
-        self._show_recoveries(sum(report.timing["total"] for report in reports[1:]))
+        self._show_restarts(sum(report.timing["total"] for report in reports[1:]))
         self._unseen.extend(reports)
         self.view.seconds_to_stop = self._estimate_seconds_to_stop(rounds)
         batchsize = self._prepared.config.readers[Phase.kTrain].batchsize
@@ -245,15 +261,15 @@ class TrainingLoop:
         self._show_progress(reports[-1])
         self._events.round(rounds.group, by_worker)
 
-    def _show_recoveries(self, since: float) -> None:
-        """Show the recoveries that have brought the run, ``since`` seconds ago, beyond the step where it stood."""
-        recoveries, self._run.recoveries = self._run.recoveries, []
-        for recovery in recoveries:
-            seconds = time.perf_counter() - since - recovery.noticed_at
-            row = self.view.recovery_row(recovery, seconds)
+    def _show_restarts(self, since: float) -> None:
+        """Show the restarts that have brought the run, ``since`` seconds ago, beyond the step where it stood."""
+        restarts, self._run.restarts = self._run.restarts, []
+        for restart in restarts:
+            seconds = time.perf_counter() - since - restart.noticed_at
+            row = self.view.recovery_row(restart, seconds)
             _log.warning(
                 "%s; started again from step %d, computed %d steps again: %.1f s until the next new step",
-                recovery.lost, recovery.step, row["steps_again"], seconds,
+                restart.lost, restart.step, row["steps_again"], seconds,
             )  # fmt: skip
             with self.view.running_on_cluster():
                 self._observer.record(row)

@@ -125,18 +125,18 @@ class TrainingView(LoopView):
                 raise Diverged(f"param {name!r} is not finite after {self.step} steps; {REMEDY}")
         return params, slots
 
-    def recovery_row(self, recovery: Restart, seconds: float) -> Row:
-        """Return the row of a recovery that has lasted for some seconds; "time" and "noticed" are on the same clock."""
-        noticed = recovery.noticed_at - self._started
+    def recovery_row(self, restart: Restart, seconds: float) -> Row:
+        """Return the row of a restart that has lasted for some seconds; "time" and "noticed" are on the same clock."""
+        noticed = restart.noticed_at - self._started
         return {
             **self.position,
             "phase": RECOVERY,
             "time": round(noticed + seconds, 3),
-            "lost": recovery.lost,
+            "lost": restart.lost,
             "noticed": round(noticed, 3),
-            "steps_again": self.step - recovery.step,
+            "steps_again": self.step - restart.step,
             "seconds": round(seconds, 3),
-            "generation": recovery.generation,
+            "generation": restart.generation,
         }
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -69,3 +70,28 @@ def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any]
         assert of_phase(broken.rows, phase) == of_phase(recorder.rows, phase)
     recoveries = of_phase(broken.rows, "recovery")
     print(recoveries)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [5, 20])
+def test_a_stopped_worker(job: Job, seconds: int) -> None:
+    """For 5 s it is waited for; then it counts as lost, and does no harm when it wakes up."""
+    job = job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=2), train_steps=3000, disp_freq=50)
+    with connect(workers=2) as client:
+        unbroken = cluster.train(job, client, Recorder(10_000, lambda: None), roots=roots(job, None))
+    with connect(workers=2, separate_processes=True) as client:
+        address, pid = next(iter(client.run(os.getpid).items()))
+
+        def stop() -> None:
+            os.kill(pid, signal.SIGSTOP)
+            timer = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
+            timer.daemon = True
+            timer.start()
+
+        broken = Recorder(150, stop)
+        outcome = cluster.train(job, client, broken, roots=roots(job, None))
+        assert broken.acted
+        print(of_phase(broken.rows, "recovery"))
+        assert_same(outcome.params, unbroken.params)
+        assert client.run(os.getpid)[address] == pid
+        assert_same(cluster.train(job, client, Recorder(10_000, stop), roots=roots(job, None)).params, unbroken.params)

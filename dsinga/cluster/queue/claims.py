@@ -88,6 +88,10 @@ class Claim:
         self.workers = {a: {**info, "nthreads": granted[a]} for a, info in self.workers.items() if a in granted}
         ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
 
+    def offer(self, without: Collection[str]) -> dict[str, int]:
+        """Return the threads that :meth:`replace` would bring, by the address of the Dask worker."""
+        return dict(ask_scheduler(self._client, "dsinga_offer", run=self._run, without=sorted(without)))
+
     def replace(self, without: Collection[str]) -> None:
         """Exchange threads that were lost for others: as many as the run asked for, or as are free.
 

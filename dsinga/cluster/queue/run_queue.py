@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dsinga.cluster.queue.departures import Departures
 from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 
 # The name of the plugin on the scheduler.
@@ -34,6 +35,7 @@ class RunQueue(SchedulerPlugin):
         self.claims = ThreadClaims()
         self._begun: dict[str, asyncio.Event] = {}  # of the runs that wait
         self._scheduler: Any = None
+        self._departures: Departures | None = None
 
     @property
     def runs(self) -> dict[str, Record]:
@@ -49,7 +51,29 @@ class RunQueue(SchedulerPlugin):
             dsinga_keep=self.keep,
             dsinga_release=self.release,
             dsinga_replace=self.replace,
+            dsinga_offer=self.offer,
         )
+
+        if self._departures is None:
+            self._departures = Departures(scheduler, self._is_used)
+        self._departures.register_nanny_plugin()
+
+    def _is_leaving(self, address: str) -> bool:
+        return self._departures is not None and self._departures.is_leaving(address)
+
+    def _is_used(self, address: str) -> bool:
+        """Whether a run is on a Dask worker: it holds threads there, or has Actors that are to go."""
+        state = self._scheduler.workers.get(address)
+        if state is None:
+            return False
+        return any(address in record["granted"] for record in self.runs.values()) or any(
+            self._run_of(task) in self.runs for task in state.actors
+        )
+
+    @staticmethod
+    def _run_of(task: Any) -> str:
+        """Return the name of the run that a task may be of: the keys of a run's tasks begin with words that end so."""
+        return str(task.group_key).rpartition("-")[2]
 
     async def claim(self, protocol: int, request: Record) -> Record:
         """Put a request at the end of the queue, and return its view."""
@@ -83,6 +107,10 @@ class RunQueue(SchedulerPlugin):
             self._advance()
         return self._view(run)
 
+    async def offer(self, run: str, without: list[str]) -> dict[str, int]:
+        """Return the threads that :meth:`replace` would give a run, by the address of the Dask worker."""
+        return self.claims.offer(run, without)[0] if run in self.runs else {}
+
     async def release(self, run: str) -> None:
         """Give back the threads of a run, or its place in the queue."""
         self._remove([run])
@@ -110,9 +138,10 @@ class RunQueue(SchedulerPlugin):
     def _advance(self) -> None:
         held = {address for record in self.runs.values() for address in record["granted"]}
         staying = [
-            state for state in self._scheduler.workers.values()
-            if state.address in held or not state.status.name.startswith("closing")  # which are being retired
-        ]  # fmt: skip
+            state
+            for state in self._scheduler.workers.values()
+            if state.address in held or not (state.status.name.startswith("closing") or self._is_leaving(state.address))
+        ]
         states = sorted(staying, key=lambda state: (str(state.name), state.address))
         self.claims.set_workers({state.address: self._worker(state) for state in states})
         for name in self.claims.advance(time.time()):
@@ -120,11 +149,9 @@ class RunQueue(SchedulerPlugin):
 
     def _worker(self, state: Any) -> Worker:
         """Return a Dask worker as :class:`ThreadClaims` knows it, from the scheduler's state of it."""
-        # The keys of a run's tasks begin with words that end with its name.
         others = [
-            task for task in state.processing
-            if task not in state.long_running and str(task.group_key).rpartition("-")[2] not in self.runs
-        ]  # fmt: skip
+            task for task in state.processing if task not in state.long_running and self._run_of(task) not in self.runs
+        ]
         return {
             "threads": state.nthreads,
             "busy": min(len(others), state.nthreads),

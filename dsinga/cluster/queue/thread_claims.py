@@ -120,9 +120,14 @@ class ThreadClaims:
         record["apart_on"] = [address for address in record["apart_on"] if address in record["granted"]]
 
     def replace(self, name: str, without: Collection[str]) -> None:
-        """Give a run that has begun other threads, since some were lost: all that it asked for, or as many as are free.
+        """Give a run that has begun other threads: those of :meth:`offer`."""
+        record = self.runs[name]
+        record["granted"], record["apart_on"] = self.offer(name, without)
 
-        None of them are of the Dask workers ``without``.
+    def offer(self, name: str, without: Collection[str]) -> tuple[dict[str, int], list[str]]:
+        """Return the threads that a run could have if it gave back its own: all that it needs, or as many as are free.
+
+        None of them are of the Dask workers ``without``. The second result are the Dask workers of separate servers.
         """
         record, held = self.runs[name], self.held(without=name)
         workers = {address: worker for address, worker in self.workers.items() if address not in without}
@@ -134,7 +139,7 @@ class ThreadClaims:
                 if may_use(record, worker)
             }
             assigned = {address: count for address, count in free.items() if count}, []
-        record["granted"], record["apart_on"] = assigned
+        return assigned
 
     def advance(self, now: float) -> list[str]:
         """Let all runs begin whose turn it is and whose threads are free; return their names."""
