@@ -95,6 +95,15 @@ def worker_memory(net: NeuralNet, slots: int, workers: int = 1, record_bytes: in
     )
 
 
+def snapshot_memory(net: NeuralNet, slots: int) -> int:
+    """Return the bytes that snapshots of a net take in the driver's process, at most.
+
+    These are the params and ``slots`` arrays of the updater for each: those of the newest snapshot, the slices of the
+    next one as they arrive, and the whole arrays that these are joined to.
+    """
+    return 3 * FLOAT_BYTES * sum((1 + slots * param.trainable) * param.size for param in net.params.values())
+
+
 class _SimulatedPool:
     """Counts arrays in use; ``most`` are the bytes of all arrays of the pool, and of large arrays at their peak."""
 

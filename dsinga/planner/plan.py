@@ -56,6 +56,7 @@ class Plan:
         alternatives: those for one number of workers, cheapest first.
         scaling: a text that says where the workers of ``curve`` run.
         curve: some strategies for 1, 2, 4, ... workers.
+        snapshot_bytes: the memory of the driver for snapshots, by which a run survives the loss of Dask workers.
         warning: a text that says why times may be too long, or "".
     """
 
@@ -65,6 +66,7 @@ class Plan:
     alternatives: Sequence[Alternative]
     scaling: str
     curve: Sequence[Alternative]
+    snapshot_bytes: int
     warning: str = ""
 
     def figures(self) -> dict[str, Any]:
@@ -72,6 +74,7 @@ class Plan:
         rows = {
             name: [alternative.figures() for alternative in getattr(self, name)] for name in ("alternatives", "curve")
         }
-        return {"job": self.job, "batch": self.batch, "where": self.where, "scaling": self.scaling, **rows} | (
+        texts = {"job": self.job, "batch": self.batch, "where": self.where, "scaling": self.scaling}
+        return {**texts, "snapshot_bytes": self.snapshot_bytes, **rows} | (
             {"warning": self.warning} if self.warning else {}
         )

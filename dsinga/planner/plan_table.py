@@ -27,7 +27,8 @@ def print_plan(figures: Mapping[str, Any], console: rich.console.Console) -> Non
     console.print(table)
     for row in rows:
         console.print(f"  {row['name']}: {row['partitioning']}")
-    console.print(f"\nscaling, {figures['scaling']}:")
+    console.print(f"\nsnapshots: up to {format_bytes(figures['snapshot_bytes'])} of memory in the driver's process")
+    console.print(f"scaling, {figures['scaling']}:")
     console.print(_scaling(figures["curve"]))
     if "warning" in figures:
         console.print(f"warning: {figures['warning']}")

@@ -17,7 +17,7 @@ from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, p
 from dsinga.planner.cost_model import EXACT_WORKERS, CostModel
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
-from dsinga.planner.memory import worker_memory
+from dsinga.planner.memory import snapshot_memory, worker_memory
 from dsinga.planner.network import GIGABIT
 from dsinga.planner.plan import Alternative, Plan
 from dsinga.planner.processes import ProcessMap, process_map
@@ -76,7 +76,8 @@ def make_plan(
     models.store.save()
     machines = f"machines of {_count(per_process)}, joined by {_words(link)}"
     where = "threads of one process" if in_one_process else machines
-    return Plan(job.name, batch, where, alternatives, machines, curve, models.store.warning)
+    snapshots = snapshot_memory(net, len(create_updater(job.updater).slots))
+    return Plan(job.name, batch, where, alternatives, machines, curve, snapshots, models.store.warning)
 
 
 class _CostModels:
