@@ -16,6 +16,7 @@ from distributed.comm import CommClosedError
 from dsinga.cluster.dask_workers import available_workers
 from dsinga.cluster.error_frames import clear_origin
 from dsinga.cluster.heartbeats import heartbeats
+from dsinga.cluster.tasks import TaskLost
 from dsinga.errors import Diverged, UserError, WorkerLost
 
 # Seconds between two checks, during a wait, of whether all Dask workers of the run are still there.
@@ -169,7 +170,7 @@ class _Supervisor:
         deadline = time.monotonic() + RESULT_TIMEOUT_SECONDS
         while True:  # the Dask worker with the results may be lost by now: then Dask waits until another computes them
             try:
-                return results.result(timeout=CHECK_SECONDS)
+                return self._checked(results.result(timeout=CHECK_SECONDS))
             except (CancelledError, CommClosedError) as error:
                 self._raise_given_up(error)
             except TimeoutError as error:
@@ -177,6 +178,14 @@ class _Supervisor:
                 if time.monotonic() > deadline:
                     results.cancel()
                     self._raise_given_up(error)
+
+    def _checked(self, results: list[Any]) -> list[Any]:
+        """Return the results; raise WorkerLost where a task has returned that it was ended by a lost Dask worker."""
+        for result in results:
+            if isinstance(result, TaskLost):
+                wait_for_loss(self._client, self._addresses)
+                raise WorkerLost(result.message)
+        return results
 
     def _check_ended(self, futures: Sequence[Future]) -> None:
         for future in futures:
