@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -23,7 +23,7 @@ from dsinga.cluster.servers import Servers
 from dsinga.cluster.shared_objects import share
 from dsinga.cluster.supervision import Check, TaskChains, gather, no_check
 from dsinga.cluster.task_keys import task_key, worker_words
-from dsinga.cluster.worker_actor import WorkerActor, end_run
+from dsinga.cluster.worker_actor import WorkerActor, end_groups, end_run
 from dsinga.errors import RunError
 from dsinga.job import Phase
 from dsinga.worker.config import WorkerConfig, WorkerKey
@@ -104,10 +104,14 @@ class ClusterRun:
         self._check = check
         self.chains = TaskChains(client, placement.addresses, check)
         self._moments: tuple[int, int] = (-1, 0)  # the last step that tasks were named after, and how many were
+        self._refreshes = 0
         self.started = False  # whether start() was called
-        self._actors: list[Future] = []
-        self._futures: weakref.WeakSet[Future] = weakref.WeakSet()  # of all tasks
-        self._tokens: list[list[Future | None]] = [[None] * len(group) for group in placement.partitions]
+        # By worker group: its generation, its Actors, all its tasks, and the last task of each of its workers.
+        groups = placement.partitions
+        self._generations = [config.generation for _ in groups]
+        self._actors: list[list[Future]] = [[] for _ in groups]
+        self._futures: list[weakref.WeakSet[Future]] = [weakref.WeakSet() for _ in groups]
+        self._tokens: list[list[Future | None]] = [[None] * len(group) for group in groups]
 
     def start(self, values: Arrays, state: Mapping[str, Arrays] | None, step: int, warm: int) -> None:
         """Create the servers with these whole params, then the workers, ready for ``step``.
@@ -123,20 +127,56 @@ class ClusterRun:
             self._servers.link()
         for group in range(1, shape.groups) if warms_up else ():
             self._servers.call(group, "leave", group)
-        config = self._shared_config()
-        self._actors = [
-            self._submit(
-                WorkerActor, group, p, "", config, self._servers.addresses(group),
-                Processor(threads, self._placement.device(group, p), self.config.precision), warm if group else step,
-                actor=True,
-            )
-            for group, workers in enumerate(self._placement.threads)
-            for p, threads in enumerate(workers)
-        ]  # fmt: skip
-        self._gather(self._actors)
-        self._connect_peers()
+        self._create_workers({group: warm if group else step for group in range(shape.groups)})
         if self.config.replicated:
             self._set_replicas(values, state)
+
+    def _create_workers(self, steps: Mapping[int, int]) -> None:
+        """Create the workers of some worker groups, ready for a step of each group."""
+        config = self._shared_config(steps)
+        for group, step in steps.items():
+            servers = self._servers.addresses(group)
+            self._actors[group] = [
+                self._submit(
+                    WorkerActor, group, p, "", config, servers,
+                    Processor(threads, self._placement.device(group, p), self.config.precision), step,
+                    actor=True,
+                )
+                for p, threads in enumerate(self._placement.threads[group])
+            ]  # fmt: skip
+        self.chains.wait([actor for group in steps for actor in self._actors[group]])
+        self._connect_peers(steps)
+
+    def end_groups(self, groups: Collection[int], message: str, lost: Collection[str]) -> None:
+        """End the workers of some worker groups on the Dask workers that are left; the others go on."""
+        for group in groups:
+            for future in self._futures[group].difference(self._actors[group]):
+                future.release()
+        generations = {group: self._generations[group] for group in groups}
+        addresses = {address for group in groups for address in self._placement.partitions[group]}
+        self._tell(addresses.difference(lost), end_groups, self.config.run, generations, message)
+        self.client.cancel([future for group in groups for future in self._futures[group]], force=True)
+        for group in groups:
+            self._actors[group], self._tokens[group] = [], [None] * len(self._tokens[group])
+
+    def replace_servers(self, placement: Placement, check: Check, generation: int) -> None:
+        """Move to another placement: create its servers that lived elsewhere anew (:meth:`Servers.replace_lost`)."""
+        self._placement, self._check = placement, check
+        self.chains = TaskChains(self.client, placement.addresses, check)
+        self._servers.replace_lost(placement, check, generation)
+
+    def restart_groups(self, steps: Mapping[int, int], generation: int) -> dict[int, int]:
+        """Create the workers of some worker groups anew, ready for a step of each; return the groups' steps.
+
+        A group's step is the first one that its servers have not applied. Its workers may begin before: they compute
+        those steps once more for their reports alone, since servers drop repeated gradients.
+        """
+        reached = {group: self._servers.restart(group, generation, step) for group, step in steps.items()}
+        for group in steps:
+            self._generations[group] = generation
+        # The steps of other groups than the first are not reported.
+        self._create_workers({group: step if group else steps[0] for group, step in reached.items()})
+        return reached
 
     def join(self, step: int) -> None:
         """End the warm-up: give the values to the other server groups and let the other worker groups begin."""
@@ -164,7 +204,7 @@ class ClusterRun:
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
         with dask.annotate(priority=PRIORITY):
             futures = submit(self.client, keys, self._tokens[group])
-        self._futures.update(futures)
+        self._futures[group].update(futures)
         self._tokens[group] = [*futures]
         return futures
 
@@ -230,55 +270,58 @@ class ClusterRun:
         """
         # First, because tasks that begin when the run has ended fail, which Dask logs. And because the scheduler cannot
         # cancel a task of a graph on which others depend that no client asks for: with an error it drops the client.
-        for future in self._futures.difference(self._actors):
-            future.release()
-        # A worker that has just died may still be listed: do not wait until Dask gives up reaching it. Where the
-        # scheduler or the client is gone, the run ends with its Actors.
+        for futures, actors in zip(self._futures, self._actors, strict=True):
+            for future in futures.difference(actors):
+                future.release()
+        # Where the scheduler or the client is gone, the run ends with its Actors.
         with contextlib.suppress(RunError, OSError):
-            addresses = sorted((self._placement.addresses & available_workers(self.client).keys()).difference(lost))
-            self.client.run(
-                end_run,
-                self.config.run,
-                message,
-                None if last else self.config.generation,
-                workers=addresses,
-                on_error="ignore",
-                callback_timeout=END_SECONDS,
-            )
+            generation = None if last else max(self._generations)
+            self._tell(self._placement.addresses.difference(lost), end_run, self.config.run, message, generation)
         # Dropping futures is not enough: the traceback of an error that ends the run refers to them, and each refers to
         # the error of its task.
         with contextlib.suppress(ClosedClientError, OSError):
-            self.client.cancel([*self._futures, *self._servers.futures], force=True)
-        self._tokens, self._actors = [], []
+            tasks = [future for futures in self._futures for future in futures]
+            self.client.cancel([*tasks, *self._servers.futures], force=True)
+        self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
         give_back_soon()
 
-    def _shared_config(self) -> Any:
+    def _tell(self, addresses: Collection[str], function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in those of these Dask workers that are left, on their event loops."""
+        left = sorted(available_workers(self.client).keys() & {*addresses})
+        # A worker that has just died may still be listed: do not wait until Dask gives up reaching it.
+        self.client.run(function, *arguments, workers=left, on_error="ignore", callback_timeout=END_SECONDS)
+
+    def _shared_config(self, groups: Iterable[int]) -> Any:
         """Return the configuration as an argument of tasks, sent once to each process.
 
         It is in no message of a task: Dask keeps the last 1,000 messages to each Dask worker.
         """
         stores = [store for reader in self.config.readers.values() for store in reader.stores.values()]
         shared = Packed(self.config) if all(store.from_files for store in stores) else self.config
-        return share(self.client, shared, {address for group in self._placement.partitions for address in group})
+        return share(
+            self.client, shared, {address for group in groups for address in self._placement.partitions[group]}
+        )
 
     def _refresh(self, groups: Sequence[int], when: str) -> None:
         """Wait for the last updates of worker groups that stand still, then let them pull the values anew.
 
-        ``when`` is a name that no other call has.
+        ``when`` is for the keys of tasks.
         """
-        self._gather([future for group in groups for future in self.send(tasks.refresh, group, when)])
+        self._refreshes += 1  # another call may have the same name, where a loss came between
+        what = f"{when}, {self._refreshes}"
+        self._gather([future for group in groups for future in self.send(tasks.refresh, group, what)])
         for group in groups:
             self._servers.call(group, "refresh", group)
 
-    def _connect_peers(self) -> None:
-        """Connect the workers of each group to each other, where they send each other arrays."""
+    def _connect_peers(self, groups: Iterable[int]) -> None:
+        """Connect the workers of each of these groups to each other, where they send each other arrays."""
         if not self.config.has_bridges:
             return
         futures = []
-        for group, workers in enumerate(self._placement.partitions):
-            peers = [self._key(group, p) for p in range(len(workers))]
-            futures += [self._submit(tasks.connect_peers, group, p, "", peers) for p in range(len(workers))]
-        self._gather(futures)
+        for group in groups:
+            peers = [self._key(group, p) for p in range(len(self._placement.partitions[group]))]
+            futures += [self._submit(tasks.connect_peers, group, p, "", peers) for p in range(len(peers))]
+        self.chains.wait(futures)
 
     def _set_replicas(self, values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Give every worker the params that it replicates. There is one worker group then."""
@@ -294,7 +337,7 @@ class ClusterRun:
 
     def _key(self, group: int, partition: int) -> WorkerKey:
         address = self._placement.partitions[group][partition]
-        return WorkerKey(self.config.run, self.config.generation, group, partition, address, self.config.secret)
+        return WorkerKey(self.config.run, self._generations[group], group, partition, address, self.config.secret)
 
     def _submit(
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
@@ -312,7 +355,7 @@ class ClusterRun:
                 pure=False,
                 key=task_key(words, self._run, what, worker_words(key, self._several)),
             )
-        self._futures.add(future)
+        self._futures[group].add(future)
         return future
 
     def _gather(self, futures: Sequence[Future]) -> list[Any]:

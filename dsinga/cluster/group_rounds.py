@@ -55,12 +55,14 @@ class GroupRounds:
             self.sent = end
         return bool(self._in_flight)
 
-    def next_futures(self) -> list[Future]:
-        """Return the tasks of the oldest round, which is no longer in flight for this object."""
-        return self._in_flight.popleft()
+    @property
+    def oldest(self) -> list[Future]:
+        """The tasks of the oldest round in flight."""
+        return self._in_flight[0]
 
     def read(self, reports: Sequence[RoundReport]) -> list[StepReport]:
-        """Return what the workers report of each step of a round, and learn from its speed."""
+        """Return what the workers report of each step of the oldest round in flight, and learn from its speed."""
+        self._in_flight.popleft()
         for step in reports[0].skipped:
             _log.warning("the loss of group %d is not finite at step %d: the batch is left out", self.group, step)
         seconds = _seconds_per_step(reports)

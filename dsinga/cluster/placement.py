@@ -77,6 +77,35 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
     return Placement(partitions, servers, _threads(partitions, workers))
 
 
+def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
+    """Return a placement with its partitions and servers of Dask workers that are not among ``workers`` on others.
+
+    Partitions go to the Dask workers with the fewest partitions for each of their threads, servers beside workers of
+    their group. All else stays where it is.
+    """
+    load = Counter(address for group in placement.partitions for address in group)
+
+    def replaced(address: str) -> str:
+        if address in workers:
+            return address
+        address = min(workers, key=lambda address: (load[address] + 1) / workers[address]["nthreads"])
+        load[address] += 1
+        return address
+
+    partitions = tuple(tuple(map(replaced, group)) for group in placement.partitions)
+    beside = [
+        [a for g in topology.worker_groups(group) for a in partitions[g]] for group in range(topology.server_groups)
+    ]
+    servers = tuple(
+        tuple(
+            address if address in workers else beside[group][n % len(beside[group])]
+            for n, address in enumerate(addresses)
+        )
+        for group, addresses in enumerate(placement.servers)
+    )
+    return placement._replace(partitions=partitions, servers=servers)
+
+
 def processes_apart(topology: Topology, workers: Workers) -> int:
     """Return the number of processes that a job's separate servers need; 0 where all workers are in one process."""
     if not topology.separate or count_processes(workers) < 2:

@@ -2,6 +2,10 @@
 
 The logical topology never changes. Each *generation* of a run places it anew on the Dask workers at hand, several
 partitions on one where there are too few, starts from a snapshot and computes the steps since again.
+
+Several worker groups are asynchronous. Where some of them have lost nothing, these go on, and a generation is one of
+the others alone: they start again from the values of their servers, at the step that these have reached. A server that
+was lost takes the values of a linked server group.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -48,12 +52,16 @@ class Restart:
         noticed_at: when that was noticed, by ``time.perf_counter()``.
         step: the step from which the run has started again.
         generation: the generation that has started then.
+        group: the worker group that alone has started again; None where all have.
+        steps_again: the number of steps that are computed again; None for those since ``step``.
     """
 
     lost: str
     noticed_at: float
     step: int = 0
     generation: int = 0
+    group: int | None = None
+    steps_again: int | None = None
 
 
 class RecoverableRun:
@@ -87,6 +95,7 @@ class RecoverableRun:
         self._workers = WorkersAtHand(prepared, client, announce)
         self._restarts = self._restarts_from_snapshot = 0
         self._start_seconds = self._look_at = 0.0
+        self._generation = prepared.config.generation
         # What a single Dask worker in this process has is lost only with this process.
         self._is_within = [process(address) for address in self._placement.addresses] == ["inproc"]
         self.snapshots = Snapshots(first, 0.0 if self._is_within else read_setting("snapshot_share"))
@@ -99,13 +108,19 @@ class RecoverableRun:
         """The client of the cluster."""
         return self._client
 
-    def connect(self, restart: Callable[[int], None], catch_up: Callable[[], None]) -> None:
-        """Connect the training loop, by two of its methods.
+    def connect(
+        self, restart: Callable[[int], None], catch_up: Callable[[], None], steps_read: Callable[[], list[int] | None],
+        go_on: Callable[[Collection[int]], None], restart_groups: Callable[[Mapping[int, int]], None],
+    ) -> None:  # fmt: skip
+        """Connect the training loop, by five of its methods.
 
         ``restart`` is called with the step from which a new generation has started. ``catch_up`` brings the run from
-        there to the step at which it stands.
+        there to the step at which it stands. ``steps_read`` returns the step up to which reports of each worker group
+        were read, None while not all of them train. ``go_on`` is called with the groups that start again, so that the
+        others go on meanwhile, and ``restart_groups`` with the steps from which these have started.
         """
-        self._loop = weakref.WeakMethod(restart), weakref.WeakMethod(catch_up)  # the loop refers to the run
+        methods = restart, catch_up, steps_read, go_on, restart_groups
+        self._loop = tuple(weakref.WeakMethod(method) for method in methods)  # the loop refers to the run
 
     def start(self) -> None:
         """Start the first generation, or a later one if Dask workers are lost meanwhile."""
@@ -129,9 +144,12 @@ class RecoverableRun:
     def recover(self, loss: WorkerLost) -> None:
         """Start a new generation from the last snapshot, on the Dask workers at hand.
 
-        Raises RunError where the run has started again too often, and where the Dask workers do not suffice.
+        Where some worker groups have lost nothing, only the others start again, and not from the snapshot. Raises
+        RunError where the run has started again too often, and where the Dask workers do not suffice.
         """
         noticed = time.perf_counter()
+        if self._recover_groups(loss, noticed):
+            return
         lost = self._lose(loss)
         while True:
             self._count_restart(lost)
@@ -196,10 +214,64 @@ class RecoverableRun:
         self.snapshots.drop()
         self.run.close(message, heartbeats(self._client).silent())
 
-    def _call_loop(self, number: int, *arguments: Any) -> None:
+    def _call_loop(self, number: int, *arguments: Any) -> Any:
         method = self._loop[number]() if self._loop else None
-        if method is not None:
-            method(*arguments)
+        return None if method is None else method(*arguments)
+
+    def _recover_groups(self, loss: WorkerLost, noticed: float) -> bool:
+        """Start those worker groups again that have lost workers or servers; return whether others go on meanwhile.
+
+        Where another Dask worker is lost then, all start again from the snapshot.
+        """
+        lost = self._workers.lost(self._placement.addresses)
+        steps = self._call_loop(2)
+        groups = {} if steps is None else {group: steps[group] for group in self._groups_on(lost)}
+        on_gpus = any(device is not None for devices in self._placement.devices for device in devices)
+        if not 0 < len(groups) < self._prepared.topology.groups or on_gpus or not self._has_copies(lost):
+            return False
+        self._count_restart(str(loss))
+        placement = self._workers.place_lost(self._placement)
+        if placement is None:
+            return False
+        _log.warning("%s; worker group %s starts again", loss, ", ".join(map(str, groups)))
+        self.snapshots.drop()
+        self._generation += 1
+        self._placement, self._check = placement, self._make_check(placement)
+        try:
+            self.run.end_groups(groups, str(loss), lost)
+            self.run.replace_servers(placement, self._check, self._generation)
+            self._call_loop(3, groups)
+            reached = self.run.restart_groups(groups, self._generation)
+        except WorkerLost as again:
+            _log.warning("%s", again)
+            return False
+        # Reports of the first group alone are shown, so that it computes steps again whose reports were lost.
+        begins = {group: step if group else groups[0] for group, step in reached.items()}
+        for group, step in begins.items():
+            steps_again = reached[group] - step
+            self.restarts.append(Restart(str(loss), noticed, step, self._generation, group, steps_again))
+        self._workers.blame(lost)
+        self._call_loop(4, begins)
+        return True
+
+    def _groups_on(self, addresses: Collection[str]) -> list[int]:
+        """Return the worker groups that have workers or servers on some Dask workers."""
+        topology, placement = self._prepared.topology, self._placement
+        return [
+            group
+            for group, workers in enumerate(placement.partitions)
+            if {*workers, *placement.servers[topology.server_group(group)]} & {*addresses}
+        ]
+
+    def _has_copies(self, lost: Collection[str]) -> bool:
+        """Whether each server on lost Dask workers is linked with one that is left."""
+        topology, servers = self._prepared.topology, self._placement.servers
+        return all(
+            any(servers[linked][number] not in lost for linked in topology.linked_groups(group))
+            for group, addresses in enumerate(servers)
+            for number, address in enumerate(addresses)
+            if address in lost
+        )
 
     def _lose(self, loss: WorkerLost) -> str:
         """End the present generation where its Dask workers are left; return what was lost, in words."""
@@ -227,7 +299,8 @@ class RecoverableRun:
         """Start workers and servers with the values of the newest snapshot."""
         newest, prepared = self.snapshots.newest, self._prepared
         if self.run.started:
-            config = replace(self.run.config, generation=self.run.config.generation + 1)
+            self._generation += 1
+            config = replace(self.run.config, generation=self._generation)
             self.run = ClusterRun(self._client, config, self._placement, self._check)
         is_within = any(address.startswith("inproc://") for address in self._placement.addresses)
         params, state = newest.copy() if is_within else (newest.params, newest.state)

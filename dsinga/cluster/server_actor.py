@@ -121,6 +121,16 @@ class ServerActor:
         """Wait no more for a worker group: it has ended, or it begins later."""
         self._shard.leave(group)
 
+    async def restart(self, group: int, generation: int, step: int) -> int:
+        """Let a worker group whose workers were lost begin anew (:meth:`Shard.restart`); return its step."""
+        return self._shard.restart(group, generation, step)
+
+    def values_for(
+        self, group: int, generation: int, source: int
+    ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
+        """Return a share of the values and states of a lost server of a linked group (:meth:`Shard.values_for`)."""
+        return self._shard.values_for(group, generation, source)
+
     async def join(self, group: int, step: int) -> None:
         """Let a worker group begin at ``step`` that has left before its first step."""
         self._shard.join(group, step)

@@ -14,7 +14,7 @@ from dsinga.cluster.dask_workers import host, process
 from dsinga.cluster.packed import Packed
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.server_actor import ServerActor
-from dsinga.cluster.server_links import connect_server
+from dsinga.cluster.server_links import connect_server, link_server
 from dsinga.cluster.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.task_keys import generation_words, task_key
 from dsinga.errors import WorkerLost
@@ -22,6 +22,9 @@ from dsinga.server import routes
 from dsinga.transport.interface import wait_for
 from dsinga.worker.config import ServerKey, WorkerConfig
 from dsinga.worker.param_slices import Arrays, slice_specs, sliced_values
+
+# The values and the updater's state of the slices of a server, by slice id and slot.
+ServerValues = tuple[dict[int, Any], dict[int, Any] | None]
 
 
 class Servers:
@@ -41,21 +44,70 @@ class Servers:
 
     def create(self, step: int) -> None:
         """Create the Actors of all servers, for worker groups that begin with ``step``."""
-        topology, specs, keys = self._config.topology, slice_specs(self._config), []
+        config = self._config
+        self._create(
+            [
+                ServerKey(config.run, config.generation, group, server, config.secret)
+                for group, addresses in enumerate(self._placement.servers)
+                for server in range(len(addresses))
+            ],
+            step,
+        )
+
+    def _create(self, keys: Sequence[ServerKey], step: int) -> None:
+        topology, specs, futures = self._config.topology, slice_specs(self._config), []
         updater = Packed(self._config.updater)
-        for group, addresses in enumerate(self._placement.servers):
-            for server in range(len(addresses)):
-                key = ServerKey(self._config.run, self._config.generation, group, server, self._config.secret)
-                server_specs = [spec for spec in specs if spec.slice.server == server]
-                remote = self._remote_clients(key)
-                arguments = (
-                    key, server_specs, updater, topology.worker_groups(group), step, topology.staleness,
-                    self._config.options.timeout, self._config.options.codec(), bool(remote),
-                    topology.groups == topology.server_groups == 1, host(self._address(key)) in map(host, remote),
-                )  # fmt: skip
-                self.futures.append(self._submit(ServerActor, key, "start server", *arguments, actor=True))
-                keys.append(key)
-        self._actors = dict(zip(keys, self._gather(self.futures), strict=True))
+        for key in keys:
+            server_specs = [spec for spec in specs if spec.slice.server == key.server]
+            remote = self._remote_clients(key)
+            arguments = (
+                key, server_specs, updater, topology.worker_groups(key.group), step, topology.staleness,
+                self._config.options.timeout, self._config.options.codec(), bool(remote),
+                topology.groups == topology.server_groups == 1, host(self._address(key)) in map(host, remote),
+            )  # fmt: skip
+            futures.append(self._submit(ServerActor, key, "start server", *arguments, actor=True))
+        self.futures += futures
+        actors = self._actors | dict(zip(keys, self._gather(futures), strict=True))
+        self._actors = {key: actors[key] for key in sorted(actors, key=lambda key: (key.group, key.server))}
+
+    def replace_lost(self, placement: Placement, check: Check, generation: int) -> None:
+        """Create the servers that lived elsewhere than in ``placement`` anew, as ``generation``; the others go on.
+
+        They take the values of a linked server group, which must be left.
+        """
+        lost = [key for key in self._actors if placement.servers[key.group][key.server] != self._address(key)]
+        self._placement, self._check = placement, check
+        for key in lost:
+            del self._actors[key]
+        keys = [key._replace(generation=generation) for key in lost]
+        first = {key: self._values_from_links(key) for key in keys}
+        self._create(keys, 0)
+        self._put(first)
+        futures = [self._connect(key) for key in keys] if self._config.topology.edges else []
+        self._gather(futures)
+        self._gather([self._link(other, key) for key in keys for other in self._linked(key) if other not in keys])
+
+    def restart(self, group: int, generation: int, step: int) -> int:
+        """Let a worker group begin anew at all its servers; return its first step, which is ``step`` at least."""
+        for _ in range(2):  # the second time with the highest of all answers
+            step = max([step, *self.call(group, "restart", group, generation, step)])
+        return step
+
+    def _values_from_links(self, key: ServerKey) -> ServerValues:
+        """Return the values and states of a new server from those linked with it that are left."""
+        linked = self._linked(key)
+        source = linked[0].group
+        values: dict[int, Any] = {}
+        shares = self._call(linked, "values_for", lambda _: (key.group, key.generation, source))
+        for share, _ in shares:
+            for id, array in share.items():
+                values[id] = values[id] + array if id in values else array
+        return values, shares[0][1]
+
+    def _linked(self, key: ServerKey) -> list[ServerKey]:
+        """Return the servers that a server exchanges changes with, as far as they have been created."""
+        groups = self._config.topology.linked_groups(key.group)
+        return [other for other in self._actors if other.group in groups and other.server == key.server]
 
     def _remote_clients(self, key: ServerKey) -> list[str]:
         """Return the addresses of the workers and linked servers in other processes that call a server."""
@@ -66,39 +118,46 @@ class Servers:
 
     def put(self, groups: Iterable[int], values: Arrays, state: Mapping[str, Arrays] | None) -> None:
         """Send the first values to server groups: whole params, and the updater's state where a run is resumed."""
-        slice_values, slice_states = sliced_values(self._config, values, state)
-
-        def arguments(key: ServerKey) -> tuple[dict[int, Any], dict[int, Any] | None]:
-            ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]
-            states = None if slice_states is None else {id: slice_states[id] for id in ids}
-            arrays = {id: slice_values[id] for id in ids}, states
-            # A server changes the arrays that it receives, and a server in this process receives them without a copy.
-            return arrays if self._config.topology.server_groups == 1 else copy.deepcopy(arrays)
-
         for group in groups:
-            keys = [key for key in self._actors if key.group == group]
-            sent = {key: arguments(key) for key in keys}
-            self._call(keys, "put", sent.__getitem__)
-            # Dask keeps the arguments of a call in a cycle; the arrays shall not wait for the garbage collector.
-            for values_by_id, states_by_id in sent.values():
-                values_by_id.clear()
-                if states_by_id is not None:
-                    states_by_id.clear()
+            self._put({key: self._slices(key, values, state) for key in self._actors if key.group == group})
+
+    def _slices(self, key: ServerKey, values: Arrays, state: Mapping[str, Arrays] | None) -> ServerValues:
+        """Return the slices that a server keeps of whole params and of the updater's state."""
+        slice_values, slice_states = sliced_values(self._config, values, state)
+        ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]
+        states = None if slice_states is None else {id: slice_states[id] for id in ids}
+        arrays = {id: slice_values[id] for id in ids}, states
+        # A server changes the arrays that it receives, and a server in this process receives them without a copy.
+        return arrays if self._config.topology.server_groups == 1 else copy.deepcopy(arrays)
+
+    def _put(self, sent: dict[ServerKey, ServerValues]) -> None:
+        self._call(sent, "put", sent.__getitem__)
+        # Dask keeps the arguments of a call in a cycle; the arrays shall not wait for the garbage collector.
+        for values_by_id, states_by_id in sent.values():
+            values_by_id.clear()
+            if states_by_id is not None:
+                states_by_id.clear()
 
     def link(self) -> None:
         """Connect the server groups joined by an edge; they send each other their changes from now on.
 
         All server groups must have the same values.
         """
-        topology, futures = self._config.topology, []
-        if topology.edges:
-            paths = routes(topology.edges, topology.server_groups)
-            for key in self._actors:
-                linked_keys = [key._replace(group=group) for group in topology.linked_groups(key.group)]
-                addresses = {linked_key: self._address(linked_key) for linked_key in linked_keys}
-                arguments = (key, addresses, paths, topology.sync_freq, self._config.options.timeout)
-                futures.append(self._submit(connect_server, key, "connect servers", *arguments))
-        self._gather(futures)
+        self._gather([self._connect(key) for key in self._actors] if self._config.topology.edges else [])
+
+    def _connect(self, key: ServerKey) -> Future:
+        """Connect a server to all that it is linked with, which have been created."""
+        topology = self._config.topology
+        addresses = {other: self._address(other) for other in self._linked(key)}
+        paths = routes(topology.edges, topology.server_groups)
+        arguments = (key, addresses, paths, topology.sync_freq, self._config.options.timeout)
+        return self._submit(connect_server, key, "connect servers", *arguments)
+
+    def _link(self, key: ServerKey, other: ServerKey) -> Future:
+        """Connect a server to a linked one that was created anew."""
+        arguments = (key, other, self._address(other), self._config.options.timeout)
+        what = f"to group {other.group}, {generation_words(other.generation)}"
+        return self._submit(link_server, key, "link server", *arguments, what=what)
 
     def flush(self) -> None:
         """Let server groups send each other all changes, until they have the same values.
@@ -174,7 +233,7 @@ class Servers:
         self._check(0.0)
 
     def _submit(
-        self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False
+        self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False, what: str = ""
     ) -> Future:
         of = f" of group {key.group}" if self._config.topology.server_groups > 1 else ""
         return self._client.submit(
@@ -184,7 +243,7 @@ class Servers:
             workers=[self._address(key)],
             allow_other_workers=False,
             pure=False,
-            key=task_key(words, self._config.run, f"server {key.server}{of}", generation_words(key.generation)),
+            key=task_key(words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what),
         )
 
     def _describe(self, key: ServerKey) -> str:

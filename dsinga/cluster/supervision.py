@@ -107,7 +107,9 @@ class TaskChains:
         """Resume the chains whose tasks have ended; return whether there were any."""
         ready = [chain for chain, futures in self._awaited.items() if all(future.done() for future in futures)]
         for chain in ready:
-            self._resume(chain, self._supervisor.results(self._awaited.pop(chain)))
+            results = self._supervisor.results(self._awaited[chain])
+            del self._awaited[chain]
+            self._resume(chain, results)
         return bool(ready)
 
     def _resume(self, chain: TaskChain, results: list[Any] | None) -> None:

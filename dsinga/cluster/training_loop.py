@@ -6,7 +6,7 @@ import collections
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -131,7 +131,7 @@ class TrainingLoop:
         self._in_training = True
         self._cancellation.ends_in_order = self._workspace is not None  # where a checkpoint can be written
         self._together = self._prepared.topology.common_start(begin, self._job.train_steps)
-        self._run.connect(self._restart, self._catch_up)
+        self._run.connect(self._restart, self._catch_up, self._steps_read, self._go_on, self._restart_groups)
         self._restart(begin)
         self._train_first_group()
         self._run.do(self._finish_groups)
@@ -153,9 +153,26 @@ class TrainingLoop:
         if not self._warms_up:
             self._start_other_groups()
 
-    def _start_other_groups(self) -> None:
+    def _steps_read(self) -> list[int] | None:
+        """Return the step up to which reports of each group were read; None while not all of them train."""
+        return None if self._warms_up else [rounds.read_to for rounds in self._groups]
+
+    def _go_on(self, restarting: Collection[int]) -> None:
+        """Let the groups that are not ``restarting`` go on with their rounds in flight."""
         for rounds in self._groups[1:]:
-            self._run.run.chains.add(self._train_other_group(rounds))
+            if rounds.group not in restarting:
+                self._run.run.chains.add(self._train_other_group(rounds))
+
+    def _restart_groups(self, steps: Mapping[int, int]) -> None:
+        """Begin the rounds of some groups at the steps from which they have started again."""
+        for group, step in steps.items():
+            rounds = GroupRounds(self._run.run, self._grain, group, step)
+            rounds.length, self._groups[group] = self._groups[group].length, rounds
+            if group:
+                self._run.run.chains.add(self._train_other_group(rounds))
+
+    def _start_other_groups(self) -> None:
+        self._go_on(())
 
     def _finish_groups(self, run: ClusterRun) -> None:
         """Let the other groups end, when group 0 has ended, and let all server groups agree."""
@@ -226,10 +243,12 @@ class TrainingLoop:
     def _train_other_group(self, rounds: GroupRounds) -> TaskChain:
         """Train a group that no extension sees, until training ends."""
         while rounds.send(rounds.sent if self.view.stopped else self._job.train_steps):
-            reports = yield rounds.next_futures()
-            rounds.read(reports)
+            reports = yield rounds.oldest
+            seconds = sum(report.timing["total"] for report in rounds.read(reports)[1:])
+            self._show_restarts(seconds, rounds.group)
             self._events.round(rounds.group, reports)
         rounds.speed = 0.0
+        self._show_restarts(0.0, rounds.group)
         self._run.run.leave(rounds.group)
 
     def _read_round(self) -> None:
@@ -239,7 +258,7 @@ class TrainingLoop:
         """
         rounds = self._groups[0]
         try:
-            by_worker = self._run.run.chains.wait(rounds.next_futures())
+            by_worker = self._run.run.chains.wait(rounds.oldest)
         except WorkerLost as loss:
             self._run.recover(loss)
             return
@@ -261,10 +280,10 @@ class TrainingLoop:
         self._show_progress(reports[-1])
         self._events.round(rounds.group, by_worker)
 
-    def _show_restarts(self, since: float) -> None:
-        """Show the restarts that have brought the run, ``since`` seconds ago, beyond the step where it stood."""
-        restarts, self._run.restarts = self._run.restarts, []
-        for restart in restarts:
+    def _show_restarts(self, since: float, group: int = 0) -> None:
+        """Show the restarts that have brought a group, ``since`` seconds ago, beyond the step where it stood."""
+        for restart in [restart for restart in self._run.restarts if (restart.group or 0) == group]:
+            self._run.restarts.remove(restart)
             seconds = time.perf_counter() - since - restart.noticed_at
             row = self.view.recovery_row(restart, seconds)
             _log.warning(

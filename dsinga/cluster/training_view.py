@@ -134,9 +134,10 @@ class TrainingView(LoopView):
             "time": round(noticed + seconds, 3),
             "lost": restart.lost,
             "noticed": round(noticed, 3),
-            "steps_again": self.step - restart.step,
+            "steps_again": self.step - restart.step if restart.steps_again is None else restart.steps_again,
             "seconds": round(seconds, 3),
             "generation": restart.generation,
+            **({} if restart.group is None else {"group": restart.group}),
         }
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:

@@ -62,7 +62,7 @@ class WorkerActor:
         Endpoint(key.name, worker.peers.mailbox, to_host=to_host, secret=key.secret)
         if to_host:
             serve_connections()
-        weakref.finalize(self, end_generation, key.run, key.generation, "the driver of the run is gone")
+        weakref.finalize(self, end_group, key.run, key.generation, key.group, "the driver of the run is gone")
 
 
 def find_worker(key: WorkerKey) -> GroupWorker:
@@ -81,27 +81,36 @@ def find_worker(key: WorkerKey) -> GroupWorker:
 
 
 def end_run(run: str, message: str | None = None, generation: int | None = None) -> None:
-    """End a run, or one generation of it, in this process. Called on the event loop.
+    """End a run in this process, or its generations up to ``generation``. Called on the event loop.
 
     All its waits end with RunError(``message``).
     """
-    if generation is None:
-        _end(f"{run}-", lambda key: key.run == run, message)
-    else:
-        end_generation(run, generation, message)
+
+    def chosen(name: str) -> bool:
+        return name.startswith(f"{run}-") and (generation is None or int(name.split("-")[1]) <= generation)
+
+    _end(chosen, message)
 
 
-def end_generation(run: str, generation: int, message: str | None) -> None:
-    """End one generation of a run in this process."""
-    _end(f"{run}-{generation}-", lambda key: key[:2] == (run, generation), message)
+def end_group(run: str, generation: int, group: int, message: str) -> None:
+    """End the workers of a worker group in this process, those of one generation."""
+    prefix = f"{run}-{generation}-{group}-partition-"
+    _end(lambda name: name.startswith(prefix), message)
 
 
-def _end(prefix: str, chosen: Callable[[WorkerKey], bool], message: str | None) -> None:
-    keys = [key for key in list(WORKERS) if chosen(key)]
+def end_groups(run: str, generations: Mapping[int, int], message: str) -> None:
+    """End the workers of some worker groups, given with their generations, in this process."""
+    for group, generation in generations.items():
+        end_group(run, generation, group, message)
+
+
+def _end(chosen: Callable[[str], bool], message: str | None) -> None:
+    """End the workers and close the endpoints whose names ``chosen`` accepts."""
+    keys = [key for key in list(WORKERS) if chosen(key.name)]
     workers = [worker for key in keys if (worker := WORKERS.pop(key, None))]
     for worker in workers:
         worker.abort(message or "the run has ended")
-    close_endpoints(lambda name: name.startswith(prefix), message or "the run has ended")
+    close_endpoints(chosen, message or "the run has ended")
     for worker in workers:
         worker.close()
 

@@ -14,7 +14,7 @@ from dsinga.cluster.connecting.expected_workers import Notices
 from dsinga.cluster.dask_workers import Workers, ask_scheduler, available_workers, count_processes
 from dsinga.cluster.heartbeats import heartbeats
 from dsinga.cluster.memory_check import check_memory
-from dsinga.cluster.placement import Placement, place
+from dsinga.cluster.placement import Placement, place, place_lost
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.supervision import Check
 from dsinga.errors import RunError, UserError
@@ -42,10 +42,13 @@ class WorkersAtHand:
 
     def blame(self, addresses: Collection[str]) -> None:
         """Count a loss of those of the Dask workers at ``addresses`` that are gone or silent."""
+        for address in self.lost(addresses):
+            self._losses[self._names.get(address, address)] += 1
+
+    def lost(self, addresses: Collection[str]) -> set[str]:
+        """Return the addresses of those of the Dask workers at ``addresses`` that are gone or silent."""
         workers, silent = available_workers(self._client), heartbeats(self._client).silent()
-        for address in addresses:
-            if address not in workers or address in silent:
-                self._losses[self._names.get(address, address)] += 1
+        return {address for address in addresses if address not in workers or address in silent}
 
     def forgive(self, addresses: Collection[str]) -> None:
         """Forget the losses of Dask workers that have served until a snapshot was complete."""
@@ -74,6 +77,19 @@ class WorkersAtHand:
                 break
         check_memory(self._client, (net.whole for net in prepared.config.nets.values()), len(placement.addresses))
         return placement._replace(devices=prepared.choose_devices(placement))
+
+    def place_lost(self, placement: Placement) -> Placement | None:
+        """Return a placement with what was lost on Dask workers at hand, and all else where it is.
+
+        Returns None where these do not suffice at once.
+        """
+        claim, unusable = self._prepared.claim, self._unusable()
+        claim.replace(unusable)
+        left = placement.addresses & available_workers(self._client).keys() - unusable
+        if not left <= claim.workers.keys() or count_processes(claim.workers) < self._cluster.min_workers:
+            return None
+        placement = place_lost(self._prepared.topology, placement, claim.workers)
+        return placement if self._is_ready(placement) else None
 
     def _is_ready(self, placement: Placement) -> bool:
         """Whether all Dask workers of a placement can train the job; those that cannot are left out from now on."""

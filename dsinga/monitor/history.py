@@ -21,7 +21,8 @@ Rows of a job with ``epochs`` also have "epoch", the number of epochs that are d
 
 A row of the phase "recovery" has no metrics: "lost" says which Dask worker was lost, "noticed" when, on the clock of
 "time"; "steps_again" is how many steps were computed again, "seconds" how long it took until the next new step, and
-"generation" how often the run has been placed since it began."""
+"generation" how often the run has been placed since it began. "group" is the worker group that has started again, where
+the others went on."""
 
 
 class History(Sequence[Row]):

@@ -32,7 +32,7 @@ class WorkerConfig:
 
     Attributes:
         run: the name of the run.
-        generation: always 0 today: a run that loses a worker or a server ends, and is not placed again.
+        generation: how often the whole run has started again; single worker groups may be of later generations.
         seed: the key of all random numbers.
         topology: the numbers of worker groups, workers, server groups and servers.
         nets: the net of each phase, cut for the workers of a group.

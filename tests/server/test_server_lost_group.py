@@ -12,7 +12,6 @@ from tests.support.shard_network import GRAPHS, WAIT, Network, ones
 EVERY_GRAPH = {
     **GRAPHS,
     "kite": [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)],
-    "long ring": [(n, (n + 1) % 7) for n in range(7)],
 }
 
 

@@ -112,6 +112,21 @@ def test_a_group_goes_on_at_its_own_step_and_the_other_does_not_stop(groups: Two
         assert shard.pending() == "nothing is waited for"
 
 
+def test_steps_whose_reports_were_lost_are_computed_again_without_a_change(groups: TwoGroups) -> None:
+    lost = groups.create_workers(1, 0, 0)
+    assert steps_done(send(lost, 0, 5)) == 5
+    step = max(shard.restart(1, 1) for shard in groups.shards)
+    assert {shard.restart(1, 1, step) for shard in groups.shards} == {step} == {5}
+    before = [shard.snapshot(None, WAIT).values for shard in groups.shards]
+    workers = groups.create_workers(1, 1, 2)
+    assert steps_done(send(workers, 2, 5)) == 3
+    for shard, values in zip(groups.shards, before, strict=True):
+        for id, value in shard.snapshot(None, WAIT).values.items():
+            np.testing.assert_array_equal(value, values[id])
+    assert steps_done(send(workers, 5, 7)) == 2
+    assert any((value != before[0][id]).any() for id, value in groups.shards[0].snapshot(None, WAIT).values.items())
+
+
 def test_workers_of_the_lost_generation_cannot_change_anything(groups: TwoGroups) -> None:
     stale = groups.create_workers(1, 0, 0)
     send(stale, 0, 0)
