@@ -54,11 +54,11 @@ def measure(
 
     Raises UserError for bad input.
     """
-    job = _without_tests(job, WARM_UP_STEPS + steps)
+    job = without_tests(job, WARM_UP_STEPS + steps)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         if synthetic:
             job = with_synthetic_records(job, Path(folder))
-        outcome = train(job, client, _SilentObserver(), roots=roots, where=where)
+        outcome = train(job, client, SilentObserver(), roots=roots, where=where)
         figures = {"profile": profile(job, steps, roots)} if profiled else {}
     iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}
@@ -74,17 +74,21 @@ def measure(
     }
 
 
-class _SilentObserver:
+class SilentObserver:
     """An observer that ignores everything but a wait for Dask workers."""
 
     def waiting(self, sentence: str) -> None:
+        """Log what the run waits for."""
         _log.info(sentence)
 
-    def begin(self, step: int) -> None: ...
+    def begin(self, step: int) -> None:
+        """Ignore the begin of training."""
 
-    def record(self, row: dict[str, Any]) -> None: ...
+    def record(self, row: dict[str, Any]) -> None:
+        """Ignore a row."""
 
-    def progress(self, row: dict[str, Any]) -> None: ...
+    def progress(self, row: dict[str, Any]) -> None:
+        """Ignore the state of things."""
 
 
 def _peak_rss_mb() -> float:
@@ -92,7 +96,7 @@ def _peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _without_tests(job: Job, steps: int) -> Job:
+def without_tests(job: Job, steps: int) -> Job:
     """Return the job with ``steps`` iterations, and without tests, checkpoints and params from checkpoints."""
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
     return job.replace(train_steps=steps, **never, checkpoint_path=[], extension=[])

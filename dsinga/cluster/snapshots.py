@@ -115,6 +115,7 @@ class Snapshots:
             return False
         self.newest = RunSnapshot(pending.step, params, state, self._pending_loop)
         seconds = pending.done_at - self._reached_at
+        _log.debug("snapshot of step %d: %d bytes in %.3f s", pending.step, self.newest.nbytes, seconds)
         self._due_at = time.monotonic() + self._interval(max(seconds, self.newest.nbytes / BYTES_PER_SECOND))
         return True
 

@@ -40,7 +40,7 @@ def check_workers(client: Client, addresses: Iterable[str]) -> None:
     The error names the lost ones. Silent ones may be stopped, or the network to them may be cut.
     """
     workers = available_workers(client)
-    heartbeats(client).look(workers)
+    heartbeats(client).look(client, workers)
     addresses = sorted(addresses)
     lost = [address for address in addresses if address not in workers]
     if lost:

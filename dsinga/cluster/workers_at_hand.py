@@ -127,7 +127,7 @@ class WorkersAtHand:
     def _unusable(self) -> set[str]:
         """Return the addresses of the Dask workers that the run is not to use."""
         workers = available_workers(self._client)
-        heartbeats(self._client).look(workers)
+        heartbeats(self._client).look(self._client, workers)
         self._note_names(workers)
         unusable = self._refused | heartbeats(self._client).silent().keys() | self.leaving()
         often = {a for a in workers if self._losses[self._names[a]] >= LOSSES_OF_WORKER} - unusable

@@ -1,6 +1,6 @@
-"""A plugin of Dask's nannies: lets runs leave a Dask worker before its nanny ends it, as it does on SIGTERM.
+"""A plugin of Dask's nannies: lets runs leave a Dask worker before its nanny ends it, and says what a silent one does.
 
-Nannies get this module by value, so that they need not import dsinga: it imports only distributed.
+Nannies get this module by value, so that they need not import dsinga: it imports only distributed and what that needs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+import psutil
 from distributed.core import connect
 from distributed.diagnostics.plugin import NannyPlugin
 
@@ -18,12 +19,25 @@ NAME = "dsinga-leave"
 # a minute after SIGTERM.
 CONNECT_SECONDS = 2.0
 LEAVE_SECONDS = 20.0
+# The states of a process that cannot run.
+HALTED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class LeaveBeforeEnd(NannyPlugin):
-    """Tells the scheduler that a Dask worker is about to end, and waits until the runs have left it."""
+    """Tells the scheduler that a Dask worker is about to end, as on SIGTERM, and waits until the runs have left it."""
 
     name = NAME
+
+    def setup(self, nanny: Any) -> None:
+        """Let the scheduler ask whether the Dask worker is busy."""
+
+        async def is_busy() -> bool:
+            """Whether the process of the Dask worker runs: long work may keep it from sending heartbeats."""
+            with contextlib.suppress(psutil.Error, AttributeError):
+                return psutil.Process(nanny.process.process.pid).status() not in HALTED
+            return False
+
+        nanny.handlers["dsinga_is_busy"] = is_busy
 
     async def teardown(self, nanny: Any) -> None:
         """Wait until no run is on the nanny's Dask worker."""
