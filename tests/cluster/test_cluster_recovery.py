@@ -47,15 +47,16 @@ def of_phase(rows: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "figures",
+    ("figures", "victim"),
     [
-        {"nworkers_per_group": 2, "nservers_per_group": 2},
-        {"nworkers_per_group": 2, "server_worker_separate": True},
-        {"nworkers_per_group": 3, "update": "kWorker"},
+        ({"nworkers_per_group": 2, "nservers_per_group": 2}, 0),
+        pytest.param({"nworkers_per_group": 2, "nservers_per_group": 2}, 2, marks=pytest.mark.slow),
+        pytest.param({"nworkers_per_group": 2, "server_worker_separate": True}, 0, marks=pytest.mark.slow),
+        pytest.param({"nworkers_per_group": 2, "server_worker_separate": True}, 2, marks=pytest.mark.slow),
+        pytest.param({"nworkers_per_group": 3, "update": "kWorker"}, 0, marks=pytest.mark.slow),
     ],
-    ids=["AllReduce", "Sandblaster", "updates by workers"],
+    ids=["AllReduce", "AllReduce, an idle worker", "Sandblaster, a worker", "Sandblaster, the server", "own updates"],
 )
-@pytest.mark.parametrize("victim", [0, 2])
 def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any], victim: int) -> None:
     job = job.replace(cluster=ClusterConf(**figures), train_steps=400, test_freq=100, test_steps=2)
     with connect(workers=3) as client:
