@@ -6,13 +6,12 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from distributed import Client, get_worker
+from distributed import Client
 
 from dsinga.errors import UserError
 from dsinga.registry import nearest
@@ -60,7 +59,7 @@ def stop(seconds: float) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _soon(action: Callable[..., None], *arguments: float) -> None:
+def _soon(action: Callable[..., object], *arguments: float) -> None:
     """Call ``action`` in a thread when the caller has had time to answer."""
     timer = threading.Timer(ANSWER_SECONDS, action, arguments)
     timer.daemon = True
@@ -76,8 +75,11 @@ def _segfault() -> None:
 
 
 def _exit() -> None:
-    """End this process by sys.exit on Dask's event loop, where it ends the process and not a thread alone."""
-    get_worker().loop.asyncio_loop.call_later(ANSWER_SECONDS, sys.exit, 1)  # type: ignore[attr-defined]
+    """End this process with the status 1, as a library does that gives up.
+
+    Not by sys.exit, which Dask takes for a wish to close the nanny, too: the Dask worker would never come back.
+    """
+    _soon(os._exit, 1)
 
 
 def _pause() -> None:

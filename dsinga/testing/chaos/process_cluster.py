@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import threading
+import time
 from collections.abc import Iterator
 
 import dask
@@ -13,8 +15,9 @@ from distributed.utils import get_mp_context
 from dsinga.cluster import available_workers, connect
 from dsinga.errors import RunError
 
-# Seconds to wait for processes that were lost to come back.
+# Seconds to wait for processes that were lost to come back, and between two looks.
 RETURN_SECONDS = 60.0
+LOOK_SECONDS = 0.2
 
 
 @contextlib.contextmanager
@@ -36,12 +39,13 @@ def wait_for_return(client: Client, workers: int) -> None:
 
     Raises RunError where they do not come.
     """
-    if client.cluster is not None:  # retired workers do not come back by their nannies
-        client.cluster.scale(workers)
-    try:
-        client.wait_for_workers(workers, timeout=RETURN_SECONDS)
-    except TimeoutError:
-        raise RunError(
-            f"{len(available_workers(client))} of {workers} Dask workers are left after {RETURN_SECONDS:g} s; start "
-            "them with nannies, which restart lost processes, or leave out the kind retire"
-        ) from None
+    deadline = time.monotonic() + RETURN_SECONDS
+    while len(available_workers(client)) < workers:
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"{len(available_workers(client))} of {workers} Dask workers are left after {RETURN_SECONDS:g} s; "
+                "start them with nannies, which restart lost processes, or leave out the kind retire"
+            )
+        if client.cluster is not None:  # it lists retired workers for a while, and replaces them when asked after that
+            client.cluster.scale(workers)
+        threading.Event().wait(LOOK_SECONDS)
