@@ -14,7 +14,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from distributed import Client
@@ -24,6 +24,7 @@ from dsinga.cluster.dask_workers import process
 from dsinga.cluster.heartbeats import heartbeats
 from dsinga.cluster.placement import Placement
 from dsinga.cluster.prepare import PreparedRun
+from dsinga.cluster.restarts import Restart, RestartedGroups, StandingGroups
 from dsinga.cluster.snapshots import RunSnapshot, Snapshots
 from dsinga.cluster.supervision import Check
 from dsinga.cluster.workers_at_hand import WorkersAtHand
@@ -41,27 +42,6 @@ RESTARTS_FROM_SNAPSHOT = 3
 LOOK_SECONDS = 1.0
 # How many times the time of a start a move must save.
 MOVE_FACTOR = 2.0
-
-
-@dataclass
-class Restart:
-    """What was lost, and how long it took until the run stood where it had stood.
-
-    Attributes:
-        lost: what was lost, in words.
-        noticed_at: when that was noticed, by ``time.perf_counter()``.
-        step: the step from which the run has started again.
-        generation: the generation that has started then.
-        group: the worker group that alone has started again; None where all have.
-        steps_again: the number of steps that are computed again; None for those since ``step``.
-    """
-
-    lost: str
-    noticed_at: float
-    step: int = 0
-    generation: int = 0
-    group: int | None = None
-    steps_again: int | None = None
 
 
 class RecoverableRun:
@@ -101,26 +81,16 @@ class RecoverableRun:
         self.snapshots = Snapshots(first, 0.0 if self._is_within else read_setting("snapshot_share"))
         self.run = ClusterRun(client, prepared.config, self._placement, self._check)
         self.restarts: list[Restart] = []
-        self._loop: tuple[weakref.WeakMethod[Any], ...] = ()
+        self._groups: Callable[[], RestartedGroups | None] = StandingGroups
 
     @property
     def client(self) -> Client:
         """The client of the cluster."""
         return self._client
 
-    def connect(
-        self, restart: Callable[[int], None], catch_up: Callable[[], None], steps_read: Callable[[], list[int] | None],
-        go_on: Callable[[Collection[int]], None], restart_groups: Callable[[Mapping[int, int]], None],
-    ) -> None:  # fmt: skip
-        """Connect the training loop, by five of its methods.
-
-        ``restart`` is called with the step from which a new generation has started. ``catch_up`` brings the run from
-        there to the step at which it stands. ``steps_read`` returns the step up to which reports of each worker group
-        were read, None while not all of them train. ``go_on`` is called with the groups that start again, so that the
-        others go on meanwhile, and ``restart_groups`` with the steps from which these have started.
-        """
-        methods = restart, catch_up, steps_read, go_on, restart_groups
-        self._loop = tuple(weakref.WeakMethod(method) for method in methods)  # the loop refers to the run
+    def connect(self, groups: RestartedGroups) -> None:
+        """Connect the worker groups, once they train."""
+        self._groups = weakref.ref(groups)  # they refer to the run
 
     def start(self) -> None:
         """Start the first generation, or a later one if Dask workers are lost meanwhile."""
@@ -136,7 +106,7 @@ class RecoverableRun:
             try:
                 if pending is not None:
                     self.recover(pending)
-                    self._call_loop(1)
+                    self._connected().catch_up()
                 return operation(self.run)
             except WorkerLost as loss:
                 pending = loss
@@ -161,7 +131,7 @@ class RecoverableRun:
                 lost = self._lose(again)
         step, generation = self.snapshots.newest.step, self.run.config.generation
         self.restarts.append(Restart(str(loss), noticed, step, generation))
-        self._call_loop(0, step)
+        self._connected().restart(step)
 
     def wants_to_move(self, seconds_left: float) -> str:
         """Return why the run should be placed anew when it stands, "" if it should not.
@@ -186,17 +156,17 @@ class RecoverableRun:
     def move(self, reason: str, step: int, loop: Mapping[str, Any]) -> None:
         """Start a new generation at ``step``, at which the run stands, on the Dask workers at hand, in order."""
         began = time.perf_counter()
-        params, state = self.run.snapshot(step)
-        self.snapshots.replace(RunSnapshot(step, params, state, loop))
-        self.run.close(reason, last=False)
         try:
+            params, state = self.run.snapshot(step)
+            self.keep(RunSnapshot(step, params, state, loop))
+            self.run.close(reason, last=False)
             self._place_again()
             self._start_generation()
         except WorkerLost as loss:
             self.recover(loss)
         else:
             self.restarts.append(Restart(reason, began, step, self.run.config.generation))
-            self._call_loop(0, step)
+            self._connected().restart(step)
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by ``factors``, as :meth:`ClusterRun.set_rate_factors` does, in later ones too."""
@@ -206,17 +176,24 @@ class RecoverableRun:
     def collect_snapshot(self) -> None:
         """Keep the snapshot that is on its way, if it has come."""
         if self.snapshots.collect():
-            self._restarts_from_snapshot = 0
-            self._workers.forgive(self._placement.addresses)
+            self._note_snapshot()
+
+    def keep(self, snapshot: RunSnapshot) -> None:
+        """Make ``snapshot``, which was made while the run stood, the newest one."""
+        self.snapshots.replace(snapshot)
+        self._note_snapshot()
+
+    def _note_snapshot(self) -> None:
+        self._restarts_from_snapshot = 0
+        self._workers.forgive(self._placement.addresses)
 
     def close(self, message: str | None = None) -> None:
         """End the run on all Dask workers that are left; its waits there end with ``message``."""
         self.snapshots.drop()
         self.run.close(message, heartbeats(self._client).silent())
 
-    def _call_loop(self, number: int, *arguments: Any) -> Any:
-        method = self._loop[number]() if self._loop else None
-        return None if method is None else method(*arguments)
+    def _connected(self) -> RestartedGroups:
+        return self._groups() or StandingGroups()
 
     def _recover_groups(self, loss: WorkerLost, noticed: float) -> bool:
         """Start those worker groups again that have lost workers or servers; return whether others go on meanwhile.
@@ -224,7 +201,7 @@ class RecoverableRun:
         Where another Dask worker is lost then, all start again from the snapshot.
         """
         lost = self._workers.lost(self._placement.addresses)
-        steps = self._call_loop(2)
+        steps = self._connected().steps_read()
         groups = {} if steps is None else {group: steps[group] for group in self._groups_on(lost)}
         on_gpus = any(device is not None for devices in self._placement.devices for device in devices)
         if not 0 < len(groups) < self._prepared.topology.groups or on_gpus or not self._has_copies(lost):
@@ -240,7 +217,7 @@ class RecoverableRun:
         try:
             self.run.end_groups(groups, str(loss), lost)
             self.run.replace_servers(placement, self._check, self._generation)
-            self._call_loop(3, groups)
+            self._connected().go_on(groups)
             reached = self.run.restart_groups(groups, self._generation)
         except WorkerLost as again:
             _log.warning("%s", again)
@@ -251,7 +228,7 @@ class RecoverableRun:
             steps_again = reached[group] - step
             self.restarts.append(Restart(str(loss), noticed, step, self._generation, group, steps_again))
         self._workers.blame(lost)
-        self._call_loop(4, begins)
+        self._connected().restart_groups(begins)
         return True
 
     def _groups_on(self, addresses: Collection[str]) -> list[int]:

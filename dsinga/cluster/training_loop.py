@@ -6,13 +6,12 @@ import collections
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsinga.checkpoint import latest_step, remove_old_checkpoints, write_checkpoint
 from dsinga.cluster.cancellation import CANCELLED, Cancellation
-from dsinga.cluster.cluster_run import ClusterRun
+from dsinga.cluster.checkpoints import Checkpoints
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.grain import Grain
 from dsinga.cluster.group_rounds import ROUNDS_AHEAD, GroupRounds, StepReport
@@ -20,11 +19,11 @@ from dsinga.cluster.loop_state import describe_way_on, read_rate_factors
 from dsinga.cluster.prepare import PreparedRun
 from dsinga.cluster.recovery import RecoverableRun
 from dsinga.cluster.snapshots import RunSnapshot
-from dsinga.cluster.supervision import TaskChain
 from dsinga.cluster.training_view import TrainingView
-from dsinga.errors import RunError, UserError, WorkerLost
+from dsinga.cluster.worker_groups import WorkerGroups
+from dsinga.errors import RunError, UserError
 from dsinga.extensions import Extension, ExtensionRunner
-from dsinga.job import Phase, redact_job, to_text
+from dsinga.job import Phase
 from dsinga.monitor import Row
 from dsinga.worker.param_slices import Arrays
 
@@ -80,15 +79,13 @@ class TrainingLoop:
         self._workspace = workspace
         self._grain = grain
         self._cancellation = cancellation
-        self._saved = saved
+        self._checkpoints = Checkpoints(prepared, workspace / "checkpoint", saved) if workspace else None
         self._events = RunEvents(prepared, run)
         self.view = TrainingView(prepared, run, self._show_row, workspace, started)
         self._extensions = ExtensionRunner(extensions, self.view)
-        self._groups: list[GroupRounds] = []
-        self._warms_up = False  # whether group 0 trains alone
-        self._together = 0  # the step at which all groups train
-        self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
+        self._groups: WorkerGroups | None = None  # from the beginning of training on
         self._in_training = False
+        self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
         self._pause_seconds = self._checkpoint_seconds = 0.0  # of the longest pause, and of the last checkpoint
         self.unsaved = ""  # why the last checkpoint could not be written
         self.timings: collections.deque[dict[str, float]] = collections.deque(maxlen=TIMINGS_KEPT)
@@ -127,160 +124,68 @@ class TrainingLoop:
         return self.view.returned_params or self.view.snapshot(state=False)[0]
 
     def _train(self, begin: int) -> None:
-        """Train all worker groups; group 0 trains alone during the warm-up."""
+        """Train all worker groups; extensions pause group 0."""
         self._in_training = True
         self._cancellation.ends_in_order = self._workspace is not None  # where a checkpoint can be written
-        self._together = self._prepared.topology.common_start(begin, self._job.train_steps)
-        self._run.connect(self._restart, self._catch_up, self._steps_read, self._go_on, self._restart_groups)
-        self._restart(begin)
-        self._train_first_group()
-        self._run.do(self._finish_groups)
+        self._groups = WorkerGroups(
+            self._prepared, self._run, self._grain, self.view, self._events, self._show_restarts, begin
+        )
+        self._train_first_group(self._groups)
+        self._run.do(self._groups.finish)
         if self._prepared.topology.groups > 1:
             self._extensions.forget_runs()  # the params are those of all groups now
         self._pause(last=True)
         self._in_training = self._cancellation.ends_in_order = False
 
-    def _restart(self, step: int) -> None:
-        """Begin the rounds of all groups at ``step``, at which a generation of the run has started."""
-        run, lengths = self._run.run, [rounds.length for rounds in self._groups]
-        self._groups = [
-            GroupRounds(run, self._grain, group, max(step, self._together) if group else step)
-            for group in range(self._prepared.topology.groups)
-        ]
-        for rounds, length in zip(self._groups, lengths, strict=False):
-            rounds.length = length
-        self._warms_up = step < self._together
-        if not self._warms_up:
-            self._start_other_groups()
-
-    def _steps_read(self) -> list[int] | None:
-        """Return the step up to which reports of each group were read; None while not all of them train."""
-        return None if self._warms_up else [rounds.read_to for rounds in self._groups]
-
-    def _go_on(self, restarting: Collection[int]) -> None:
-        """Let the groups that are not ``restarting`` go on with their rounds in flight."""
-        for rounds in self._groups[1:]:
-            if rounds.group not in restarting:
-                self._run.run.chains.add(self._train_other_group(rounds))
-
-    def _restart_groups(self, steps: Mapping[int, int]) -> None:
-        """Begin the rounds of some groups at the steps from which they have started again."""
-        for group, step in steps.items():
-            rounds = GroupRounds(self._run.run, self._grain, group, step)
-            rounds.length, self._groups[group] = self._groups[group].length, rounds
-            if group:
-                self._run.run.chains.add(self._train_other_group(rounds))
-
-    def _start_other_groups(self) -> None:
-        self._go_on(())
-
-    def _finish_groups(self, run: ClusterRun) -> None:
-        """Let the other groups end, when group 0 has ended, and let all server groups agree."""
-        if self._warms_up:  # group 0 was stopped before the others began
-            self._join(run)
-        run.leave(0)
-        run.chains.finish()
-        run.synchronise()
-
-    def _join(self, run: ClusterRun) -> None:
-        """End the warm-up."""
-        run.join(self.view.step)
-        self._warms_up = False
-        self._start_other_groups()
-
-    def _train_first_group(self) -> None:
+    def _train_first_group(self, groups: WorkerGroups) -> None:
         """Train group 0 to its last step, unless it is stopped before, and pause on the way."""
         last = self._job.train_steps
         while self.view.step < last and not self.view.stopped:
-            self._train_until_pause(min(self._extensions.next_pause(self.view.step) or last, last))
+            self._train_until_pause(groups, min(self._extensions.next_pause(self.view.step) or last, last))
             if self.view.step < last:
                 self._pause()
 
-    def _train_until_pause(self, stop: int) -> None:
+    def _train_until_pause(self, groups: WorkerGroups, stop: int) -> None:
         """Train group 0 up to ``stop``, or to the end of its rounds in flight if an extension wants that."""
-        while self._send(stop):
+        while groups.send(stop):
             if self.view.step < stop:
                 self._run.snapshots.add_loop(self.view.step, self._state)
-            self._read_round()
+            self._read_round(groups)
             if self.view.step < stop:
-                self._move()
+                self._move(groups)
             if self.view.stopped or self._extensions.wants_pause():
-                stop = max(self._groups[0].sent, self.view.step)
+                stop = max(groups.first.sent, self.view.step)
 
-    def _move(self) -> None:
+    def _move(self, groups: WorkerGroups) -> None:
         """Move to other Dask workers at the end of the rounds in flight, where that is due."""
-        rounds = self._groups[0]
+        rounds = groups.first
         seconds_left = (self._job.train_steps - self.view.step) / (rounds.speed or math.inf)
         reason = self._run.wants_to_move(seconds_left)
         if not reason:
             return
-        while self._send(0):
-            self._read_round()
-        if rounds is self._groups[0]:  # else the run was started again meanwhile
+        while groups.send(0):
+            self._read_round(groups)
+        if rounds is groups.first:  # else the run was started again meanwhile
             self._run.move(reason, self.view.step, self._state())
-            self._show_restarts(0.0)
+            self._show_restarts(0.0, 0)
 
-    def _catch_up(self) -> None:
-        """Train group 0, which was started again, to the step at which it had stood."""
-        while self._send(self.view.step):
-            self._read_round()
-        self._show_restarts(0.0)
-
-    def _send(self, stop: int) -> bool:
-        """Send rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
-        while True:
-            try:
-                rounds, run = self._groups[0], self._run.run
-                if self._warms_up and rounds.read_to >= self._together:
-                    self._join(run)
-                if rounds.sent < stop and self._in_training:
-                    exact = self._prepared.topology.groups == 1
-                    self._run.snapshots.request(run, rounds.sent if exact else rounds.read_to)
-                return rounds.send(min(stop, self._together) if self._warms_up else stop)
-            except WorkerLost as loss:
-                self._run.recover(loss)
-
-    def _train_other_group(self, rounds: GroupRounds) -> TaskChain:
-        """Train a group that no extension sees, until training ends."""
-        while rounds.send(rounds.sent if self.view.stopped else self._job.train_steps):
-            reports = yield rounds.oldest
-            seconds = sum(report.timing["total"] for report in rounds.read(reports)[1:])
-            self._show_restarts(seconds, rounds.group)
-            self._events.round(rounds.group, reports)
-        rounds.speed = 0.0
-        self._show_restarts(0.0, rounds.group)
-        self._run.run.leave(rounds.group)
-
-    def _read_round(self) -> None:
-        """Wait for a round of group 0, and show its steps to the extensions, except those that they have seen.
-
-        Where Dask workers are lost, the run starts again instead.
-        """
-        rounds = self._groups[0]
-        try:
-            by_worker = self._run.run.chains.wait(rounds.oldest)
-        except WorkerLost as loss:
-            self._run.recover(loss)
-            return
-        seen = self.view.step + len(self._unseen) - rounds.read_to
-        reports = rounds.read(by_worker)
-        self._run.snapshots.reach(rounds.read_to)
-        self._run.collect_snapshot()
+    def _read_round(self, groups: WorkerGroups) -> None:
+        """Wait for a round of group 0, and show its steps to the extensions."""
+        by_worker, reports = groups.read()
         if self._cancellation.event.is_set():
             self.view.stop(CANCELLED, resumable=True)
-        reports = reports[max(0, seen) :]
         if not reports:
             return
-        self._show_restarts(sum(report.timing["total"] for report in reports[1:]))
+        self._show_restarts(sum(report.timing["total"] for report in reports[1:]), 0)
         self._unseen.extend(reports)
-        self.view.seconds_to_stop = self._estimate_seconds_to_stop(rounds)
+        self.view.seconds_to_stop = self._estimate_seconds_to_stop(groups.first)
         batchsize = self._prepared.config.readers[Phase.kTrain].batchsize
-        self.view.samples_per_second = batchsize * sum(rounds.speed for rounds in self._groups)
+        self.view.samples_per_second = batchsize * groups.speed
         self._show_steps()
         self._show_progress(reports[-1])
-        self._events.round(rounds.group, by_worker)
+        self._events.round(0, by_worker)
 
-    def _show_restarts(self, since: float, group: int = 0) -> None:
+    def _show_restarts(self, since: float, group: int) -> None:
         """Show the restarts that have brought a group, ``since`` seconds ago, beyond the step where it stood."""
         for restart in [restart for restart in self._run.restarts if (restart.group or 0) == group]:
             self._run.restarts.remove(restart)
@@ -338,19 +243,19 @@ class TrainingLoop:
         self._pause_seconds = max(self._pause_seconds, time.perf_counter() - started)
 
     def _write_checkpoint(self) -> None:
-        if self._workspace is None:
+        if self._checkpoints is None:
             return
         started = time.perf_counter()
         params, slots = self.view.snapshot(state=True)
         snapshot = RunSnapshot(self.view.step, params, slots, self._state())
         with self.view.running_on_cluster():
             try:
-                self._write(snapshot)
+                self._checkpoints.write(snapshot)
                 self.unsaved = ""
             except RunError as error:  # a full disk does not end a run of many hours: the next write may succeed
                 _log.warning("%s; training goes on", error)
                 self.unsaved = str(error)
-        self._run.snapshots.replace(snapshot)
+        self._run.keep(snapshot)
         self._checkpoint_seconds = time.perf_counter() - started
 
     def _state(self) -> dict[str, Any]:
@@ -358,28 +263,10 @@ class TrainingLoop:
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         return {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
 
-    def _write(self, snapshot: RunSnapshot) -> None:
-        """Write a snapshot to the workspace as a checkpoint."""
-        assert self._workspace is not None
-        meta = {
-            "job": to_text(redact_job(self._job)),
-            "seed": self._job.seed,
-            "topology": self._prepared.topology.describe(),
-        }
-        folder = self._workspace / "checkpoint"
-        params, state = snapshot.params, dict(snapshot.state or {})
-        write_checkpoint(folder, snapshot.step, params, state, meta, dict(snapshot.loop or {}))
-        remove_old_checkpoints(folder, self._job.checkpoint_keep)
-        if self._saved is not None:
-            self._saved()
-
     def save_snapshot(self) -> None:
         """Write the newest snapshot as a checkpoint, if there is none of its step: the run cannot go on."""
-        newest = self._run.snapshots.newest
-        if self._workspace is None or newest.loop is None or newest.state is None:
-            return
-        if latest_step(self._workspace / "checkpoint") < newest.step:
-            self._write(newest)
+        if self._checkpoints is not None:
+            self._checkpoints.write_newer(self._run.snapshots.newest)
 
     def _end_by_failure(self, error: Exception) -> None:
         """If an extension raised ``error``, write a checkpoint and add the step and its path to the error.
@@ -402,10 +289,10 @@ class TrainingLoop:
 
     def _save_what_is_done(self) -> None:
         """Read the rounds in flight and write a checkpoint, so that a run can resume from this step."""
-        if self._workspace is None or not self._in_training:
+        if self._workspace is None or self._groups is None or not self._in_training:
             return
         self.view.stop("an extension failed", resumable=True)
         self._show_steps()
-        while self._send(0):
-            self._read_round()
+        while self._groups.send(0):
+            self._read_round(self._groups)
         self._pause(last=True)

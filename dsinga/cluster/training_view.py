@@ -14,7 +14,8 @@ import numpy as np
 
 from dsinga.cluster.inference import output_layers, write_outputs
 from dsinga.cluster.prepare import PreparedRun
-from dsinga.cluster.recovery import RecoverableRun, Restart
+from dsinga.cluster.recovery import RecoverableRun
+from dsinga.cluster.restarts import Restart
 from dsinga.errors import Diverged, UserError
 from dsinga.extensions import LoopView
 from dsinga.extensions.checks import ASKED_BY
