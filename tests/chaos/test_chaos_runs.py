@@ -22,7 +22,7 @@ from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
 from tests.support.small_disk import files_of_at_most
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
-NAME, STEPS, WORKERS = "data-2", 400, 3
+NAME, STEPS, WORKERS = "data-2", 400, 2
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_a_run_survives_faults_that_dask_causes(kind: str, cluster: Client, stor
     wait_for_return(cluster, WORKERS)
     assert judge(result, expected) == "right"
     again = [row["steps_again"] for row in result.history.phase("recovery")]
-    assert len(again) == 1 if kind in ("exit", "segfault") else not sum(again)
+    assert len(again) == 1 if kind in ("exit", "segfault") else not sum(again), again
 
 
 def test_a_run_survives_a_kill_on_a_full_disk(cluster: Client, stores: Path, expected: Result, tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ def test_a_run_survives_a_kill_on_a_full_disk(cluster: Client, stores: Path, exp
 
 
 def _address(client: Client) -> str:
-    """Return the address of a Dask worker that the run uses: the first one."""
+    """Return the address of a Dask worker; the run uses all of them."""
     return next(iter(client.scheduler_info(n_workers=-1)["workers"]))
