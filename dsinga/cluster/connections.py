@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import socket
+import time
 from typing import Any
 
 import dask.config
@@ -25,6 +26,8 @@ from dsinga.transport.endpoints import OpenConnection, accept, find_service
 OPERATION = "dsinga-connect"  # the name of the handler in Dask workers
 ACCEPTED = b"+"  # the first byte that the service's end sends
 PUMPED_BYTES = 1 << 20
+# Seconds of attempts to connect after which a process that refuses connections counts as ended.
+REFUSED_SECONDS = 1.0
 
 
 def serve_connections() -> None:
@@ -45,7 +48,7 @@ def _open(node: Any, address: str, name: str) -> socket.socket:
     if process(address) == "inproc":  # it would have been found in this process
         raise WorkerLost(f"{name} is not on the Dask worker {address}: the run has ended there")
     timeout = dask.utils.parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"), "seconds")
-    opening = asyncio.run_coroutine_threadsafe(_request(node, address, name), node.loop.asyncio_loop)
+    opening = asyncio.run_coroutine_threadsafe(_request(node, address, name, timeout), node.loop.asyncio_loop)
     try:
         connection = opening.result(timeout)
     except (OSError, TimeoutError) as error:
@@ -58,8 +61,24 @@ def _open(node: Any, address: str, name: str) -> socket.socket:
     raise WorkerLost(f"{name} is not on the Dask worker {address}: the run has ended there")
 
 
-async def _request(node: Any, address: str, name: str) -> socket.socket:
-    comm = await connect(address, **node.connection_args)
+async def _connect(node: Any, address: str, timeout: float) -> Comm:
+    """Connect to a Dask worker. Where its process has ended, do not try for the whole ``timeout``, as Dask does."""
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return await connect(address, timeout=min(left, REFUSED_SECONDS), **node.connection_args)
+        except OSError as error:
+            if _is_refused(error) or left < REFUSED_SECONDS:
+                raise
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    return error is not None and (isinstance(error, ConnectionRefusedError) or _is_refused(error.__cause__))
+
+
+async def _request(node: Any, address: str, name: str, timeout: float) -> socket.socket:
+    comm = await _connect(node, address, timeout)
     await comm.write({"op": OPERATION, "reply": False, "service": name})
     connection, _ = await _take_socket(comm)
     return connection

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
+import dask
 import pytest
+from distributed import Client
 
 from dsinga.cluster.connections import connection_to
-from dsinga.errors import RunError
+from dsinga.errors import RunError, WorkerLost
+from dsinga.serial_executor import SerialExecutor
 
 
 def test_a_service_that_has_left_this_process_is_missed_at_once() -> None:
@@ -13,3 +18,13 @@ def test_a_service_that_has_left_this_process_is_missed_at_once() -> None:
     connect = connection_to("inproc://192.0.2.1/1/2", "server 0", node=object())
     with pytest.raises(RunError, match="server 0 is not on the Dask worker inproc://192.0.2.1/1/2: the run has ended"):
         connect()
+
+
+def test_a_process_that_has_ended_is_missed_soon(processes: Client) -> None:
+    with socket.socket() as ended:
+        ended.bind(("127.0.0.1", 0))  # nobody listens there
+        address = f"tcp://127.0.0.1:{ended.getsockname()[1]}"
+        with dask.config.set({"distributed.comm.timeouts.connect": "10m"}):
+            opening = SerialExecutor("test").submit(connection_to(address, "server", processes))
+            with pytest.raises(WorkerLost, match=f"no connection to the Dask worker {address}"):
+                opening.result(timeout=60)
