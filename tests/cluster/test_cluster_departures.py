@@ -1,0 +1,117 @@
+"""A run leaves a Dask worker in order before it goes, so that nothing is computed twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from dsinga import cluster
+from dsinga.api import roots
+from dsinga.cluster import connect
+from dsinga.job import ClusterConf, Job
+from tests.cluster.test_cluster_recovery import Recorder, of_phase
+from tests.support.executed_pages import ROOT
+from tests.support.small_job import assert_same
+
+pytestmark = pytest.mark.process
+
+# Seconds for what takes a few.
+PATIENCE = 60
+
+
+def long_job(job: Job, steps: int = 600) -> Job:
+    """Return a job of two workers with a server each."""
+    return job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=2), train_steps=steps)
+
+
+def unbroken_params(job: Job) -> dict[str, np.ndarray]:
+    """Return the params of the run when nothing happens."""
+    with connect(workers=2) as client:
+        return cluster.train(job, client, Recorder(10**9, lambda: None), roots=roots(job, None)).params
+
+
+def check_left_in_order(rows: list[dict[str, Any]], moves: int = 1) -> None:
+    """Assert that the run was placed anew without computing a step twice."""
+    assert [row["steps_again"] for row in of_phase(rows, "recovery")] == [0] * moves
+
+
+def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
+    job = long_job(job)
+    with connect(workers=3, separate_processes=True) as client, ThreadPoolExecutor() as pool:
+        used, _, unused = cluster.available_workers(client)
+        assert list(client.retire_workers([unused])) == [unused]
+        retired: list[Any] = []
+        recorder = Recorder(100, lambda: retired.append(pool.submit(client.retire_workers, [used])))
+        outcome = cluster.train(job, client, recorder, roots=roots(job, None))
+        assert list(retired[0].result(PATIENCE)) == [used]
+    check_left_in_order(recorder.rows)
+    assert_same(outcome.params, unbroken_params(job))
+
+
+@pytest.mark.slow
+def test_a_cluster_is_scaled_under_a_run(job: Job) -> None:
+    job = job.replace(cluster=ClusterConf(nworkers_per_group=4, nservers_per_group=4), train_steps=3000)
+    with connect(workers=4) as client:
+        expected = cluster.train(job, client, Recorder(10**9, lambda: None), roots=roots(job, None)).params
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None) as local,
+        Client(local) as client,
+    ):
+        sizes = [4, 1, 3]
+
+        class Scales(Recorder):
+            def progress(self, row: dict[str, Any]) -> None:
+                if sizes and len(of_phase(self.rows, "recovery")) == 3 - len(sizes) and row["step"] > 100:
+                    threading.Thread(target=local.scale, args=(sizes.pop(0),), daemon=True).start()
+
+        recorder = Scales(0, lambda: None)
+        outcome = cluster.train(job, client, recorder, roots=roots(job, None))
+    check_left_in_order(recorder.rows, moves=3)
+    assert_same(outcome.params, expected)
+
+
+@contextlib.contextmanager
+def dask_worker(client: Client, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ``dask worker`` with its nanny."""
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", client.scheduler.address, "--name", name]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "critical"}
+    count = len(cluster.available_workers(client))
+    process = subprocess.Popen(
+        [*command, "--nthreads", "1", "--no-dashboard", *options], env=environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        client.wait_for_workers(count + 1, timeout=PATIENCE)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["SIGTERM", "--lifetime"])
+def test_a_run_leaves_a_worker_that_ends(job: Job, end: str, tmp_path: Path) -> None:
+    job = long_job(job, 6000 if end == "--lifetime" else 1500)
+    with (
+        LocalCluster(n_workers=0, dashboard_address=None) as local,
+        Client(local) as client,
+        dask_worker(client, "stays", "--local-directory", str(tmp_path)),
+    ):
+        options = ["--lifetime", "10s"] if end == "--lifetime" else []
+        with dask_worker(client, "goes", "--local-directory", str(tmp_path), *options) as process:
+            act: Callable[[], Any] = lambda: None if options else process.send_signal(signal.SIGTERM)  # noqa: E731
+            recorder = Recorder(100, act)
+            outcome = cluster.train(job, client, recorder, roots=roots(job, None))
+    check_left_in_order(recorder.rows)
+    assert_same(outcome.params, unbroken_params(job))
