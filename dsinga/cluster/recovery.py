@@ -28,7 +28,7 @@ from dsinga.cluster.restarts import Restart, RestartedGroups, StandingGroups
 from dsinga.cluster.snapshots import RunSnapshot, Snapshots
 from dsinga.cluster.supervision import Check
 from dsinga.cluster.workers_at_hand import WorkersAtHand
-from dsinga.errors import RunError, WorkerLost
+from dsinga.errors import RunError, UserError, WorkerLost
 from dsinga.job import ClusterConf
 from dsinga.settings import read_setting
 
@@ -129,6 +129,8 @@ class RecoverableRun:
                 break
             except WorkerLost as again:
                 lost = self._lose(again)
+            except UserError as error:  # too little memory, or a store that only the lost Dask worker could read
+                raise RunError(f"{lost}; the Dask workers at hand cannot go on: {error}") from error
         step, generation = self.snapshots.newest.step, self.run.config.generation
         self.restarts.append(Restart(str(loss), noticed, step, generation))
         self._connected().restart(step)

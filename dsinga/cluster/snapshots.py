@@ -7,6 +7,7 @@ scheduler.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsinga.cluster.cluster_run import ClusterRun, PendingSnapshot
+from dsinga.cluster.memory_check import in_gib
 from dsinga.errors import RunError
 from dsinga.worker.param_slices import Arrays
 
@@ -77,7 +79,7 @@ class Snapshots:
         self._pending: PendingSnapshot | None = None
         self._pending_loop: Mapping[str, Any] | None = None
         self._reached_at: float | None = None
-        self._due_at = time.monotonic() + self._interval(first.nbytes / BYTES_PER_SECOND) if share else float("inf")
+        self._due_at = time.monotonic() + self._interval(first.nbytes / BYTES_PER_SECOND) if share else math.inf
 
     def request(self, run: ClusterRun, step: int) -> None:
         """Request a snapshot after ``step`` steps if it is time to, and none is on its way.
@@ -112,6 +114,14 @@ class Snapshots:
         except LOST as error:  # which is noticed elsewhere; or training has been faster than the request
             _log.debug("no snapshot of step %d: %s", pending.step, error)
             self._due_at = time.monotonic() + LEAST_SECONDS
+            return False
+        except MemoryError:
+            _log.warning(
+                "this process has too little memory for snapshots, some %s: a run that loses Dask workers goes back to "
+                "step %d; give it more memory, or write checkpoints more often",
+                in_gib(3 * self.newest.nbytes), self.newest.step,
+            )  # fmt: skip
+            self._due_at = math.inf
             return False
         self.newest = RunSnapshot(pending.step, params, state, self._pending_loop)
         seconds = pending.done_at - self._reached_at
