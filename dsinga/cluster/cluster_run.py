@@ -274,7 +274,7 @@ class ClusterRun:
             for future in futures.difference(actors):
                 future.release()
         # Where the scheduler or the client is gone, the run ends with its Actors.
-        with contextlib.suppress(RunError, OSError):
+        with contextlib.suppress(RunError):
             generation = None if last else max(self._generations)
             self._tell(self._placement.addresses.difference(lost), end_run, self.config.run, message, generation)
         # Dropping futures is not enough: the traceback of an error that ends the run refers to them, and each refers to
@@ -289,7 +289,8 @@ class ClusterRun:
         """Call a function in those of these Dask workers that are left, on their event loops."""
         left = sorted(available_workers(self.client).keys() & {*addresses})
         # A worker that has just died may still be listed: do not wait until Dask gives up reaching it.
-        self.client.run(function, *arguments, workers=left, on_error="ignore", callback_timeout=END_SECONDS)
+        with contextlib.suppress(OSError):
+            self.client.run(function, *arguments, workers=left, on_error="ignore", callback_timeout=END_SECONDS)
 
     def _shared_config(self, groups: Iterable[int]) -> Any:
         """Return the configuration as an argument of tasks, sent once to each process.

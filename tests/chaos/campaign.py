@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,10 +173,12 @@ def run_case(
             verdict, detail = judge(result, expected.get(case.topology)), ""
         except RunError as error:
             verdict, detail = "error", f"{type(error).__name__}: {error}"
+            traceback.print_exc()
         except Hang:
             verdict, detail = "hang", ""
         except Exception as error:
             verdict, detail = "traceback", repr(error)
+            traceback.print_exc()
         finally:
             killer.end()
             if how == "stop":
