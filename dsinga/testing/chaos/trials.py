@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import tempfile
 import time
@@ -22,6 +23,8 @@ from dsinga.testing.chaos.faults import CausedFault
 from dsinga.testing.chaos.injector import FaultInjector
 from dsinga.testing.chaos.process_cluster import wait_for_return
 from dsinga.testing.chaos.watch import Recovery, RecoveryWatch, read_recoveries
+
+_log = logging.getLogger(__name__)
 
 # The longest run with faults, in minutes: longer trials are cut into several, so that the machine's speed is the same.
 LONGEST_MINUTES = 2.0
@@ -108,6 +111,8 @@ class Chaos:
                 job = job.replace(train_steps=undisturbed.steps)
             injector = FaultInjector(client, self.kinds, self.mtbf, hash((self.seed, number)))
             disturbed = self._train(job, client, RecoveryWatch(0 if self.compare else seconds), injector)
+            without = f"{undisturbed.seconds:.1f} s without faults, " if undisturbed else ""
+            _log.info("run %d: %d steps took %s%.1f s with", number + 1, disturbed.steps, without, disturbed.seconds)
             yield Pair(undisturbed, disturbed)
             if disturbed.error:
                 return
