@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsinga.job import Job
-from dsinga.monitor import NOT_METRICS, History
+from dsinga.monitor import NOT_METRICS, RECOVERY, History
 from dsinga.net import NeuralNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -43,7 +43,7 @@ class Result:
     unsaved: str = ""
 
     def __repr__(self) -> str:
-        last = {row["phase"]: row for row in self.history}
+        last = {row["phase"]: row for row in self.history if row["phase"] != RECOVERY}
         ends = [f"{phase} {_figures(row)}" for phase, row in last.items()] or ["no metrics"]
         sentences = [sentence for sentence in (self.stopped, *self.remarks, self.unsaved) if sentence]
         return f"<Result of {self.job.name!r} after {self.step} steps: {'; '.join([*ends, *sentences])}>"

@@ -34,6 +34,7 @@ def scripts(running_slurm: None, tmp_path_factory: pytest.TempPathFactory) -> tu
                 (folder / block.file).write_text(block.text.replace(*INTERFACE), encoding="utf-8")
     environment = command_environment(tmp_path_factory.mktemp("commands"), folder / "cache")
     environment |= {"DASK_LOGGING__DISTRIBUTED": "warning", "OMP_WAIT_POLICY": "passive"}
+    environment["DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT"] = "2s"  # until the job of a Dask worker is replaced
     subprocess.run(["python", "make_data.py"], cwd=folder, env=environment, check=True, timeout=60)
     return folder, environment
 

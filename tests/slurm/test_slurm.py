@@ -7,7 +7,7 @@ import csv
 import pytest
 
 import dsinga
-from tests.support.slurm_queue import Slurm, assert_same_bits
+from tests.support.slurm_queue import JOB_SECONDS, Slurm, assert_same_bits
 
 pytestmark = pytest.mark.slurm
 
@@ -20,18 +20,30 @@ def test_a_batch_job_trains(slurm: Slurm, script: str, workspace: str) -> None:
 
 @pytest.mark.parametrize(("script", "workspace"), [("train.sh", "run"), ("runner.sh", "runner")])
 def test_a_job_whose_time_is_over_is_requeued_and_goes_on(slurm: Slurm, script: str, workspace: str) -> None:
-    """SLURM sends USR1 before the time limit; a requeued job would be kept back for two minutes."""
+    """The signal that SLURM sends before the time limit is sent by scancel; a requeued job would be kept back."""
     slurm.lengthen(1500)
     job = slurm.submit(script)
     checkpoints = slurm.folder / workspace / "checkpoint"
     slurm.until(lambda: (checkpoints / "step100").exists(), "a checkpoint")
-    slurm.run("scancel", "--signal=USR1", "--batch", job)
+    slurm.run("scancel", "--signal=TERM", "--batch", job)
     slurm.until(lambda: slurm.state(job) == "PENDING", "the job to be requeued")
     assert not (checkpoints / "step1500").exists()
     slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     slurm.wait(job)
     assert "Restarts=1" in slurm.show(job)
     assert_same_bits(slurm.params(workspace), slurm.local_params())
+    assert not slurm.recoveries(workspace)
+
+
+@pytest.mark.parametrize("script", ["train.sh", "runner.sh"])
+def test_a_cancelled_job_is_not_requeued(slurm: Slurm, script: str) -> None:
+    slurm.lengthen(100_000)
+    job = slurm.submit(script)
+    workspace = slurm.folder / ("run" if script == "train.sh" else "runner")
+    slurm.until(lambda: (workspace / "checkpoint/step100").exists(), "a checkpoint")
+    slurm.run("scancel", job)
+    slurm.until(lambda: not slurm.state(job), "the job to end")
+    assert "JobState=CANCELLED" in slurm.show(job)
 
 
 def test_a_failed_script_ends_all_tasks_of_its_job(slurm: Slurm) -> None:
@@ -79,9 +91,27 @@ def test_a_lost_job_is_replaced_and_the_run_goes_on(slurm: Slurm) -> None:
         out, err = driver.communicate(timeout=100)
     finally:
         driver.kill()
-    assert "was lost" in out, err
-    assert "after 1500 steps" in out
+    assert "after 1500 steps" in out, err
+    assert "was lost; started again" in err
     assert_same_bits(slurm.params("adaptive"), slurm.local_params())
+    assert "was lost" in slurm.recoveries("adaptive")[0, "lost"]
+
+
+def test_jobs_that_end_during_the_run_are_left_in_order_and_replaced(slurm: Slurm) -> None:
+    """The lifetimes of the script, which end before the wall time of the jobs, are shorter than the run."""
+    slurm.lengthen(6000)
+    script = slurm.folder / "adaptive.py"
+    script.write_text(script.read_text().replace('"225m"', '"10s"').replace('"10m"', '"2s"'))
+    driver = slurm.start("python", "adaptive.py")
+    try:
+        out, err = driver.communicate(timeout=JOB_SECONDS)
+    finally:
+        driver.kill()
+    assert "after 6000 steps" in out, err
+    assert_same_bits(slurm.params("adaptive"), slurm.local_params())
+    recoveries = slurm.recoveries("adaptive")
+    assert recoveries
+    assert set(recoveries[:, "steps_again"]) == {0}
 
 
 def test_a_search_is_an_array_job(slurm: Slurm) -> None:

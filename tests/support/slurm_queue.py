@@ -12,6 +12,7 @@ import numpy as np
 
 import dsinga
 from dsinga.checkpoint import latest, read_params
+from dsinga.monitor import RECOVERY, History, read_metrics
 
 # Seconds that a job of the tests may take, with a minute of waiting for the queue.
 JOB_SECONDS = 110.0
@@ -81,6 +82,13 @@ class Slurm:
         path = latest(self.folder / workspace / "checkpoint")
         assert path is not None, self.output()
         return read_params(path)
+
+    def recoveries(self, workspace: str) -> History:
+        """Return the rows of recoveries of a run, which must have each step once."""
+        rows = read_metrics(self.folder / workspace / "metrics.jsonl")
+        steps = rows.phase("train")[:, "step"]
+        assert steps == list(range(100, dsinga.load(self.folder / "job.conf").train_steps + 1, 100))
+        return rows.phase(RECOVERY)
 
     def local_params(self, workers: int = 4) -> dict[str, np.ndarray]:
         """Return the params of a run of the same job in this process."""
