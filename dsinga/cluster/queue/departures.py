@@ -61,21 +61,22 @@ class Departures:
         """Wait at most some seconds until runs have left a Dask worker, which is about to end."""
         await self._wait([worker], seconds)
 
-    async def retire_workers(self, **arguments: Any) -> Any:
-        """Retire Dask workers, as the scheduler's own handler does, once runs have left them."""
-        await self._wait(self._addresses(**arguments), LEAVE_SECONDS)
-        return await self._retire(**arguments)
-
-    def _addresses(
+    async def retire_workers(
         self, workers: Iterable[Any] | None = None, names: Iterable[Any] | None = None, **options: Any
-    ) -> list[str]:
-        """Return the addresses of the Dask workers that are to be retired; a SpecCluster gives their names instead."""
+    ) -> Any:
+        """Retire Dask workers, as the scheduler's own handler does, once runs have left them.
+
+        ``workers`` are addresses, or names, as a SpecCluster gives them. Where there are neither these nor ``names``,
+        the scheduler chooses by the other options; it chooses once, before the wait.
+        """
+        how = {name: options.pop(name) for name in ("close_workers", "remove", "stimulus_id") if name in options}
         if workers is None and names is None:
-            for option in ("close_workers", "remove", "stimulus_id"):
-                options.pop(option, None)
-            return list(self._scheduler.workers_to_close(**options))
-        given = {str(each) for each in [*(workers or ()), *(names or ())]}
-        return [a for a, state in self._scheduler.workers.items() if a in given or str(state.name) in given]
+            addresses = list(self._scheduler.workers_to_close(**options))
+        else:
+            given = {str(each) for each in [*(workers or ()), *(names or ())]}
+            addresses = [a for a, state in self._scheduler.workers.items() if a in given or str(state.name) in given]
+        await self._wait(addresses, LEAVE_SECONDS)
+        return await self._retire(workers=addresses, **how)
 
     async def _wait(self, addresses: Iterable[str], seconds: float) -> None:
         deadline = time.monotonic() + seconds
