@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from distributed import Client
@@ -23,12 +25,12 @@ from dsinga.cluster.placement import Placement
 from dsinga.cluster.prepare import PreparedRun, prepare_run
 from dsinga.cluster.queue.held_threads import HeldThreads
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
-from dsinga.cluster.recovery import RecoverableRun
+from dsinga.cluster.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
 from dsinga.cluster.snapshots import RunSnapshot
 from dsinga.cluster.supervision import Check
 from dsinga.cluster.task_client import task_client
 from dsinga.cluster.training_loop import Observer, TrainingLoop
-from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost, UserError
+from dsinga.errors import Cancelled, Diverged, RunError, SchedulerLost, UserError, WorkerLost
 from dsinga.extensions import ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase
 from dsinga.net import NeuralNet
@@ -99,7 +101,7 @@ def train(
     task_client()  # before a run on a cluster that was started within a task makes one
     with (
         deferred_interrupts(cancellation),
-        prepare_run(
+        _prepare_again(
             job, client, roots, where=where, max_threads=max_threads, cancellation=cancellation,
             announce=observer.waiting,
         ) as prepared,
@@ -124,6 +126,24 @@ def train(
         loop = TrainingLoop(prepared, run, observer, workspace, grain, all_extensions, started, cancellation, saved)
         params = _train(prepared, run, loop, begin, workspace)
         return _outcome(prepared, loop, begin.step, params, workspace)
+
+
+@contextlib.contextmanager
+def _prepare_again(job: Job, *arguments: Any, **options: Any) -> Iterator[PreparedRun]:
+    """Prepare a run, as :func:`prepare_run` does, and again where a Dask worker is lost meanwhile."""
+    limit = job.cluster.max_restarts if job.cluster else None
+    left = RESTARTS_FROM_SNAPSHOT if limit is None else limit
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                prepared = stack.enter_context(prepare_run(job, *arguments, **options))
+                break
+            except WorkerLost as loss:
+                if not left:
+                    raise
+                _log.warning("%s; the run is prepared again", loss)
+                left -= 1
+        yield prepared
 
 
 def _train(

@@ -126,14 +126,14 @@ class RecoverableRun:
             try:
                 self._place_again()
                 self._start_generation()
+                step, generation = self.snapshots.newest.step, self.run.config.generation
+                self._connected().restart(step)
                 break
             except WorkerLost as again:
                 lost = self._lose(again)
             except UserError as error:  # too little memory, or a store that only the lost Dask worker could read
                 raise RunError(f"{lost}; the Dask workers at hand cannot go on: {error}") from error
-        step, generation = self.snapshots.newest.step, self.run.config.generation
         self.restarts.append(Restart(str(loss), noticed, step, generation))
-        self._connected().restart(step)
 
     def wants_to_move(self, seconds_left: float) -> str:
         """Return why the run should be placed anew when it stands, "" if it should not.
@@ -164,11 +164,11 @@ class RecoverableRun:
             self.run.close(reason, last=False)
             self._place_again()
             self._start_generation()
+            self._connected().restart(step)
         except WorkerLost as loss:
             self.recover(loss)
         else:
             self.restarts.append(Restart(reason, began, step, self.run.config.generation))
-            self._connected().restart(step)
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by ``factors``, as :meth:`ClusterRun.set_rate_factors` does, in later ones too."""
@@ -208,10 +208,10 @@ class RecoverableRun:
         on_gpus = any(device is not None for devices in self._placement.devices for device in devices)
         if not 0 < len(groups) < self._prepared.topology.groups or on_gpus or not self._has_copies(lost):
             return False
-        self._count_restart(str(loss))
         placement = self._workers.place_lost(self._placement)
         if placement is None:
             return False
+        self._count_restart(str(loss))
         _log.warning("%s; worker group %s starts again", loss, ", ".join(map(str, groups)))
         self.snapshots.drop()
         self._generation += 1

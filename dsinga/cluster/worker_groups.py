@@ -52,7 +52,10 @@ class WorkerGroups:
         self._warms_up = False  # whether group 0 trains alone
         self._groups: list[GroupRounds] = []
         run.connect(self)
-        self.restart(begin)
+        try:
+            self.restart(begin)
+        except WorkerLost as loss:
+            run.recover(loss)
 
     @property
     def first(self) -> GroupRounds:
@@ -123,7 +126,7 @@ class WorkerGroups:
 
     def steps_read(self) -> list[int] | None:
         """Return the step up to which reports of each group were read; None while not all of them train."""
-        return None if self._warms_up else [rounds.read_to for rounds in self._groups]
+        return None if self._warms_up or not self._groups else [rounds.read_to for rounds in self._groups]
 
     def go_on(self, restarting: Collection[int]) -> None:
         """Let the groups that are not ``restarting`` go on with their rounds in flight."""

@@ -50,7 +50,8 @@ def plan_at(path: str) -> Plan | None:
 def moment_of(path: Path) -> float | None:
     """Return when the process has got the signal, by ``time.monotonic``; None while it has not."""
     done = path.with_suffix(".done")
-    return float(done.read_text(encoding="utf-8")) if done.exists() else None
+    text = done.read_text(encoding="utf-8") if done.exists() else ""
+    return float(text) if text else None  # "" while it is being written
 
 
 def _strike(path: str, number: int) -> None:

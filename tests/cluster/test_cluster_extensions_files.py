@@ -37,15 +37,15 @@ def test_three_checkpoints_are_kept_and_a_run_goes_on_from_them(job: Job, thread
 def test_a_checkpoint_is_complete_before_an_older_one_goes(
     job: Job, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dsinga.cluster import training_loop
+    from dsinga.cluster import checkpoints
 
-    remove, seen = training_loop.remove_old_checkpoints, []
+    remove, seen = checkpoints.remove_old_checkpoints, []
 
     def look(folder: Path, keep: int) -> None:
         seen.append(sorted(os.listdir(folder)))
         remove(folder, keep)
 
-    monkeypatch.setattr(training_loop, "remove_old_checkpoints", look)
+    monkeypatch.setattr(checkpoints, "remove_old_checkpoints", look)
     job = validating(job, checkpoint_freq=20, checkpoint_keep=1)
     train(job, threads, workspace=tmp_path, progress=False)
     assert seen == [["step20"], ["step20", "step40"]]

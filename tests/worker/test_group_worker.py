@@ -21,7 +21,7 @@ from dsinga.job import AlgConf, Compression, Job, Phase, PullTime, UpdatePlace, 
 from dsinga.layers.bridge import BridgeSrc
 from dsinga.registry import register
 from dsinga.training import bp
-from tests.support.small_job import JOB, assert_close, assert_same, with_topology
+from tests.support.small_job import JOB, assert_close, assert_same, with_topology, without_restarts
 
 
 class Silent:
@@ -216,7 +216,7 @@ class KillInBridge(Silent):
 @pytest.mark.parametrize("strategy", ["hybrid", "by layer"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_worker_that_dies_between_bridges_ends_the_run(stores: Path, strategy: str, victim: int) -> None:
-    job = small(stores, strategy, 2).replace(train_steps=1_000_000, test_freq=0)
+    job = without_restarts(small(stores, strategy, 2)).replace(train_steps=1_000_000, test_freq=0)
     with connect(workers=2, separate_processes=True) as client:
         address = list(cluster.available_workers(client))[victim]
         observer = KillInBridge(client.run(os.getpid)[address], 20)
