@@ -33,9 +33,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, steps: int = 1_000_000) -> subprocess.Popen[str]:
     """Start a command, and return when it trains."""
-    command = [sys.executable, "-m", "dsinga", *TRAIN, *arguments, *ENDLESS]
+    command = [sys.executable, "-m", "dsinga", *TRAIN, *arguments, "--set", f"train_steps={steps}"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     wait_for_line(process, r"step [1-9]\d+/")
     return process
@@ -154,3 +154,39 @@ def test_a_killed_driver_goes_on_from_its_last_checkpoint(folder):
     written = max(row["step"] for row in read_metrics(folder / "work/metrics.jsonl"))
     go_on(folder, written + 25, "--set", "checkpoint_freq=30")
     assert not (folder / "work/checkpoint/.step100000.partial").exists()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_when_its_scheduler_is_started_again(folder):
+    cluster = start_cluster(folder)
+    more = ["--scheduler-file", "s.json", "--workers", "2", "--retry", "--set", "checkpoint_freq=30"]
+    process = start(folder, *more, steps=3000)
+    for each in cluster:
+        each.kill()
+        each.wait()
+    wait_for_line(process, "waiting for a scheduler at s.json")  # whose file is still that of the lost one
+    cluster = start_cluster(folder)
+    try:
+        _, err = process.communicate(timeout=90)
+        assert process.returncode == 0, err
+        go_on(folder, 3000, *more)
+    finally:
+        for each in cluster:
+            each.kill()
+            each.wait()
+
+
+def start_cluster(folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Start a scheduler with a file, and two Dask workers that read it."""
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", "s.json", "--port", "0"]
+    (folder / "s.json").unlink(missing_ok=True)
+    processes = [subprocess.Popen([*command, "--no-dashboard"], cwd=folder, stderr=subprocess.DEVNULL)]
+    deadline = time.monotonic() + 60
+    while not (folder / "s.json").exists():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", "s.json", "--no-nanny"]
+    for _ in range(2):
+        arguments = [*worker, "--nthreads", "1", "--no-dashboard", "--memory-limit", "0"]
+        processes.append(subprocess.Popen(arguments, cwd=folder, stderr=subprocess.DEVNULL))
+    return processes

@@ -45,6 +45,8 @@ class ClusterSource:
         origin: how the cluster was found, "" where the caller has named it.
         in_loop: whether the client is asynchronous and its event loop runs the caller, who must not wait here.
         is_shared: whether a cluster that is to be started is that which background runs of this process share.
+        scheduler_file: the file of its scheduler, in place of an address.
+        security: the credentials of TLS, None for those of Dask's settings.
     """
 
     client: Client | None = None
@@ -52,11 +54,26 @@ class ClusterSource:
     origin: str = ""
     in_loop: bool = False
     is_shared: bool = False
+    scheduler_file: str | None = None
+    security: Any = None
 
     @property
     def is_running(self) -> bool:
         """Whether the cluster is there already."""
-        return self.client is not None or self.address is not None
+        return any(each is not None for each in (self.client, self.address, self.scheduler_file))
+
+    def without_client(self) -> ClusterSource | None:
+        """Return where a scheduler may be started again once that of the cluster is lost.
+
+        That is its address or its file; None where the scheduler belongs to a cluster object of this program.
+        """
+        if self.client is None:
+            return self if self.is_running else None
+        address = scheduler_address(self.client)
+        if self.client.cluster is not None or address.startswith("inproc://"):
+            return None
+        file = self.client.scheduler_file
+        return ClusterSource(address=None if file else address, scheduler_file=file, security=self.client.security)
 
     @contextlib.contextmanager
     def open(self, **embedded: Any) -> Iterator[Client]:
@@ -75,14 +92,18 @@ class ClusterSource:
             stack.enter_context(outside_thread_pool())
             yield client
 
+    def _connect(self, embedded: dict[str, Any]) -> contextlib.AbstractContextManager[Client]:
+        security = {} if self.security is None else {"security": self.security}
+        return cluster.connect(scheduler=self.address, scheduler_file=self.scheduler_file, **{**embedded, **security})
+
     def _enter(self, stack: contextlib.ExitStack, embedded: dict[str, Any]) -> Client:
         if self.is_shared and not self.is_running:
             return stack.enter_context(SHARED_CLUSTER.open(embedded["workers"]))
         if self.client is None:
             try:
-                return stack.enter_context(cluster.connect(scheduler=self.address, **embedded))
+                return stack.enter_context(self._connect(embedded))
             except UserError as error:
-                if self.address is None:
+                if self.address is None or not self.origin:
                     raise
                 raise UserError(str(error).replace(self.address, f"{self.address}, {self.origin}", 1)) from error
         if not self.client._asynchronous:

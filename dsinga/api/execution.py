@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,19 @@ from dsinga.api.remote_workspace import RemoteWorkspace
 from dsinga.api.result import Result
 from dsinga.checkpoint import latest, read_params
 from dsinga.data.filesystem import is_url
-from dsinga.errors import UserError
+from dsinga.errors import Cancelled, SchedulerLost, UserError
 from dsinga.extensions import ExtensionLike
-from dsinga.job import Job, Phase
+from dsinga.job import ClusterConf, Job, Phase
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.registry import nearest
 from dsinga.worker.epochs import resolve_epochs
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
+
     from dsinga.cluster import Arrays, WorkerSelection
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,7 @@ class TrainingOptions:
     params: Arrays | str | os.PathLike[str] | None = None
     resources: Mapping[str, float] | None = None
     hosts: Sequence[str] = ()
+    retry: bool = False
 
     @classmethod
     def of(cls, function: str, options: Mapping[str, Any]) -> TrainingOptions:
@@ -86,6 +92,7 @@ class Execution:
         latest: the latest step, speed and metrics.
         history: the rows of metrics so far.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
+        dask_workers: how many Dask workers the cluster had when training began, with ``options.retry``.
     """
 
     job: Job | str | os.PathLike[str]
@@ -102,18 +109,57 @@ class Execution:
     latest: Row = field(default_factory=dict)
     history: History = field(default_factory=History)
     workspace: Path | str | None = None
+    dask_workers: int = 0
 
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
+        if not self.options.retry:
+            return self._train()
+        again = self.source.without_client()
+        self.prepare_job()
+        if self.workspace is None:
+            raise UserError("retry=True goes on from checkpoints; name a workspace for them")
+        while True:
+            try:
+                return self._train()
+            except SchedulerLost as error:
+                if again is None:
+                    raise SchedulerLost(f"{error}; it was of this program, so that none is waited for") from error
+                self._await_scheduler(again, str(error))
+
+    def _await_scheduler(self, source: ClusterSource, loss: str) -> None:
+        """Wait until the scheduler has been started again, and let training go on from the newest checkpoint."""
+        from dsinga.cluster.connecting.lost_scheduler import await_scheduler
+
+        job = self.prepare_job()
+        seconds = (job.cluster or ClusterConf()).patience
+        place = source.scheduler_file or source.address
+        _log.warning("%s; waiting for a scheduler at %s, for %g s at most", loss, place, seconds)
+        await_scheduler(source.address, source.scheduler_file, source.security, seconds, self._check_cancelled)
+        if self.has_begun and _resumed_from("auto", *self._folders()):
+            self.options = replace(self.options, resume=True)
+        self.source = source
+
+    def _folders(self) -> tuple[Path | None, RemoteWorkspace | None]:
+        """Return the folder of the workspace here, and the one at a URL of which it is a copy, if any."""
+        if isinstance(self.workspace, str):
+            remote = RemoteWorkspace(self.workspace)
+            return remote.local, remote
+        return self.workspace, None
+
+    def _check_cancelled(self) -> None:
+        if self.cancelled.is_set():
+            raise Cancelled("the run was cancelled while it waited for a scheduler")
+
+    def _train(self) -> Result:
         job, options = self.prepare_job(), self.options
-        remote, folder = None, self.workspace
-        if isinstance(folder, str):
-            remote = RemoteWorkspace(folder)
-            folder = remote.local
+        folder, remote = self._folders()
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
             dashboard = options.grain == "graph"  # its tasks are for looking at
             client = stack.enter_context(self.source.open(workers=wanted_workers(job), dashboard=dashboard))
+            if options.retry:
+                self._await_workers(client, (job.cluster or ClusterConf()).patience)
             if remote:
                 stack.enter_context(remote)
             monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
@@ -147,6 +193,13 @@ class Execution:
             tuple(outcome.remarks),
             outcome.unsaved or (remote.unsaved if remote else ""),
         )
+
+    def _await_workers(self, client: Client, seconds: float) -> None:
+        """Wait until a scheduler that was started again has as many Dask workers as the lost one."""
+        from dsinga.cluster.connecting.lost_scheduler import await_as_many_workers
+
+        await_as_many_workers(client, self.dask_workers, seconds, self._check_cancelled)
+        self.dask_workers = len(cluster.available_workers(client))
 
     def prepare_job(self) -> Job:
         """Return the job with data, workers and epochs as the options say."""

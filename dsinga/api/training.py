@@ -34,6 +34,7 @@ def train(
     params: Arrays | str | os.PathLike[str] | None = None,
     resources: Mapping[str, float] | None = None,
     hosts: Sequence[str] = (),
+    retry: bool = False,
 ) -> Result:
     """Train a job and return the result.
 
@@ -65,6 +66,9 @@ def train(
             net does not have are left out.
         resources: the amounts of Dask's worker resources that each worker of the run needs, as in {"GPU": 1}.
         hosts: the hosts or Dask workers on which the run may train, by name or address; by default all.
+        retry: where the scheduler is lost, wait for one at the same address or in the same scheduler file, for as long
+            as the job's ``cluster { patience }`` says, and for as many Dask workers; then go on from the newest
+            checkpoint in the workspace.
 
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
@@ -73,6 +77,7 @@ def train(
     options = TrainingOptions(
         data=data, epochs=epochs, workspace=workspace, data_root=data_root, workers=workers, resume=resume,
         progress=progress, grain=grain, extensions=extensions, params=params, resources=resources, hosts=hosts,
+        retry=retry,
     )  # fmt: skip
     source = find_cluster(client)
     execution = Execution(job, source, options)

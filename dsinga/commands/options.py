@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help is quick
+    from dsinga.api.clients import ClusterSource
     from dsinga.job import Job
 
 Command = Callable[..., Any]
@@ -133,15 +134,35 @@ def job_and_connection(
 
     from dsinga import api
     from dsinga.cluster import connect
+
+    job, more["security"] = _job_and_credentials(conf, options)
+    more["workers"] = max(api.wanted_workers(job), CPU_COUNT if on_all_cores else 1)
+    scheduler, scheduler_file = options["scheduler"], options["scheduler_file"]
+    if scheduler or scheduler_file:
+        return job, connect(scheduler=scheduler, scheduler_file=scheduler_file, **more)
+    return job, api.open_client(**more)
+
+
+def job_and_source(conf: Path, options: dict[str, Any]) -> tuple[Job, ClusterSource]:
+    """Return the job with its overrides, and the cluster that the options name, which training opens itself."""
+    from dataclasses import replace
+
+    from dsinga.api.clients import ClusterSource, find_cluster
+
+    job, security = _job_and_credentials(conf, options)
+    scheduler, scheduler_file = options["scheduler"], options["scheduler_file"]
+    if scheduler or scheduler_file:
+        return job, ClusterSource(address=scheduler, scheduler_file=scheduler_file, security=security)
+    return job, replace(find_cluster(), security=security)
+
+
+def _job_and_credentials(conf: Path, options: dict[str, Any]) -> tuple[Job, Any]:
+    """Return the job with its overrides, and the credentials of TLS that the options name."""
+    from dsinga import api
     from dsinga.cluster.connecting.credentials import read_credentials
     from dsinga.job import load
 
     job = load(conf, options["overrides"])
     if options["workers"] is not None:
         job = api.with_workers(job, options["workers"])
-    more["workers"] = max(api.wanted_workers(job), CPU_COUNT if on_all_cores else 1)
-    more["security"] = read_credentials(options["tls_ca_file"], options["tls_cert"], options["tls_key"])
-    scheduler, scheduler_file = options["scheduler"], options["scheduler_file"]
-    if scheduler or scheduler_file:
-        return job, connect(scheduler=scheduler, scheduler_file=scheduler_file, **more)
-    return job, api.open_client(**more)
+    return job, read_credentials(options["tls_ca_file"], options["tls_cert"], options["tls_key"])

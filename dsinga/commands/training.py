@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from dsinga.advice import join_resume
-from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_connection, job_options, where_options
+from dsinga.commands.options import (
+    CHECKPOINT,
+    DEVICE,
+    cluster_options,
+    job_and_connection,
+    job_and_source,
+    job_options,
+    where_options,
+)
 
 NEWEST = "newest"  # the value of --resume without a path
 
@@ -41,6 +49,10 @@ class TrainCommand(click.Command):
     "--grain", type=click.Choice(["round", "graph"]), default="round", show_default=True,
     help="A Dask task is a round of many iterations, or (slower) one segment of an iteration, as the dashboard shows.",
 )  # fmt: skip
+@click.option(
+    "--retry", is_flag=True,
+    help="Where the scheduler is lost, wait until it is started again, and go on from the newest checkpoint.",
+)  # fmt: skip
 @DEVICE
 @job_options
 @where_options
@@ -51,6 +63,7 @@ def train(
     epochs: int | None,
     resume: str | None,
     grain: str,
+    retry: bool,
     data_root: str | None,
     resources: dict[str, float],
     hosts: list[str],
@@ -64,13 +77,14 @@ def train(
     from dsinga.api.trained import default_workspace
     from dsinga.errors import RunError
 
-    job, connection = job_and_connection(conf, options, dashboard=grain == "graph")
+    source: Any  # which stands for a client
+    job, source = job_and_source(conf, options)
     workspace = workspace or str(default_workspace(job))
-    with connection as client:
-        result = api.train(
-            job, client, epochs=epochs, workspace=workspace, data_root=data_root,
-            resume=resume == NEWEST or resume or False, grain=grain, resources=resources, hosts=hosts,
-        )  # fmt: skip
+    result = api.train(
+        job, source, epochs=epochs, workspace=workspace, data_root=data_root,
+        resume=resume == NEWEST or resume or False, grain=grain, resources=resources, hosts=hosts,
+        retry=retry,
+    )  # fmt: skip
     click.echo(repr(result)[1:-1])
     if result.unsaved:
         raise RunError(result.unsaved)

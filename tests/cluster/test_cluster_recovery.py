@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from dsinga import cluster
-from dsinga.api import roots
+from dsinga.api import roots, train
 from dsinga.cluster import connect
+from dsinga.errors import UserError
 from dsinga.job import ClusterConf, Job
 from tests.support.small_job import assert_same
 
@@ -115,3 +116,8 @@ def test_a_busy_worker_is_waited_for(job: Job) -> None:
         hold.join(30)
     assert recorder.acted
     assert not of_phase(recorder.rows, "recovery")
+
+
+def test_retry_needs_a_workspace(job: Job) -> None:
+    with pytest.raises(UserError, match="retry=True goes on from checkpoints; name a workspace for them"):
+        train(job, retry=True, progress=False)
