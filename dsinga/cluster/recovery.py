@@ -263,9 +263,10 @@ class RecoverableRun:
     def _count_restart(self, lost: str) -> None:
         limit, step = self._cluster.max_restarts, self.snapshots.newest.step
         if limit is None and self._restarts_from_snapshot >= RESTARTS_FROM_SNAPSHOT:
-            raise RunError(f"{lost}; the run has started again {self._restarts_from_snapshot} times from step {step}")
+            raise RunError(f"{lost}; the run has started again {RESTARTS_FROM_SNAPSHOT} times from step {step}")
         if limit is not None and self._restarts >= limit:
-            again = f"; the run has started again {limit} times, as max_restarts says" if limit else ""
+            times = "once" if limit == 1 else f"{limit} times"
+            again = f"; the run has started again {times}, as max_restarts says" if limit else ""
             raise RunError(f"{lost}{again}")
         self._restarts += 1
         self._restarts_from_snapshot += 1

@@ -181,11 +181,11 @@ class Servers:
 
     def ask(self, group: int, method: str) -> list[concurrent.futures.Future[Any]]:
         """Call a method of all servers of a worker group without waiting; return futures of the results."""
-        return [self._send(self._actors[key], method, ()) for key in self.addresses(group)]
+        return [self._send(key, method, ()) for key in self.addresses(group)]
 
     def ask_all(self, method: str) -> list[concurrent.futures.Future[Any]]:
         """Call a method of the servers of all server groups without waiting; return futures of the results."""
-        return [self._send(actor, method, ()) for actor in self._actors.values()]
+        return [self._send(key, method, ()) for key in self._actors]
 
     def addresses(self, group: int) -> dict[ServerKey, str]:
         """Return the servers that serve a worker group, with the addresses of their Dask workers."""
@@ -199,10 +199,7 @@ class Servers:
         results = []
         try:
             for key in keys:
-                try:
-                    replies[key] = self._send(self._actors[key], method, arguments(key))
-                except RuntimeError as error:  # Dask knows already that the Actor is gone
-                    raise WorkerLost(f"{self._describe(key)} was lost: {error}") from error
+                replies[key] = self._send(key, method, arguments(key))
             for key, reply in replies.items():
                 what = f"the result of {method} from {self._describe(key)}"
                 results.append(wait_for(reply, self._config.options.timeout, what, self._check_workers))
@@ -211,13 +208,16 @@ class Servers:
                 reply.cancel()
         return results
 
-    def _send(self, actor: Any, method: str, arguments: Sequence[Any]) -> concurrent.futures.Future[Any]:
-        """Call a method of an Actor; return a future of its result.
+    def _send(self, key: ServerKey, method: str, arguments: Sequence[Any]) -> concurrent.futures.Future[Any]:
+        """Call a method of a server's Actor; return a future of its result. Raises WorkerLost where the Actor is gone.
 
         Not Dask's own future: a wait for that which times out stays with its result until the garbage collector comes.
         """
         with self._client.as_current():  # outside a task, an Actor sends calls through the current client
-            reply = getattr(actor, method)(*arguments)
+            try:
+                reply = getattr(self._actors[key], method)(*arguments)
+            except RuntimeError as error:  # Dask knows already that the Actor is gone
+                raise WorkerLost(f"{self._describe(key)} was lost: {error}") from error
 
         async def wait() -> Any:
             return await reply

@@ -38,7 +38,7 @@ def test_a_killed_process_is_named(victim: str, stage: str, forked: None, stores
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["workers asked", "servers created", "params put", "first round awaited"])
-def test_a_stopped_worker_is_named_after_the_timeout(stage: str, forked: None, stores: Path) -> None:
+def test_a_stopped_worker_is_named(stage: str, forked: None, stores: Path) -> None:
     """Messages: "the Dask scheduler has not heard from the Dask worker", or what was waited for."""
     with dask.config.set({"dsinga.timeout": 3.0}):
         check("worker", stage, signal.SIGSTOP, stores)
