@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import pytest
@@ -10,7 +11,6 @@ from distributed import Client
 
 from dsinga.cluster.connections import connection_to
 from dsinga.errors import RunError, WorkerLost
-from dsinga.serial_executor import SerialExecutor
 
 
 def test_a_service_that_has_left_this_process_is_missed_at_once() -> None:
@@ -25,6 +25,6 @@ def test_a_process_that_has_ended_is_missed_soon(processes: Client) -> None:
         ended.bind(("127.0.0.1", 0))  # nobody listens there
         address = f"tcp://127.0.0.1:{ended.getsockname()[1]}"
         with dask.config.set({"distributed.comm.timeouts.connect": "10m"}):
-            opening = SerialExecutor("test").submit(connection_to(address, "server", processes))
+            opening = ThreadPoolExecutor(1).submit(connection_to(address, "server", processes))
             with pytest.raises(WorkerLost, match=f"no connection to the Dask worker {address}"):
                 opening.result(timeout=60)
