@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from distributed import Client, LocalCluster
 
 from dsinga import cluster
 from dsinga.api import roots
-from dsinga.cluster import connect
+from dsinga.cluster import connect, recovery
+from dsinga.cluster.dask_workers import ask_scheduler
 from dsinga.job import ClusterConf, Job
 from tests.cluster.test_cluster_recovery import Recorder, of_phase
 from tests.support.executed_pages import ROOT
@@ -29,6 +31,20 @@ pytestmark = pytest.mark.process
 
 # Seconds for what takes a few.
 PATIENCE = 60
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs look after each round who leaves, so that short ones do."""
+    monkeypatch.setattr(recovery, "LOOK_SECONDS", 0.0)
+
+
+def wait_for_departure(client: Client) -> None:
+    """Wait until a Dask worker is about to leave."""
+    deadline = time.monotonic() + PATIENCE
+    while not ask_scheduler(client, "dsinga_leaving"):
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
 
 
 def long_job(job: Job, steps: int = 600) -> Job:
@@ -53,7 +69,12 @@ def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
         used, _, unused = cluster.available_workers(client)
         assert list(client.retire_workers([unused])) == [unused]
         retired: list[Any] = []
-        recorder = Recorder(100, lambda: retired.append(pool.submit(client.retire_workers, [used])))
+
+        def retire() -> None:
+            retired.append(pool.submit(client.retire_workers, [used]))
+            wait_for_departure(client)
+
+        recorder = Recorder(100, retire)
         outcome = cluster.train(job, client, recorder, roots=roots(job, None))
         assert list(retired[0].result(PATIENCE)) == [used]
     check_left_in_order(recorder.rows)
@@ -102,7 +123,7 @@ def dask_worker(client: Client, name: str, *options: str) -> Iterator[subprocess
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["SIGTERM", "--lifetime"])
 def test_a_run_leaves_a_worker_that_ends(job: Job, end: str, tmp_path: Path) -> None:
-    job = long_job(job, 6000 if end == "--lifetime" else 1500)
+    job = long_job(job)
     with (
         LocalCluster(n_workers=0, dashboard_address=None) as local,
         Client(local) as client,
@@ -110,8 +131,13 @@ def test_a_run_leaves_a_worker_that_ends(job: Job, end: str, tmp_path: Path) -> 
     ):
         options = ["--lifetime", "10s"] if end == "--lifetime" else []
         with dask_worker(client, "goes", "--local-directory", str(tmp_path), *options) as process:
-            act: Callable[[], Any] = lambda: None if options else process.send_signal(signal.SIGTERM)  # noqa: E731
-            recorder = Recorder(100, act)
+
+            def wait_for_end() -> None:
+                if end == "SIGTERM":
+                    process.send_signal(signal.SIGTERM)
+                wait_for_departure(client)
+
+            recorder = Recorder(100, wait_for_end)
             outcome = cluster.train(job, client, recorder, roots=roots(job, None))
     check_left_in_order(recorder.rows)
     assert_same(outcome.params, unbroken_params(job))
