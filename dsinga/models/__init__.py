@@ -14,5 +14,6 @@ from dsinga.models.mlp import mlp
 from dsinga.models.rbm import rbm
 from dsinga.models.resnet import resnet
 from dsinga.models.rnnlm import rnnlm
+from dsinga.models.vgg import vgg
 
-__all__ = ["alexnet", "autoencoder", "bigru_crf", "char_rnn", "convnet", "mdnn", "mlp", "rbm", "resnet", "rnnlm"]
+__all__ = ["alexnet", "autoencoder", "bigru_crf", "char_rnn", "convnet", "mdnn", "mlp", "rbm", "resnet", "rnnlm", "vgg"]

@@ -17,7 +17,7 @@ from dsinga.models.resnet import residual
 from dsinga.net import NeuralNet, create_net
 
 DATASETS = Path(__file__).parents[2] / "datasets"
-JOBS = {name: getattr(models, name)() for name in ("alexnet", "convnet", "mlp", "resnet")}
+JOBS = {name: getattr(models, name)() for name in ("alexnet", "convnet", "mlp", "resnet", "vgg")}
 
 
 def net_of(job: Job, phase: Phase = Phase.kTrain) -> NeuralNet:
@@ -32,7 +32,9 @@ def test_every_model_is_a_sound_job_that_can_be_written(job: Job):
     assert max(map(len, to_text(job).splitlines())) <= 100
 
 
-@pytest.mark.parametrize(("file", "job"), [("cifar10/resnet", "resnet"), ("imagenet/alexnet", "alexnet")])
+@pytest.mark.parametrize(
+    ("file", "job"), [("cifar10/resnet", "resnet"), ("cifar10/vgg", "vgg"), ("imagenet/alexnet", "alexnet")]
+)
 def test_the_job_files_are_what_the_functions_write(file: str, job: str):
     assert load(DATASETS / f"{file}.conf") == JOBS[job]
 
@@ -67,6 +69,18 @@ def test_residual_nets_have_as_many_weights_as_in_the_paper(depth: int, millions
 
 def test_alexnet_has_its_61_million_weights_and_more_for_its_column():
     assert count(net_of(models.alexnet(batchsize=1))) == 62_378_344  # 60,965,224 in two columns
+
+
+def test_net_d_of_vgg_has_the_weights_of_its_thirteen_convolutions():
+    net = net_of(models.vgg(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), batchsize=1))
+    weights = sum(p.size for p in net.params.values() if p.spec.role == "weight" and p.name.startswith("conv"))
+    assert weights == 9 * (3 * 64 + 64 * 64 + 64 * 128 + 128**2 + 128 * 256 + 2 * 256**2 + 256 * 512 + 5 * 512**2)
+
+
+@pytest.mark.parametrize("stages", [(), [(8, 1)] * 6])
+def test_stages_that_do_not_fit_the_image_are_refused(stages: list[tuple[int, int]]):
+    with pytest.raises(UserError, match="which 32 pixels cannot be; give"):
+        models.vgg(stages)
 
 
 def test_an_impossible_depth_is_refused():
