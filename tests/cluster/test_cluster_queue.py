@@ -17,7 +17,6 @@ from distributed import Client, LocalCluster
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
 from dsinga.checkpoint import latest
-from dsinga.cluster import available_workers
 from dsinga.cluster.cancellation import Cancellation
 from dsinga.cluster.driver import Outcome
 from dsinga.cluster.queue import claims
@@ -227,7 +226,7 @@ def test_a_run_that_waits_says_that_the_cluster_has_become_too_small(job: Job, m
     ):
         waiting = pool.submit(claim, client)
         assert "for 2 worker threads: 'first' of " in sentences.get(timeout=PATIENCE)
-        client.retire_workers([next(iter(available_workers(client)))])
+        local.sync(local.workers[0].close)
         assert (
             "for 2 worker threads, more than the Dask cluster has now (1 thread on 1 Dask worker); it needs more Dask "
             "workers; it begins by itself, "
