@@ -55,6 +55,7 @@ class GroupWorker:
         self._on_device = self._ops.device_count() > 0
         self._ops.enter()
         self._prefetch: Prefetch | None = None
+        self._closed = False
         self._meter = Meter()
         self.thread = SerialExecutor(f"dsinga {key}")
         self.on_abort: list[Callable[[str], None]] = []  # called with the reason when the run ends
@@ -140,6 +141,8 @@ class GroupWorker:
             self._prefetch = Prefetch(
                 self._read_function(self.net(Phase.kTrain), self._config.readers[Phase.kTrain]), step
             )
+            if self._closed:  # close(), which another thread calls, may have come before this assignment
+                self._prefetch.close()
         records = next(self._prefetch)
         data = time.perf_counter() - started
         self._meter.start()
@@ -282,6 +285,7 @@ class GroupWorker:
 
     def close(self) -> None:
         """Stop the threads that read batches ahead and, on a GPU, copy params; end the connections to other hosts."""
+        self._closed = True
         for transport in (*self._transports, *self.peers.transports):
             if transport.crosses_host:
                 transport.close()
