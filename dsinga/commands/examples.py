@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NAMES = sorted(folder.name for folder in EXAMPLES.iterdir())
+NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/job.conf"))
 
 
 @click.command()

@@ -16,7 +16,7 @@ from dsinga.commands.examples import EXAMPLES, NAMES
 from dsinga.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted(path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*") if path.is_file())
+FILES = sorted(path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc")
 
 
 def test_the_digits_are_written_and_train(tmp_path: Path):
