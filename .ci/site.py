@@ -57,7 +57,7 @@ PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Set the navigation, and anchors as GitHub makes them."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugify
-    notebooks = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*.ipynb"))
+    notebooks = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/**/*.ipynb"))
     dev = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/dev/*.md"))
     config.nav = [
         {"Overview": "README.md"},
@@ -85,7 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"api/{name}.md", content=text))
     for file in [file for file in files if file.src_uri.startswith("dev/")]:
         file.inclusion = InclusionLevel.INCLUDED
-    todo = [*PROJECT, *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*.ipynb"))]
+    todo = [*PROJECT, *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/**/*.ipynb"))]
     for file in files.documentation_pages():
         if not file.src_uri.startswith("api/"):
             todo += targets(repo_path(file.src_uri))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.executed_pages import ROOT, blocks, command_environment, execute
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "book").glob("*.md")])
 README = ROOT / "README.md"
 
 
@@ -38,8 +38,8 @@ def test_page(page, folder, cache):
     if page.stem == "security" and not shutil.which("openssl"):
         pytest.skip("the page makes certificates by openssl")
     execute(page, folder, command_environment(folder.parent, cache))
-    for picture in re.findall(r"\]\(images/([^)]+)\)", page.read_text(encoding="utf-8")):
-        drawn, kept = folder / picture, page.parent / "images" / picture
+    for picture in re.findall(r"\]\((?:\.\./)?images/([^)]+)\)", page.read_text(encoding="utf-8")):
+        drawn, kept = folder / picture, ROOT / "docs" / "images" / picture
         assert not drawn.exists() or drawn.read_text() == kept.read_text(), f"out of date: cp {drawn} {kept}"
 
 

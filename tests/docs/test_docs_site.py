@@ -70,9 +70,10 @@ def pages(site: Path) -> dict[str, Links]:
 
 def test_every_page_of_the_documentation_is_in_the_navigation(pages: dict[str, Links]) -> None:
     linked = {posixpath.normpath(urlsplit(target).path) for target in pages["index.html"].targets}
-    names = {"index" if path.stem == "README" else path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert {f"{name}.html" for name in names} - {"index.html"} <= linked
-    notebooks = {f"project/notebooks/{path.name}.html" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    pages_of_docs = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "book").glob("*.md")]
+    names = {path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in pages_of_docs}
+    assert {name.replace("README", "index") for name in names} - {"index.html"} <= linked
+    notebooks = {f"project/{path.relative_to(ROOT)}.html" for path in (ROOT / "notebooks").rglob("*.ipynb")}
     assert notebooks
     assert notebooks | {"api/api.html", "api/extensions.html", "project/index.html", "dev/measurements.html"} <= linked
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+BOOKS = (ROOT / "notebooks").rglob("*.ipynb")
 START_SECONDS = 60
 RUN_SECONDS = 600
 WINDOW = "1200,1600"
@@ -83,7 +84,9 @@ def wait_for(look: Any, seconds: float, what: str) -> Any:
 
 def run_notebook(driver: Any, address: str, name: str, out: Path) -> list[str]:
     """Open a notebook, run it, take pictures; return the errors of its cells."""
-    driver.get(f"{address}/lab/workspaces/{name}/tree/notebooks/{name}.ipynb")  # a workspace without other notebooks
+    driver.get(
+        f"{address}/lab/workspaces/{name.replace('/', '-')}/tree/notebooks/{name}.ipynb"
+    )  # a workspace without other notebooks
     wait_for(lambda: (driver.execute_script(STATE) or {}).get("cells"), START_SECONDS, f"{name} to open")
     driver.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells');")
 
@@ -95,7 +98,7 @@ def run_notebook(driver: Any, address: str, name: str, out: Path) -> list[str]:
     for number, first in enumerate(range(0, state["cells"], CELLS_A_PICTURE)):
         driver.execute_script(f"{PANEL} panel.content.scrollToItem({first}, 'start'); ")
         time.sleep(1)
-        driver.save_screenshot(str(out / f"{name}-{number}.png"))
+        driver.save_screenshot(str(out / f"{name.replace('/', '-')}-{number}.png"))
     return state["errors"]
 
 
@@ -104,10 +107,12 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("names", nargs="*", help="notebooks without .ipynb; all by default")
+    parser.add_argument(
+        "names", nargs="*", help="notebooks without .ipynb, such as quickstart or book/1-line; all by default"
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    names = arguments.names or sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+    names = arguments.names or sorted(str(path.relative_to(ROOT / "notebooks").with_suffix("")) for path in BOOKS)
     options = webdriver.ChromeOptions()
     for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={WINDOW}"):
         options.add_argument(word)

@@ -14,7 +14,7 @@ def execute(name, folder, timeout=90, environment=(), changed=None):
     """Run the notebook ``name`` in ``folder``/notebooks, beside the data sets of the repository, and return it.
 
     Args:
-        name: the file's name without its suffix.
+        name: the file's path below notebooks/, without its suffix.
         folder: an empty folder, which receives the files that the notebook writes.
         timeout: seconds for a cell.
         environment: names of environment variables to set to ``folder``.
@@ -23,7 +23,8 @@ def execute(name, folder, timeout=90, environment=(), changed=None):
     Raises CellExecutionError, with the traceback, if a cell fails.
     """
     (folder / "datasets").symlink_to(ROOT / "datasets")
-    (folder / "notebooks").mkdir()
+    place = (folder / "notebooks" / name).parent
+    place.mkdir(parents=True)
     book = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     for key, change in (changed or {}).items():
         (cell,) = [cell for cell in book.cells if cell.id == key]
@@ -32,7 +33,7 @@ def execute(name, folder, timeout=90, environment=(), changed=None):
         patch.setenv("PYTHONPATH", str(ROOT))
         for variable in environment:
             patch.setenv(variable, str(folder))
-        resources = {"metadata": {"path": str(folder / "notebooks")}}
+        resources = {"metadata": {"path": str(place)}}
         return nbclient.NotebookClient(book, timeout=timeout, resources=resources).execute()
 
 
