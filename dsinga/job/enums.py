@@ -130,6 +130,16 @@ class PoolMethod(Enum):
     AVG = 1
 
 
+class StepPoolMethod(Enum):
+    """The kinds of pooling over the steps of sequences."""
+
+    MAX = 0
+    AVG = 1
+    SUM = 2
+    FIRST = 3
+    LAST = 4
+
+
 class DropoutUnit(Enum):
     """The unit that kDropout drops: a single number, a channel of a row, or a whole row."""
 
@@ -263,3 +273,7 @@ class LayerType(Enum):
     kLayerNorm = 722
     kSigmoidCrossEntropyLoss = 730
     kHingeLoss = 731
+    kSequenceLength = 740
+    kConvolution1D = 741
+    kPooling1D = 742
+    kCosineSimilarity = 743

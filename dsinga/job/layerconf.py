@@ -21,7 +21,9 @@ from dsinga.job.message import Message
 from dsinga.job.neuronconf import (
     ActivationConf,
     BMConf,
+    Convolution1DConf,
     ConvolutionConf,
+    CosineSimilarityConf,
     DropoutConf,
     EmbeddingConf,
     GRUConf,
@@ -29,6 +31,7 @@ from dsinga.job.neuronconf import (
     LayerNormConf,
     LRNConf,
     LSTMConf,
+    Pooling1DConf,
     PoolingConf,
     RBMConf,
     ReLUConf,
@@ -89,6 +92,9 @@ class LayerConf(Message):
     embedding_conf: EmbeddingConf | None = None
     bm_conf: BMConf | None = None
     layernorm_conf: LayerNormConf | None = None
+    convolution1d_conf: Convolution1DConf | None = None
+    pooling1d_conf: Pooling1DConf | None = None
+    cosinesimilarity_conf: CosineSimilarityConf | None = None
     softmaxloss_conf: SoftmaxLossConf | None = None
     classsoftmaxloss_conf: ClassSoftmaxLossConf | None = None
     euclideanloss_conf: EuclideanLossConf | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsinga.job.enums import ActivationType, DropoutUnit, PoolMethod
+from dsinga.job.enums import ActivationType, DropoutUnit, PoolMethod, StepPoolMethod
 from dsinga.job.message import Message
 
 
@@ -47,6 +47,35 @@ class PoolingConf(WindowConf):
 
     pool: PoolMethod = PoolMethod.MAX
     global_pooling: bool = False
+
+
+class Convolution1DConf(Message):
+    """Settings of kConvolution1D: filters, and the windows of steps that they take.
+
+    ``pad`` is the number of zero steps before and after each sequence. ``same`` pads so that a stride of 1 gives as
+    many steps as there are, with one more after than before if ``kernel`` is even.
+    """
+
+    num_filters: int
+    kernel: int = 3
+    stride: int = 1
+    pad: int = 0
+    same: bool = False
+    bias_term: bool = True
+
+
+class Pooling1DConf(Message):
+    """Settings of kPooling1D: how many steps are pooled together, all without ``kernel``; ``stride`` is ``kernel``."""
+
+    pool: StepPoolMethod = StepPoolMethod.MAX
+    kernel: int | None = None
+    stride: int | None = None
+
+
+class CosineSimilarityConf(Message):
+    """Settings of kCosineSimilarity: a factor of the cosine."""
+
+    scale: float = 1.0
 
 
 class DropoutConf(Message):

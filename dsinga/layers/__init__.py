@@ -7,6 +7,8 @@ from dsinga.layers import (
     classfactored,
     connection,
     convolution,
+    convolution1d,
+    cosine,
     crf,
     dropout,
     dummy,
@@ -24,9 +26,11 @@ from dsinga.layers import (
     onehot,
     output,
     pooling,
+    pooling1d,
     rbm,
     recurrent,
     softmax,
+    steps,
     text,
 )
 from dsinga.layers.base import Connection, Layer, Output, ParamSpec, Shape

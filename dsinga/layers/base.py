@@ -128,7 +128,7 @@ class Layer(ABC):
     takes_float_labels: bool = False
     takes_one_label: ClassVar[bool] = False
     takes_step_labels: ClassVar[bool] = False
-    makes_labels: ClassVar[bool] = False
+    makes_labels: bool = False
     connection: Connection | None = None
     gathered_because: str = "does not say how it is cut along features"
     whole_because: str = ""

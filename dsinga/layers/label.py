@@ -23,7 +23,7 @@ class Label(Layer):
 
     source_count: ClassVar[int | None] = 1
     label_source: int | None = 0
-    makes_labels: ClassVar[bool] = True
+    makes_labels: bool = True
     takes_float_labels = True
     gathered_because = "has the labels of whole rows"
 
@@ -71,7 +71,7 @@ class FeatureAsLabels(Layer):
     """The feature of the source as labels, in host memory: undoes :class:`LabelsAsFeature` after the bridge."""
 
     source_count: ClassVar[int | None] = 1
-    makes_labels: ClassVar[bool] = True
+    makes_labels: bool = True
     gathered_because = "has the labels of whole rows"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -138,6 +138,38 @@ def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
             "outputs as there are classes, or correct the labels"
         )
     return labels
+
+
+def step_lengths(layer: Layer, labels: Any, steps: int) -> np.ndarray:
+    """Return the lengths (B,) of sequences of at most ``steps`` steps, whose labels are -1 after the end.
+
+    Raises UserError for labels of another shape, and for a -1 before the end.
+    """
+    assert layer.label_source is not None
+    labels, source = integer_labels(layer, labels), layer.source_name(layer.label_source)
+    if labels.shape[1:] != (steps,):
+        raise layer.fail(
+            f"takes the lengths of sequences of {steps} steps from the labels of {source}, which gives "
+            f"{as_text(labels.shape[1:])} a row",
+            field="srclayers",
+        )
+    return check_ends(layer, labels, source)
+
+
+def check_ends(layer: Layer, codes: np.ndarray, source: str) -> np.ndarray:
+    """Return how many steps each row of ``codes`` (B, T) has before the first -1; raise UserError for steps after it.
+
+    ``source`` is the quoted name of the layer that gives the codes.
+    """
+    real = codes >= 0
+    after = (real[:, 1:] > real[:, :-1]).any(axis=1)
+    if after.any():
+        row = int(np.argmax(after))
+        raise layer.fail(
+            f"row {row} that {source} gives has -1 before its last step: {', '.join(map(str, codes[row][:8]))}; -1 is "
+            "for the steps after the end of a sequence"
+        )
+    return real.sum(axis=1)
 
 
 def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.ndarray:

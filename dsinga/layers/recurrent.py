@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from dsinga.job import LayerConf, RecurrentConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.label import integer_labels
+from dsinga.layers.label import step_lengths
 from dsinga.registry import register
 
 
@@ -143,14 +143,7 @@ class Recurrent(Layer):
         """Return the lengths of the sequences, (B,), None if all have T steps."""
         if self.label_source is None:
             return None
-        labels = integer_labels(self, sources[1])
-        if labels.shape[1:] != (self.shape[1],):
-            raise self.fail(
-                f"takes the lengths of sequences of {self.shape[1]} steps from the labels of {self.source_name(1)}, "
-                f"which gives {as_text(labels.shape[1:])} a row",
-                field="srclayers",
-            )
-        return (labels >= 0).sum(axis=1)
+        return step_lengths(self, sources[1], self.shape[1])
 
 
 @register("layer", "kGRU")

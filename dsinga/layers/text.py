@@ -43,7 +43,7 @@ class RNNLabel(Layer):
     """
 
     source_count: ClassVar[int | None] = 1
-    makes_labels: ClassVar[bool] = True
+    makes_labels: bool = True
     over_steps: ClassVar[bool] = True
     gathered_because = "has one label a step"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dsinga.errors import UserError
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
@@ -26,7 +26,7 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
     for a layer that needs labels.
     """
     layers = {layer.name: layer for layer in filter_layers(conf, phase)}
-    takes_labels = {name for name, layer in layers.items() if layer_class(layer).label_source is not None}
+    takes_labels = {name for name, layer in layers.items() if _takes_labels(layer, layers)}
     labelled = with_followers(takes_labels, layers.values())
     for name in names:
         if name not in layers:
@@ -45,6 +45,17 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
             needed += layers[name].srclayers
     confs = [layer for name, layer in layers.items() if name in kept]
     return conf.replace(layer=_own_missing_params(confs))
+
+
+def _takes_labels(layer: LayerConf, layers: Mapping[str, LayerConf]) -> bool:
+    """Whether a layer is a loss with labels, or takes labels that are those of records, not made by a layer."""
+    cls = layer_class(layer)
+    if cls.label_source is None or cls.label_source >= len(layer.srclayers):
+        return False
+    source = layers.get(layer.srclayers[cls.label_source])
+    while source is not None and source.srclayers and not layer_class(source).makes_labels:
+        source = layers.get(source.srclayers[0])
+    return cls.is_loss or source is None or not layer_class(source).makes_labels
 
 
 def with_followers(names: set[str], layers: Iterable[LayerConf]) -> set[str]:

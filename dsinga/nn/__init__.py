@@ -10,9 +10,7 @@ from dsinga.nn.combine import Add, Concatenate, Layer, Multiply, Slice, Split
 from dsinga.nn.convolution import (
     AveragePooling2D,
     Conv2D,
-    GlobalAveragePooling1D,
     GlobalAveragePooling2D,
-    GlobalMaxPooling1D,
     GlobalMaxPooling2D,
     LocalResponseNormalization,
     MaxPooling2D,
@@ -38,16 +36,26 @@ from dsinga.nn.optimizers import (
     Schedule,
 )
 from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, OneHot, SimpleRNN, TimeDistributed
+from dsinga.nn.steps import (
+    AveragePooling1D,
+    Conv1D,
+    CosineSimilarity,
+    GlobalAveragePooling1D,
+    GlobalMaxPooling1D,
+    MaxPooling1D,
+    SequenceLength,
+)
 from dsinga.worker.local_net import LocalNet
 
 __all__ = [
     "CD", "CRF", "GRU", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad", "Adam", "Adamax", "Add",
-    "AveragePooling2D", "BatchNormalization", "Bidirectional", "ClassSoftmaxLoss", "Cluster", "Concatenate", "Constant",
-    "Conv2D", "Dense", "Dropout", "Embedding", "EuclideanLoss", "ExponentialDecay", "Flatten", "GlobalAveragePooling1D",
-    "GlobalAveragePooling2D", "GlobalMaxPooling1D", "GlobalMaxPooling2D", "HingeLoss", "Identity", "Input",
-    "InverseTimeDecay", "Layer", "LayerNormalization", "LeakyReLU", "LocalNet", "LocalResponseNormalization",
-    "MaxPooling2D", "Model", "Multiply", "Normalization", "OneHot", "Param", "PiecewiseConstantDecay", "RMSprop",
-    "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "Schedule", "Sequential",
+    "AveragePooling1D", "AveragePooling2D", "BatchNormalization", "Bidirectional", "ClassSoftmaxLoss", "Cluster",
+    "Concatenate", "Constant", "Conv1D", "Conv2D", "CosineSimilarity", "Dense", "Dropout", "Embedding",
+    "EuclideanLoss", "ExponentialDecay", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
+    "GlobalMaxPooling1D", "GlobalMaxPooling2D", "HingeLoss", "Identity", "Input", "InverseTimeDecay", "Layer",
+    "LayerNormalization", "LeakyReLU", "LocalNet", "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D",
+    "Model", "Multiply", "Normalization", "OneHot", "Param", "PiecewiseConstantDecay", "RMSprop", "RandomCrop",
+    "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "Schedule", "SequenceLength", "Sequential",
     "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split",
     "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Convolution and pooling of images, channels first, and pooling over the steps of sequences."""
+"""Convolution and pooling of images, channels first."""
 
 from __future__ import annotations
 
@@ -73,18 +73,6 @@ def GlobalAveragePooling2D() -> Write:
 
 
 @layer
-def GlobalMaxPooling1D() -> Write:
-    """Maximum of each feature over all steps of sequences (B, T, n): (B, n)."""
-    return lambda writer: over_steps(writer, "MAX")
-
-
-@layer
-def GlobalAveragePooling1D() -> Write:
-    """Mean of each feature over all steps of sequences (B, T, n): (B, n); steps after the end count as zeros."""
-    return lambda writer: over_steps(writer, "AVG")
-
-
-@layer
 def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0) -> Write:
     """Local response normalisation over ``size`` channels (kLRN), with SINGA's defaults."""
     settings = {"local_size": size, "alpha": alpha, "beta": beta, "knorm": k}
@@ -109,15 +97,6 @@ def whole(writer: LayerWriter, method: str) -> Feature:
     image(writer)
     feature = writer.add("kPooling", pooling_conf={"pool": method, "global_pooling": True})
     return feature._replace(flat=True)
-
-
-def over_steps(writer: LayerWriter, method: str) -> Feature:
-    """Write a kPooling layer over the steps of sequences, which are images of one channel to it."""
-    rows = writer.rows(writer.source)
-    if len(rows) != 2:
-        raise writer.fail(f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}")
-    settings = {"kernel_y": rows[0], "kernel_x": 1, "stride_y": 1, "stride_x": 1}
-    return writer.add("kPooling", pooling_conf={"pool": method, **settings})._replace(flat=True)
 
 
 def image(writer: LayerWriter) -> tuple[int, int, int]:

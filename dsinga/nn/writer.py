@@ -20,8 +20,8 @@ from dsinga.nn.initialisers import init_conf
 # Layers that compute a flat feature elementwise, so that it stays flat; other layers of FLAT take its rows as vectors.
 ELEMENTWISE = {"kReLU", "kSigmoid", "kSTanh", "kActivation", "kDropout", "kSoftmax", "kLayerNorm", "kAdd", "kMultiply"}
 FLAT = {
-    *ELEMENTWISE, "kInnerProduct", "kSoftmaxLoss", "kEuclideanLoss", "kSigmoidCrossEntropyLoss", "kHingeLoss",
-    "kRBMVis", "kDummy", "kAccuracy", "kArgSort", "kCSVOutput", "kRecordOutput",
+    *ELEMENTWISE, "kInnerProduct", "kCosineSimilarity", "kSoftmaxLoss", "kEuclideanLoss", "kSigmoidCrossEntropyLoss",
+    "kHingeLoss", "kRBMVis", "kDummy", "kAccuracy", "kArgSort", "kCSVOutput", "kRecordOutput",
 }  # fmt: skip
 
 
@@ -142,7 +142,7 @@ class LayerWriter:
             shape = row_shape(sources[0])
             sources = [*sources]
             sources[labels] = sources[labels]._replace(shape=None if shape is None else shape[:-1], flat=False)
-        elif labels is not None:
+        elif labels == 0:
             return None
         if cls.is_input or conf.unroll_len is not None or any(source.shape is None for source in sources):
             return None

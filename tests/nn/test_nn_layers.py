@@ -86,8 +86,19 @@ CHAINS = {
     "over steps": (
         nn.GlobalMaxPooling1D(),
         STEPS,
-        {"type": "kPooling", "pooling_conf": {"kernel_y": 6, "kernel_x": 1, "stride_y": 1, "stride_x": 1}},
+        {"type": "kPooling1D", "pooling1d_conf": {}},
     ),
+    "steps": (
+        nn.AveragePooling1D(3, 1),
+        STEPS,
+        {"type": "kPooling1D", "pooling1d_conf": {"pool": "AVG", "kernel": 3, "stride": 1}},
+    ),
+    "conv, steps": (
+        nn.Conv1D(4, 3, padding="same"),
+        STEPS,
+        {"type": "kConvolution1D", "convolution1d_conf": {"num_filters": 4, "same": True}},
+    ),
+    "lengths": (nn.SequenceLength(), (6,), {"type": "kSequenceLength"}),
     "lrn": (
         nn.LocalResponseNormalization(3, 5e-5),
         IMAGES,

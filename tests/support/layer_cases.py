@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.job import LayerType, Phase
-from dsinga.layers import Context, RecordInfo, Rows
+from dsinga.layers import Context, Layer, RecordInfo, Rows
 from dsinga.ops import Ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
@@ -24,7 +24,15 @@ LATER = {
 FEED_FORWARD = [kind.name for kind in LayerType if kind.name not in LATER]
 
 
-INTEGERS = ("kArgSort", "kAccuracy", "kCRF", "kEntityF1", "kCharRNN", "kRNNLabel")  # features that are
+INTEGERS = (
+    "kArgSort",
+    "kAccuracy",
+    "kCRF",
+    "kEntityF1",
+    "kCharRNN",
+    "kRNNLabel",
+    "kSequenceLength",
+)  # features that are
 
 
 def context(ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, step: int = 3, **more: Any) -> Context:
@@ -164,6 +172,30 @@ for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf"), ("kRNN", "rnn_
     case(kind, "carry", {field: {"dim_hidden": 2, "carry": True}}, SEQUENCES)
 case("kGRU kRNN", "first-step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP)
 case("kGRU kRNN", "step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP, (BATCH, 2))
+
+
+class SentenceCase(LayerCase):
+    """A case whose first source is codes of sequences of different lengths, none of them empty."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        return np.where(np.arange(4) < np.array([[4], [1], [3], [2], [4]]), rng.integers(0, self.codes, (BATCH, 4)), -1)
+
+
+CASES.append(SentenceCase("kSequenceLength", [(BATCH, 4)], codes=6, feature_dtype=np.int64))
+LONG, LENGTHS = (BATCH, 7, 3), {"classes": 3, "steps": 7}
+for method in ("MAX", "AVG", "SUM", "FIRST", "LAST"):
+    pool = {"pool": method}
+    case("kPooling1D", f"{method} of all", {"pooling1d_conf": pool}, LONG)
+    case("kPooling1D", f"{method} by lengths", {"pooling1d_conf": pool}, LONG, (BATCH, 7), **LENGTHS)
+    case("kPooling1D", f"{method} windows", {"pooling1d_conf": {**pool, "kernel": 3}}, LONG, (BATCH, 7), **LENGTHS)
+case("kPooling1D", "overlapping", {"pooling1d_conf": {"kernel": 3, "stride": 1, "pool": "LAST"}}, LONG)
+case("kConvolution1D", "", {"convolution1d_conf": {"num_filters": 4}}, LONG)
+case("kConvolution1D", "lengths", {"convolution1d_conf": {"num_filters": 2, "kernel": 4}}, LONG, (BATCH, 7), **LENGTHS)
+same = {"convolution1d_conf": {"num_filters": 2, "kernel": 4, "same": True, "bias_term": False}}
+case("kConvolution1D", "same", same, LONG, (BATCH, 7), **LENGTHS)
+case("kConvolution1D", "stride", {"convolution1d_conf": {"num_filters": 2, "stride": 2, "pad": 2}}, LONG)
+case("kCosineSimilarity", "", {}, ROWS, ROWS)
+case("kCosineSimilarity", "scaled", {"cosinesimilarity_conf": {"scale": 5}}, (BATCH, 2, 3), (BATCH, 2, 3))
 case("kCharRNN", "", {}, info=RecordInfo((5,), BATCH, has_labels=False))
 case("kRNNLabel", "sequences", {}, (BATCH, 5), codes=6)
 case("kRNNLabel", "fewer", {"unroll_len": 3}, (BATCH, 5), codes=6)

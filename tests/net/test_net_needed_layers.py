@@ -1,0 +1,34 @@
+"""Which layers records without labels can be computed with."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.job import Phase, loads
+from dsinga.net.needed_layers import needed_layers
+
+NET = """
+name: "x" train_steps: 1 updater {{ type: kSGD learning_rate {{ type: kFixed base_lr: 0.1 }} }}
+neuralnet {{
+  layer {{ name: "words" type: kRecordInput store_conf {{ path: "x" batchsize: 2 }} }}
+  layer {{ name: "lengths" type: kSequenceLength srclayers: "words" }}
+  layer {{ name: "embedding" type: kEmbedding srclayers: "words" embedding_conf {{ vocab_size: 5 }} }}
+  layer {{ name: "pool" type: kPooling1D srclayers: "embedding" {lengths} }}
+  layer {{ name: "ip" type: kInnerProduct srclayers: "pool" innerproduct_conf {{ num_output: 2 }} }}
+  layer {{ name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "words" }}
+}}
+"""
+
+
+@pytest.mark.parametrize("lengths", ['srclayers: "lengths"', ""])
+def test_lengths_that_a_layer_makes_are_no_labels_of_records(lengths: str):
+    net = loads(NET.format(lengths=lengths)).neuralnet
+    names = [layer.name for layer in needed_layers(net, Phase.kTest).layer]
+    assert names == ["words", "lengths", "embedding", "pool", "ip"]
+
+
+def test_lengths_by_the_labels_of_records_need_these():
+    net = loads(NET.format(lengths='srclayers: "words"')).neuralnet
+    with pytest.raises(UserError, match="layer 'ip' needs labels"):
+        needed_layers(net, Phase.kTest, ["ip"])
