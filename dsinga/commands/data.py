@@ -27,7 +27,7 @@ def data() -> None:
 @click.option(
     "--label-columns", type=int, metavar="K", help="csv, textfile: the first K numbers of a line are float labels."
 )
-@click.option("--vocabulary", help="conll, text: the imported training text, whose codes are used.")
+@click.option("--vocabulary", help="conll, text, sentences: the imported training text, whose codes are used.")
 @click.option("--words", flag_value=True, default=None, help="text: records are words, not characters.")
 @click.option(
     "--skip-unseen",
@@ -36,13 +36,18 @@ def data() -> None:
     help="text: leave out characters or words that the vocabulary lacks.",
 )
 @click.option(
-    "--held-out", type=float, metavar="SHARE", help="text: share of the text, at its end, that is kept for testing."
+    "--held-out",
+    type=float,
+    metavar="SHARE",
+    help="text: share of the text, at its end, that is kept for testing; sentences [0.1], movielens [0.2]: "
+    "share of the records, evenly spaced.",
 )
 @click.option(
     "--min-count",
     type=int,
-    help="conll: words that occur less often in the training text become unknown words [default: 2].",
+    help="conll, sentences, movielens: words that occur less often become unknown words [default: 2].",
 )
+@click.option("--encoding", help="sentences: encoding of the files [default: utf-8], such as latin-1.")
 @click.option("--encoded", flag_value=True, default=None, help="kvfile, lmdb: pixels are encoded images such as JPEG.")
 @click.option("--size", type=int, help="imagefolder: scale every image to SIZE x SIZE.")
 @IMPORT

@@ -51,7 +51,7 @@ class CodesLayer(Layer):
             first = numbers[wrong].flat[0]
             raise self.fail(
                 f"{self.source_name(0)} gives {first}, which is none of the codes from 0 to {self.size - 1}; give "
-                "vocab_size the number of lines of the vocabulary"
+                "vocab_size the number of different words, users or films, those that training does not see among them"
             )
         return ctx.ops.asarray(codes)
 

@@ -18,11 +18,11 @@ import numpy as np
 from dsinga.data.filesystem import join
 from dsinga.data.importers.files import opened
 from dsinga.data.importers.records import Batch, StoreContents
+from dsinga.data.importers.vocabularies import UNKNOWN, check_min_count, common_words
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
 from dsinga.registry import nearest
 
-UNKNOWN = "<unk>"
 SENTENCES_PER_BATCH = 1024
 AFFIX_LENGTH = 3
 
@@ -74,8 +74,7 @@ def conll(
         min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
         has_label: whether the file has tags; without tags all labels are 0, padded with -1 after the last word.
     """
-    if min_count < 1:
-        raise UserError(f"min_count is {min_count}; give 1, which keeps every word, or more")
+    check_min_count(min_count)
     if vocabulary is None:
         summary = _summarise_training(source, has_label, min_count)
     else:
@@ -135,10 +134,7 @@ def _summarise_training(path: str, has_label: bool, min_count: int) -> CorpusSum
         tags.update(sentence_tags)
         for name, feature in FEATURES.items():
             counters[name].update(map(feature, words))
-    vocabularies = {
-        name: (UNKNOWN, *(symbol for symbol, times in counter.most_common() if times >= min_count))
-        for name, counter in counters.items()
-    }
+    vocabularies = {name: common_words(counter, min_count) for name, counter in counters.items()}
     return CorpusSummary(count, longest, vocabularies, ordered_tags(tags) if has_label else ())
 
 
