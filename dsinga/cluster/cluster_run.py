@@ -274,9 +274,10 @@ class ClusterRun:
             for future in futures.difference(actors):
                 future.release()
         # Where the scheduler or the client is gone, the run ends with its Actors.
+        generation = None if last else max(self._generations)
         with contextlib.suppress(RunError):
-            generation = None if last else max(self._generations)
             self._tell(self._placement.addresses.difference(lost), end_run, self.config.run, message, generation)
+        end_run(self.config.run, message, generation)  # Dask workers of this process that were closed are not told
         # Dropping futures is not enough: the traceback of an error that ends the run refers to them, and each refers to
         # the error of its task.
         with contextlib.suppress(ClosedClientError, OSError):
