@@ -25,6 +25,7 @@ from dsinga.data import connect_sources, write_csv, write_store
 from dsinga.errors import RunError, UserError
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Context, Records, Rows
+from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet, create_net, without_labels
 from dsinga.ops import Array, Ops
 from dsinga.registry import nearest
@@ -48,14 +49,14 @@ def evaluate(
     roots: Sequence[str] = (),
     where: WorkerSelection = ANYWHERE,
 ) -> dict[str, float]:
-    """Return the mean metrics of ``params`` over every record of the stores of ``phase``, each record once.
+    """Return the figures of the metrics of ``params`` over every record of the stores of ``phase``, each record once.
 
     The job's output layers of that phase write their files. ``where`` says which Dask workers compute.
     """
     net, reader = open_inference(job, params, phase, roots)
     batch_metrics = [metrics for _, metrics in _batches(job, client, net, reader, params, (), where=where)]
     write_outputs(job, client, net, reader, params, where=where)
-    return {name: total / count for name, (total, count) in add_metrics(batch_metrics).items() if count}
+    return figures(add_metrics(batch_metrics))
 
 
 def output_layers(net: NeuralNet) -> list[LayerConf]:

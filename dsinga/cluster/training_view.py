@@ -21,6 +21,7 @@ from dsinga.extensions import LoopView
 from dsinga.extensions.checks import ASKED_BY
 from dsinga.job import Phase
 from dsinga.job.phases import PHASES
+from dsinga.layers.composed_metrics import figures
 from dsinga.monitor import RECOVERY, Row
 from dsinga.training import Metrics, add_metrics, name_metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
@@ -142,12 +143,11 @@ class TrainingView(LoopView):
         }
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        named = name_metrics(self._prepared.config.nets[PHASES.get(phase, Phase.kTrain)].whole, sums)
-        return {name: total / count for name, (total, count) in named.items() if count}
+        return figures(name_metrics(self._prepared.config.nets[PHASES.get(phase, Phase.kTrain)].whole, sums))
 
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
         elapsed = round(time.perf_counter() - self._started, 3)
-        means = {name: float(value) for name, value in metrics.items()}
+        means = {name: float(value) for name, value in metrics.items() if not isinstance(value, list)}
         self.metrics.update({f"{phase}/{name}": mean for name, mean in means.items()})
         show_row = self._show_row()
         if show_row is not None:

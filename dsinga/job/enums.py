@@ -277,3 +277,5 @@ class LayerType(Enum):
     kConvolution1D = 741
     kPooling1D = 742
     kCosineSimilarity = 743
+    kRegressionError = 750
+    kConfusionMatrix = 751

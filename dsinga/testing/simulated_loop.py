@@ -14,6 +14,7 @@ from dsinga.checkpoint import separate_arrays
 from dsinga.checkpoint.nested_state import insert_arrays
 from dsinga.extensions import AtEnd, Display, Evaluation, EverySteps, Extension, ExtensionRunner, LoopView
 from dsinga.job import Job
+from dsinga.layers.composed_metrics import figures
 from dsinga.training import Metrics
 
 # Returns the metrics of a phase at a step: ("val", 20) -> {"loss": 0.3}.
@@ -141,7 +142,7 @@ class SimulatedLoop(LoopView):
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
         """Return the means."""
-        return {name: total / count for name, (total, count) in sums.items()}
+        return figures(sums)
 
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
         """Add a row to ``rows``."""

@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.phases import find_phase
 from dsinga.layers import Context, Records, Rows
+from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet
 from dsinga.net.usable_threads import available_cores, usable_threads
 from dsinga.ops import SparseRows, get_ops
@@ -22,11 +23,11 @@ from dsinga.worker.local_updater import LocalUpdater
 from dsinga.worker.param_slices import Arrays
 
 
-class Means(dict[str, float]):
-    """The means of metrics by name, and in ``sums`` what they are made of: (sum, count), which add up over batches."""
+class Means(dict[str, Any]):
+    """The figures of metrics by name; ``sums`` has the (sum, count) of each, which add up over batches."""
 
     def __init__(self, sums: Metrics):
-        super().__init__({name: total / count for name, (total, count) in sums.items() if count})
+        super().__init__(figures(sums))
         self.sums = sums
 
 

@@ -30,7 +30,7 @@ NEVER_CUT = {
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
     "kCudnnLRN", "kSoftmax", "kCudnnSoftmax", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kEuclideanLoss", "kAccuracy",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
-    "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity",
+    "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ INTEGERS = (
     "kAccuracy",
     "kCRF",
     "kEntityF1",
+    "kConfusionMatrix",
     "kCharRNN",
     "kRNNLabel",
     "kSequenceLength",
@@ -136,6 +137,9 @@ words = {"classsoftmaxloss_conf": {"vocab_size": 9, "class_start": [0, 1, 4]}}
 case("kClassSoftmaxLoss", "", words, (BATCH, 6), ROWS, classes=9)
 case("kClassSoftmaxLoss", "steps", words, (BATCH, 4, 3), ROWS, classes=9, steps=4)
 case("kEntityF1", "", {}, (BATCH, 4, 5), ROWS, classes=5, steps=4)
+case("kRegressionError", "", {}, ROWS, ROWS)
+case("kRegressionError", "one number", {}, (BATCH, 1, 1), (BATCH,))
+case("kConfusionMatrix", "", {}, ROWS, ROWS, classes=12)
 case("kAccuracy", "", {}, ROWS, ROWS, classes=12)
 case("kAccuracy", "top3", {"argsort_conf": {"topk": 3}}, ROWS, ROWS, classes=12)
 case("kArgSort", "", {"argsort_conf": {"topk": 4}}, ROWS)

@@ -1,0 +1,49 @@
+"""kRegressionError: the root mean square and the mean of the absolute errors of predicted numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf
+from dsinga.layers.base import Arrays, Layer, Output, Shape, as_text, to_matrix
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.label import required_labels
+from dsinga.registry import register
+
+
+@register("layer", "kRegressionError")
+class RegressionError(Layer):
+    """Metrics "rmse" and "mae" of predictions: √(Σ (x - label)² / n) and Σ |x - label| / n; the feature is x - label.
+
+    The first source gives predictions (B, ...), k numbers a row; the second labels (B,) or (B, k), float32 or integers.
+    n counts all numbers of all records of a test. The sums are float64.
+    """
+
+    source_count: ClassVar[int | None] = 2
+    label_source: int | None = 1
+    takes_float_labels = True
+    is_output = True
+    metric_names: ClassVar[tuple[str, ...]] = ("rmse", "mae")
+    gathered_because = "compares whole rows with their labels"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        predictions, labels = self.source_shapes
+        if math.prod(predictions[1:]) != math.prod(labels[1:]):
+            raise self.fail(
+                f"compares {self.source_name(0)}, {as_text(predictions)}, with labels {as_text(labels)} of "
+                f"{self.source_name(1)}; predict as many numbers as a record has labels",
+                field="srclayers",
+            )
+        self.shape = (predictions[0], math.prod(predictions[1:]))
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = ctx.ops.to_numpy(to_matrix(sources[0], ctx.ops))
+        errors = x - required_labels(self, sources[1]).reshape(x.shape).astype(x.dtype)
+        exact = errors.astype(np.float64)
+        squares, absolute = float(np.square(exact).sum()), float(np.abs(exact).sum())
+        return Output(errors, metrics={"rmse:squares": (squares, exact.size), "mae": (absolute, exact.size)})

@@ -1,0 +1,67 @@
+"""Metrics that are no means, against scikit-learn: of all records, however these were divided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf
+from dsinga.layers import Layer
+from dsinga.layers.composed_metrics import figures
+from dsinga.ops import BACKENDS
+from dsinga.registry import lookup
+from dsinga.training import add_metrics
+from tests.support.layer_cases import context
+
+measures = pytest.importorskip("sklearn.metrics")
+CTX = context(BACKENDS["numpy"]())
+
+
+def make(kind: str, *shapes: Sequence[int]) -> Layer:
+    return lookup("layer", kind)(LayerConf(name="measure", type=kind, srclayers=["scores", "data"]), shapes)
+
+
+def figures_of(layer: Layer, predictions: np.ndarray, labels: np.ndarray, cuts: Sequence[int]) -> dict[str, Any]:
+    """Return the figures of all rows, of which each part was given to the layer by itself."""
+    parts = zip(np.split(predictions, cuts), np.split(labels, cuts), strict=True)
+    return figures(add_metrics([dict(layer.compute_feature((), part, CTX).metrics) for part in parts]))
+
+
+@given(st.lists(st.integers(0, 40), max_size=4).map(sorted), st.integers(0, 99), st.sampled_from([(), (3,)]))
+def test_errors_of_numbers(cuts: list[int], seed: int, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(seed)
+    predictions, labels = rng.normal(size=(2, 40, *shape)).astype(np.float32)
+    found = figures_of(make("kRegressionError", (40, *(shape or (1,))), labels.shape), predictions, labels, cuts)
+    rmse = measures.mean_squared_error(labels.ravel(), predictions.ravel()) ** 0.5
+    assert found == pytest.approx(
+        {"rmse": rmse, "mae": measures.mean_absolute_error(labels.ravel(), predictions.ravel())}
+    )
+
+
+@given(st.lists(st.integers(0, 30), max_size=4).map(sorted), st.integers(0, 99), st.integers(2, 7))
+def test_confusions_of_classes(cuts: list[int], seed: int, classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores, labels = rng.normal(size=(30, classes)).astype(np.float32), rng.integers(classes - 1, size=30)
+    found = figures_of(make("kConfusionMatrix", scores.shape, labels.shape), scores, labels, cuts)
+    chosen = scores.argmax(axis=1)
+    assert found.pop("confusion") == measures.confusion_matrix(labels, chosen, labels=range(classes)).tolist()
+    averages = measures.precision_recall_fscore_support(labels, chosen, average="macro", zero_division=0)
+    assert found == pytest.approx(
+        {f"macro_{name}": average for name, average in zip(("precision", "recall", "f1"), averages[:3], strict=True)}
+    )
+
+
+def test_a_layer_in_front_of_the_name_stays() -> None:
+    assert figures({"a/rmse:squares": (8.0, 2), "loss": (6.0, 3), "empty": (0.0, 0)}) == {"a/rmse": 2.0, "loss": 2.0}
+    assert figures({"rmse:squares": (0.0, 0)}) == {}
+
+
+def test_predictions_and_labels_of_different_sizes_are_refused() -> None:
+    with pytest.raises(UserError, match=r"compares 'scores', 4 x 3, with labels 4 x 2 of 'data'; predict as many"):
+        make("kRegressionError", (4, 3), (4, 2))
