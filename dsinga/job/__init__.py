@@ -5,6 +5,7 @@ from dsinga.job.connectionconf import ConcateConf, DummyConf, RNNDummyConf, Slic
 from dsinga.job.enums import (
     ActivationType,
     AlgType,
+    AttentionScore,
     ChangeMethod,
     Compression,
     DropoutUnit,
@@ -41,6 +42,7 @@ from dsinga.job.lossconf import (
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.neuronconf import (
     ActivationConf,
+    AttentionConf,
     BMConf,
     Convolution1DConf,
     ConvolutionConf,
@@ -54,6 +56,7 @@ from dsinga.job.neuronconf import (
     LSTMConf,
     Pooling1DConf,
     PoolingConf,
+    PositionalEncodingConf,
     RBMConf,
     RecurrentConf,
     ReLUConf,
@@ -96,6 +99,8 @@ __all__ = [
     "AlgConf",
     "AlgType",
     "ArgSortConf",
+    "AttentionConf",
+    "AttentionScore",
     "BMConf",
     "CDConf",
     "ChangeMethod",
@@ -147,6 +152,7 @@ __all__ = [
     "PoolMethod",
     "Pooling1DConf",
     "PoolingConf",
+    "PositionalEncodingConf",
     "Precision",
     "PullTime",
     "RBMConf",

@@ -121,6 +121,15 @@ class ActivationType(Enum):
     SIGMOID = 2
     TANH = 3
     STANH = 4
+    GELU = 5
+
+
+class AttentionScore(Enum):
+    """How kAttention scores a query q and a key k: q·k divided by the root of their size, q·k, or v·tanh(q + k)."""
+
+    kScaledDot = 0
+    kDot = 1
+    kAdditive = 2
 
 
 class PoolMethod(Enum):
@@ -268,6 +277,9 @@ class LayerType(Enum):
     kClassSoftmaxLoss = 702
     kLSTM = 710
     kRNN = 711
+    kAttention = 712
+    kAttentionWeights = 713
+    kPositionalEncoding = 714
     kAdd = 720
     kMultiply = 721
     kLayerNorm = 722

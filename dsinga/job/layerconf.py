@@ -20,6 +20,7 @@ from dsinga.job.lossconf import (
 from dsinga.job.message import Message
 from dsinga.job.neuronconf import (
     ActivationConf,
+    AttentionConf,
     BMConf,
     Convolution1DConf,
     ConvolutionConf,
@@ -33,6 +34,7 @@ from dsinga.job.neuronconf import (
     LSTMConf,
     Pooling1DConf,
     PoolingConf,
+    PositionalEncodingConf,
     RBMConf,
     ReLUConf,
     RNNConf,
@@ -89,6 +91,8 @@ class LayerConf(Message):
     gru_conf: GRUConf | None = None
     lstm_conf: LSTMConf | None = None
     rnn_conf: RNNConf | None = None
+    attention_conf: AttentionConf | None = None
+    positionalencoding_conf: PositionalEncodingConf | None = None
     embedding_conf: EmbeddingConf | None = None
     bm_conf: BMConf | None = None
     layernorm_conf: LayerNormConf | None = None

@@ -136,6 +136,8 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     neuronconf.RBMConf: {"hdim": COUNT},
     neuronconf.SoftmaxConf: {"num_softmax_per_instance": COUNT},
     **dict.fromkeys((neuronconf.GRUConf, neuronconf.LSTMConf, neuronconf.RNNConf), {"dim_hidden": COUNT}),
+    neuronconf.AttentionConf: {"num_heads": COUNT},
+    neuronconf.PositionalEncodingConf: {"scale": POSITIVE},
     neuronconf.EmbeddingConf: {"vocab_size": COUNT, "feature_dim": COUNT},
     neuronconf.BMConf: {"momentum": Range(0, 1, open_low=True)},
     neuronconf.LayerNormConf: {"first_axis": Range(1, 3)},

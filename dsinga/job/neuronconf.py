@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsinga.job.enums import ActivationType, DropoutUnit, PoolMethod, StepPoolMethod
+from dsinga.job.enums import ActivationType, AttentionScore, DropoutUnit, PoolMethod, StepPoolMethod
 from dsinga.job.message import Message
 
 
@@ -10,6 +10,20 @@ class ActivationConf(Message):
     """Settings of kActivation: its function."""
 
     type: ActivationType = ActivationType.RELU
+
+
+class AttentionConf(Message):
+    """Settings of kAttention: its heads, how it scores keys, and whether a query sees no later keys."""
+
+    num_heads: int = 1
+    score: AttentionScore = AttentionScore.kScaledDot
+    causal: bool = False
+
+
+class PositionalEncodingConf(Message):
+    """Settings of kPositionalEncoding: the factor of its source."""
+
+    scale: float = 1.0
 
 
 class WindowConf(Message):

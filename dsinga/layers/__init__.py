@@ -2,6 +2,7 @@
 
 from dsinga.layers import (
     activation,
+    attention,
     batchnorm,
     bridge,
     classfactored,
@@ -28,6 +29,7 @@ from dsinga.layers import (
     output,
     pooling,
     pooling1d,
+    positional,
     rbm,
     recurrent,
     regression_error,

@@ -1,6 +1,6 @@
 """Activation functions: kReLU, kSigmoid, kSTanh, and kActivation (kCudnnActivation), which names one of them.
 
-Each maps (B, ...) to the same shape, and needs only its feature for its gradient.
+Each maps (B, ...) to the same shape.
 """
 
 from __future__ import annotations
@@ -96,11 +96,27 @@ class Tanh(STanh):
     inner: ClassVar[float] = 1.0
 
 
+class GELU(ElementwiseFunction):
+    """x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.gelu(x)
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        raise NotImplementedError("two numbers x may have the same y")
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return (ctx.ops.gelu_grad(sources[0], grad) if needs[0] else None,), ()
+
+
 FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
     ActivationType.RELU: ReLU,
     ActivationType.SIGMOID: Sigmoid,
     ActivationType.TANH: Tanh,
     ActivationType.STANH: STanh,
+    ActivationType.GELU: GELU,
 }
 
 
@@ -118,3 +134,8 @@ class Activation(ElementwiseFunction):
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         return self.function.backward(y, dy, ops)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return self.function.compute_gradient(params, sources, output, grad, needs, ctx)

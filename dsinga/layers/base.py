@@ -44,7 +44,7 @@ class ParamSpec:
 
 
 class Connection(Enum):
-    """Which columns (axis 1) of its sources a layer needs for some columns of its feature (SINGA's name)."""
+    """Which columns (``feature_axis``) of its sources a layer needs for some columns of its feature (SINGA's name)."""
 
     kOneToOne = 0  # columns of the feature need the same columns of every source
     kOneToAll = 1  # columns of the feature need all columns of every source
@@ -96,7 +96,9 @@ class Layer(ABC):
 
     Cut by rows (dimension 0), a layer computes any rows of the batch. ``connection`` says how it is cut by features
     (dimension 1); where that is None, it is not, ``gathered_because`` says why, and each worker gathers the features of
-    its rows for it. ``whole_because``, where it is not empty, says why the layer cannot be cut by rows: one worker then
+    its rows for it. The features are those of ``feature_axis``, 2 for layers that compute sequences (B, T, n). A cut
+    keeps ``feature_groups`` equal groups of features whole, such as heads of kAttention; 0 for features that may be cut
+    anywhere. ``whole_because``, where it is not empty, says why the layer cannot be cut by rows: one worker then
     computes it on all rows. ``columns`` are those of the whole layer that this part computes, None for all.
     ``starts_gradient`` and ``wants_gradient`` are for bridges, which receive and send a gradient.
 
@@ -130,6 +132,8 @@ class Layer(ABC):
     takes_step_labels: ClassVar[bool] = False
     makes_labels: bool = False
     connection: Connection | None = None
+    feature_axis: int = 1
+    feature_groups: int = 0
     gathered_because: str = "does not say how it is cut along features"
     whole_because: str = ""
     columns: Columns | None = None
@@ -206,6 +210,10 @@ class Layer(ABC):
     def cut_conf(self, columns: Columns) -> LayerConf:
         """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
         return self.conf
+
+    def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
+        """Return a new layer of this kind with the configuration and the source shapes of a part of it."""
+        return type(self)(conf, source_shapes)
 
     def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
         """Return the labels (B, ...) of the first source that has labels, for layers that make none themselves.

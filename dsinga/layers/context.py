@@ -25,7 +25,7 @@ class Rows(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns ``start`` to ``stop`` - 1 of ``total`` on axis 1 of a feature: the share of a layer cut by features."""
+    """Columns ``start`` to ``stop`` - 1 of ``total`` of a feature: the share of a layer cut by features."""
 
     start: int
     stop: int

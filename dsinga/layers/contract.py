@@ -29,6 +29,13 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
     except Exception as error:
         error.add_note(f"in {cls.__name__}(conf, source_shapes, info) of layer {conf.name!r}")
         raise
+    check_layer(layer)
+    return layer
+
+
+def check_layer(layer: Layer) -> None:
+    """Raise JobError for a layer that does not set ``shape`` and ``params`` as it must."""
+    cls, conf = type(layer), layer.conf
     if not hasattr(layer, "source_shapes"):
         call = "super().__init__(conf, source_shapes, info)"
         raise conf.error(f"layer {conf.name!r}: {cls.__name__}.__init__ must begin with {call}")
@@ -43,7 +50,6 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
     for spec in specs:
         if not is_shape(spec.shape):
             raise layer.fail(f"the shape of its param {spec.role!r} must be a tuple such as (2, 3), not {spec.shape!r}")
-    return layer
 
 
 def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) -> Layer:
@@ -52,10 +58,11 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
     ``source_shapes`` are the shapes of the same columns of its sources (kOneToOne) or of whole sources (kOneToAll).
     Raises JobError where the part has another shape, or other params than the layer's, cut in proportion.
     """
-    cls, length = type(layer), columns.stop - columns.start
-    part = make_layer(cls, layer.cut_conf(columns), source_shapes, None)
+    cls, length, axis = type(layer), columns.stop - columns.start, layer.feature_axis
+    part = layer.part(layer.cut_conf(columns), source_shapes)
+    check_layer(part)
     part.columns = columns
-    expected = (*layer.shape[:1], length, *layer.shape[2:])
+    expected = (*layer.shape[:axis], length, *layer.shape[axis + 1 :])
     if part.shape != expected:
         raise layer.fail(
             f"{cls.__name__}.cut_conf must make {as_text(layer.shape)} into {as_text(expected)}, "

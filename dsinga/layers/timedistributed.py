@@ -32,7 +32,7 @@ class TimeDistributed(Layer):
     Raises MustUnroll for a layer that keeps a state, hands out parts, or does not compute row by row.
     """
 
-    gathered_because = "computes all time steps together"
+    gathered_because = "takes a source without steps"
 
     def __init__(
         self, cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], steps: int, repeated: Sequence[bool]
@@ -49,11 +49,30 @@ class TimeDistributed(Layer):
             raise MustUnroll(f"layer {conf.name!r} {why}")
         self.shape = (self.layer.shape[0] // steps, steps, *self.layer.shape[1:])
         self.params = self.layer.params
-        for attribute in ("label_source", "is_loss", "is_output", "makes_labels", "takes_float_labels"):
+        self.connection = None if any(repeated) else self.layer.connection
+        self.feature_axis = self.layer.feature_axis + 1
+        if self.layer.connection is None:
+            self.gathered_because = self.layer.gathered_because
+        for attribute in ("label_source", "metric_names", "is_loss", "is_output", "makes_labels", "takes_float_labels"):
             setattr(self, attribute, getattr(self.layer, attribute))
         self.classes = getattr(self.layer, "classes", None)
         if self.makes_labels:
             self.label_shape = (steps, *self.layer.label_shape)
+
+    @property
+    def columns(self) -> Columns | None:
+        """The columns of the whole layer that this part computes at each step, None for all."""
+        return self.layer.columns
+
+    @columns.setter
+    def columns(self, columns: Columns | None) -> None:
+        self.layer.columns = columns
+
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        return self.layer.cut_conf(columns)
+
+    def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
+        return TimeDistributed(type(self.layer), conf, source_shapes, self.steps, self.repeated)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         flat = self._flatten(sources, ctx.ops)

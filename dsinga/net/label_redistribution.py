@@ -40,7 +40,7 @@ class LabelRedistribution:
         """Return the node output that gives each worker the labels of ``edge``; add layers where they must move."""
         producer = self._producer(edge) or Edge(edge.node)
         layer = self._net.nodes[producer.node].layer
-        if target.dim == FEATURES:
+        if target.dim >= FEATURES:
             target = Sharding(WHOLE_LAYER, target.locations)
         if not moves_rows(layer):
             feature = self._features.get(producer) or self._features[Edge(producer.node, 0)]

@@ -92,10 +92,9 @@ class _Partitioner:
         node, edges = self.net.nodes[position], self.net.stages[position].edges
         layer, cut = node.layer, self.cuts[node.layer.name]
         locations = (cut.location,) if cut.dim == WHOLE_LAYER else tuple(range(self.parts))
-        if cut.dim == FEATURES and layer.connection is Connection.kOneToAll:
-            target = Sharding(WHOLE_LAYER, locations)
-        else:
-            target = Sharding(cut.dim, locations)
+        axis = layer.feature_axis if cut.dim == FEATURES else cut.dim
+        whole_sources = cut.dim == FEATURES and layer.connection is Connection.kOneToAll
+        target = Sharding(WHOLE_LAYER if whole_sources else axis, locations)
         sources = [
             self._labels.redistribute(edge, target) if edge.labels else self._redistribute(edge, target)
             for edge in edges
@@ -113,7 +112,7 @@ class _Partitioner:
             while part != WHOLE_FEATURE and name in self.net.positions:  # keys of bridges must be unique
                 name += "'"
             part_outputs = {location: NodeOutput(number, part) for location, number in positions.items()}
-            self._features[Edge(position, part)] = ShardedFeature(name, shape, cut.dim, part_outputs)
+            self._features[Edge(position, part)] = ShardedFeature(name, shape, axis, part_outputs)
 
     def _redistribute(self, edge: Edge, target: Sharding) -> Mapping[int, NodeOutput]:
         """Return the node output that gives each worker the feature of ``edge``; layers with one target share it."""
@@ -138,14 +137,14 @@ class _Partitioner:
         shapes = [
             shape
             if layer.connection is Connection.kOneToAll or k == layer.label_source
-            else self.graph.part_shape(shape, FEATURES, part)
+            else self.graph.part_shape(shape, layer.feature_axis, part)
             for k, shape in enumerate(layer.source_shapes)
         ]
         return make_part(layer, shapes, columns)
 
     def _columns(self, layer: Layer, part: int) -> Columns:
-        start, stop = self.graph.bounds(layer.shape, FEATURES)[part : part + 2]
-        return Columns(start, stop, layer.shape[1])
+        start, stop = self.graph.bounds(layer.shape, layer.feature_axis)[part : part + 2]
+        return Columns(start, stop, layer.shape[layer.feature_axis])
 
     def _gather_sends_less(self, node: Node) -> bool:
         """Whether the activations and deltas of a fully connected layer are fewer numbers than its weight.

@@ -30,7 +30,10 @@ class NodeOutput(NamedTuple):
 
 
 class Sharding(NamedTuple):
-    """The distribution of a feature over workers: cut by rows, by features, or (WHOLE_LAYER) whole at each."""
+    """The distribution of a feature over workers: cut along the axis ``dim``, or (WHOLE_LAYER) whole at each.
+
+    Axis 0 has the rows; those of features are 1, and 2 of layers that compute sequences.
+    """
 
     dim: int
     locations: tuple[int, ...]
@@ -38,7 +41,7 @@ class Sharding(NamedTuple):
     def __str__(self) -> str:
         if self.dim == WHOLE_LAYER:
             return "all" if len(self.locations) > 1 else f"all@{self.locations[0]}"
-        return ("rows", "features")[self.dim]
+        return ("rows", "features", "features of steps")[self.dim]
 
 
 class ShardedFeature(NamedTuple):
@@ -74,7 +77,7 @@ class GraphBuilder:
 
     def bounds(self, shape: Shape, dim: int) -> list[int]:
         """Return where the parts of a feature that is cut along ``dim`` begin, and where the last one ends."""
-        ranges = self.rows(shape[0]) if dim == ROWS else cut_evenly(shape[1], self.parts)
+        ranges = self.rows(shape[0]) if dim == ROWS else cut_evenly(shape[dim], self.parts)
         return [0, *(range_.stop for range_ in ranges)]
 
     def part_shape(self, shape: Shape, dim: int, part: int) -> Shape:

@@ -88,7 +88,8 @@ def _cut(layer: Layer, parts: int, requested: int | LayerCut | None) -> LayerCut
         return LayerCut(WHOLE_LAYER)
     reason = _gathered_because(layer) if dim == FEATURES else ""
     if dim == FEATURES and not reason:
-        _check_length(layer, layer.shape[1], parts, "features")
+        _check_length(layer, layer.shape[layer.feature_axis], parts, "features")
+        _check_groups(layer, parts)
         return LayerCut(FEATURES)
     if layer.whole_because:
         return LayerCut(WHOLE_LAYER, reason=layer.whole_because)
@@ -100,12 +101,13 @@ def _gathered_because(layer: Layer) -> str:
     """Return why a layer cannot be cut on features, or the empty string."""
     if layer.connection is None:
         return layer.gathered_because
-    if len(layer.shape) < 2:
+    axis = layer.feature_axis
+    if len(layer.shape) <= axis:
         return "has one number a row"
     if any(not spec.trainable and spec.cut_axis is None for spec in layer.params):
         return "keeps a state of all features"
-    widths = {shape[1:2] for k, shape in enumerate(layer.source_shapes) if k != layer.label_source}
-    if layer.connection is Connection.kOneToOne and widths != {layer.shape[1:2]}:
+    widths = {shape[axis : axis + 1] for k, shape in enumerate(layer.source_shapes) if k != layer.label_source}
+    if layer.connection is Connection.kOneToOne and widths != {layer.shape[axis : axis + 1]}:
         return "has another number of features than its source"
     return ""
 
@@ -115,6 +117,15 @@ def _check_length(layer: Layer, length: int, parts: int, noun: str) -> None:
         raise layer.fail(
             f"has {length} {noun}, which cannot be cut over {parts} workers; use fewer workers, or partition_dim: -1 "
             "to compute it on one of them",
+            field="partition_dim",
+        )
+
+
+def _check_groups(layer: Layer, parts: int) -> None:
+    if layer.feature_groups % parts:
+        raise layer.fail(
+            f"has {layer.feature_groups} heads, which cannot be cut over {parts} workers; give it a num_heads that "
+            f"{parts} divides, or partition_dim: 0",
             field="partition_dim",
         )
 

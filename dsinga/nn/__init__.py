@@ -4,7 +4,8 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
-from dsinga.nn.activations import Activation, LeakyReLU, ReLU, Softmax
+from dsinga.nn.activations import GELU, Activation, LeakyReLU, ReLU, Softmax
+from dsinga.nn.attention import Attention, MultiHeadAttention, PositionalEncoding
 from dsinga.nn.cluster import Cluster
 from dsinga.nn.combine import Add, Concatenate, Layer, Multiply, Slice, Split
 from dsinga.nn.convolution import (
@@ -48,14 +49,15 @@ from dsinga.nn.steps import (
 from dsinga.worker.local_net import LocalNet
 
 __all__ = [
-    "CD", "CRF", "GRU", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad", "Adam", "Adamax", "Add",
-    "AveragePooling1D", "AveragePooling2D", "BatchNormalization", "Bidirectional", "ClassSoftmaxLoss", "Cluster",
-    "Concatenate", "Constant", "Conv1D", "Conv2D", "CosineSimilarity", "Dense", "Dropout", "Embedding",
+    "CD", "CRF", "GELU", "GRU", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad", "Adam", "Adamax", "Add",
+    "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization", "Bidirectional", "ClassSoftmaxLoss",
+    "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D", "CosineSimilarity", "Dense", "Dropout", "Embedding",
     "EuclideanLoss", "ExponentialDecay", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "HingeLoss", "Identity", "Input", "InverseTimeDecay", "Layer",
     "LayerNormalization", "LeakyReLU", "LocalNet", "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D",
-    "Model", "Multiply", "Normalization", "OneHot", "Param", "PiecewiseConstantDecay", "RMSprop", "RandomCrop",
-    "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "Schedule", "SequenceLength", "Sequential",
-    "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split",
-    "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
+    "Model", "MultiHeadAttention", "Multiply", "Normalization", "OneHot", "Param", "PiecewiseConstantDecay",
+    "PositionalEncoding", "RMSprop", "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling",
+    "Schedule", "SequenceLength", "Sequential", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax",
+    "SoftmaxLoss", "SpatialDropout2D", "Split", "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job",
+    "load",
 ]  # fmt: skip

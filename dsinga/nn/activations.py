@@ -17,6 +17,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "sigmoid": ("kSigmoid", {}),
     "tanh": ("kActivation", {"activation_conf": {"type": "TANH"}}),
     "stanh": ("kSTanh", {}),
+    "gelu": ("kActivation", {"activation_conf": {"type": "GELU"}}),
     "leaky_relu": ("kReLU", {"relu_conf": {"negative_slope": 0.2}}),
     "softmax": ("kSoftmax", {}),
 }
@@ -55,7 +56,7 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
 
 @layer
 def Activation(activation: str) -> Write:
-    """Activation function by name: relu, sigmoid, tanh, stanh (1.7159·tanh(2x/3)), leaky_relu, softmax, linear."""
+    """Activation by its name: relu, sigmoid, tanh, stanh (1.7159·tanh(2x/3)), gelu, leaky_relu, softmax or linear."""
     check_activation("Activation", activation)
     return lambda writer: own_activation(writer, activation)
 
@@ -79,6 +80,12 @@ def ReLU(negative_slope: float = 0.0) -> Write:
 def LeakyReLU(negative_slope: float = 0.3) -> Write:
     """Rectifier with Keras's slope for negative inputs (kReLU)."""
     return lambda writer: writer.add("kReLU", relu_conf={"negative_slope": negative_slope})
+
+
+@layer
+def GELU() -> Write:
+    """Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation)."""
+    return lambda writer: own_activation(writer, "gelu")
 
 
 @layer

@@ -12,6 +12,7 @@ from dsinga.errors import UserError
 from dsinga.ops.async_copy import AsyncCopy, FinishedCopy
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
+from dsinga.ops.numpy_attention import NumpyAttention
 from dsinga.ops.numpy_convolution import NumpyConvolution
 from dsinga.ops.numpy_crf import NumpyCRF
 from dsinga.ops.numpy_elementwise import NumpyElementwise
@@ -33,6 +34,7 @@ class NumpyOps(
     NumpyCRF,
     NumpyLookup,
     NumpyRecurrent,
+    NumpyAttention,
     NumpyLoss,
     NumpyRandom,
 ):

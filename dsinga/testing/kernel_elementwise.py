@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ class ElementwiseKernels(LayoutChecks):
         first, second = backend.place(x, layouts[0]), backend.place(other, layouts[1])
         outer, inner = 1.7159047, 0.66666667
         activations: list[tuple[str, tuple[float, ...], Any]] = [
+            ("gelu", (), lambda x: x * _normal_distribution(x)),
             ("relu", (slope,), lambda x: np.where(x > 0, x, slope * x)),
             ("sigmoid", (), lambda x: 1 / (1 + np.exp(-x))),
             ("tanh", (), np.tanh),
@@ -51,7 +53,7 @@ class ElementwiseKernels(LayoutChecks):
             y = backend.run(kernel, first, *constants)
             assert_close(y, formula(x), backend.dtype)
             self.assert_same_layout(y, first)
-            dx = backend.run(f"{kernel}_grad", y, second, *constants)
+            dx = backend.run(f"{kernel}_grad", first if kernel == "gelu" else y, second, *constants)
             # The derivative from a float32 output is off by the rounding of 1 - y², at most 6e-8 of the largest dy.
             slopes = (formula(x + 1e-6) - formula(x - 1e-6)) / 2e-6
             np.testing.assert_allclose(dx, slopes * other, rtol=1e-4, atol=1e-5 if other.size else 0)
@@ -67,6 +69,8 @@ class ElementwiseKernels(LayoutChecks):
         np.testing.assert_allclose(backend.run("sigmoid", x), [[0, 0, 0.5, 1, 1]], atol=1e-30)
         np.testing.assert_allclose(backend.run("tanh", x), [[-1, -1, 0, 1, 1]])
         np.testing.assert_allclose(backend.run("softmax", x), [[0, 0, 0, 0, 1]], atol=1e-30)
+        np.testing.assert_allclose(backend.run("gelu", x), [[0, 0, 0, 100, 1e4]], atol=1e-30)
+        np.testing.assert_allclose(backend.run("gelu_grad", x, np.ones(x.shape)), [[0, 0, 0.5, 1, 1]], atol=1e-30)
 
     @given(rows=BATCHES, columns=st.integers(1, 40), layout=MATRIX_LAYOUTS)
     def test_softmax(self, backend: KernelBackend, rows: int, columns: int, layout: str) -> None:
@@ -128,3 +132,6 @@ class ElementwiseKernels(LayoutChecks):
             assert backend.ops.read([hits]) == [expected]
         no_hits = backend.run("hits", np.full((2, 3), np.nan), np.array([0, 2]), 1)
         assert backend.ops.read([no_hits]) == [0]
+
+
+_normal_distribution = np.vectorize(lambda x: 0.5 * (1 + math.erf(x / math.sqrt(2))), otypes=[float])

@@ -114,20 +114,20 @@ class LayerParts:
     @pytest.mark.parametrize("phase", [Phase.kTrain, Phase.kTest], ids=lambda phase: phase.name)
     def test_parts_cut_by_features_make_the_whole(self, case: LayerCase, ops: Ops, phase: Phase) -> None:
         """Two even parts, and three uneven ones."""
-        for columns in feature_cuts(case.layer().shape[1]):
+        for columns in feature_cuts(case.layer()):
             self.check_feature_cut(case, ops, phase, columns)
 
     def check_feature_cut(self, case: LayerCase, ops: Ops, phase: Phase, cut: Sequence[Columns]) -> None:
         """Assert that the parts of a layer that compute the columns in ``cut`` compute what the whole layer does."""
         layer, (params, sources), needs = case.layer(), case.inputs(ops, np.float32), case.needs()
-        one_to_one = layer.connection is Connection.kOneToOne
+        one_to_one, axis = layer.connection is Connection.kOneToOne, layer.feature_axis
         grad = gradient_for(case, params, sources, ops) if phase is Phase.kTrain else None
         ctx = RecordingContext(ops, phase, Rows(0, case.batch, case.batch), seed=7, step=3)
         whole = run_passes(layer, params, sources, ctx, grad, needs)
         results: list[tuple[Layer, Passes]] = []
         for columns in cut:
             part_sources = [
-                take_columns(source, 1 if one_to_one and index != layer.label_source else None, columns)
+                take_columns(source, axis if one_to_one and index != layer.label_source else None, columns)
                 for index, source in enumerate(sources)
             ]
             part = make_part(layer, [source.shape for source in part_sources], columns)
@@ -138,7 +138,7 @@ class LayerParts:
             assert [spec.shape for spec in part.params] == [param.shape for param in part_params]
             part_grad: Any = grad
             if grad is not None:
-                part_grad = [take_columns(g, 1, columns) for g in (grad if layer.hands_parts else [grad])]
+                part_grad = [take_columns(g, axis, columns) for g in (grad if layer.hands_parts else [grad])]
                 part_grad = part_grad if layer.hands_parts else part_grad[0]
             part_ctx = RecordingContext(ops, phase, Rows(0, case.batch, case.batch), seed=7, step=3)
             results.append((part, run_passes(part, part_params, part_sources, part_ctx, part_grad, needs)))
@@ -158,7 +158,7 @@ class LayerParts:
         assert not any(part.output.metrics for part in parts), "each part would count the metric once more"
         features = zip(*(feature_parts(part, passes.output) for part, passes in results), strict=True)
         for arrays, expected in zip(features, feature_parts(layer, whole.output), strict=True):
-            assert_joined(arrays, expected, 1)
+            assert_joined(arrays, expected, layer.feature_axis)
         for role, expected in whole.output.state.items():
             assert_joined([part.output.state[role] for part in parts], expected, 0)
         for index, expected in enumerate(whole.for_sources):
@@ -167,7 +167,7 @@ class LayerParts:
                 assert all(gradient is None for gradient in gradients)
             else:
                 one_to_one = layer.connection is Connection.kOneToOne
-                assert_joined(gradients if one_to_one else [sum(gradients)], expected, 1)
+                assert_joined(gradients if one_to_one else [sum(gradients)], expected, layer.feature_axis)
         for index, expected in enumerate(whole.for_params):
             axis = layer.params[index].cut_axis
             if expected is not None:
@@ -183,10 +183,17 @@ def is_chosen(case: LayerCase, choose: Callable[[LayerCase], bool]) -> bool:
         return True
 
 
-def feature_cuts(width: int) -> list[list[Columns]]:
-    """Return cuts of ``width`` columns into two even parts, two uneven ones and three, as far as the width allows."""
+def feature_cuts(layer: Layer) -> list[list[Columns]]:
+    """Return cuts of a layer's features into two even parts, two uneven ones and three, as far as its width allows."""
+    columns = layer.shape[layer.feature_axis]
+    width = layer.feature_groups or columns
+    each = columns // width
     cuts = {(0, width // 2, width), (0, 1, width), (0, 1, width // 2 + 1, width)}
-    return [[Columns(start, stop, width) for start, stop in pairwise(cut)] for cut in sorted(cuts) if is_rising(cut)]
+    return [
+        [Columns(start * each, stop * each, columns) for start, stop in pairwise(cut)]
+        for cut in sorted(cuts)
+        if is_rising(cut)
+    ]
 
 
 def is_rising(bounds: Sequence[int]) -> bool:

@@ -197,4 +197,5 @@ def _join_feature(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str,
     cut = net.cuts[name]
     if cut.dim == WHOLE_LAYER:
         return outputs[cut.location][name]
-    return np.concatenate([features[name] for features in outputs], axis=1 if cut.dim == FEATURES else 0)
+    axis = net.whole.layer(name).feature_axis if cut.dim == FEATURES else 0
+    return np.concatenate([features[name] for features in outputs], axis=axis)

@@ -31,6 +31,7 @@ NEVER_CUT = {
     "kCudnnLRN", "kSoftmax", "kCudnnSoftmax", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kEuclideanLoss", "kAccuracy",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
+    "kAttentionWeights",
 }  # fmt: skip
 
 
@@ -55,10 +56,18 @@ def test_a_connection_layer_is_cut_along_every_axis_but_its_own(kind: str, field
 
 
 def widened(case: LayerCase, width: int) -> LayerCase:
-    """Return the case with ``width`` columns, also in its sources where these are cut with the feature."""
+    """Return the case with ``width`` columns, also in its sources where these are cut with the feature.
+
+    A column of kAttention is a head of two features.
+    """
     layer = case.layer()
+    if layer.feature_groups:
+        settings = {**case.conf["attention_conf"], "num_heads": width}
+        shapes = tuple((*shape[:2], 2 * width) if len(shape) == 3 else shape for shape in case.shapes)
+        return replace(case, shapes=shapes, conf={"attention_conf": settings})
     if layer.connection is Connection.kOneToOne:
-        return replace(case, shapes=tuple((shape[0], width, *shape[2:]) for shape in case.shapes))
+        axis = layer.feature_axis
+        return replace(case, shapes=tuple((*shape[:axis], width, *shape[axis + 1 :]) for shape in case.shapes))
     conf = layer.cut_conf(Columns(0, width, width))
     field = {"kInnerProduct": "innerproduct_conf", "kDummy": "dummy_conf"}.get(case.kind, "convolution_conf")
     return replace(case, conf={field: getattr(conf, field)})
@@ -79,7 +88,9 @@ def cuts(draw: st.DrawFn) -> list[Columns]:
 @given(columns=cuts())
 def test_parts_of_a_layer_make_the_whole(case: LayerCase, phase: Phase, backend: str, columns: list[Columns]):
     ops, case = backend_or_skip(backend), widened(case, columns[0].total)
-    assert case.layer().shape[1] == columns[0].total
+    each, remainder = divmod(case.layer().shape[case.layer().feature_axis], columns[0].total)
+    assert not remainder
+    columns = [Columns(*(each * bound for bound in part)) for part in columns]
     LayerContract().check_feature_cut(case, ops, phase, columns)
 
 

@@ -69,6 +69,31 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
         ["takes the whole image, 8 x 8", "leave out kernel and pad"],
     ),
     ("kLayerNorm", {"layernorm_conf": {"first_axis": 2}}, [ROWS], ["first_axis is 2", "'data' gives 6 x 12", "1 to 1"]),
+    # Attention.
+    ("kAttention", {}, [(6, 4, 8)], ["takes queries (batch, steps, n)", "not 1 source layers", "srclayers"]),
+    ("kAttention", {}, [(6, 4, 8), (6, 4)], ["takes sequences", "'more' gives 6 x 4", "kEmbedding"]),
+    ("kAttention", {}, [(6, 4, 8), (6, 5, 6)], ["'data', 6 x 4 x 8, with 'more', 6 x 5 x 6", "kInnerProduct"]),
+    (
+        "kAttention",
+        {"attention_conf": {"num_heads": 3}},
+        [(6, 4, 8), (6, 5, 8)],
+        ["8 features into 3 equal heads", "a num_heads that divides them"],
+    ),
+    (
+        "kAttention",
+        {"attention_conf": {"causal": True}},
+        [(6, 4, 8), (6, 5, 8)],
+        ["is causal, but has 4 queries and 5 keys", "leave causal out"],
+    ),
+    ("kAttention", {}, [(6, 4, 8), (6, 5, 8), (6, 4, 8)], ["5 keys", "4 values", "as many values as keys"]),
+    ("kAttentionWeights", {}, [(6, 4, 8)], ["takes queries", "not 1 source layers"]),
+    (
+        "kAttentionWeights",
+        {"attention_conf": {"score": "kAdditive"}},
+        [(6, 4, 8), (6, 5, 8)],
+        ["by a param, kAdditive", 'param { share_from: "NAME_score" }'],
+    ),
+    ("kPositionalEncoding", {}, [ROWS], ["takes sequences (batch, steps, features)", "6 x 12", "kEmbedding"]),
     # Shapes that do not fit each other.
     ("kAdd", {}, [ROWS, (6, 11)], ["'data' gives 6 x 12, 'more' 6 x 11", "to one shape"]),
     ("kMultiply", {}, [IMAGES, ROWS], ["'data' gives 6 x 3 x 8 x 8", "by kConvolution or kInnerProduct"]),

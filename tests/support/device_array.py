@@ -211,7 +211,8 @@ def _entry(array: Any) -> tuple[str, str, tuple[int, ...]]:
 
 
 TAKES_HOST_ARRAYS = {
-    "images", "bernoulli", "dropout_mask", "recurrent", "crf_decode", "batch_norm_sums", "batch_norm_grad",
+    "images", "bernoulli", "dropout_mask", "recurrent", "attention_weights", "crf_decode", "batch_norm_sums",
+    "batch_norm_grad",
 }  # fmt: skip
 """Kernels some of whose arguments may be in host memory: records, random numbers, lengths."""
 

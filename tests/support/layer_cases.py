@@ -100,7 +100,7 @@ case("kDropout", "none", {"dropout_conf": {"dropout_ratio": 0.0}}, ROWS)
 case("kReLU", "", {}, IMAGES)
 case("kReLU", "leaky", {"relu_conf": {"negative_slope": 0.1}}, ROWS)
 case("kSigmoid kSTanh", "", {}, ROWS)
-for name in ("RELU", "SIGMOID", "TANH", "STANH"):
+for name in ("RELU", "SIGMOID", "TANH", "STANH", "GELU"):
     case("kActivation", name, {"activation_conf": {"type": name}}, IMAGES)
 case("kCudnnActivation", "", {}, ROWS)
 case("kSoftmax kCudnnSoftmax", "", {}, ROWS)
@@ -200,6 +200,19 @@ case("kConvolution1D", "same", same, LONG, (BATCH, 7), **LENGTHS)
 case("kConvolution1D", "stride", {"convolution1d_conf": {"num_filters": 2, "stride": 2, "pad": 2}}, LONG)
 case("kCosineSimilarity", "", {}, ROWS, ROWS)
 case("kCosineSimilarity", "scaled", {"cosinesimilarity_conf": {"scale": 5}}, (BATCH, 2, 3), (BATCH, 2, 3))
+for name in ("kScaledDot", "kDot", "kAdditive"):
+    attention = {"attention_conf": {"num_heads": 3, "score": name}}
+    kinds = "kAttention" if name == "kAdditive" else "kAttention kAttentionWeights"  # with the param of a kAttention
+    case(kinds, name, attention, (BATCH, 2, 6), (BATCH, 4, 6))
+    case("kAttention", f"{name} values", attention, (BATCH, 2, 6), (BATCH, 4, 6), (BATCH, 4, 6))
+    lengths = {"classes": 3, "steps": 4}
+    case(kinds, f"{name} lengths", attention, (BATCH, 2, 6), (BATCH, 4, 6), (BATCH, 4), **lengths)
+causal = {"attention_conf": {"num_heads": 2, "causal": True}}
+case("kAttention kAttentionWeights", "causal", causal, (BATCH, 4, 4), (BATCH, 4, 4))
+sources = (BATCH, 4, 4), (BATCH, 4, 4), (BATCH, 4, 4), (BATCH, 4)
+case("kAttention", "causal lengths", causal, *sources, classes=3, steps=4)
+case("kPositionalEncoding", "", {}, SEQUENCES)
+case("kPositionalEncoding", "scaled", {"positionalencoding_conf": {"scale": 2.5}}, (BATCH, 3, 4))
 case("kCharRNN", "", {}, info=RecordInfo((5,), BATCH, has_labels=False))
 case("kRNNLabel", "sequences", {}, (BATCH, 5), codes=6)
 case("kRNNLabel", "fewer", {"unroll_len": 3}, (BATCH, 5), codes=6)

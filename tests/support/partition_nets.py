@@ -119,7 +119,34 @@ layer { name: "next" type: kClassSoftmaxLoss srclayers: ["lstm", "words"] per_st
   classsoftmaxloss_conf { vocab_size: 10 class_start: [0, 2, 5] } }
 """
 
-NETS = {"convnet": CONVNET, "zoo": ZOO, "mdnn": MDNN, "residual": RESIDUAL, "sequences": SEQUENCES}
+# Sequences that attend to themselves, with 12 heads, which any number of workers up to four divides.
+ATTENTION = """
+layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "embed" type: kEmbedding srclayers: "words" embedding_conf { vocab_size: 7 feature_dim: 8 } }
+layer { name: "position" type: kPositionalEncoding srclayers: "embed" positionalencoding_conf { scale: 2 } }
+layer { name: "query" type: kInnerProduct srclayers: "position" innerproduct_conf { num_output: 24 } per_step: true }
+layer { name: "key" type: kInnerProduct srclayers: "position" innerproduct_conf { num_output: 24 } per_step: true }
+layer { name: "value" type: kInnerProduct srclayers: "position" innerproduct_conf { num_output: 24 } per_step: true }
+layer { name: "heads" type: kAttention srclayers: ["query", "key", "value", "words"]
+  attention_conf { num_heads: 12 causal: true } }
+layer { name: "gelu" type: kActivation srclayers: "heads" activation_conf { type: GELU } }
+layer { name: "drop" type: kDropout srclayers: "gelu" dropout_conf { dropout_ratio: 0.2 } per_step: true }
+layer { name: "again" type: kAttention srclayers: ["drop", "value", "words"]
+  attention_conf { num_heads: 12 score: kAdditive } }
+layer { name: "scores" type: kInnerProduct srclayers: "again" innerproduct_conf { num_output: 10 } per_step: true }
+layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "words"] per_step: true }
+layer { name: "weights" type: kAttentionWeights srclayers: ["query", "key", "words"]
+  attention_conf { num_heads: 12 causal: true } }
+"""
+
+NETS = {
+    "convnet": CONVNET,
+    "zoo": ZOO,
+    "mdnn": MDNN,
+    "residual": RESIDUAL,
+    "sequences": SEQUENCES,
+    "attention": ATTENTION,
+}
 # Texts go on from batch to batch (tests/cluster/test_cluster_text.py); machines are trained by kCD (tests/net).
 ELSEWHERE = {"kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"}
 INFOS = {

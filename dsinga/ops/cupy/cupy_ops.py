@@ -7,6 +7,7 @@ from typing import Any
 from dsinga.errors import UserError
 from dsinga.ops.async_copy import AsyncCopy, FinishedCopy
 from dsinga.ops.cupy.arrays import CupyArrays
+from dsinga.ops.cupy.attention import CupyAttention
 from dsinga.ops.cupy.convolution import CupyConvolution
 from dsinga.ops.cupy.crf import CupyCRF
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
@@ -31,6 +32,7 @@ class CupyOps(
     CupyNormalisation,
     CupyElementwise,
     CupyRecurrent,
+    CupyAttention,
     CupyCRF,
     CupyLookup,
     CupyUpdate,

@@ -25,6 +25,19 @@ KERNEL tanh_grad(const REAL* y, const REAL* dy, REAL* dx, double outer, double i
     FOR_EACH(i, n) dx[i] = dy[i] * (a * y[i] * y[i] + b);
 }
 
+__device__ inline REAL normal_distribution(REAL x) { return (REAL)0.5 * (1 + erf(x * (REAL)0.7071067811865476)); }
+
+KERNEL gelu(const REAL* x, REAL* y, Index n) {
+    FOR_EACH(i, n) y[i] = x[i] * normal_distribution(x[i]);
+}
+
+KERNEL gelu_grad(const REAL* x, const REAL* dy, REAL* dx, Index n) {
+    FOR_EACH(i, n) {
+        const REAL density = (REAL)0.3989422804014327 * exp((REAL)-0.5 * x[i] * x[i]);
+        dx[i] = dy[i] * (normal_distribution(x[i]) + x[i] * density);
+    }
+}
+
 KERNEL multiply(const REAL* x, const REAL* y, REAL* z, Index n) {
     FOR_EACH(i, n) z[i] = x[i] * y[i];
 }

@@ -46,6 +46,12 @@ class CupyElementwise(Ops):
     def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
         return _apply("tanh_grad", y, dy, constants=(outer, inner))
 
+    def gelu(self, x: Array) -> Array:
+        return _apply("gelu", x)
+
+    def gelu_grad(self, x: Array, dy: Array) -> Array:
+        return _apply("gelu_grad", x, dy)
+
     def multiply(self, x: Array, y: Array) -> Array:
         return _apply("multiply", x, y)
 

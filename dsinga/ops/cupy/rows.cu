@@ -11,6 +11,23 @@ KERNEL softmax(const REAL* x, REAL* y, Index n) {
     FOR_COLUMN(j, n) y[j] = exp(x[j] - most) / sum;
 }
 
+// Softmax over the first columns of a row, as many as `visible` says for a batch and a query; 0 for the others. The rows
+// are (batch, heads, queries).
+KERNEL visible_softmax(
+    const REAL* x, const long long* visible, REAL* y, Index heads, Index queries, Index n
+) {
+    x += blockIdx.x * n;
+    y += blockIdx.x * n;
+    const Index row = blockIdx.x / (heads * queries) * queries + blockIdx.x % queries;
+    const Index count = min(visible[row], n);
+    REAL most = x[0], sum = 0;
+    FOR_COLUMN(j, count) most = max(most, x[j]);
+    most = block_max(most);
+    FOR_COLUMN(j, count) sum += exp(x[j] - most);
+    sum = block_sum(sum);
+    FOR_COLUMN(j, n) y[j] = j < count ? exp(x[j] - most) / sum : (REAL)0;
+}
+
 KERNEL softmax_grad(const REAL* y, const REAL* dy, REAL* dx, Index n) {
     y += blockIdx.x * n;
     dy += blockIdx.x * n;

@@ -13,13 +13,14 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from dsinga.ops.interface.arrays import ArrayOps
+from dsinga.ops.interface.attention import AttentionOps
 from dsinga.ops.interface.images import ImageOps
 from dsinga.ops.interface.sequences import SequenceOps
 
 __all__ = ["Ops"]
 
 
-class Ops(ArrayOps, ImageOps, SequenceOps):
+class Ops(ArrayOps, ImageOps, SequenceOps, AttentionOps):
     """Array kernels of one backend, stateless for its callers: what it caches never changes a result."""
 
     @abstractmethod

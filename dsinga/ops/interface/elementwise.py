@@ -38,6 +38,14 @@ class ElementwiseOps(ABC):
         """dy·inner·(outer - y²/outer)."""
 
     @abstractmethod
+    def gelu(self, x: Array) -> Array:
+        """x·Φ(x), with Φ(x) = (1 + erf(x/√2))/2, the normal distribution."""
+
+    @abstractmethod
+    def gelu_grad(self, x: Array, dy: Array) -> Array:
+        """dy·(Φ(x) + x·φ(x)), with φ(x) = exp(-x²/2)/√(2π)."""
+
+    @abstractmethod
     def multiply(self, x: Array, y: Array) -> Array:
         """Elementwise product of equal shapes, in the layout of x."""
 

@@ -15,6 +15,7 @@ from dsinga.ops.onednn.library import (
     DIFF_DST,
     DIFF_SRC,
     DST,
+    GELU,
     LINEAR,
     LOGISTIC,
     LOGISTIC_FROM_OUTPUT,
@@ -61,14 +62,14 @@ class Function:
 
 
 class _Derivative:
-    """The gradient of a function of n numbers, given its output."""
+    """The gradient of a function of n numbers, given its output, or its input with ``operand`` SRC."""
 
-    def __init__(self, size: int, algorithm: int, slope: float = 0.0):
+    def __init__(self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST):
         forward = Function(size, algorithm, slope)
         flat = forward.description
         self.run = Primitive(
             *("eltwise_backward", engine, algorithm, flat, flat, flat, *forward.constants, forward.run.description),
-            operands=(DST, DIFF_DST, DIFF_SRC),
+            operands=(operand, DIFF_DST, DIFF_SRC),
         )
 
 
@@ -159,6 +160,14 @@ class OnednnElementwise(NumpyElementwise):
     def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
         kernel = get_kernel(_ScaledTanhDerivative, y.size, outer, inner) if accepts(y, dy) else None
         return _apply(kernel, y, y, dy) if kernel else super().tanh_grad(y, dy, outer, inner)
+
+    def gelu(self, x: Array) -> Array:
+        kernel = get_kernel(Function, x.size, GELU) if accepts(x) else None
+        return _apply(kernel, x) if kernel else super().gelu(x)
+
+    def gelu_grad(self, x: Array, dy: Array) -> Array:
+        kernel = get_kernel(_Derivative, x.size, GELU, 0.0, SRC) if accepts(x, dy) else None
+        return _apply(kernel, x, dy) if kernel else super().gelu_grad(x, dy)
 
     def multiply(self, x: Array, y: Array) -> Array:
         kernel = get_kernel(_Binary, x.size, MULTIPLY) if accepts(x, y) else None

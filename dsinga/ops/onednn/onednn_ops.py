@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsinga.ops.numpy_ops import NumpyOps
+from dsinga.ops.onednn.attention import OnednnAttention
 from dsinga.ops.onednn.convolution import OnednnConvolution
 from dsinga.ops.onednn.elementwise import OnednnElementwise
 from dsinga.ops.onednn.normalisation import OnednnNormalisation
@@ -13,7 +14,14 @@ from dsinga.ops.onednn.thread import set_threads
 
 
 class OnednnOps(
-    OnednnConvolution, OnednnProducts, OnednnPooling, OnednnNormalisation, OnednnElementwise, OnednnRecurrent, NumpyOps
+    OnednnConvolution,
+    OnednnProducts,
+    OnednnPooling,
+    OnednnNormalisation,
+    OnednnElementwise,
+    OnednnRecurrent,
+    OnednnAttention,
+    NumpyOps,
 ):
     """Kernels of oneDNN on float32; numpy computes what the library does not support, as float64 and empty batches."""
 

@@ -1,0 +1,123 @@
+"""Attention and positional encodings, by the names of Keras."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.nn.arguments import layer
+from dsinga.nn.dense import Dense
+from dsinga.nn.feature import Feature
+from dsinga.nn.symbol import LayerBuilder
+from dsinga.nn.writer import LayerWriter, Write
+
+SCORES = {"dot": "kDot", "scaled_dot": "kScaledDot", "additive": "kAdditive"}
+
+
+@layer
+def Attention(
+    score_mode: str = "dot", num_heads: int = 1, use_causal_mask: bool = False, score_initializer: Any = "uniform"
+) -> Write:
+    """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
+
+    ``score_mode`` is "dot", "scaled_dot" or "additive". The labels of a last source (B, Tk), an input of codes, give
+    the lengths of keys and values.
+    """
+    if score_mode not in SCORES:
+        raise UserError(f"Attention: there is no score_mode {score_mode!r}; these are {', '.join(SCORES)}")
+    settings = _settings(num_heads, SCORES[score_mode], use_causal_mask)
+
+    def write(writer: LayerWriter) -> Feature:
+        query, value, key, lengths = _sources(writer)
+        sources = [query, value] if key is None else [query, key, value]
+        return writer.add(
+            "kAttention",
+            sources=[*sources, *lengths],
+            inits={"score": score_initializer},
+            fans={"score": (writer.rows(query)[-1], 1)},
+            attention_conf=settings,
+        )
+
+    return write
+
+
+@layer
+def MultiHeadAttention(
+    num_heads: int,
+    key_dim: int,
+    value_dim: int | None = None,
+    use_bias: bool = True,
+    output_shape: int | None = None,
+    kernel_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    use_causal_mask: bool = False,
+) -> Write:
+    """Attention of ``num_heads`` projected queries, keys and values, called on [query, value] or [query, value, key].
+
+    The projections are kInnerProduct layers with ``per_step``, to ``num_heads`` times ``key_dim`` features, or
+    ``value_dim`` for the values; a last one gives ``output_shape`` features, by default as many as the query has. The
+    labels of a last source (B, Tk), an input of codes, give the lengths of keys and values.
+    """
+    arguments = {"use_bias": use_bias, "kernel_initializer": kernel_initializer, "bias_initializer": bias_initializer}
+    sizes = {"query": key_dim, "key": key_dim, "value": value_dim or key_dim}
+    projections = {role: Dense(num_heads * size, **arguments) for role, size in sizes.items()}
+    outputs: dict[int, LayerBuilder] = {} if output_shape is None else {output_shape: Dense(output_shape, **arguments)}
+    settings = _settings(num_heads, "kScaledDot", use_causal_mask)
+
+    def write(writer: LayerWriter) -> Feature:
+        query, value, key, lengths = _sources(writer)
+
+        def project(builder: LayerBuilder, name: str, source: Feature) -> Feature:
+            return builder.write(_ProjectionWriter(writer, builder, name, source))
+
+        roles = {"query": query, "key": value if key is None else key, "value": value}
+        projected = [project(projections[role], f"{writer.name}_{role}", source) for role, source in roles.items()]
+        heads = writer.add(
+            "kAttention", name=f"{writer.name}_heads", sources=[*projected, *lengths], attention_conf=settings
+        )
+        columns = output_shape or writer.rows(query)[-1]
+        builder = outputs.setdefault(columns, Dense(columns, **arguments))
+        return project(builder, writer.name, heads)
+
+    return write
+
+
+@layer
+def PositionalEncoding(scale: float = 1.0) -> Write:
+    """x·``scale`` plus sines and cosines of the position of each step (kPositionalEncoding): (B, T, n) to the same."""
+    return lambda writer: writer.add(
+        "kPositionalEncoding", positionalencoding_conf=None if scale == 1 else {"scale": scale}
+    )
+
+
+class _ProjectionWriter(LayerWriter):
+    """Writes a projection with the cut, place and phases of the attention that it belongs to."""
+
+    def __init__(self, writer: LayerWriter, builder: LayerBuilder, name: str, source: Feature):
+        super().__init__(writer.net, builder, name, [source])
+        fields = ("partition_dim", "location", "include", "exclude")
+        given = writer.builder.settings
+        self._fields = {field: given[field] for field in fields if given.get(field) is not None}
+
+    def add(self, type: str, **arguments: Any) -> Feature:
+        """Write the layer that has the params of the projection."""
+        return super().add(type, **{**self._fields, **arguments})
+
+
+def _settings(heads: int, score: str, causal: bool) -> dict[str, Any] | None:
+    settings = {"num_heads": heads, "score": score, "causal": causal}
+    defaults = {"num_heads": 1, "score": "kScaledDot", "causal": False}
+    return {name: value for name, value in settings.items() if value != defaults[name]} or None
+
+
+def _sources(writer: LayerWriter) -> tuple[Feature, Feature, Feature | None, list[Feature]]:
+    """Return query, value, key, which may be None, and a list of the source that gives lengths, if there is one."""
+    sources = list(writer.sources)
+    lengths = [sources.pop()] if len(sources) > 2 and len(writer.rows(sources[-1])) == 1 else []
+    if len(sources) not in (2, 3):
+        raise writer.fail(
+            f"takes [query, value] or [query, value, key], and a source that gives lengths, not {len(writer.sources)} "
+            "sources; for self-attention give the same feature twice"
+        )
+    query, value, *key = sources
+    return query, value, key[0] if key else None, lengths

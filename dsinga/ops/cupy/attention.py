@@ -1,0 +1,78 @@
+"""Attention by cuBLAS's products of many small matrices, in float32 whatever the precision, and one softmax kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.ops.cupy.elementwise import int64
+from dsinga.ops.cupy.kernels import Source
+from dsinga.ops.cupy.library import cupy
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array
+
+_rows = Source("rows")
+
+
+class CupyAttention(Ops):
+    """Attention; features are copied so that each head is contiguous."""
+
+    def attention_weights(
+        self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None
+    ) -> tuple[Array, Any]:
+        q, k = _by_head(query, heads), _by_head(keys, heads)
+        hidden = None
+        if score is None:
+            scores = cupy.matmul(q, k.transpose(0, 1, 3, 2))
+            scores *= query.dtype.type(factor)
+        else:
+            hidden = self.tanh(q[:, :, :, None] + k[:, :, None])
+            scores = (hidden * score.reshape(heads, 1, 1, -1)).sum(axis=4)
+        scores = cupy.ascontiguousarray(scores)
+        if visible is None:
+            return self.softmax(scores.reshape(-1, scores.shape[3])).reshape(scores.shape), hidden
+        weights, (_, _, queries, columns) = cupy.empty_like(scores), scores.shape
+        rows = scores.size // max(columns, 1)
+        _rows.rows("visible_softmax", scores.dtype, rows, scores, int64(visible), weights, heads, queries, columns)
+        return weights, hidden
+
+    def attention_weights_grad(
+        self,
+        query: Array,
+        keys: Array,
+        weights: Array,
+        workspace: Any,
+        dweights: Array,
+        factor: float,
+        score: Array | None,
+    ) -> tuple[Array, Array, Array | None]:
+        (_, heads, _, columns), hidden = weights.shape, workspace
+        q, k = _by_head(query, heads), _by_head(keys, heads)
+        dscores = self.softmax_grad(weights.reshape(-1, columns), dweights.reshape(-1, columns)).reshape(weights.shape)
+        if score is None:
+            dscores *= query.dtype.type(factor)
+            dq, dk = cupy.matmul(dscores, k), cupy.matmul(dscores.transpose(0, 1, 3, 2), q)
+            return _joined(dq, query.shape), _joined(dk, keys.shape), None
+        dscore = (dscores[..., None] * hidden).sum(axis=(0, 2, 3)).reshape(score.shape)
+        dhidden = self.tanh_grad(hidden, dscores[..., None] * score.reshape(heads, 1, 1, -1))
+        return _joined(dhidden.sum(axis=3), query.shape), _joined(dhidden.sum(axis=2), keys.shape), dscore
+
+    def weighted_means(self, weights: Array, values: Array) -> Array:
+        batch, heads, queries, _ = weights.shape
+        return _joined(cupy.matmul(weights, _by_head(values, heads)), (batch, queries, values.shape[2]))
+
+    def weighted_means_grad(self, weights: Array, values: Array, dy: Array) -> tuple[Array, Array]:
+        heads = weights.shape[1]
+        v, d = _by_head(values, heads), _by_head(dy, heads)
+        dvalues = cupy.matmul(weights.transpose(0, 1, 3, 2), d)
+        return cupy.ascontiguousarray(cupy.matmul(d, v.transpose(0, 1, 3, 2))), _joined(dvalues, values.shape)
+
+
+def _by_head(x: Array, heads: int) -> Array:
+    """Return x (B, T, n) as contiguous (B, heads, T, n / heads)."""
+    batch, steps, columns = x.shape
+    return cupy.ascontiguousarray(x.reshape(batch, steps, heads, columns // heads).transpose(0, 2, 1, 3))
+
+
+def _joined(x: Array, shape: tuple[int, ...]) -> Array:
+    """Undo :func:`_by_head`."""
+    return cupy.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(shape)

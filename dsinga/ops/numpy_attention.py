@@ -1,0 +1,93 @@
+"""Attention in numpy: products of all heads of all rows at once, and a softmax over the keys that a query sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops import buffers
+from dsinga.ops.interface import Ops
+from dsinga.ops.types import Array
+
+
+class NumpyAttention(Ops):
+    """Attention; a subclass may have faster products, softmax and tanh."""
+
+    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0) -> None:
+        """Compute factor·(a b) into ``out`` for a (B, h, i, j), b (B, h, j, k), of any strides."""
+        np.matmul(a, b, out=out)
+        if factor != 1:
+            out *= np.asarray(factor, out.dtype)
+
+    def attention_weights(
+        self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None
+    ) -> tuple[Array, Any]:
+        q, k = by_head(query, heads), by_head(keys, heads)
+        scores = buffers.empty((*q.shape[:3], k.shape[2]), dtype=query.dtype)
+        hidden = None
+        if score is None:
+            self.batched_product(q, k.transpose(0, 1, 3, 2), scores, factor)
+        else:
+            hidden = self.tanh(np.ascontiguousarray(q[:, :, :, None] + k[:, :, None]))
+            np.einsum("bhijd,hd->bhij", hidden, score.reshape(heads, -1), out=scores)
+        return self._masked_softmax(scores, visible), hidden
+
+    def _masked_softmax(self, scores: Array, visible: Array | None) -> Array:
+        """Return the softmax over the last axis of contiguous ``scores``, which are overwritten; see ``visible``."""
+        shape = scores.shape
+        hides = None
+        if visible is not None and scores.size and np.min(visible) < shape[3]:
+            hides = np.arange(shape[3]) >= np.asarray(visible)[:, None, :, None]
+            np.copyto(scores, np.finfo(scores.dtype).min, where=hides)
+        weights = self.softmax(scores.reshape(-1, shape[3])) if scores.size else scores
+        weights = weights.reshape(shape)
+        if hides is not None:
+            np.copyto(weights, 0, where=hides)
+        return weights
+
+    def attention_weights_grad(
+        self,
+        query: Array,
+        keys: Array,
+        weights: Array,
+        workspace: Any,
+        dweights: Array,
+        factor: float,
+        score: Array | None,
+    ) -> tuple[Array, Array, Array | None]:
+        heads = weights.shape[1]
+        q, k = by_head(query, heads), by_head(keys, heads)
+        columns = max(weights.shape[3], 1)
+        dscores = self.softmax_grad(weights.reshape(-1, columns), dweights.reshape(-1, columns)).reshape(weights.shape)
+        dq, dk = (buffers.empty(x.shape, dtype=x.dtype) for x in (query, keys))
+        if score is None:
+            self.batched_product(dscores, k, by_head(dq, heads), factor)
+            self.batched_product(dscores.transpose(0, 1, 3, 2), q, by_head(dk, heads), factor)
+            return dq, dk, None
+        hidden = workspace
+        dscore = np.einsum("bhij,bhijd->hd", dscores, hidden).reshape(score.shape)
+        dhidden = self.tanh_grad(hidden, dscores[..., None] * score.reshape(heads, 1, 1, -1))
+        by_head(dq, heads)[...] = dhidden.sum(axis=3)
+        by_head(dk, heads)[...] = dhidden.sum(axis=2)
+        return dq, dk, dscore
+
+    def weighted_means(self, weights: Array, values: Array) -> Array:
+        batch, heads, queries, _ = weights.shape
+        y = buffers.empty((batch, queries, values.shape[2]), dtype=values.dtype)
+        self.batched_product(weights, by_head(values, heads), by_head(y, heads))
+        return y
+
+    def weighted_means_grad(self, weights: Array, values: Array, dy: Array) -> tuple[Array, Array]:
+        heads = weights.shape[1]
+        dweights, dvalues = (buffers.empty(x.shape, dtype=x.dtype) for x in (weights, values))
+        dy_by_head = by_head(dy, heads)
+        self.batched_product(dy_by_head, by_head(values, heads).transpose(0, 1, 3, 2), dweights)
+        self.batched_product(weights.transpose(0, 1, 3, 2), dy_by_head, by_head(dvalues, heads))
+        return dweights, dvalues
+
+
+def by_head(x: Array, heads: int) -> Array:
+    """Return x (B, T, n) as (B, heads, T, n / heads): a view where x is contiguous."""
+    batch, steps, columns = x.shape
+    return x.reshape(batch, steps, heads, columns // heads).transpose(0, 2, 1, 3)
