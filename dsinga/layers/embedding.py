@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.job import EmbeddingConf, LayerConf
-from dsinga.layers.base import Arrays, Gradients, Output, ParamSpec, Shape
+from dsinga.layers.base import Arrays, Connection, Gradients, Output, ParamSpec, Shape
 from dsinga.layers.codes import CodesLayer
-from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.context import Columns, Context, RecordInfo
 from dsinga.ops import SparseRows
 from dsinga.registry import register
 
@@ -20,17 +20,23 @@ class Embedding(CodesLayer):
     """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 
     Weight (``vocab_size``, ``feature_dim``), whose gradient has only the rows that were looked up. The feature is 0
-    where a sequence has ended (code -1).
+    where a sequence has ended (code -1). With one code a row, it can be cut by features, and its weight by columns.
     """
 
-    gathered_because = "makes all columns from one code"
+    gathered_because = "has steps where others have features"
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = conf.embedding_conf or EmbeddingConf()
         self.size = self.vocabulary_size(settings, settings.vocab_size)
-        self.params = (ParamSpec("weight", (self.size, settings.feature_dim), sparse=True),)
+        self.params = (ParamSpec("weight", (self.size, settings.feature_dim), cut_axis=1, sparse=True),)
         self.shape = (*self.codes_shape, settings.feature_dim)
+        if len(self.shape) == 2:
+            self.connection = Connection.kOneToAll
+
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        settings = self.conf.embedding_conf or EmbeddingConf()
+        return self.conf.replace(embedding_conf=settings.replace(feature_dim=columns.stop - columns.start))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         codes = self.codes(sources[0], ctx)

@@ -12,8 +12,25 @@ from dsinga.models.convnet import convnet
 from dsinga.models.mdnn import mdnn
 from dsinga.models.mlp import mlp
 from dsinga.models.rbm import rbm
+from dsinga.models.recommender import recommender
 from dsinga.models.resnet import resnet
 from dsinga.models.rnnlm import rnnlm
+from dsinga.models.sentiment import sentiment_convolution, sentiment_lstm
 from dsinga.models.vgg import vgg
 
-__all__ = ["alexnet", "autoencoder", "bigru_crf", "char_rnn", "convnet", "mdnn", "mlp", "rbm", "resnet", "rnnlm", "vgg"]
+__all__ = [
+    "alexnet",
+    "autoencoder",
+    "bigru_crf",
+    "char_rnn",
+    "convnet",
+    "mdnn",
+    "mlp",
+    "rbm",
+    "recommender",
+    "resnet",
+    "rnnlm",
+    "sentiment_convolution",
+    "sentiment_lstm",
+    "vgg",
+]

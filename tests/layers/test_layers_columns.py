@@ -25,7 +25,7 @@ GATHERED = [case for case in CASES if case.layer().connection is None]
 
 # The types that are never cut on dimension 1, whatever their configuration.
 NEVER_CUT = {
-    "kCRF", "kEntityF1", "kClassSoftmaxLoss", "kEmbedding", "kOneHot", "kGRU", "kLSTM", "kRNN", "kCharRNN",
+    "kCRF", "kEntityF1", "kClassSoftmaxLoss", "kOneHot", "kGRU", "kLSTM", "kRNN", "kCharRNN",
     "kRNNLabel", "kRNNDummy", "kCharRNNOutput",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
     "kCudnnLRN", "kSoftmax", "kCudnnSoftmax", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kEuclideanLoss", "kAccuracy",
@@ -69,8 +69,9 @@ def widened(case: LayerCase, width: int) -> LayerCase:
         axis = layer.feature_axis
         return replace(case, shapes=tuple((*shape[:axis], width, *shape[axis + 1 :]) for shape in case.shapes))
     conf = layer.cut_conf(Columns(0, width, width))
-    field = {"kInnerProduct": "innerproduct_conf", "kDummy": "dummy_conf"}.get(case.kind, "convolution_conf")
-    return replace(case, conf={field: getattr(conf, field)})
+    fields = {"kInnerProduct": "innerproduct_conf", "kDummy": "dummy_conf", "kEmbedding": "embedding_conf"}
+    field = fields.get(case.kind, "convolution_conf")
+    return replace(case, conf={**case.conf, field: getattr(conf, field)})
 
 
 @st.composite

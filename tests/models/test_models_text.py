@@ -1,0 +1,130 @@
+"""The nets of reviews and of ratings: over two and four workers, cut, and with words and films that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import models
+from dsinga.data import import_records, open_store, write_store
+from dsinga.errors import UserError
+from dsinga.examples.sample_ratings import write_ratings
+from dsinga.examples.sample_reviews import write_reviews
+from dsinga.job import Job, Phase, check, load, loads, to_text
+from dsinga.net.describe import describe_parts
+
+DATASETS = Path(__file__).parents[2] / "datasets"
+STEPS = {"train_steps": 4, "test_freq": 0, "disp_freq": 1}
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reviews")
+    write_reviews(folder / "raw", each=40)
+    import_records("sentences", folder / "raw", folder / "stores")
+    return folder / "stores"
+
+
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ratings")
+    write_ratings(folder / "raw", users=12, films=20, ratings=120)
+    import_records("movielens", folder / "raw", folder / "stores")
+    return folder / "stores"
+
+
+def job_of(name: str, reviews: Path, ratings: Path) -> Job:
+    if name.startswith("sentiment"):
+        words = len(open_store(reviews / "train_data.zarr").vocabulary)
+        small = {"filters": 6} if name.endswith("convolution") else {"hidden": 5}
+        return getattr(models, name)(words, str(reviews), embedding=6, batchsize=12, **small, **STEPS)
+    words = len(open_store(ratings / "train" / "titles.zarr").vocabulary)
+    return models.recommender(12, 20, words, str(ratings), similarity=name, width=8, batchsize=16, **STEPS)
+
+
+@pytest.fixture(scope="module")
+def alone(reviews: Path, ratings: Path) -> dict[str, dsinga.Result]:
+    return {name: dsinga.train(job_of(name, reviews, ratings), workers=1, progress=False) for name in NAMES}
+
+
+NAMES = ["sentiment_convolution", "sentiment_lstm", "cosine", "product"]
+
+
+ONE_FEATURE = ("score", "scores", "similarity", "user_mean", "film_mean")
+"""Layers with too few features to cut."""
+
+
+@pytest.mark.parametrize(("dimension", "workers"), [(0, 2), (0, 4), (1, 2), (1, 4)])
+@pytest.mark.parametrize("name", NAMES)
+def test_params_are_the_same_however_the_net_is_cut(
+    name: str, dimension: int, workers: int, reviews: Path, ratings: Path, alone: dict[str, dsinga.Result]
+):
+    """By rows, and by features, the embeddings of users and films among them."""
+    job = job_of(name, reviews, ratings)
+    layers = [layer.replace(partition_dim=0 if layer.name in ONE_FEATURE else dimension) for layer in job.net.layer]
+    result = dsinga.train(job.replace(net=job.net.replace(layer=layers)), workers=workers, progress=False)
+    expected = alone[name]
+    assert result.history[-1, "loss"] == pytest.approx(expected.history[-1, "loss"], rel=1e-5)
+    for param, value in expected.params.items():
+        limit = 1e-5 * max(np.abs(value).max(), 1)
+        np.testing.assert_allclose(result.params[param], value, rtol=0, atol=limit, err_msg=param)
+
+
+def test_the_embeddings_of_users_and_films_are_cut_by_features(ratings: Path):
+    job = job_of("cosine", ratings, ratings)
+    layers = [layer.replace(partition_dim=0 if layer.name in ONE_FEATURE else 1) for layer in job.net.layer]
+    rows = describe_parts(dsinga.partition_net(job.replace(net=job.net.replace(layer=layers)), 2))
+    parts = {(row.layer, row.location): (row.part, row.count) for row in rows}
+    assert parts["user_embedding", 0] == ("features 0-3", 12 * 4)
+    assert parts["film_embedding", 1] == ("features 4-7", 20 * 4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_job_can_be_written_and_read(name: str, reviews: Path, ratings: Path):
+    job = job_of(name, reviews, ratings)
+    assert loads(to_text(job)) == job
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+
+
+def test_the_jobs_of_the_data_sets_are_what_the_functions_write():
+    assert load(DATASETS / "movie-reviews" / "convolution.conf") == models.sentiment_convolution(9698)
+    assert load(DATASETS / "movie-reviews" / "lstm.conf") == models.sentiment_lstm(9698)
+    assert load(DATASETS / "movielens" / "cosine.conf") == models.recommender(943, 1682, 664)
+    assert load(DATASETS / "movielens" / "product.conf") == models.recommender(943, 1682, 664, similarity="product")
+
+
+def test_a_review_is_predicted_without_labels_and_whatever_the_padding(reviews: Path):
+    job = job_of("sentiment_convolution", reviews, reviews)
+    result = dsinga.train(job, workers=1, progress=False)
+    words, _ = open_store(reviews / "test_data.zarr").read(range(8))
+    longer = np.concatenate([words, np.full((8, 9), -1, np.int32)], axis=1)
+    first, second = (dsinga.predict(job, result.params, "loss", data=codes) for codes in (words, longer))
+    assert first.shape == (8, 2)
+    np.testing.assert_allclose(first, second, rtol=1e-5)
+
+
+def test_an_empty_sentence_is_refused(reviews: Path):
+    job = job_of("sentiment_lstm", reviews, reviews)
+    words = np.array([[3, 4, 5], [-1, -1, -1]], np.int32)
+    params = dsinga.train(job, workers=1, progress=False).params
+    with pytest.raises(UserError, match="layer 'lengths': row 1 of the batch is an empty sequence"):
+        dsinga.predict(job, params, "scores", data=words)
+
+
+def test_a_film_that_training_never_saw_is_refused(ratings: Path, tmp_path: Path):
+    job = job_of("cosine", ratings, ratings)
+    films = np.full(96, 20, np.int32)
+    write_store(tmp_path / "films.zarr", [(films, None)])
+    path = "neuralnet.layer[films,kTrain].store_conf.path"
+    with pytest.raises(
+        UserError, match=r"'films' gives 20, which is none of the codes from 0 to 19; .* users or films"
+    ):
+        dsinga.train(loads(to_text(job), overrides=(f"{path}={tmp_path / 'films.zarr'}",)), workers=1, progress=False)
+
+
+def test_an_unknown_similarity_is_refused():
+    with pytest.raises(UserError, match="similarity is 'dot'; give one of cosine, product"):
+        models.recommender(1, 1, 1, similarity="dot")
