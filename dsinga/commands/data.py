@@ -27,7 +27,7 @@ def data() -> None:
 @click.option(
     "--label-columns", type=int, metavar="K", help="csv, textfile: the first K numbers of a line are float labels."
 )
-@click.option("--vocabulary", help="conll, text, sentences: the imported training text, whose codes are used.")
+@click.option("--vocabulary", help="conll, text, sentences, pairs: the imported training text, whose codes are used.")
 @click.option("--words", flag_value=True, default=None, help="text: records are words, not characters.")
 @click.option(
     "--skip-unseen",
@@ -45,9 +45,13 @@ def data() -> None:
 @click.option(
     "--min-count",
     type=int,
-    help="conll, sentences, movielens: words that occur less often become unknown words [default: 2].",
+    help="conll, sentences, pairs, movielens: words that occur less often become unknown words [default: 2].",
 )
-@click.option("--encoding", help="sentences: encoding of the files [default: utf-8], such as latin-1.")
+@click.option("--target", metavar="FILE", help="pairs: the file of the translations of SOURCE, line by line.")
+@click.option(
+    "--max-length", type=int, metavar="WORDS", help="pairs: pairs with a longer sentence are left out [default: none]."
+)
+@click.option("--encoding", help="sentences, pairs: encoding of the files [default: utf-8], such as latin-1.")
 @click.option("--encoded", flag_value=True, default=None, help="kvfile, lmdb: pixels are encoded images such as JPEG.")
 @click.option("--size", type=int, help="imagefolder: scale every image to SIZE x SIZE.")
 @IMPORT

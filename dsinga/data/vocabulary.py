@@ -9,6 +9,8 @@ from dsinga.data.filesystem import absolute, exists, join
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
 
+SENTENCE_START, SENTENCE_END = "<s>", "</s>"  # marks in the vocabulary of translations
+
 
 def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[str, ...]:
     """Return the characters or words that the codes 0, 1, ... stand for, read from a store or a vocabulary file.

@@ -18,6 +18,7 @@ from dsinga.data.importers.mat import mat
 from dsinga.data.importers.mnist import mnist
 from dsinga.data.importers.movielens import movielens
 from dsinga.data.importers.npz import npz
+from dsinga.data.importers.pairs import pairs
 from dsinga.data.importers.records import Batch, StoreContents
 from dsinga.data.importers.sentences import sentences
 from dsinga.data.importers.text import text
@@ -45,6 +46,7 @@ KINDS: dict[str, Importer] = {
     "text": text,
     "sentences": sentences,
     "movielens": movielens,
+    "pairs": pairs,
 }
 for _kind, _importer in KINDS.items():
     if _kind not in registered("importer"):  # a user may have registered an importer of that name before
@@ -66,7 +68,7 @@ def import_records(
             registered as ``@register("importer", "name")``.
         source: file or folder.
         destination: path or URL of the store to write; for mnist and cifar10 the folder for train_data.zarr,
-            test_data.zarr (and image_mean.zarr), for mat, conll and movielens the folder for several stores.
+            test_data.zarr (and image_mean.zarr), for mat, conll, pairs and movielens the folder for several stores.
         progress: called after each batch with the amount read and the total, both in records or both in bytes.
         overwrite: whether existing stores are replaced; see :func:`dsinga.data.write_store`.
         **options: options of the importer.

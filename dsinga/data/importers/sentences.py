@@ -57,7 +57,7 @@ def sentences(
     parts: tuple[list[LabelledSentence], list[LabelledSentence]] = ([], [])
     share = 0.0 if vocabulary else held_out
     for label, path in enumerate(files.values()):
-        lines = list(_lines(path, encoding))
+        lines = list(sentence_lines(path, encoding))
         for number, words in enumerate(lines):
             parts[is_held_out(number, share)].append(LabelledSentence(words, label, number / len(lines)))
     train, test = (sorted(part, key=lambda sentence: (sentence.place, sentence.label)) for part in parts)
@@ -95,8 +95,12 @@ def _plain(path: str) -> str:
     return stem if suffix in SUFFIXES else path
 
 
-def _lines(path: str, encoding: str) -> Iterator[list[str]]:
-    """Yield the words of each line; raise UserError for an empty line, for other bytes, and for an empty file."""
+def sentence_lines(path: str, encoding: str, remedy: str = "remove the line") -> Iterator[list[str]]:
+    """Yield the words of each line, in lower case.
+
+    Raises UserError for an empty line, which ``remedy`` mends, for bytes that are not of the encoding, and for an empty
+    file.
+    """
     count = 0
     with opened(path) as (file, _):
         for count, line in enumerate(file, 1):
@@ -113,7 +117,7 @@ def _lines(path: str, encoding: str) -> Iterator[list[str]]:
                     f"there is no encoding {encoding!r}; utf-8 and latin-1 are two of those known"
                 ) from None
             if not words:
-                raise UserError(f"{path}:{count}: an empty sentence; remove the line")
+                raise UserError(f"{path}:{count}: an empty sentence; {remedy}")
             yield words
     if not count:
         raise UserError(f"{path} has no sentences")

@@ -30,7 +30,7 @@ def check_held_out(share: float) -> None:
 
 def common_words(counts: Counter[str], min_count: int) -> tuple[str, ...]:
     """Return <unk> and the words that occur ``min_count`` times or more, the most frequent first."""
-    return (UNKNOWN, *(word for word, times in counts.most_common() if times >= min_count))
+    return (UNKNOWN, *(word for word, times in counts.most_common() if times >= min_count and word != UNKNOWN))
 
 
 def encode_sentences(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str], steps: int) -> np.ndarray:
