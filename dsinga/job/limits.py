@@ -141,7 +141,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     neuronconf.EmbeddingConf: {"vocab_size": COUNT, "feature_dim": COUNT},
     neuronconf.BMConf: {"momentum": Range(0, 1, open_low=True)},
     neuronconf.LayerNormConf: {"first_axis": Range(1, 3)},
-    lossconf.SoftmaxLossConf: {"topk": COUNT, "scale": SOME},
+    lossconf.SoftmaxLossConf: {"topk": COUNT, "scale": SOME, "label_smoothing": SHARE},
     lossconf.EuclideanLossConf: {"scale": SOME},
     lossconf.SigmoidCrossEntropyLossConf: {"scale": SOME},
     lossconf.ClassSoftmaxLossConf: {"vocab_size": COUNT, "class_start": SOME},

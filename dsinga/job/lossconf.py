@@ -9,10 +9,14 @@ from dsinga.job.message import Message
 
 
 class SoftmaxLossConf(Message):
-    """Settings of kSoftmaxLoss: a prediction is right if the label is among the ``topk`` largest."""
+    """Settings of kSoftmaxLoss: a prediction is right if the label is among the ``topk`` largest.
+
+    Beyond SINGA: ``label_smoothing``, the share of the target that is spread over all classes.
+    """
 
     topk: int = 1
     scale: float = 1.0
+    label_smoothing: float = 0.0
 
 
 class ClassSoftmaxLossConf(Message):

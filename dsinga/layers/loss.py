@@ -39,6 +39,9 @@ class SoftmaxLoss(Layer):
     The first source gives (B, ...), K numbers a row; the second gives labels in [0, K). Metrics: "loss", and
     "accuracy", the share of rows whose label is among the ``topk`` most probable classes. A third source may give a
     weight for each row.
+
+    With ``label_smoothing`` ε the target is 1 - ε for the label plus ε/K for each class (Szegedy et al., Rethinking the
+    Inception Architecture for Computer Vision, 2016): -Σ (1 - ε)·log p[label] + ε/K·Σ log p.
     """
 
     source_count: ClassVar[int | None] = 2
@@ -55,22 +58,32 @@ class SoftmaxLoss(Layer):
         rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
         check_weights(self, WEIGHTS)
         self.topk = check_topk(self, settings.topk, self.classes, settings)
-        self.scale = settings.scale
+        self.scale, self.smoothing = settings.scale, settings.label_smoothing
         self.shape = (rows, self.classes)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
         if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is not None:
             return self._weighted_feature(to_matrix(sources[0], ctx.ops), labels, weights, ctx)
-        probabilities, loss, hits = ctx.ops.softmax_loss(to_matrix(sources[0], ctx.ops), labels, self.topk)
+        scores = to_matrix(sources[0], ctx.ops)
+        probabilities, loss, hits = ctx.ops.softmax_loss(scores, labels, self.topk)
+        if self.smoothing:
+            loss = loss + self._smoothing_losses(scores, labels, ctx).sum(dtype=np.float64)
         loss = loss if self.scale == 1 else loss * self.scale  # on a device this is a kernel launch
         metrics = {"loss": (loss, len(labels)), "accuracy": (hits, len(labels))}
         return Output(probabilities, saved=(labels, None) if ctx.training else None, metrics=metrics)
+
+    def _smoothing_losses(self, scores: Array, labels: Array, ctx: Context) -> Array:
+        """Return what smoothing adds to the loss of each row, ε·(x[label] - mean of x), (B,)."""
+        of_labels = scores[ctx.ops.xp.arange(len(labels)), labels]
+        return (of_labels - scores.sum(axis=1) / self.classes) * self.smoothing
 
     def _weighted_feature(self, scores: Array, labels: Array, weights: Array, ctx: Context) -> Output:
         """Return the output for rows of the given ``weights`` (B,)."""
         probabilities, xp = ctx.ops.softmax(scores), ctx.ops.xp
         losses = -xp.log(xp.maximum(probabilities[xp.arange(len(labels)), labels], FLT_MIN))
+        if self.smoothing:
+            losses = losses + self._smoothing_losses(scores, labels, ctx)
         hits = hits_by_row(probabilities, labels, self.topk, ctx.ops)
         metrics = {
             "loss": (weighted_sum(losses, weights, self.scale), len(labels)),
@@ -84,7 +97,7 @@ class SoftmaxLoss(Layer):
         (labels, losses), factor = output.saved, self.scale / ctx.rows.total
         grads: list[Array | None] = [None] * len(sources)
         if needs[0]:
-            dx = ctx.ops.softmax_loss_grad(output.feature, labels, factor)
+            dx = ctx.ops.softmax_loss_grad(output.feature, labels, factor, self.smoothing)
             dx = weighted_rows(dx, weights_of(sources, WEIGHTS, ctx.ops))
             grads[0] = from_matrix(dx, sources[0], ctx.ops)
         if any(needs[WEIGHTS:]):

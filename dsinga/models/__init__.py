@@ -16,6 +16,7 @@ from dsinga.models.recommender import recommender
 from dsinga.models.resnet import resnet
 from dsinga.models.rnnlm import rnnlm
 from dsinga.models.sentiment import sentiment_convolution, sentiment_lstm
+from dsinga.models.transformer import transformer
 from dsinga.models.vgg import vgg
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "rnnlm",
     "sentiment_convolution",
     "sentiment_lstm",
+    "transformer",
     "vgg",
 ]

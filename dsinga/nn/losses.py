@@ -17,7 +17,7 @@ from dsinga.registry import nearest
 
 
 @layer
-def SoftmaxLoss(topk: int = 1, scale: float = 1.0) -> Write:
+def SoftmaxLoss(topk: int = 1, scale: float = 1.0, label_smoothing: float = 0.0) -> Write:
     """Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.
 
     It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.
@@ -26,7 +26,8 @@ def SoftmaxLoss(topk: int = 1, scale: float = 1.0) -> Write:
     def write(writer: LayerWriter) -> Feature:
         scores, labels = scores_and_labels(writer)
         rows = row_shape(scores)
-        settings = {name: value for name, value in (("topk", topk), ("scale", scale)) if value != 1}
+        settings: dict[str, Any] = {name: value for name, value in (("topk", topk), ("scale", scale)) if value != 1}
+        settings |= {"label_smoothing": label_smoothing} if label_smoothing else {}
         by_step = True if rows is not None and len(rows) == 2 else None
         return writer.add("kSoftmaxLoss", sources=[scores, labels], softmaxloss_conf=settings or None, per_step=by_step)
 

@@ -19,13 +19,22 @@ class NumpyLoss(Ops):
         loss = -float(np.log(np.maximum(of_labels, FLT_MIN)).sum(dtype=np.float64))
         return p, loss, self.hits(p, labels, topk)
 
-    def softmax_loss_grad(self, p: Array, labels: Array, factor: float) -> Array:
-        dx = p * factor
-        dx[np.arange(len(labels)), labels] -= factor
+    def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
+        dx = self.scale_and_shift(p, factor, -factor * smoothing / p.shape[1])
+        dx[np.arange(len(labels)), labels] -= factor * (1 - smoothing)
         return dx
+
+    def scale_and_shift(self, x: Array, factor: float, shift: float) -> Array:
+        """Return x·factor + shift as a new array."""
+        y = x * factor
+        if shift:
+            y += shift
+        return y
 
     def hits(self, scores: Array, labels: Array, topk: int) -> int:
         of_labels = scores[np.arange(len(labels)), labels][:, None]
+        if topk == 1 < scores.shape[1]:  # the first of the highest; NaN is no hit
+            return int(((scores.argmax(axis=1) == labels) & ~np.isnan(of_labels[:, 0])).sum())
         later = np.arange(scores.shape[1]) > labels[:, None]
         beaten = ((scores < of_labels) | ((scores == of_labels) & later)).sum(axis=1)
         return int((beaten >= scores.shape[1] - topk).sum())

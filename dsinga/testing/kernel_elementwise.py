@@ -115,6 +115,9 @@ class ElementwiseKernels(LayoutChecks):
 
         dx = backend.run("softmax_loss_grad", expected, labels, 0.25)
         assert_close(dx, (expected - np.eye(classes)[labels]) * 0.25, backend.dtype)
+        smoothed = backend.run("softmax_loss_grad", expected, labels, 0.25, 0.2)
+        target = 0.8 * np.eye(classes)[labels] + 0.2 / classes
+        assert_close(smoothed, (expected - target) * 0.25, backend.dtype)
 
     def test_a_probability_of_0_costs_no_more_than_the_smallest_float32(self, backend: KernelBackend) -> None:
         _, loss, _ = backend.run("softmax_loss", np.array([[0.0, 2000.0]]), np.array([0]), 1)

@@ -112,6 +112,11 @@ def test_softmax_loss():
     )
 
 
+def test_label_smoothing():
+    case = LayerCase("kSoftmaxLoss", (ROWS, (5,)), {"softmaxloss_conf": {"label_smoothing": 0.1}}, classes=12)
+    against_torch(case, lambda _, sources: functional.cross_entropy(*sources, label_smoothing=0.1))
+
+
 def test_euclidean_loss():
     against_torch(
         LayerCase("kEuclideanLoss", (ROWS, ROWS)),

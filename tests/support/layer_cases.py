@@ -117,6 +117,9 @@ case("kAdd kMultiply", "one", {}, ROWS)
 LOSSES = "kSoftmaxLoss kCudnnSoftmaxLoss"
 case(LOSSES, "", {}, ROWS, (BATCH, 3, 7, 7), classes=12)
 case("kSoftmaxLoss", "scaled", {"softmaxloss_conf": {"topk": 3, "scale": 2.5}}, (BATCH, 4, 1, 2), ROWS, classes=8)
+smoothed = {"softmaxloss_conf": {"label_smoothing": 0.2, "scale": 2}}
+case("kSoftmaxLoss", "smoothed", smoothed, ROWS, (BATCH,), classes=12)
+case("kSoftmaxLoss", "smoothed weighted", smoothed, ROWS, (BATCH,), (BATCH,), classes=12)
 case("kEuclideanLoss", "", {}, ROWS, ROWS)
 case("kEuclideanLoss", "image", {}, ROWS, (BATCH, 3, 2, 2))
 case("kEuclideanLoss", "scaled", {"euclideanloss_conf": {"scale": 0.5}}, ROWS, ROWS)

@@ -77,10 +77,10 @@ class CupyElementwise(Ops):
         sums = rows.sum(axis=1)
         return p, sums[0], sums[1]
 
-    def softmax_loss_grad(self, p: Array, labels: Array, factor: float) -> Array:
+    def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
         p = cupy.ascontiguousarray(p)
-        dx = cupy.empty_like(p)
-        _rows.each("label_loss_grad", p.dtype, p.size, p, int64(labels), dx, float(factor), p.shape[1])
+        dx, target = cupy.empty_like(p), (1.0 - smoothing, smoothing / p.shape[1])
+        _rows.each("label_loss_grad", p.dtype, p.size, p, int64(labels), dx, float(factor), *target, p.shape[1])
         return dx
 
     def hits(self, scores: Array, labels: Array, topk: int) -> Any:

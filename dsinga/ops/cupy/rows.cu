@@ -53,9 +53,13 @@ KERNEL label_loss(const REAL* p, const long long* labels, double* loss, double* 
     }
 }
 
-// (p - 1 at the label)·factor, rows being b.
-KERNEL label_loss_grad(const REAL* p, const long long* labels, REAL* dx, double factor, Index n, Index total) {
-    FOR_EACH(i, total) dx[i] = (REAL)factor * (p[i] - (labels[i / n] == i % n ? (REAL)1 : (REAL)0));
+// (p - at_label at the label - elsewhere at all)·factor.
+KERNEL label_loss_grad(
+    const REAL* p, const long long* labels, REAL* dx, double factor, double at_label, double elsewhere, Index n,
+    Index total
+) {
+    FOR_EACH(i, total)
+        dx[i] = (REAL)factor * (p[i] - (labels[i / n] == i % n ? (REAL)at_label : (REAL)0) - (REAL)elsewhere);
 }
 
 // y = scale·(x - mean)/√(var + epsilon) + shift; also stores the normalised rows and 1/√..., unless these are null.

@@ -74,8 +74,12 @@ class ElementwiseOps(ABC):
         """
 
     @abstractmethod
-    def softmax_loss_grad(self, p: Array, labels: Array, factor: float) -> Array:
-        """Return (p - 1[label])·factor: the gradient of ``factor`` times the loss for x, from the softmax p."""
+    def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
+        """Return (p - (1 - smoothing)·1[label] - smoothing/K)·factor, for the softmax p (B, K).
+
+        It is the gradient of ``factor`` times the loss for x. The target is 1 - ``smoothing`` at the label, and
+        ``smoothing`` over all classes.
+        """
 
     @abstractmethod
     def hits(self, scores: Array, labels: Array, topk: int) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.numpy_elementwise import NumpyElementwise
+from dsinga.ops.numpy_loss import NumpyLoss
 from dsinga.ops.onednn.descriptors import dense, engine
 from dsinga.ops.onednn.library import (
     ADD,
@@ -52,9 +53,9 @@ def _aligned(x: Array, layout: Array) -> Array:
 class Function:
     """A function of n numbers."""
 
-    def __init__(self, size: int, algorithm: int, slope: float = 0.0):
+    def __init__(self, size: int, algorithm: int, alpha: float = 0.0, beta: float = 0.0):
         self.description = dense((size,))
-        self.constants = ctypes.c_float(slope), ctypes.c_float(0.0)
+        self.constants = ctypes.c_float(alpha), ctypes.c_float(beta)
         self.run = Primitive(
             *("eltwise_forward", engine, TRAINING, algorithm, self.description, self.description, *self.constants),
             operands=(SRC, DST),
@@ -129,7 +130,7 @@ def _apply(kernel: Any, *arrays: Array) -> Array:
     return result
 
 
-class OnednnElementwise(NumpyElementwise):
+class OnednnElementwise(NumpyElementwise, NumpyLoss):
     """Activations, sums, products and softmax by the library, whose relu of NaN is 0, unlike numpy's."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
@@ -160,6 +161,10 @@ class OnednnElementwise(NumpyElementwise):
     def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
         kernel = get_kernel(_ScaledTanhDerivative, y.size, outer, inner) if accepts(y, dy) else None
         return _apply(kernel, y, y, dy) if kernel else super().tanh_grad(y, dy, outer, inner)
+
+    def scale_and_shift(self, x: Array, factor: float, shift: float) -> Array:
+        kernel = get_kernel(Function, x.size, LINEAR, factor, shift) if accepts(x) else None
+        return _apply(kernel, x) if kernel else super().scale_and_shift(x, factor, shift)
 
     def gelu(self, x: Array) -> Array:
         kernel = get_kernel(Function, x.size, GELU) if accepts(x) else None

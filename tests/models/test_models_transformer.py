@@ -1,0 +1,159 @@
+"""The Transformer: compared with PyTorch on the same params, and cut over workers by rows and by heads."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import models
+from dsinga.data import write_store
+from dsinga.job import Job, Phase, check, loads, to_text
+from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.net import create_net
+from dsinga.ops import get_ops
+from tests.support.training_cases import gradients
+
+ROWS, SOURCE, TARGET, WORDS = 8, 6, 5, (11, 9)
+SMALL: dict[str, Any] = {"blocks": 2, "width": 8, "heads": 4, "hidden": 12, "dropout": 0.0, "batchsize": ROWS}
+
+
+def sentences() -> dict[str, Records]:
+    """Return sentences of different lengths in both languages; the labels are the next words."""
+    rng = np.random.default_rng(0)
+
+    def codes(steps: int, words: int) -> np.ndarray:
+        ended = np.arange(steps) >= np.array([steps, 1, *rng.integers(1, steps + 1, ROWS - 2)])[:, None]
+        return np.where(ended, -1, rng.integers(0, words, (ROWS, steps)))
+
+    target = codes(TARGET, WORDS[1])
+    labels = np.where(target < 0, -1, rng.integers(0, WORDS[1], target.shape))
+    return {"source": Records(codes(SOURCE, WORDS[0])), "target": Records(target, labels)}
+
+
+INFOS = {
+    "source": RecordInfo((SOURCE,), ROWS, has_labels=False),
+    "target": RecordInfo((TARGET,), ROWS, label_shape=(TARGET,)),
+}
+
+
+def torch_loss(params: dict[str, Any], records: dict[str, Records], smoothing: float) -> Any:
+    """Return what PyTorch makes of the sentences with the params of the net: the sum of losses by sentence."""
+    import torch
+    from torch.nn import functional
+
+    def norm(name: str, x: Any) -> Any:
+        return functional.layer_norm(x, x.shape[-1:], params[f"{name}_scale"], params[f"{name}_bias"])
+
+    def dense(name: str, x: Any) -> Any:
+        return functional.linear(x, params[f"{name}_weight"], params.get(f"{name}_bias"))
+
+    def heads(x: Any) -> Any:
+        return x.reshape(*x.shape[:2], SMALL["heads"], -1).transpose(1, 2)
+
+    def attend(name: str, x: Any, memory: Any, mask: Any) -> Any:
+        normed = norm(f"{name}_norm", x)
+        keys = normed if memory is None else memory
+        q, k, v = dense(f"{name}_query", normed), dense(f"{name}_key", keys), dense(f"{name}_value", keys)
+        y = functional.scaled_dot_product_attention(heads(q), heads(k), heads(v), attn_mask=mask)
+        return x + dense(f"{name}_output", y.transpose(1, 2).reshape(x.shape))
+
+    def perceptron(name: str, x: Any) -> Any:
+        return x + dense(f"{name}_output", dense(f"{name}_hidden", norm(f"{name}_norm", x)).relu())
+
+    def embed(language: str) -> Any:
+        codes = torch.tensor(records[language].data)
+        width, steps = SMALL["width"], codes.shape[1]
+        angles = torch.arange(steps)[:, None] / 10_000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+        positions = torch.stack([angles.sin(), angles.cos()], dim=2).reshape(steps, width)
+        words = params[f"{language}_embedding_weight"][codes.clamp(min=0)] * (codes >= 0)[..., None]
+        return words * math.sqrt(width) + positions
+
+    seen = torch.tensor(records["source"].data >= 0)[:, None, None]
+    x = embed("source")
+    for number in (1, 2):
+        x = attend(f"encoder{number}_self", x, None, seen)
+        x = perceptron(f"encoder{number}_perceptron", x)
+    memory, y = norm("encoder", x), embed("target")
+    before = torch.ones(TARGET, TARGET, dtype=torch.bool).tril()
+    for number in (1, 2):
+        y = attend(f"decoder{number}_self", y, None, before)
+        y = attend(f"decoder{number}_cross", y, memory, seen)
+        y = perceptron(f"decoder{number}_perceptron", y)
+    weight = params.get("scores_weight", params["target_embedding_weight"])
+    scores = functional.linear(norm("decoder", y), weight, params.get("scores_bias"))
+    labels = torch.tensor(records["target"].labels).reshape(-1)
+    return functional.cross_entropy(
+        scores.reshape(len(labels), -1), labels, ignore_index=-1, label_smoothing=smoothing, reduction="sum"
+    )
+
+
+@pytest.mark.parametrize(("tied", "smoothing"), [(True, 0.1), (False, 0.0)])
+def test_loss_and_gradients_are_pytorchs(tied: bool, smoothing: float):
+    torch = pytest.importorskip("torch")
+    job = models.transformer(*WORDS, **SMALL, tie_weights=tied, label_smoothing=smoothing)
+    net, rng, records = create_net(job.net, Phase.kTrain, INFOS), np.random.default_rng(1), sentences()
+    values = {
+        name: rng.normal(0, 0.5, param.shape) + (param.spec.role == "scale") for name, param in net.params.items()
+    }
+    ctx = Context(get_ops("numpy"), Phase.kTrain, Rows(0, ROWS, ROWS))
+    ours, metrics = gradients(net, values, records, ctx)
+
+    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
+    theirs = torch_loss(tensors, records, smoothing)
+    (theirs / ROWS).backward()
+    total, _ = metrics["loss"]
+    assert total == pytest.approx(float(theirs.detach()), rel=1e-10)
+    assert ours.keys() == values.keys()
+    for name, gradient in ours.items():
+        expected = tensors[name].grad.numpy()
+        dense = gradient.dense() if hasattr(gradient, "dense") else gradient
+        np.testing.assert_allclose(dense, expected, rtol=1e-7, atol=1e-9 * np.abs(expected).max(), err_msg=name)
+
+
+def test_the_job_can_be_written_and_read():
+    job = models.transformer(5000, 6000)
+    assert loads(to_text(job)) == job
+    check(job, [Phase.kTrain, Phase.kVal, Phase.kTest])
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder: Path = tmp_path_factory.mktemp("sentences")
+    for part in ("train", "val", "test"):
+        (folder / part).mkdir()
+        for name, records in sentences().items():
+            write_store(folder / part / f"{name}.zarr", [(records.data, records.labels)])
+    settings = {**SMALL, "dropout": 0.2, "test_batchsize": ROWS}
+    return models.transformer(*WORDS, str(folder), **settings, train_steps=3, disp_freq=1)
+
+
+@pytest.fixture(scope="module")
+def alone(job: Job) -> dsinga.Result:
+    return dsinga.train(job, workers=1, progress=False)
+
+
+def by_heads(job: Job) -> Job:
+    """Return the job with the projections and the attention itself cut by features."""
+    parts = ("_query", "_key", "_value", "_heads")
+    layers = [conf.replace(partition_dim=1) if conf.name.endswith(parts) else conf for conf in job.net.layer]
+    return job.replace(net=job.net.replace(layer=layers))
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("cut", [lambda job: job, by_heads], ids=["rows", "heads"])
+def test_a_transformer_that_is_cut_equals_the_uncut_one(job: Job, alone: dsinga.Result, cut: Any, workers: int):
+    result = dsinga.train(cut(job), workers=workers, progress=False)
+    for name, value in alone.params.items():
+        atol = 2e-5 * max(np.abs(value).max(), 1e-2)
+        np.testing.assert_allclose(result.params[name], value, rtol=0, atol=atol, err_msg=name)
+    assert result.history[-1, "loss"] == pytest.approx(alone.history[-1, "loss"], rel=1e-5)
+
+
+def test_heads_that_workers_do_not_divide_are_refused(job: Job):
+    with pytest.raises(dsinga.UserError, match=r"_heads': has 4 heads, which cannot be cut over 3 workers"):
+        dsinga.train(by_heads(job), workers=3, progress=False)
