@@ -62,6 +62,7 @@ def recommender(
         layer("score", "kAdd", "similarity", "user_mean", "film_mean"),
         layer("rating", "kLabel", "users"),
         layer("loss", "kEuclideanLoss", "score", "rating"),
+        layer("error", "kRegressionError", "score", "users", exclude=["kTrain"]),
     ]
     updater = {"type": "kAdam", "learning_rate": {"type": "kFixed", "base_lr": 0.002}}
     return Job(**job_fields(job, name="recommender", seed=1, epochs=7, updater=updater, net={"layer": layers}))
@@ -82,7 +83,7 @@ def _read(name: str, folder: str, batchsize: int) -> list[LayerConf]:
 
 
 def _embed(name: str, source: str, codes: int, width: int, std: float = 0.1) -> LayerConf:
-    init = {"init": {"type": "kGaussian", "std": std}} if std else {"init": {"type": "kConstant"}}
+    init = {"init": {"type": "kGaussian", "std": std}} if std else {"init": {"type": "kConstant", "value": 0.0}}
     return layer(name, "kEmbedding", source, embedding_conf={"vocab_size": codes, "feature_dim": width}, param=[init])
 
 
