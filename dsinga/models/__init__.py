@@ -9,6 +9,7 @@ from dsinga.models.autoencoder import autoencoder
 from dsinga.models.bigru_crf import bigru_crf
 from dsinga.models.char_rnn import char_rnn
 from dsinga.models.convnet import convnet
+from dsinga.models.line import line, softmax_regression
 from dsinga.models.mdnn import mdnn
 from dsinga.models.mlp import mlp
 from dsinga.models.rbm import rbm
@@ -25,6 +26,7 @@ __all__ = [
     "bigru_crf",
     "char_rnn",
     "convnet",
+    "line",
     "mdnn",
     "mlp",
     "rbm",
@@ -33,6 +35,7 @@ __all__ = [
     "rnnlm",
     "sentiment_convolution",
     "sentiment_lstm",
+    "softmax_regression",
     "transformer",
     "vgg",
 ]

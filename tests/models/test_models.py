@@ -17,7 +17,8 @@ from dsinga.models.resnet import residual
 from dsinga.net import NeuralNet, create_net
 
 DATASETS = Path(__file__).parents[2] / "datasets"
-JOBS = {name: getattr(models, name)() for name in ("alexnet", "convnet", "mlp", "resnet", "vgg")}
+JOBS = {name: getattr(models, name)() for name in ("alexnet", "convnet", "mlp", "resnet", "softmax_regression", "vgg")}
+JOBS["line"] = models.line(learning_rate=0.02)
 
 
 def net_of(job: Job, phase: Phase = Phase.kTrain) -> NeuralNet:
@@ -33,7 +34,8 @@ def test_every_model_is_a_sound_job_that_can_be_written(job: Job):
 
 
 @pytest.mark.parametrize(
-    ("file", "job"), [("cifar10/resnet", "resnet"), ("cifar10/vgg", "vgg"), ("imagenet/alexnet", "alexnet")]
+    ("file", "job"),
+    [("cifar10/resnet", "resnet"), ("cifar10/vgg", "vgg"), ("imagenet/alexnet", "alexnet"), ("diabetes/line", "line")],
 )
 def test_the_job_files_are_what_the_functions_write(file: str, job: str):
     assert load(DATASETS / f"{file}.conf") == JOBS[job]
