@@ -63,6 +63,8 @@ layer { name: "scores" type: kInnerProduct srclayers: "both" innerproduct_conf {
 layer { name: "dummy" type: kDummy srclayers: "scores" }
 layer { name: "loss" type: kCudnnSoftmaxLoss srclayers: ["dummy", "rgb"] }
 layer { name: "hits" type: kAccuracy srclayers: ["scores", "images"] }
+layer { name: "error" type: kRegressionError srclayers: ["one", "images"] }
+layer { name: "table" type: kConfusionMatrix srclayers: ["scores", "images"] }
 layer { name: "top" type: kArgSort srclayers: "soft2" argsort_conf { topk: 2 } }
 layer { name: "csv" type: kCSVOutput srclayers: "top" store_conf { path: "out" } }
 layer { name: "out" type: kRecordOutput srclayers: "bm" store_conf { path: "out" } }
@@ -139,6 +141,22 @@ layer { name: "weights" type: kAttentionWeights srclayers: ["query", "key", "wor
   attention_conf { num_heads: 12 causal: true } }
 """
 
+# Sentences as one row each: pooled over their steps, and compared.
+SENTENCES = """
+layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "lengths" type: kSequenceLength srclayers: "words" }
+layer { name: "embed" type: kEmbedding srclayers: "lengths" embedding_conf { vocab_size: 7 feature_dim: 5 } }
+layer { name: "conv" type: kConvolution1D srclayers: ["embed", "lengths"]
+  convolution1d_conf { num_filters: 6 kernel: 3 pad: 1 } }
+layer { name: "most" type: kPooling1D srclayers: ["conv", "lengths"] pooling1d_conf { pool: MAX } }
+layer { name: "rnn" type: kRNN srclayers: ["embed", "lengths"] rnn_conf { dim_hidden: 6 } }
+layer { name: "last" type: kPooling1D srclayers: ["rnn", "lengths"] pooling1d_conf { pool: LAST } }
+layer { name: "cosine" type: kCosineSimilarity srclayers: ["most", "last"] }
+layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "label" type: kLabel srclayers: "rows" }
+layer { name: "loss" type: kEuclideanLoss srclayers: ["cosine", "label"] }
+"""
+
 NETS = {
     "convnet": CONVNET,
     "zoo": ZOO,
@@ -146,6 +164,7 @@ NETS = {
     "residual": RESIDUAL,
     "sequences": SEQUENCES,
     "attention": ATTENTION,
+    "sentences": SENTENCES,
 }
 # Texts go on from batch to batch (tests/cluster/test_cluster_text.py); machines are trained by kCD (tests/net).
 ELSEWHERE = {"kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"}
@@ -158,6 +177,7 @@ INFOS = {
 }
 TOO_NARROW = (
     "words",
+    "lengths",
     "embed",
     "onehot",
     "mnist",
@@ -165,6 +185,9 @@ TOO_NARROW = (
     "label",
     "distance",
     "top",
+    "error",
+    "table",
+    "cosine",
     "csv",
 )  # fewer numbers a row than four workers
 IMAGE_TYPES = ("Conv", "Pool", "LRN", "BM", "Image", "Mnist")
