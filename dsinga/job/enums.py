@@ -157,6 +157,13 @@ class DropoutUnit(Enum):
     kRow = 2
 
 
+class SamplingMethod(Enum):
+    """How a loss tells a word from random ones: by their scores, or by noise-contrastive estimation."""
+
+    kNegativeSampling = 0
+    kNCE = 1
+
+
 class HingeNorm(Enum):
     """Whether kHingeLoss sums the violations of the margin (L1) or their squares (L2)."""
 
@@ -285,6 +292,7 @@ class LayerType(Enum):
     kLayerNorm = 722
     kSigmoidCrossEntropyLoss = 730
     kHingeLoss = 731
+    kSampledLoss = 732
     kSequenceLength = 740
     kConvolution1D = 741
     kPooling1D = 742

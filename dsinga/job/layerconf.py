@@ -14,6 +14,7 @@ from dsinga.job.lossconf import (
     ClassSoftmaxLossConf,
     EuclideanLossConf,
     HingeLossConf,
+    SampledLossConf,
     SigmoidCrossEntropyLossConf,
     SoftmaxLossConf,
 )
@@ -101,6 +102,7 @@ class LayerConf(Message):
     cosinesimilarity_conf: CosineSimilarityConf | None = None
     softmaxloss_conf: SoftmaxLossConf | None = None
     classsoftmaxloss_conf: ClassSoftmaxLossConf | None = None
+    sampledloss_conf: SampledLossConf | None = None
     euclideanloss_conf: EuclideanLossConf | None = None
     sigmoidcrossentropyloss_conf: SigmoidCrossEntropyLossConf | None = None
     hingeloss_conf: HingeLossConf | None = None

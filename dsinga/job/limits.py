@@ -145,6 +145,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     lossconf.EuclideanLossConf: {"scale": SOME},
     lossconf.SigmoidCrossEntropyLossConf: {"scale": SOME},
     lossconf.ClassSoftmaxLossConf: {"vocab_size": COUNT, "class_start": SOME},
+    lossconf.SampledLossConf: {"vocab_size": COUNT, "num_samples": MEMBERS, "counts": SOME, "power": SOME},
     lossconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE, "scale": SOME},
     lossconf.ArgSortConf: {"topk": COUNT},
     connectionconf.ConcateConf: {"concate_dim": AXIS, "num_concates": PARTS},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from dsinga.job.enums import HingeNorm
+from dsinga.job.enums import HingeNorm, SamplingMethod
 from dsinga.job.message import Message
 
 
@@ -24,6 +24,16 @@ class ClassSoftmaxLossConf(Message):
 
     vocab_size: int
     class_start: list[int] = field(default_factory=list)
+
+
+class SampledLossConf(Message):
+    """Settings of kSampledLoss: the number of words, how many random ones, and how often each word occurs."""
+
+    vocab_size: int
+    num_samples: int = 5
+    method: SamplingMethod = SamplingMethod.kNegativeSampling
+    counts: list[int] = field(default_factory=list)
+    power: float = 0.75
 
 
 class EuclideanLossConf(Message):

@@ -33,6 +33,7 @@ from dsinga.layers import (
     rbm,
     recurrent,
     regression_error,
+    sampledloss,
     softmax,
     steps,
     text,

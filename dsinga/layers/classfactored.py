@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape
 from dsinga.layers.context import Context, RecordInfo
-from dsinga.layers.label import class_labels, integer_labels
+from dsinga.layers.labelled_steps import labels_and_places, rows_at, spread
 from dsinga.ops.numpy_loss import FLT_MIN
 from dsinga.registry import register
 
@@ -64,8 +63,8 @@ class ClassSoftmaxLoss(Layer):
         self.params = (ParamSpec("word", (self.classes, inputs)), ParamSpec("class", (len(starts), inputs)))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        labels, where = self._labels(sources[1])
-        x = self._rows(sources[0], where, ctx)
+        labels, where = labels_and_places(self, sources[1], self.classes)
+        x = rows_at(sources[0], where, ctx)
         classes = np.searchsorted(self.bounds, labels, "right") - 1
         ops, xp = ctx.ops, ctx.ops.xp
         by_class, true_classes = ops.softmax(ops.inner_product(x, params[1], None)), ops.asarray(classes)
@@ -76,7 +75,7 @@ class ClassSoftmaxLoss(Layer):
         loss = -xp.log(xp.maximum(probabilities, FLT_MIN)).sum(dtype=np.float64)
         saved = (where, x, true_classes, by_class, words_by_class) if ctx.training else None
         metrics = {"loss": (loss, len(sources[0])), "entropy": (loss, len(labels))}
-        return Output(self._spread(probabilities, where, sources[0].shape[:-1], ctx), saved=saved, metrics=metrics)
+        return Output(spread(probabilities, where, sources[0].shape[:-1], ctx), saved=saved, metrics=metrics)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -95,24 +94,7 @@ class ClassSoftmaxLoss(Layer):
                 dx[words.rows] += drows
         if dx is None:
             return (None, None), (dword, dclass)
-        return (self._spread(dx, where, sources[0].shape, ctx), None), (dword, dclass)
-
-    def _labels(self, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the N labels that are not -1, (N,), and the indices of their rows or steps, (N,)."""
-        flat = integer_labels(self, labels).reshape(-1)
-        where = np.flatnonzero(flat >= 0) if np.ndim(labels) == 2 else np.arange(len(flat))
-        return class_labels(self, flat[where], self.classes), where
-
-    def _rows(self, source: Array, where: np.ndarray, ctx: Context) -> Array:
-        """Return the rows or steps that have a label, (N, n)."""
-        flat = source.reshape(-1, source.shape[-1])
-        return flat if len(where) == len(flat) else flat[ctx.ops.asarray(where)]
-
-    def _spread(self, rows: Array, where: np.ndarray, shape: Shape, ctx: Context) -> Array:
-        """Return ``rows`` (N, ...) in ``shape``, with zeros for the steps that have no label."""
-        spread = ctx.ops.xp.zeros((math.prod(shape[: len(shape) + 1 - rows.ndim]), *rows.shape[1:]), rows.dtype)
-        spread[ctx.ops.asarray(where)] = rows
-        return spread.reshape(shape)
+        return (spread(dx, where, sources[0].shape, ctx), None), (dword, dclass)
 
     def _words_by_class(
         self, x: Array, labels: np.ndarray, classes: np.ndarray, words: Array, ctx: Context

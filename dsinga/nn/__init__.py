@@ -21,7 +21,15 @@ from dsinga.nn.energy import RBM, decoder, encoder
 from dsinga.nn.from_job import from_job, load
 from dsinga.nn.initialisers import Constant, Param, RandomNormal, RandomUniform
 from dsinga.nn.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, ZeroPadding2D
-from dsinga.nn.losses import CRF, ClassSoftmaxLoss, EuclideanLoss, HingeLoss, SigmoidCrossEntropyLoss, SoftmaxLoss
+from dsinga.nn.losses import (
+    CRF,
+    ClassSoftmaxLoss,
+    EuclideanLoss,
+    HingeLoss,
+    SampledLoss,
+    SigmoidCrossEntropyLoss,
+    SoftmaxLoss,
+)
 from dsinga.nn.model import CD, Model, Sequential
 from dsinga.nn.normalization import BatchNormalization, LayerNormalization
 from dsinga.nn.optimizers import (
@@ -57,7 +65,7 @@ __all__ = [
     "LayerNormalization", "LeakyReLU", "LocalNet", "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D",
     "Model", "MultiHeadAttention", "Multiply", "Normalization", "OneHot", "Param", "PiecewiseConstantDecay",
     "PositionalEncoding", "RMSprop", "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling",
-    "Schedule", "SequenceLength", "Sequential", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax",
-    "SoftmaxLoss", "SpatialDropout2D", "Split", "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job",
-    "load",
+    "SampledLoss", "Schedule", "SequenceLength", "Sequential", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice",
+    "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TimeDistributed", "ZeroPadding2D", "decoder", "encoder",
+    "from_job", "load",
 ]  # fmt: skip

@@ -75,6 +75,24 @@ def ClassSoftmaxLoss(vocab_size: int, class_start: Sequence[int]) -> Write:
     )
 
 
+@layer
+def SampledLoss(
+    vocab_size: int,
+    num_samples: int = 5,
+    method: str = "kNegativeSampling",
+    counts: Sequence[int] = (),
+    power: float = 0.75,
+) -> Write:
+    """Loss that tells a word from random words, for large vocabularies (kSampledLoss): kNegativeSampling or kNCE."""
+    settings = {"vocab_size": vocab_size, "num_samples": num_samples, "method": method, "power": power}
+    return lambda writer: writer.add(
+        "kSampledLoss",
+        sources=scores_and_labels(writer),
+        sampledloss_conf={**settings, **({"counts": list(counts)} if counts else {})},
+        inits={"weight": "random_uniform"},
+    )
+
+
 def scores_and_labels(writer: LayerWriter) -> tuple[Feature, Feature]:
     """Return the scores before a softmax, and what has the labels."""
     if len(writer.sources) != 2:
@@ -140,6 +158,7 @@ METRICS = {  # that losses report besides the loss, by the name of the layer's f
     "HingeLoss": ("accuracy",),
     "CRF": ("accuracy",),
     "ClassSoftmaxLoss": ("entropy",),
+    "SampledLoss": (),
 }
 LOSSES = {*METRICS, *TARGETS}
 

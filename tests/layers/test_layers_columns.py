@@ -25,7 +25,7 @@ GATHERED = [case for case in CASES if case.layer().connection is None]
 
 # The types that are never cut on dimension 1, whatever their configuration.
 NEVER_CUT = {
-    "kCRF", "kEntityF1", "kClassSoftmaxLoss", "kOneHot", "kGRU", "kLSTM", "kRNN", "kCharRNN",
+    "kCRF", "kEntityF1", "kClassSoftmaxLoss", "kSampledLoss", "kOneHot", "kGRU", "kLSTM", "kRNN", "kCharRNN",
     "kRNNLabel", "kRNNDummy", "kCharRNNOutput",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
     "kCudnnLRN", "kSoftmax", "kCudnnSoftmax", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kEuclideanLoss", "kAccuracy",

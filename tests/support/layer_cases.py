@@ -139,6 +139,10 @@ case("kCRF", "one step", {}, (BATCH, 1, 4), ROWS, classes=4, steps=1)
 words = {"classsoftmaxloss_conf": {"vocab_size": 9, "class_start": [0, 1, 4]}}
 case("kClassSoftmaxLoss", "", words, (BATCH, 6), ROWS, classes=9)
 case("kClassSoftmaxLoss", "steps", words, (BATCH, 4, 3), ROWS, classes=9, steps=4)
+sampled = {"vocab_size": 9, "num_samples": 4}
+case("kSampledLoss", "", {"sampledloss_conf": sampled}, (BATCH, 6), ROWS, classes=9)
+nce = {"sampledloss_conf": {**sampled, "method": "kNCE", "counts": [9, 7, 0, 5, 5, 3, 1, 1, 1]}}
+case("kSampledLoss", "NCE steps", nce, (BATCH, 4, 3), ROWS, classes=9, steps=4)
 case("kEntityF1", "", {}, (BATCH, 4, 5), ROWS, classes=5, steps=4)
 case("kRegressionError", "", {}, ROWS, ROWS)
 case("kRegressionError", "one number", {}, (BATCH, 1, 1), (BATCH,))

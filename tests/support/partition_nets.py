@@ -119,6 +119,7 @@ layer { name: "tags" type: kCRF srclayers: ["scores", "words"] }
 layer { name: "found" type: kEntityF1 srclayers: ["tags", "words"] }
 layer { name: "next" type: kClassSoftmaxLoss srclayers: ["lstm", "words"] per_step: true
   classsoftmaxloss_conf { vocab_size: 10 class_start: [0, 2, 5] } }
+layer { name: "sampled" type: kSampledLoss srclayers: ["lstm", "words"] sampledloss_conf { vocab_size: 10 } }
 """
 
 # Sequences that attend to themselves, with 12 heads, which any number of workers up to four divides.

@@ -1,0 +1,129 @@
+"""kSampledLoss: which word belongs here, told apart from some random words instead of from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf, SampledLossConf, SamplingMethod
+from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.labelled_steps import labels_and_places, rows_at, spread
+from dsinga.ops import SparseRows
+from dsinga.registry import register
+
+
+@register("layer", "kSampledLoss")
+class SampledLoss(Layer):
+    """Logistic loss of the label and of ``num_samples`` random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B.
+
+    The first source gives x, (B, n) or (B, T, n), the second labels (B,) or (B, T) in [0, ``vocab_size``), -1 after the
+    end of a sequence. The score of word c is s[c] = x·weight[c] + bias[c]. With kNegativeSampling (Mikolov et al.,
+    Distributed Representations of Words and Phrases, 2013) z = s, and a random word that is the label does not count.
+    With kNCE, noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012), z[c] =
+    s[c] - log(num_samples·q[c]), so that s approaches log P(c | x) as for a softmax.
+
+    Random words have the probabilities q: proportional to ``counts``^``power``, or without counts those of words that
+    are numbered by falling frequency, log((c + 2) / (c + 1)) / log(V + 1) (Zipf's law). Each row, or step, has random
+    words of its own, which depend on the seed, the layer, the iteration and the row of the whole batch only.
+
+    Weight (V, n) and bias (V,) have sparse gradients, and the shapes of a kInnerProduct of V outputs, which can take
+    them to compute the scores of all words. The feature is σ(s[label]), (B,) or (B, T).
+    """
+
+    source_count: ClassVar[int | None] = 2
+    label_source: int | None = 1
+    is_loss: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
+    over_steps: ClassVar[bool] = True
+    gathered_because = "scores words by whole rows"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.sampledloss_conf
+        if settings is None:
+            raise self.fail("needs sampledloss_conf { vocab_size: ... }")
+        self.classes, self.samples = settings.vocab_size, settings.num_samples
+        self.is_nce = settings.method is SamplingMethod.kNCE
+        noise = noise_probabilities(self, settings)
+        self.bounds = np.cumsum(noise)[:-1]  # word c is drawn by numbers from bounds[c - 1] to bounds[c]
+        # The smallest positive number is for words that are never drawn, whose noise NCE cannot take the log of.
+        self.shift = np.log(self.samples * np.maximum(noise, np.finfo(np.float64).tiny)) if self.is_nce else None
+        self.shape = self.source_shapes[0][:-1]
+        inputs = self.source_shapes[0][-1]
+        self.params = (
+            ParamSpec("weight", (self.classes, inputs), sparse=True),
+            ParamSpec("bias", (self.classes,), sparse=True),
+        )
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        labels, places = labels_and_places(self, sources[1], self.classes)
+        x, xp = rows_at(sources[0], places, ctx), ctx.ops.xp
+        words, counted = self._words(labels, places, sources[0].shape[:-1], ctx)
+        codes = ctx.ops.asarray(words)
+        weights = ctx.ops.embedding(params[0], codes)  # (N, 1 + k, n)
+        scores = xp.matmul(weights, x[:, :, None])[..., 0]
+        scores = scores + ctx.ops.embedding(params[1].reshape(-1, 1), codes)[..., 0]
+        logits = scores
+        if self.shift is not None:
+            logits = scores - ctx.ops.asarray(self.shift[words].astype(scores.dtype))
+        signs = np.full(words.shape, -1, scores.dtype)
+        signs[:, 0] = 1
+        away = logits * ctx.ops.asarray(-signs)  # above 0 where the word is taken for what it is not
+        mask = ctx.ops.asarray(counted.astype(scores.dtype))
+        losses = (xp.maximum(away, 0) + xp.log1p(xp.exp(-xp.abs(away)))) * mask
+        slopes = ctx.ops.sigmoid(away) * ctx.ops.asarray(-signs) * mask if ctx.training else None
+        feature = spread(ctx.ops.sigmoid(scores[:, 0]), places, sources[0].shape[:-1], ctx)
+        saved = (places, x, codes, weights, slopes) if ctx.training else None
+        return Output(feature, saved=saved, metrics={"loss": (losses.sum(dtype=np.float64), len(sources[0]))})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        places, x, codes, weights, slopes = output.saved
+        ops = ctx.ops
+        dscores = slopes * (1 / ctx.rows.total)  # (N, 1 + k)
+        rows, dweight = ops.embedding_grad(codes, dscores[:, :, None] * x[:, None, :])
+        _, dbias = ops.embedding_grad(codes, dscores[:, :, None])
+        rows = ops.to_numpy(rows).astype(np.int64, copy=False)
+        gradients = (
+            SparseRows(rows, ops.to_numpy(dweight), params[0].shape),
+            SparseRows(rows, ops.to_numpy(dbias)[:, 0], params[1].shape),
+        )
+        if not needs[0]:
+            return (None, None), gradients
+        dx = ops.xp.matmul(dscores[:, None, :], weights)[:, 0]
+        return (spread(dx, places, sources[0].shape, ctx), None), gradients
+
+    def _words(self, labels: Array, places: Array, shape: Shape, ctx: Context) -> tuple[Array, Array]:
+        """Return label and random words of each row or step with a label, (N, 1 + k), and which of them count."""
+        steps = shape[1] if len(shape) == 2 else 1
+        numbers = ctx.uniform(self.name, steps * self.samples).reshape(-1, self.samples)[places]
+        words = np.concatenate([labels[:, None], np.searchsorted(self.bounds, numbers, "right")], axis=1)
+        counted = words != labels[:, None]
+        counted[:, 0] = True
+        return words, np.ones_like(counted) if self.is_nce else counted
+
+
+def noise_probabilities(layer: Layer, settings: SampledLossConf) -> np.ndarray:
+    """Return the probability q of each word as a random word, (V,) float64, by ``counts`` or by Zipf's law.
+
+    Raises UserError for another number of counts than words, and for counts without any above 0.
+    """
+    words = settings.vocab_size
+    if not settings.counts:
+        bounds = np.log(np.arange(1, words + 2, dtype=np.float64))
+        return np.diff(bounds) / bounds[-1]
+    if len(settings.counts) != words:
+        raise layer.fail(
+            f"has {len(settings.counts)} counts for {words} words; give as many as vocab_size, or leave counts out for "
+            "words that are numbered by falling frequency",
+            settings,
+            "counts",
+        )
+    shares = np.array(settings.counts, np.float64) ** settings.power * (np.array(settings.counts) > 0)
+    if not shares.any():
+        raise layer.fail("has counts of 0 only, so that no word can be drawn; give how often words occur", settings)
+    return shares / shares.sum()

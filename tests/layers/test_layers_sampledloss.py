@@ -1,0 +1,167 @@
+"""kSampledLoss against PyTorch, a loop by hand, the expectation over its random words, and the full softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, Phase
+from dsinga.layers import Layer
+from dsinga.ops import BACKENDS
+from dsinga.registry import lookup
+from tests.support.layer_cases import context
+
+CTX = context(BACKENDS["numpy"]())
+WORDS, INPUTS = 9, 4
+COUNTS = [40, 20, 10, 9, 5, 5, 3, 2, 1]
+
+
+def make(*shape: int, **settings: Any) -> Layer:
+    settings = {"vocab_size": WORDS, **settings}
+    conf = LayerConf(name="loss", type="kSampledLoss", srclayers=["x", "data"], sampledloss_conf=settings)
+    return lookup("layer", "kSampledLoss")(conf, [shape, shape[:-1]])
+
+
+def arrays(*shape: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    x, labels = rng.normal(size=shape), rng.integers(WORDS, size=shape[:-1])
+    return x, labels, rng.normal(size=(WORDS, INPUTS)), rng.normal(size=WORDS)
+
+
+def words_of(layer: Layer, labels: np.ndarray, ctx: Any = CTX) -> tuple[np.ndarray, np.ndarray]:
+    places = np.arange(labels.size)
+    return layer._words(labels.reshape(-1), places, labels.shape, ctx)
+
+
+@pytest.mark.parametrize("method", ["kNegativeSampling", "kNCE"])
+def test_loss_and_gradients_are_those_of_pytorch(method: str):
+    torch = pytest.importorskip("torch")
+    layer = make(5, 3, INPUTS, method=method, counts=COUNTS, num_samples=6)
+    x, labels, weight, bias = arrays(5, 3, INPUTS)
+    labels[1, 2] = labels[2, 1:] = labels[2, 2] = -1
+    output = layer.compute_feature([weight, bias], [x, labels], CTX)
+    (dx, _), (dweight, dbias) = layer.compute_gradient([weight, bias], [x, labels], output, None, [True, False], CTX)
+    noise = np.array(COUNTS) ** 0.75 / (np.array(COUNTS) ** 0.75).sum()
+    tensors = [torch.tensor(array, requires_grad=True) for array in (x, weight, bias)]
+    words, counted = words_of(layer, np.maximum(labels, 0))
+    picked = torch.tensor(words)
+    scores = (tensors[1][picked] * tensors[0].reshape(-1, 1, INPUTS)).sum(2) + tensors[2][picked]
+    if method == "kNCE":
+        scores = scores - torch.tensor(np.log(6 * noise))[picked]
+    targets = torch.zeros(words.shape, dtype=torch.float64)
+    targets[:, 0] = 1
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(scores, targets, reduction="none")
+    real = torch.tensor(counted) & torch.tensor(labels.reshape(-1, 1) >= 0)
+    loss = (losses * real).sum() / 5
+    loss.backward()
+    assert output.metrics["loss"][0] / 5 == pytest.approx(loss.item(), rel=1e-12)
+    for ours, tensor in zip((dx, dweight.dense(), dbias.dense()), tensors, strict=True):
+        np.testing.assert_allclose(ours, tensor.grad.numpy(), rtol=1e-10, atol=1e-14)
+
+
+def test_the_loss_is_that_of_a_loop_over_the_words():
+    layer = make(4, INPUTS)
+    x, labels, weight, bias = arrays(4, INPUTS)
+    words, _ = words_of(layer, labels)
+    assert words.shape == (4, 6)
+
+    def log_sigmoid(score: float) -> float:
+        return -np.log1p(np.exp(-score))
+
+    total = 0.0
+    for row, (label, *noise) in enumerate(words.tolist()):
+        total -= log_sigmoid(x[row] @ weight[label] + bias[label])
+        total -= sum(log_sigmoid(-(x[row] @ weight[word] + bias[word])) for word in noise if word != label)
+    output = layer.compute_feature([weight, bias], [x, labels], CTX)
+    assert output.metrics["loss"] == (pytest.approx(total), 4)
+    np.testing.assert_allclose(output.feature, 1 / (1 + np.exp(-(x * weight[labels]).sum(1) - bias[labels])))
+
+
+@pytest.mark.parametrize("counts", [[], COUNTS, [0, 4, 0, 0, 0, 1, 0, 0, 0]])
+def test_random_words_have_their_probabilities_and_are_others_for_each_row_and_step(counts: list[int]):
+    layer = make(5, INPUTS, num_samples=40_000, counts=counts)
+    labels = np.zeros(5, int)
+    words = words_of(layer, labels)[0][:, 1:]
+    ranks = np.log(np.arange(2, WORDS + 2) / np.arange(1, WORDS + 1))  # Zipf's law, without counts
+    shares = np.array(counts, float) ** 0.75 if counts else ranks
+    np.testing.assert_allclose(
+        np.bincount(words.ravel(), minlength=WORDS) / words.size, shares / shares.sum(), atol=4e-3
+    )
+    assert (words[0] != words[1]).any()
+    assert (words != words_of(layer, labels, context(BACKENDS["numpy"](), step=4))[0][:, 1:]).any()
+    assert (words == words_of(layer, labels, context(BACKENDS["numpy"](), phase=Phase.kTest))[0][:, 1:]).all()
+
+
+def test_the_gradient_of_nce_is_on_average_that_of_the_full_softmax_where_scores_are_normalised():
+    """Mnih and Teh 2012, section 3: for many samples the gradient becomes that of the maximum likelihood."""
+    layer = make(2, INPUTS, method="kNCE", num_samples=50_000, counts=COUNTS)
+    x, labels, weight, _ = arrays(2, INPUTS)
+    x[1] = x[0]
+    scores = x[0] @ weight.T
+    bias = np.full(WORDS, -np.log(np.exp(scores).sum()))  # so that the exponentials of the scores add up to 1
+    output = layer.compute_feature([weight, bias], [x, labels], CTX)
+    _, (dweight, _) = layer.compute_gradient([weight, bias], [x, labels], output, None, [False, False], CTX)
+    probabilities = np.exp(scores + bias)
+    expected = (2 * probabilities - np.bincount(labels, minlength=WORDS)) / CTX.rows.total
+    np.testing.assert_allclose(dweight.dense(), expected[:, None] * x[0], atol=0.02)
+
+
+JOB = """
+name: "sampled" seed: 3 train_steps: 400 disp_freq: 100 test_freq: 400
+updater { type: kAdam learning_rate { type: kFixed base_lr: 0.05 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 64 } }
+  layer { name: "embedding" type: kEmbedding srclayers: "data" embedding_conf { vocab_size: 6 feature_dim: 8 }
+    param { init { type: kGaussian std: 0.1 } } }
+  layer { name: "loss" type: kSampledLoss srclayers: "embedding" srclayers: "data"
+    sampledloss_conf { vocab_size: 6 method: kNCE counts: [1, 1, 1, 1, 1, 1] num_samples: 10 }
+    param { name: "w" } param { name: "b" } }
+  layer { name: "scores" type: kInnerProduct srclayers: "embedding" exclude: kTrain innerproduct_conf { num_output: 6 }
+    param { share_from: "w" } param { share_from: "b" } }
+  layer { name: "full" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" exclude: kTrain }
+}
+"""
+RNG = np.random.default_rng(0)
+CONTEXTS = RNG.integers(6, size=3000)
+TARGETS = (CONTEXTS + RNG.choice(3, size=3000, p=[0.6, 0.3, 0.1])) % 6
+DATA = {"train": (CONTEXTS, TARGETS), "test": (CONTEXTS, TARGETS)}
+
+
+@pytest.fixture(scope="module")
+def trained() -> dsinga.Result:
+    return dsinga.train(dsinga.loads(JOB), data=DATA, workers=1, progress=False)
+
+
+def test_nce_learns_the_probabilities_of_the_full_softmax(trained: dsinga.Result):
+    entropy = -(np.array([0.6, 0.3, 0.1]) * np.log([0.6, 0.3, 0.1])).sum()
+    assert trained.history.phase("test")[-1, "full/loss"] == pytest.approx(entropy, abs=0.05)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_two_workers_draw_the_same_words_and_learn_the_same_params(trained: dsinga.Result, dim: int):
+    job = dsinga.loads(JOB, overrides=["train_steps=20", "test_freq=0", f"neuralnet.partition_dim={dim}"])
+    one, two = (dsinga.train(job, data=DATA, workers=workers, progress=False).params for workers in (1, 2))
+    for name, value in one.items():
+        np.testing.assert_allclose(two[name], value, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"counts": [1, 2]}, "has 2 counts for 9 words; give as many as vocab_size"),
+        ({"counts": [0] * 9}, "has counts of 0 only, so that no word can be drawn"),
+    ],
+)
+def test_other_counts_are_refused(settings: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=f"layer 'loss': {message}"):
+        make(4, INPUTS, **settings)
+
+
+def test_a_word_beyond_the_vocabulary_is_refused():
+    x, labels, weight, bias = arrays(4, INPUTS)
+    with pytest.raises(UserError, match="label 9 is none of its 9 classes"):
+        make(4, INPUTS).compute_feature([weight, bias], [x, np.where(labels == labels[0], 9, labels)], CTX)
