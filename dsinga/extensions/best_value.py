@@ -12,7 +12,7 @@ from dsinga.job import MonitorMode
 from dsinga.registry import nearest
 
 # Parts of the names of metrics of which lower values are better, and of those of which higher ones are.
-LOWER = ("loss", "error", "entropy", "energy", "perplexity", "distance")
+LOWER = ("loss", "error", "entropy", "energy", "perplexity", "distance", "rmse", "mae")
 HIGHER = ("accuracy", "precision", "recall", "f1", "score", "reward")
 
 

@@ -33,17 +33,23 @@ class RegressionError(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         predictions, labels = self.source_shapes
-        if math.prod(predictions[1:]) != math.prod(labels[1:]):
+        self.shape = (predictions[0], math.prod(predictions[1:]))
+        if len(labels) > 1:  # (B,) may stand for labels that are not known before the first batch
+            self._check(labels)
+
+    def _check(self, labels: Shape) -> None:
+        """Raise UserError for labels (B,) or (B, k) that are not as many a row as the predictions."""
+        if math.prod(labels[1:]) != self.shape[1]:
             raise self.fail(
-                f"compares {self.source_name(0)}, {as_text(predictions)}, with labels {as_text(labels)} of "
+                f"compares {self.source_name(0)}, {as_text(self.source_shapes[0])}, with labels {as_text(labels)} of "
                 f"{self.source_name(1)}; predict as many numbers as a record has labels",
                 field="srclayers",
             )
-        self.shape = (predictions[0], math.prod(predictions[1:]))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        x = ctx.ops.to_numpy(to_matrix(sources[0], ctx.ops))
-        errors = x - required_labels(self, sources[1]).reshape(x.shape).astype(x.dtype)
-        exact = errors.astype(np.float64)
-        squares, absolute = float(np.square(exact).sum()), float(np.abs(exact).sum())
-        return Output(errors, metrics={"rmse:squares": (squares, exact.size), "mae": (absolute, exact.size)})
+        x, labels = to_matrix(sources[0], ctx.ops), required_labels(self, sources[1])
+        self._check(labels.shape)
+        errors = x - ctx.ops.asarray(labels.reshape(x.shape).astype(x.dtype))
+        exact, count = errors.astype(np.float64), math.prod(errors.shape)
+        squares, absolute = (exact * exact).sum(), ctx.ops.xp.abs(exact).sum()
+        return Output(errors, metrics={"rmse:squares": (squares, count), "mae": (absolute, count)})

@@ -18,7 +18,15 @@ from tests.support.device_array import DeviceArray, StubOps
 from tests.support.layer_cases import CASES, FEED_FORWARD, LATER, context
 
 # How many arrays a layer fetches from the device in two phases: scores to rank, rows of a table to send.
-FETCHES = {"kSampledLoss": 3, "kArgSort": 2, "kAccuracy": 2, "kEntityF1": 2, "kEmbedding": 2, "kRNNDummy": 2}
+FETCHES = {
+    "kSampledLoss": 3,
+    "kConfusionMatrix": 2,
+    "kArgSort": 2,
+    "kAccuracy": 2,
+    "kEntityF1": 2,
+    "kEmbedding": 2,
+    "kRNNDummy": 2,
+}
 
 
 def test_every_feed_forward_type_has_a_class_and_a_case():
