@@ -36,7 +36,7 @@ def sentiment_convolution(
         batchsize: sentences of an iteration.
         job: further fields of the job, such as ``train_steps``.
     """
-    layers = _words(vocabulary, data, embedding, batchsize)
+    layers = _words(vocabulary, data, embedding, batchsize, std=0.02)
     layers.append(layer("drop_words", "kDropout", "embedding", dropout_conf={"dropout_ratio": dropout}))
     for kernel in kernels:
         settings = {"num_filters": filters, "kernel": kernel}
@@ -51,7 +51,7 @@ def sentiment_convolution(
         layer("patterns", "kConcate", *(f"pool{kernel}" for kernel in kernels), concate_conf={"concate_dim": 1}),
         *_classify("patterns", classes, dropout),
     ]
-    return _job(job, "sentiment-convolution", 0.001, layers)
+    return _job(job, "sentiment-convolution", 6, 0.0007, layers)
 
 
 def sentiment_lstm(
@@ -79,7 +79,7 @@ def sentiment_lstm(
         batchsize: sentences of an iteration.
         job: further fields of the job, such as ``train_steps``.
     """
-    layers = _words(vocabulary, data, embedding, batchsize)
+    layers = _words(vocabulary, data, embedding, batchsize, std=0.1)
     below = "embedding"
     for number in range(1, stacked + 1):
         settings = {"dim_hidden": hidden, "bidirectional": True}
@@ -90,12 +90,12 @@ def sentiment_lstm(
         ]
         below = lstm
     layers += [layer("pool", "kPooling1D", below, "lengths"), *_classify("pool", classes, dropout)]
-    return _job(job, "sentiment-lstm", 0.001, layers)
+    return _job(job, "sentiment-lstm", 5, 0.001, layers)
 
 
-def _words(vocabulary: int, data: str, embedding: int, batchsize: int) -> list[LayerConf]:
+def _words(vocabulary: int, data: str, embedding: int, batchsize: int, std: float) -> list[LayerConf]:
     """Return the layers that read words, tell where each sentence ends, and look up the words."""
-    init = {"init": {"type": "kGaussian", "std": 0.1}}
+    init = {"init": {"type": "kGaussian", "std": std}}
     settings = {"vocab_size": vocabulary, "feature_dim": embedding}
     return [
         *records(data, batchsize, ()),
@@ -113,6 +113,6 @@ def _classify(source: str, classes: int, dropout: float) -> list[LayerConf]:
     ]
 
 
-def _job(job: dict[str, Any], name: str, rate: float, layers: list[LayerConf]) -> Job:
+def _job(job: dict[str, Any], name: str, epochs: int, rate: float, layers: list[LayerConf]) -> Job:
     updater = {"type": "kAdam", "clip_norm": 5.0, "learning_rate": {"type": "kFixed", "base_lr": rate}}
-    return Job(**job_fields(job, name=name, seed=1, epochs=5, updater=updater, net={"layer": layers}))
+    return Job(**job_fields(job, name=name, seed=1, epochs=epochs, updater=updater, net={"layer": layers}))

@@ -1,6 +1,6 @@
 """Sentiment of movie reviews and ratings of MovieLens: result and time of an iteration, beside the same in PyTorch.
 
-    python -m tests.benchmarks.accuracy_text [--seeds 1] [NET ...]
+    python -m tests.benchmarks.accuracy_text [--seeds 1] [--epochs N] [NET ...]
 
 For each net and seed dsinga and PyTorch train in turn, each in a process of its own on the same core with one thread,
 on the same records, with the same updater, sizes and epochs; initial params, order and dropout differ. Prints the
@@ -35,9 +35,9 @@ REVIEWS, RATINGS = ("convolution", "lstm"), ("cosine", "product")
 TIMED = 200  # iterations
 
 
-def job(net: str, folder: Path, seed: int = 1) -> Job:
-    """Return the job of a net."""
-    quiet = {"seed": seed, "disp_freq": 0, "test_freq": 0}
+def job(net: str, folder: Path, seed: int = 1, epochs: int | None = None) -> Job:
+    """Return the job of a net, with its own number of epochs by default."""
+    quiet = {"seed": seed, "disp_freq": 0, "test_freq": 0, **({"epochs": epochs} if epochs else {})}
     if net in REVIEWS:
         words = len(open_store(folder / "reviews" / "train_data.zarr").vocabulary)
         return getattr(models, f"sentiment_{net}")(words, str(folder / "reviews"), **quiet)
@@ -45,9 +45,9 @@ def job(net: str, folder: Path, seed: int = 1) -> Job:
     return models.recommender(943, *sizes, str(folder / "ratings"), similarity=net, **quiet)
 
 
-def ours(net: str, folder: Path, seed: int) -> dict[str, float]:
+def ours(net: str, folder: Path, seed: int, epochs: int | None) -> dict[str, float]:
     """Return the figures of dsinga."""
-    conf = job(net, folder, seed)
+    conf = job(net, folder, seed, epochs)
     with connect(workers=1) as client:
         milliseconds = measure(conf, client, steps=TIMED, synthetic=False)["ms_per_iteration"]
         params = dsinga.train(conf, client=client, workers=1, progress=False).params
@@ -66,7 +66,7 @@ def arrays(net: str, folder: Path, part: str) -> tuple[list[np.ndarray], np.ndar
     return [data.astype(np.int64) if data.dtype == np.int32 else data for data, _ in read], read[0][1]
 
 
-def theirs(net: str, folder: Path, seed: int) -> dict[str, float]:
+def theirs(net: str, folder: Path, seed: int, epochs: int | None) -> dict[str, float]:
     """Return the figures of PyTorch."""
     import torch
 
@@ -74,7 +74,7 @@ def theirs(net: str, folder: Path, seed: int) -> dict[str, float]:
 
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    conf = job(net, folder)
+    conf = job(net, folder, seed, epochs)
     sizes = [layer.embedding_conf.vocab_size for layer in conf.net.layer if layer.embedding_conf]
     kinds = {"convolution": torch_text.Convolution, "lstm": torch_text.StackedLSTM}
     model = kinds[net](sizes[0]) if net in REVIEWS else torch_text.Recommender(*sizes[:3], product=net == "product")
@@ -106,11 +106,12 @@ def theirs(net: str, folder: Path, seed: int) -> dict[str, float]:
     return {"ms": 1e3 * statistics.median(seconds), "result": float(right)}
 
 
-def take_turn(framework: str, net: str, folder: Path, seed: int) -> dict[str, float]:
+def take_turn(framework: str, net: str, folder: Path, seed: int, epochs: int | None) -> dict[str, float]:
     """Run :func:`ours` or :func:`theirs` in a process of its own, on one core."""
     core = min(os.sched_getaffinity(0))
     command = ["taskset", "-c", str(core), sys.executable, "-m", "tests.benchmarks.accuracy_text"]
     options = ["--turn", framework, "--folder", str(folder), "--first-seed", str(seed), net]
+    options += ["--epochs", str(epochs)] if epochs else []
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run([*command, *options], capture_output=True, text=True, env=env, check=False, timeout=3600)
     if done.returncode:
@@ -122,12 +123,15 @@ def take_turn(framework: str, net: str, folder: Path, seed: int) -> dict[str, fl
 @click.argument("nets", nargs=-1, type=click.Choice([*REVIEWS, *RATINGS]))
 @click.option("--seeds", default=1, show_default=True)
 @click.option("--first-seed", default=1, show_default=True)
+@click.option("--epochs", type=int, help="Instead of those of the model.")
 @click.option("--turn", type=click.Choice(["dsinga", "pytorch"]), hidden=True)
 @click.option("--folder", type=click.Path(path_type=Path), hidden=True)
-def main(nets: Sequence[str], seeds: int, first_seed: int, turn: str | None, folder: Path | None) -> None:
+def main(
+    nets: Sequence[str], seeds: int, first_seed: int, epochs: int | None, turn: str | None, folder: Path | None
+) -> None:
     """Print the table."""
     if turn and folder:
-        print(json.dumps((ours if turn == "dsinga" else theirs)(nets[0], folder, first_seed)))
+        print(json.dumps((ours if turn == "dsinga" else theirs)(nets[0], folder, first_seed, epochs)))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -136,7 +140,7 @@ def main(nets: Sequence[str], seeds: int, first_seed: int, turn: str | None, fol
         print("| net | seed | dsinga | PyTorch | dsinga ms | PyTorch ms | ratio |\n| " + "--- | " * 7, flush=True)
         for net in nets or (*REVIEWS, *RATINGS):
             for seed in range(first_seed, first_seed + seeds):
-                figures = [take_turn(framework, net, folder, seed) for framework in ("dsinga", "pytorch")]
+                figures = [take_turn(framework, net, folder, seed, epochs) for framework in ("dsinga", "pytorch")]
                 results = " | ".join(f"{each['result']:.4f}" for each in figures)
                 first, second = (each["ms"] for each in figures)
                 print(f"| {net} | {seed} | {results} | {first:.2f} | {second:.2f} | {first / second:.2f} |", flush=True)

@@ -14,6 +14,7 @@ class Convolution(nn.Module):
     def __init__(self, words: int, width: int = 300, filters: int = 100, kernels: tuple[int, ...] = (3, 4, 5)):
         super().__init__()
         self.embedding = nn.Embedding(words, width, sparse=True)
+        nn.init.normal_(self.embedding.weight, std=0.02)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, filters, kernel) for kernel in kernels)
         self.scores = nn.Linear(filters * len(kernels), 2)
 
@@ -32,6 +33,7 @@ class StackedLSTM(nn.Module):
     def __init__(self, words: int, width: int = 128, hidden: int = 64):
         super().__init__()
         self.embedding = nn.Embedding(words, width, sparse=True)
+        nn.init.normal_(self.embedding.weight, std=0.1)
         self.lstm = nn.LSTM(width, hidden, 2, batch_first=True, bidirectional=True, dropout=0.5)
         self.scores = nn.Linear(2 * hidden, 2)
 
