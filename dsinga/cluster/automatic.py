@@ -41,7 +41,7 @@ def automatic_cuts(
     """
     workers = placement.partitions[0]
     excluded = explicitly_cut_layers(conf)
-    processes = process_map_of(placement, slicing)._replace(whole=bool(updater.conf.clip_norm))
+    processes = process_map_of(placement, slicing)._replace(whole=updater.conf.clips_norms)
     links = measure_links(client, workers)
     folder = read_setting("cache")
     one_worker = not needs_several_workers(conf)

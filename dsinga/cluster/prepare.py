@@ -29,7 +29,7 @@ from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.net.usable_threads import usable_threads
 from dsinga.server import slicing
 from dsinga.settings import read_setting
-from dsinga.training import Updater, algorithm, create_updater
+from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
 from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
 from dsinga.worker.epochs import steps_per_epoch
@@ -146,6 +146,7 @@ def _configured(
     usable = usable_threads(opened.nets[Phase.kTrain], topology.workers)
     placement = place(topology, claim.workers).with_threads(min(usable, max_threads or usable))
     conf = job.cluster or ClusterConf()
+    check_patterns(job.updater, opened.nets[Phase.kTrain].params)
     updater = create_updater(job.updater)
     objects = {
         "the updater": updater,

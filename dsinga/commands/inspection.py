@@ -27,7 +27,7 @@ def show(
     Prints its layers, shapes and params, and the memory that training needs.
     """
     from dsinga import api
-    from dsinga.commands.net_tables import expected_memory, print_memory, print_net, print_parts
+    from dsinga.commands.net_tables import expected_memory, print_memory, print_net, print_parts, print_settings
     from dsinga.job import load
 
     job = load(conf, overrides)
@@ -39,6 +39,7 @@ def show(
         net = api.partition_net(job, partitions, phase, data_root=data_root)
         print_parts(net)
     if phase == "train":
+        print_settings(job, net)
         print_memory(expected_memory(job, net, data_root))
     svg = svg or Path(f"{job.name}.svg")
     svg.write_text(net._repr_html_(), encoding="utf-8")

@@ -14,7 +14,7 @@ from dsinga.errors import UserError
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.planner.memory import Memory, worker_memory
-from dsinga.training import create_updater
+from dsinga.training import check_patterns, create_updater, describe_settings
 from dsinga.worker.batch_reader import open_batch_reader
 
 
@@ -56,6 +56,14 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
     except UserError:
         return []
     return [worker_memory(local, slots, len(locals_), *feed.sizes(local)) for local in locals_]
+
+
+def print_settings(job: Job, net: NeuralNet | PartitionedNet) -> None:
+    """Print which params of the net of kTrain each of the updater's param_settings holds for."""
+    params = (net if isinstance(net, NeuralNet) else net.whole).params
+    check_patterns(job.updater, params)
+    for line in describe_settings(job.updater, params):
+        click.echo(line)
 
 
 def print_memory(memories: Sequence[Memory]) -> None:

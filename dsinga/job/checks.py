@@ -115,6 +115,13 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
         check_type(layer, message)
         if isinstance(message, FixedStepConf):
             check_fixed_steps(message)
+        elif isinstance(message, LRGenConf) and job.train_steps and message.start_step >= job.train_steps:
+            raise error_in(
+                layer,
+                message,
+                f"start_step: {message.start_step} is after the {job.train_steps} train_steps",
+                "start_step",
+            )
         elif isinstance(message, ParamGenConf) and message.low > message.high:
             raise error_in(layer, message, f"low: {message.low} is above high: {message.high}", "low")
         elif isinstance(message, LayerConf):

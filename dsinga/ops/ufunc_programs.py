@@ -14,7 +14,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from dsinga.ops.update import Formula
 
 OPERATIONS = {
-    np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.square, np.maximum, np.minimum, np.absolute, np.negative,
+    np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.square, np.maximum, np.minimum, np.fmax, np.fmin,
+    np.absolute, np.negative,
 }  # fmt: skip
 W, G, FIRST_SLOT = 0, 1, 2
 

@@ -96,7 +96,7 @@ class _CostModels:
         per_machine = min(per_machine, self._cores)
 
         def unsliced_if_clipped(workers: int) -> ProcessMap:
-            return processes(workers)._replace(whole=bool(self._updater.conf.clip_norm))
+            return processes(workers)._replace(whole=self._updater.conf.clips_norms)
 
         def machine(workers: int) -> MachineModel:
             count = min(workers, per_machine)

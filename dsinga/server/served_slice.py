@@ -26,6 +26,7 @@ class SliceSpec(NamedTuple):
     """A slice and how it is updated; a slice that is not trainable is replaced by the sum of what is pushed.
 
     ``contributors`` are the partitions that push it in every step, in rising order, the same in each worker group.
+    ``whole_param`` is the name of the param, of which the slice may be a part: settings of the updater depend on it.
     """
 
     slice: Slice
@@ -33,6 +34,7 @@ class SliceSpec(NamedTuple):
     lr_scale: float = 1.0
     wd_scale: float = 1.0
     contributors: Sequence[int] = (0,)
+    whole_param: str = ""
 
 
 class ServedSlice:
@@ -64,7 +66,7 @@ class ServedSlice:
         """
         if self.filled:
             return
-        size = self.spec.slice.size
+        size, updater = self.spec.slice.size, updater.of(self.spec.whole_param)
         if self.spec.trainable:
             self.state = updater.create_state(size) if state is None else self._resumed(state, updater)
         self.value = _owned(value, size)
@@ -119,7 +121,7 @@ class ServedSlice:
         self.changes += 1
 
     def _update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
-        accumulator = self.accumulators[group]
+        accumulator, updater = self.accumulators[group], updater.of(self.spec.whole_param)
         scales = self.spec.lr_scale, self.spec.wd_scale
         gradients = accumulator.parts
         if gradients and self.spec.trainable and not self.spec.slice.width and not updater.conf.clip_norm:

@@ -7,6 +7,7 @@ from dsinga.training.forward_pass import forward
 from dsinga.training.generation import Generator, generate, generator
 from dsinga.training.initialisers import check_params, initial_values, initialise
 from dsinga.training.metrics import Metrics, add_metrics, declared_metrics, name_metrics
+from dsinga.training.param_settings import check_patterns, describe_settings
 from dsinga.training.schedules import Schedule, schedule
 from dsinga.training.updater import Updater, create_updater
 
@@ -22,8 +23,10 @@ __all__ = [
     "bp",
     "check_algorithm_metrics",
     "check_params",
+    "check_patterns",
     "create_updater",
     "declared_metrics",
+    "describe_settings",
     "forward",
     "generate",
     "generator",

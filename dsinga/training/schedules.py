@@ -30,7 +30,13 @@ def schedule(conf: LRGenConf) -> Schedule:
         first: Any = rate(0)
     if not isinstance(first, Real) or not math.isfinite(first):
         raise conf.error(f"schedule {conf.user_type!r} gives {first!r} at step 0; it must give a number", "user_type")
-    return rate
+    return _bounded(rate, conf) if conf.start_step or conf.minimum_lr is not None else rate
+
+
+def _bounded(rate: Schedule, conf: LRGenConf) -> Schedule:
+    """Return base_lr before start_step, and then ``rate``, but no less than minimum_lr (cxxnet's UpdaterParam)."""
+    start, base, least = conf.start_step, conf.base_lr, conf.minimum_lr or 0.0
+    return lambda step: base if step < start else max(rate(step), least)
 
 
 def part(conf: LRGenConf, field: str) -> Any:
@@ -65,19 +71,20 @@ def inverse_t(conf: LRGenConf) -> Schedule:
 
 @register("schedule", "kInverse")
 def inverse(conf: LRGenConf) -> Schedule:
-    """Return base·(1 + gamma·step)^(-pow)."""
+    """Return base·(1 + gamma·⌊step / change_freq⌋)^(-pow)."""
     base, inv = conf.base_lr, part(conf, "inverse_conf")
-    gamma, power = inv.gamma, inv.pow
+    gamma, power, freq = inv.gamma, inv.pow, int(positive(inv, "change_freq"))
     if gamma < 0:
         raise inv.error(f"gamma must be 0 or more, not {gamma}", "gamma")
-    return lambda step: base * (1.0 + gamma * step) ** -power
+    return lambda step: base * (1.0 + gamma * (step // freq)) ** -power
 
 
 @register("schedule", "kExponential")
 def exponential(conf: LRGenConf) -> Schedule:
-    """Return base / 2^(step / change_freq), where the division is not rounded."""
-    base, freq = conf.base_lr, positive(part(conf, "exponential_conf"), "change_freq")
-    return lambda step: base * 2.0 ** (-step / freq)
+    """Return base·gamma^(step / change_freq), where the division is not rounded."""
+    base, exp = conf.base_lr, part(conf, "exponential_conf")
+    freq, gamma = positive(exp, "change_freq"), positive(exp, "gamma")
+    return lambda step: base * gamma ** (step / freq)
 
 
 @register("schedule", "kLinear")

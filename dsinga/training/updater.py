@@ -2,8 +2,8 @@
 
 The gradient is first clipped to [clip_low, clip_high] (where that is an interval) or scaled down to the Euclidean norm
 ``clip_norm`` (where that is not 0), then ``weight_decay·wd_scale·w`` is added; lr is the schedule's rate at this step
-times ``lr_scale``. SINGA clips in only four of its updaters, and its AdaGrad does not know ``delta``; here all clip and
-all add the ``delta`` of the job.
+times ``lr_scale``. With ``nan_to_zero``, elements that are NaN become 0 before all that, as in cxxnet. SINGA clips in
+only four of its updaters, and its AdaGrad does not know ``delta``; here all clip and all add the ``delta`` of the job.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from dsinga.job import UpdaterConf
+from dsinga.job import UpdaterConf, UpdaterType
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
+from dsinga.training.param_settings import with_settings
 from dsinga.training.resolve import error_note, resolve
 from dsinga.training.schedules import schedule
 
@@ -32,8 +34,23 @@ def create_updater(conf: UpdaterConf) -> Updater:
     A user's updater is a subclass of Updater, registered as ``@register("updater", "name")``. It updates three numbers
     here, so that a fault in it shows before training.
     """
+    updater = _create(conf)
+    updater.variants = tuple(
+        (settings.match, _create(with_settings(conf, settings))) for settings in conf.param_settings
+    )
+    return updater
+
+
+def _create(conf: UpdaterConf) -> Updater:
+    """Return the updater without those of its param_settings."""
     if conf.clip_norm and conf.clip_high > conf.clip_low:
         raise conf.error("clips twice: give clip_norm, or clip_low and clip_high", "clip_norm")
+    if conf.clip_norm and conf.nan_to_zero:
+        raise conf.error("nan_to_zero goes with clip_low and clip_high, not with clip_norm", "nan_to_zero")
+    if conf.momentum_conf and conf.type not in (UpdaterType.kSGD, UpdaterType.kNesterov, UpdaterType.kUserUpdater):
+        raise conf.error(f"{conf.type.name} has no momentum; leave momentum_conf out", "momentum_conf")
+    if conf.momentum_conf and conf.momentum:
+        raise conf.error("gives momentum and momentum_conf; leave one out", "momentum")
     cls = resolve("updater", conf)
     name = conf.user_type or conf.type.name
     if not (isinstance(cls, type) and issubclass(cls, Updater)):
@@ -60,6 +77,7 @@ class Updater(ABC):
     """
 
     slots: tuple[str, ...] = ()
+    variants: tuple[tuple[str, Updater], ...] = ()  # for the params that each pattern matches
     _rate_factors: Sequence[tuple[int, float]] = ()  # (from which step on, factor), in rising order of the steps
 
     def __init__(self, conf: UpdaterConf):
@@ -74,6 +92,22 @@ class Updater(ABC):
         tables does not change.
         """
         self._rate_factors = tuple(sorted(factors.items()))
+        for _, variant in self.variants:
+            variant.set_rate_factors(factors)
+
+    def of(self, param: str) -> Updater:
+        """Return the updater of a param, given by its whole name: that of the first pattern which matches, or this."""
+        return next((variant for pattern, variant in self.variants if fnmatchcase(param, pattern)), self)
+
+    def momentum_at(self, step: int) -> float:
+        """Return the momentum at ``step``: ``momentum``, or base + (final - base)·step / saturation_step, up to final.
+
+        That is cxxnet's schedule, which takes the smaller of this and final_momentum.
+        """
+        if (conf := self.conf.momentum_conf) is None:
+            return self.conf.momentum
+        share = min(step / conf.saturation_step, 1.0)
+        return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * share
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate at ``step``: the schedule's, times the factor that holds then."""
@@ -157,6 +191,8 @@ class Formula:
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Clip the gradient, add the weight decay, and change the block."""
         conf = self.updater.conf
+        if conf.nan_to_zero:  # fmax and fmin take the number of a number and NaN
+            g = np.add(np.fmax(g, 0.0, out=s), np.fmin(g, 0.0, out=t), out=t)
         if self.updater.clips:
             g = np.minimum(np.maximum(g, conf.clip_low, out=t), conf.clip_high, out=t)
         if self.decay:

@@ -31,16 +31,24 @@ class SGD(Updater):
 
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
-        self.slots = ("history",) if conf.momentum else ()
+        self.slots = ("history",) if conf.momentum or conf.momentum_conf else ()
+
+    def change_at(self, step: int) -> Change:
+        """Return :meth:`change`, with the momentum of ``step`` where that moves."""
+        return functools.partial(self.change_with, self.momentum_at(step)) if self.conf.momentum_conf else self.change
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Update h = m·h - lr·g; w += h with momentum m, and w -= lr·g without."""
+        self.change_with(self.conf.momentum, lr, w, g, slots, t, s)
+
+    def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Update as :meth:`change`, with momentum ``m``."""
         np.multiply(g, lr, out=t)
         if not slots:
             w -= t
             return
         (h,) = slots
-        h *= self.conf.momentum
+        h *= m
         h -= t
         w += h
 
@@ -51,10 +59,17 @@ class Nesterov(Updater):
 
     slots = ("history",)
 
+    def change_at(self, step: int) -> Change:
+        """Return :meth:`change`, with the momentum of ``step`` where that moves."""
+        return functools.partial(self.change_with, self.momentum_at(step)) if self.conf.momentum_conf else self.change
+
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v."""
+        """Update v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v with momentum m."""
+        self.change_with(self.conf.momentum, lr, w, g, slots, t, s)
+
+    def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Update as :meth:`change`, with momentum ``m``."""
         (h,) = slots
-        m = self.conf.momentum
         np.multiply(g, lr, out=t)
         h *= m
         w += h  # m·v

@@ -121,9 +121,9 @@ def configure(
         topology.slicing,
         find_homes({name: parts[name] for name in sizes}),
         widths,
-        bool(job.updater.clip_norm),
+        job.updater.clips_norms,
     )
-    if piece_bytes is not None and conf.compression is Compression.kNone and not job.updater.clip_norm:
+    if piece_bytes is not None and conf.compression is Compression.kNone and not job.updater.clips_norms:
         dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
         slices = cut_into_pieces(slices, piece_bytes // 4, dense)
     else:

@@ -11,7 +11,7 @@ from dsinga.errors import UserError
 from dsinga.job import UpdaterConf
 from dsinga.net import Param
 from dsinga.ops import SparseRows
-from dsinga.training import create_updater
+from dsinga.training import check_patterns, create_updater
 from dsinga.worker.gradients import check_gradient
 
 
@@ -28,6 +28,7 @@ class LocalUpdater:
     """
 
     def __init__(self, conf: UpdaterConf, params: Mapping[str, Param]):
+        check_patterns(conf, params)
         self._conf, self._updater, self._params = conf, create_updater(conf), params
         self.steps = 0
         self.state: dict[str, dict[str, np.ndarray]] = {}
@@ -56,11 +57,12 @@ class LocalUpdater:
         if not param.trainable:
             value[...] = gradient
             return
+        updater = self._updater.of(param.name)
         if param.name not in self.state:
-            self.state[param.name] = self._updater.create_state(param.size)
+            self.state[param.name] = updater.create_state(param.size)
         flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)
         state = self.state[param.name]
-        self._updater.update(self.steps, value.reshape(-1), flat, state, param.lr_scale, param.wd_scale)
+        updater.update(self.steps, value.reshape(-1), flat, state, param.lr_scale, param.wd_scale)
 
 
 def _check_value(name: str, params: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:

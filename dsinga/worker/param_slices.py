@@ -27,6 +27,7 @@ def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
             config.params[slice_.param].lr_scale,
             config.params[slice_.param].wd_scale,
             config.parts[slice_.param].users,
+            config.parts[slice_.param].param,
         )
         for slice_ in config.slices
     ]

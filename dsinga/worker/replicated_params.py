@@ -37,9 +37,11 @@ class ReplicatedParams(Mapping[str, Array]):
     def __init__(self, params: Mapping[str, Param], updater: Updater, ops: Ops | None = None):
         self._updater = updater
         self._ops = ops or NumpyOps()
-        self._updates: list[Update] = []
+        self._updates: list[tuple[float, Update]] = []  # each with its clip_norm
         self._params = {
-            name: ServedSlice(SliceSpec(Slice(id, name, 0, 0, 0), p.trainable, p.lr_scale, p.wd_scale, ()), (), 0)
+            name: ServedSlice(
+                SliceSpec(Slice(id, name, 0, 0, 0), p.trainable, p.lr_scale, p.wd_scale, (), p.name), (), 0
+            )
             for id, (name, p) in enumerate(params.items())
         }
 
@@ -80,15 +82,14 @@ class ReplicatedParams(Mapping[str, Array]):
         elif not param.spec.trainable and not isinstance(gradient, SparseRows):
             param.value = self._move(gradient, param)  # not a copy, which would be a launch
         else:
-            self._updates.append(
-                self._create_update(step, param, param.value, self._move(gradient, param), param.state)
-            )
+            update = self._create_update(step, param, param.value, self._move(gradient, param), param.state)
+            self._updates.append((self._updater_of(param).conf.clip_norm, update))
 
     def finish(self) -> None:
         """Apply the gradients that were pushed."""
         updates, self._updates = self._updates, []
-        if updates:
-            self._ops.update(updates, self._updater.conf.clip_norm)
+        for clip_norm in dict.fromkeys(norm for norm, _ in updates):
+            self._ops.update([update for norm, update in updates if norm == clip_norm], clip_norm)
 
     def update(self, step: int, name: str, start: int, gradient: Array) -> None:
         """Apply the gradient of the elements from ``start`` on; it replaces a param that is not trainable."""
@@ -98,14 +99,17 @@ class ReplicatedParams(Mapping[str, Array]):
             param.value[where] = gradient
             return
         state = {key: array[where] for key, array in param.state.items()}
-        self._ops.update(
-            [self._create_update(step, param, param.value[where], gradient, state)], self._updater.conf.clip_norm
-        )
+        update = self._create_update(step, param, param.value[where], gradient, state)
+        self._ops.update([update], self._updater_of(param).conf.clip_norm)
 
     def _create_update(
         self, step: int, param: ServedSlice, value: Array, gradient: Array, state: Mapping[str, Array]
     ) -> Update:
-        return self._updater.create_update(step, value, gradient, state, param.spec.lr_scale, param.spec.wd_scale)
+        scales = param.spec.lr_scale, param.spec.wd_scale
+        return self._updater_of(param).create_update(step, value, gradient, state, *scales)
+
+    def _updater_of(self, param: ServedSlice) -> Updater:
+        return self._updater.of(param.spec.whole_param)
 
     def copy(self, names: Iterable[str]) -> ReplicaState:
         """Return copies of the values and of the updater's state of these params."""

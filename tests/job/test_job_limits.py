@@ -55,13 +55,16 @@ NEGATIVE = WITHOUT_EFFECT | {
     "MnistConf.norm_b", "ParamGenConf.high", "ParamGenConf.low", "ParamGenConf.mean", "ParamGenConf.value",
     "RNNDummyConf.high", "RNNDummyConf.low", "ReLUConf.negative_slope", "StoreConf.mean_value",
     "SyncEdgeConf.group",  # check_edges compares it with the number of groups
-    "UpdaterConf.clip_high", "UpdaterConf.clip_low",
+    "UpdaterConf.clip_high", "UpdaterConf.clip_low", "ParamSettingsConf.clip_low", "ParamSettingsConf.clip_high",
 }  # fmt: skip
 
 
 def test_numbers_that_float32_cannot_hold_are_refused_in_every_field():
     for value in (math.nan, -math.inf, math.inf, 10**400, -(10**400), 1e39, -1e39):
-        assert accepting(value) <= {"UpdaterConf.clip_high", "UpdaterConf.clip_low"}  # infinity bounds nothing
+        # infinity bounds nothing
+        assert accepting(value) <= {
+            f"{c}.clip_{end}" for c in ("UpdaterConf", "ParamSettingsConf") for end in ("low", "high")
+        }
 
 
 def test_a_number_below_zero_is_accepted_only_where_it_has_a_meaning():

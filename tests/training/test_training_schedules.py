@@ -32,6 +32,23 @@ from dsinga.training import schedule
             {0: 3, 59: 3, 60: 2, 64: 2, 65: 1, 10**6: 1},
         ),
         ({"type": "kFixedStep", "fixedstep_conf": {"step": [10, 20], "step_lr": [3, 2]}}, {0: 3, 10: 3, 20: 2}),
+        # cxxnet's: expdecay, polydecay and factor, each with its floor; and their start
+        (
+            {"type": "kExponential", "exponential_conf": {"change_freq": 100, "gamma": 0.25}, "minimum_lr": 0.03},
+            {0: 0.4, 50: 0.2, 100: 0.1, 150: 0.05, 200: 0.03},
+        ),
+        (
+            {"type": "kInverse", "inverse_conf": {"gamma": 0.5, "pow": 2, "change_freq": 10}, "minimum_lr": 0.02},
+            {0: 0.4, 9: 0.4, 10: 0.4 / 2.25, 19: 0.4 / 2.25, 20: 0.1, 100: 0.02},
+        ),
+        (
+            {"type": "kStep", "step_conf": {"gamma": 0.1, "change_freq": 5}, "minimum_lr": 0.01, "start_step": 8},
+            {0: 0.4, 7: 0.4, 8: 0.04, 9: 0.04, 10: 0.01},
+        ),
+        (
+            {"type": "kLinear", "linear_conf": {"change_freq": 100, "final_lr": 0}, "minimum_lr": 0},
+            {50: 0.2, 100: 0, 300: 0},
+        ),
     ],
 )
 def test_every_schedule_gives_the_rates_of_the_table(conf, rates):

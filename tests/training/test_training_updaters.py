@@ -25,6 +25,9 @@ OPTIONS = {
 }
 
 
+MOVING = {"base_momentum": 0.3, "final_momentum": 0.8, "saturation_step": 4}
+
+
 def make_updater(kind, **more):
     return create_updater(conf_of(kind, **more))
 
@@ -41,10 +44,12 @@ class TestBuiltInUpdaters(UpdaterContract):
         for kind in BUILT_IN
         for clip in ({}, {"clip_low": -0.5, "clip_high": 0.7})
         for decay, momentum in ((0.0, 0.0), (0.02, 0.9))
-    ]
+    ] + [conf_of(kind, momentum_conf=MOVING, weight_decay=0.02) for kind in ("kSGD", "kNesterov")]
 
     def formula(self, conf, step, lr, w, g, slots):
         assert lr == 0.1 * 0.5 ** (step // 2) * LR_SCALE
+        if conf.momentum_conf:  # 0.3 at step 0, 0.8 from step 4 on
+            conf = conf.replace(momentum=min(0.3 + 0.5 / 4 * step, 0.8))
         return getattr(self, conf.type.name)(conf, lr, w, g, **slots)
 
     def kSGD(self, conf, lr, w, g, history=0.0):

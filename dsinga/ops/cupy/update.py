@@ -35,6 +35,8 @@ _CALLS = {
     "square": "__fmul_rn({0}, {0})",
     "maximum": "larger({}, {})",
     "minimum": "smaller({}, {})",
+    "fmax": "fmaxf({}, {})",
+    "fmin": "fminf({}, {})",
     "absolute": "fabsf({})",
     "negative": "-{}",
 }

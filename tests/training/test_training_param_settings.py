@@ -1,0 +1,98 @@
+"""Settings of the updater by the names of params: each param is updated as by an updater of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga.errors import UserError
+from dsinga.job import UpdaterConf, check, loads
+from dsinga.training import check_patterns, create_updater, describe_settings
+
+PARAMS = ("conv1_weight", "conv1_bias", "ip_weight", "ip_bias")
+
+
+def conf_of(*settings: dict[str, Any], **fields: Any) -> UpdaterConf:
+    rate = {"type": "kFixed", "base_lr": 0.1}
+    return UpdaterConf(**{"type": "kSGD", "learning_rate": rate, **fields, "param_settings": list(settings)})
+
+
+def create_for(conf: UpdaterConf) -> None:
+    """Make the updater for the params of this file."""
+    check_patterns(conf, PARAMS)
+    create_updater(conf)
+
+
+BIASES = {"match": "*_bias", "base_lr": 0.2, "weight_decay": 0, "momentum": 0}
+LAST = {"match": "ip_*", "clip_low": -0.5, "clip_high": 0.5, "learning_rate": {"type": "kStep", "base_lr": 1,
+        "step_conf": {"change_freq": 1, "gamma": 0.5}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("conv1_weight", {}),
+        ("conv1_bias", {"learning_rate": {"type": "kFixed", "base_lr": 0.2}, "weight_decay": 0, "momentum": 0}),
+        ("ip_weight", {name: value for name, value in LAST.items() if name != "match"}),
+        ("ip_bias", {"learning_rate": {"type": "kFixed", "base_lr": 0.2}, "weight_decay": 0, "momentum": 0}),
+    ],
+)
+def test_the_first_setting_that_matches_holds(param: str, fields: dict[str, Any]) -> None:
+    general = {"momentum": 0.9, "weight_decay": 0.01}
+    updater = create_updater(conf_of(BIASES, LAST, **general)).of(param)
+    alone = create_updater(conf_of(**{**general, **fields}))
+    values = []
+    for one in (updater, alone):
+        value, state = np.ones(3, np.float32), one.create_state(3)
+        for step in range(3):
+            one.update(step, value, np.array([-2, 0.25, 3], np.float32), state)
+        values.append(value)
+    assert values[0].tobytes() == values[1].tobytes()
+
+
+def test_a_factor_of_the_rate_holds_for_all_params() -> None:
+    updater = create_updater(conf_of(BIASES))
+    updater.set_rate_factors({5: 0.5})
+    assert [updater.of(name).rate_at(5) for name in ("ip_bias", "ip_weight")] == [0.1, 0.05]
+
+
+def test_elements_that_are_nan_are_set_to_zero_before_clipping() -> None:
+    updater = create_updater(conf_of(nan_to_zero=True, clip_low=-1, clip_high=1))
+    value, gradient = np.zeros(4, np.float32), np.array([np.nan, 5, -0.5, -np.inf], np.float32)
+    updater.update(0, value, gradient, {})
+    np.testing.assert_allclose(value, [0, -0.1, 0.05, 0.1], rtol=1e-6)
+    assert np.isnan(gradient[0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"param_settings": [{"match": "*_bais"}]}, "match: '[*]_bais' matches the name of no param; did you mean"),
+        ({"param_settings": [{"match": "x"}]}, "'x' matches the name of no param; the first are conv1_bias, conv1_w"),
+        ({"param_settings": [{**LAST, "base_lr": 1}]}, "gives base_lr and learning_rate: put base_lr into"),
+        ({"nan_to_zero": True, "clip_norm": 1}, "nan_to_zero goes with clip_low and clip_high, not with clip_norm"),
+        ({"type": "kAdam", "momentum_conf": {"saturation_step": 9}}, "kAdam has no momentum; leave momentum_conf out"),
+        ({"momentum": 0.9, "momentum_conf": {"saturation_step": 9}}, "gives momentum and momentum_conf; leave one"),
+    ],
+)
+def test_settings_that_cannot_hold_are_refused(fields: dict[str, Any], message: str) -> None:
+    conf = conf_of().replace(**fields)
+    with pytest.raises(UserError, match=message):
+        create_for(conf)
+
+
+def test_a_schedule_that_would_never_start_is_refused() -> None:
+    rate = "learning_rate { type: kFixed start_step: 30 }"
+    job = loads(f'name: "x" train_steps: 20 updater {{ type: kSGD {rate} }} neuralnet {{ }}')
+    with pytest.raises(UserError, match="start_step: 30 is after the 20 train_steps"):
+        check(job)
+
+
+def test_what_a_person_is_told() -> None:
+    assert describe_settings(conf_of(BIASES, LAST), PARAMS) == [
+        "*_bias: base_lr: 0.2 momentum: 0.0 weight_decay: 0.0; holds for conv1_bias ip_bias",
+        "ip_*: learning_rate { type: kStep base_lr: 1.0 step_conf { gamma: 0.5 change_freq: 1 } } clip_low: -0.5 "
+        "clip_high: 0.5; holds for ip_weight",
+    ]
