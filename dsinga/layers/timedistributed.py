@@ -75,7 +75,7 @@ class TimeDistributed(Layer):
         return TimeDistributed(type(self.layer), conf, source_shapes, self.steps, self.repeated)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        flat = self._flatten(sources, ctx.ops)
+        flat = self.flatten_steps(sources, ctx.ops)
         inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
         feature = None if inner.feature is None else flat.spread(inner.feature)
         labels = None if inner.labels is None else flat.spread(inner.labels, -1)
@@ -84,7 +84,7 @@ class TimeDistributed(Layer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        flat = self._flatten(sources, ctx.ops)
+        flat = self.flatten_steps(sources, ctx.ops)
         dy = None if grad is None else flat.pick(grad)
         for_sources, for_params = self.layer.compute_gradient(
             params, flat.sources, output.saved, dy, needs, flat.context(ctx)
@@ -95,7 +95,7 @@ class TimeDistributed(Layer):
             for gradient, is_repeated in zip(spread, self.repeated, strict=True)
         ), for_params
 
-    def _flatten(self, sources: Arrays, ops: Ops) -> _StepRows:
+    def flatten_steps(self, sources: Arrays, ops: Ops) -> _StepRows:
         """Return the sources as rows for the inner layer, without the steps after the ends of sequences."""
         chosen = None
         if self.label_source is not None and sources[self.label_source] is not None:

@@ -2,6 +2,7 @@
 
 Fused are a kBM and the kReLU after it, with or without a kAdd of two sources between them, where no other layer takes
 the features in between. The numbers are the same except for the last digits, and two features of three need no memory.
+So are a kInnerProduct and a kSoftmaxLoss after it that compute each step of sequences (``per_step``).
 The user's net keeps its layers wherever they are asked for by name: in ``forward``, in pictures, in partitioned nets.
 Layers are fused after partitioning, on each worker, and only neighbours in its order, so that messages keep theirs.
 """
@@ -15,6 +16,8 @@ from dsinga.layers.activation import Activation, ReLU
 from dsinga.layers.base import Layer
 from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
 from dsinga.layers.elementwise import Add
+from dsinga.layers.steploss import StepScoresLoss, are_step_scores_and_loss
+from dsinga.layers.timedistributed import TimeDistributed
 from dsinga.net.node import Node
 
 
@@ -35,6 +38,8 @@ def fuse(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def _length(first: int, nodes: Sequence[Node], uses: Counter[int]) -> int:
     """Return how many nodes from ``first`` on can be fused, 1 if ``first`` is not fused."""
+    if _is_step_loss(first, nodes, uses):
+        return 2
     if not _is_a(BatchNorm, nodes[first].layer):
         return 1
     for last in range(first + 1, min(first + 3, len(nodes))):
@@ -48,9 +53,22 @@ def _length(first: int, nodes: Sequence[Node], uses: Counter[int]) -> int:
     return 1
 
 
+def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
+    """Whether the node at ``first`` gives scores to a loss alone, whose feature no other layer takes."""
+    if first + 1 == len(nodes) or uses[first] > 1 or uses[first + 1] or nodes[first].rows != nodes[first + 1].rows:
+        return False
+    scores, loss = nodes[first : first + 2]
+    return loss.sources[0] == first and are_step_scores_and_loss(scores.layer, loss.layer)
+
+
 def _fused(first: int, nodes: Sequence[Node]) -> Node:
     """Return the node that replaces ``nodes``, which begin at the position ``first``."""
-    node, *between, _ = nodes
+    node, *between, last = nodes
+    if isinstance(node.layer, TimeDistributed):
+        assert isinstance(last.layer, TimeDistributed)
+        takes = *node.takes, *last.takes[1:]
+        loss = StepScoresLoss.of(node.layer, last.layer)
+        return node._replace(layer=loss, sources=(*node.sources, *last.sources[1:]), takes=takes)
     assert isinstance(node.layer, BatchNorm)
     layer = RectifiedBatchNorm.of(node.layer, len(between))
     if not between:

@@ -20,6 +20,7 @@ from dsinga.layers.layernorm import LayerNorm
 from dsinga.layers.lrn import LRN
 from dsinga.layers.pooling import Pooling
 from dsinga.layers.recurrent import Recurrent
+from dsinga.layers.steploss import StepScoresLoss
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.ops.buffers import LARGEST
@@ -215,6 +216,8 @@ def backward_sizes(stage: Stage) -> list[int]:
         return [width * states + padding, states, states, weight_gradient]
     if isinstance(layer, RectifiedBatchNorm):
         return feature_sizes(stage)  # the gradient where the feature is above 0
+    if isinstance(layer, StepScoresLoss):
+        return feature_sizes(stage)  # the gradient of the scores
     return []
 
 

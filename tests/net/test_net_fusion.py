@@ -1,13 +1,18 @@
 """Which layers back-propagation fuses."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
-from dsinga.job import LayerConf
-from dsinga.layers import Rows
+from dsinga.job import LayerConf, Phase
+from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.layers.batchnorm import BatchNorm, RectifiedBatchNorm
 from dsinga.net import NeuralNet
 from dsinga.net.fusion import fuse
+from dsinga.ops import get_ops
 from dsinga.registry import register
+from dsinga.training.bp import back_propagate
 from tests.support.net_cases import IMAGES, layer, names
 from tests.support.net_cases import build as build_net
 
@@ -94,6 +99,49 @@ SUM = layer("relu", "kReLU", "add")
 )
 def test_other_layers_are_not_fused(layers):
     net = build(*layers)
+    assert net.fused is net
+
+
+STEPS = RecordInfo((5,), 4, label_shape=(5,))
+TAGGER = (
+    layer("words", "kRecordInput"),
+    layer("embed", "kEmbedding", "words", embedding_conf={"vocab_size": 9, "feature_dim": 4}),
+    layer("scores", "kInnerProduct", "embed", innerproduct_conf={"num_output": 6}, per_step=True),
+    layer("loss", "kSoftmaxLoss", "scores", "words", per_step=True, softmaxloss_conf={"label_smoothing": 0.1}),
+)
+
+
+def test_the_scores_and_the_loss_of_each_step_are_fused_without_changing_a_gradient():
+    net, rng = build_net(*TAGGER, words=STEPS), np.random.default_rng(0)
+    assert names(net.fused) == ["words", "embed", "loss"]
+    assert net.fused.nodes[2].params == ("scores_weight", "scores_bias")
+    beyond = np.arange(5) >= np.array([5, 1, 3, 2])[:, None]
+    words, labels = (np.where(beyond, -1, rng.integers(0, 6, (4, 5))) for _ in range(2))
+    values = {name: rng.normal(size=param.shape) for name, param in net.params.items()}
+    ctx = Context(get_ops("numpy"), Phase.kTrain, Rows(0, 4, 4))
+    runs = []
+    for each in (net, net.fused):
+        pushed: dict[str, Any] = {}
+        metrics = back_propagate(each, values, {"words": Records(words, labels)}, ctx, pushed.__setitem__)
+        runs.append((metrics, pushed))
+    (metrics, pushed), (fused_metrics, fused_pushed) = runs
+    assert metrics.keys() == fused_metrics.keys()
+    assert all(metrics[name] == pytest.approx(fused_metrics[name]) for name in metrics)
+    for name in ("scores_weight", "scores_bias"):
+        np.testing.assert_allclose(pushed[name], fused_pushed[name], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(pushed["embed_weight"].values, fused_pushed["embed_weight"].values, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        layer("best", "kArgSort", "scores", per_step=True),
+        layer("tags", "kEntityF1", "loss", "words"),
+    ],
+    ids=lambda more: more.name,
+)
+def test_scores_and_losses_that_other_layers_take_are_not_fused(more):
+    net = build_net(*TAGGER, more, words=STEPS)
     assert net.fused is net
 
 

@@ -1,0 +1,61 @@
+"""The softmax loss of each step and the kInnerProduct below it, computed together on the steps before the end only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.layers.base import Arrays, Gradients, Layer, Output
+from dsinga.layers.context import Context
+from dsinga.layers.innerproduct import InnerProduct
+from dsinga.layers.loss import SoftmaxLoss
+from dsinga.layers.timedistributed import TimeDistributed
+
+
+class StepScoresLoss(Layer):
+    """A kInnerProduct and the kSoftmaxLoss above it, both with ``per_step``, fused.
+
+    Back-propagation puts it in their place (:mod:`dsinga.net.fusion`). The scores of a large vocabulary are the largest
+    arrays of a net: those of steps after the end are never computed, and no (B, T, K) array is made. It has the params
+    of the kInnerProduct, and no feature.
+    """
+
+    scores: TimeDistributed
+    loss: TimeDistributed
+
+    @classmethod
+    def of(cls, scores: TimeDistributed, loss: TimeDistributed) -> StepScoresLoss:
+        """Return the fused layer."""
+        fused = cls.__new__(cls)
+        shapes = (scores.source_shapes[0], loss.source_shapes[1])
+        vars(fused).update(vars(loss), scores=scores, loss=loss, params=scores.params, source_shapes=shapes)
+        return fused
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        flat = self.loss.flatten_steps(sources, ctx.ops)
+        ctx, (x, labels) = flat.context(ctx), flat.sources
+        scores = self.scores.layer.compute_feature(params, [x], ctx)
+        loss = self.loss.layer.compute_feature([], [scores.feature, labels], ctx)
+        saved = (flat, scores._replace(feature=None), loss) if ctx.training else None
+        return loss._replace(feature=None, saved=saved)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        flat, scores, loss = output.saved
+        ctx, (x, labels) = flat.context(ctx), flat.sources
+        (dscores, _), _ = self.loss.layer.compute_gradient([], [loss.feature, labels], loss, None, [True, False], ctx)
+        (dx,), for_params = self.scores.layer.compute_gradient(params, [x], scores, dscores, needs[:1], ctx)
+        return (None if dx is None else flat.spread(dx), None), for_params
+
+
+def are_step_scores_and_loss(scores: Layer, loss: Layer) -> bool:
+    """Whether these are a kInnerProduct and a kSoftmaxLoss of scores and labels, each with ``per_step``."""
+    return (
+        isinstance(scores, TimeDistributed)
+        and isinstance(loss, TimeDistributed)
+        and type(scores.layer) is InnerProduct
+        and type(loss.layer) is SoftmaxLoss
+        and len(loss.source_shapes) == 2
+        and not any((*scores.repeated, *loss.repeated))
+    )
