@@ -39,18 +39,20 @@ def data() -> None:
     "--held-out",
     type=float,
     metavar="SHARE",
-    help="text: share of the text, at its end, that is kept for testing; sentences [0.1], movielens [0.2]: "
-    "share of the records, evenly spaced.",
+    help="text, contexts [0.1]: share of the text, at its end, that is kept for testing; sentences [0.1], "
+    "movielens [0.2]: share of the records, evenly spaced.",
 )
 @click.option(
     "--min-count",
     type=int,
-    help="conll, sentences, pairs, movielens: words that occur less often become unknown words [default: 2].",
+    help="conll, sentences, pairs, movielens, contexts: words that occur less often become unknown words "
+    "[default: 2; contexts: 5].",
 )
 @click.option("--target", metavar="FILE", help="pairs: the file of the translations of SOURCE, line by line.")
 @click.option(
     "--max-length", type=int, metavar="WORDS", help="pairs: pairs with a longer sentence are left out [default: none]."
 )
+@click.option("--window", type=int, help="contexts: words before a word that are its context [default: 4].")
 @click.option("--encoding", help="sentences, pairs: encoding of the files [default: utf-8], such as latin-1.")
 @click.option("--encoded", flag_value=True, default=None, help="kvfile, lmdb: pixels are encoded images such as JPEG.")
 @click.option("--size", type=int, help="imagefolder: scale every image to SIZE x SIZE.")

@@ -19,6 +19,7 @@ from dsinga.models.rnnlm import rnnlm
 from dsinga.models.sentiment import sentiment_convolution, sentiment_lstm
 from dsinga.models.transformer import transformer
 from dsinga.models.vgg import vgg
+from dsinga.models.words import skip_gram, word_ngram
 
 __all__ = [
     "alexnet",
@@ -35,7 +36,9 @@ __all__ = [
     "rnnlm",
     "sentiment_convolution",
     "sentiment_lstm",
+    "skip_gram",
     "softmax_regression",
     "transformer",
     "vgg",
+    "word_ngram",
 ]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from dsinga.data.filesystem import absolute, join
 from dsinga.data.importers.cifar10 import cifar10
 from dsinga.data.importers.conll import conll
+from dsinga.data.importers.contexts import contexts
 from dsinga.data.importers.files import naming_errors
 from dsinga.data.importers.imagefolder import imagefolder
 from dsinga.data.importers.kvfile import kvfile
@@ -47,6 +48,7 @@ KINDS: dict[str, Importer] = {
     "sentences": sentences,
     "movielens": movielens,
     "pairs": pairs,
+    "contexts": contexts,
 }
 for _kind, _importer in KINDS.items():
     if _kind not in registered("importer"):  # a user may have registered an importer of that name before
@@ -68,7 +70,8 @@ def import_records(
             registered as ``@register("importer", "name")``.
         source: file or folder.
         destination: path or URL of the store to write; for mnist and cifar10 the folder for train_data.zarr,
-            test_data.zarr (and image_mean.zarr), for mat, conll, pairs and movielens the folder for several stores.
+            test_data.zarr (and image_mean.zarr), for mat, conll, pairs, contexts and movielens the folder for
+            several stores.
         progress: called after each batch with the amount read and the total, both in records or both in bytes.
         overwrite: whether existing stores are replaced; see :func:`dsinga.data.write_store`.
         **options: options of the importer.

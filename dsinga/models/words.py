@@ -1,0 +1,91 @@
+"""Word vectors: the n-gram net of Bengio et al., and the skip-gram of Mikolov et al."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga.job import Job, LayerConf
+from dsinga.models.blocks import job_fields, layer, loss, records
+
+FAN_IN = {"init": {"type": "kUniformSqrtFanIn"}}
+
+
+def word_ngram(
+    vocabulary: int,
+    data: str = "",
+    *,
+    context: int = 4,
+    embedding: int = 64,
+    hidden: int = 128,
+    batchsize: int = 100,
+    learning_rate: float = 0.002,
+    **job: Any,
+) -> Job:
+    """Return the job of Bengio et al., A Neural Probabilistic Language Model (2003): the next word by those before it.
+
+    Args:
+        vocabulary: number of different words, which ``dsinga data info`` shows.
+        data: folder of train_data.zarr and test_data.zarr: ngrams, made by ``dsinga data import contexts``.
+        context: words of a record, the window of the import.
+        embedding: numbers that stand for a word.
+        hidden: units of the hidden layer.
+        batchsize: records of an iteration.
+        learning_rate: learning rate of Adam.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    layers = [
+        *records(data, batchsize, [context], test_batchsize=500),
+        _vectors(vocabulary, embedding, 0.1),
+        layer("hidden", "kInnerProduct", "vectors", innerproduct_conf={"num_output": hidden}, param=[FAN_IN]),
+        layer("tanh", "kActivation", "hidden", activation_conf={"type": "TANH"}),
+        layer("scores", "kInnerProduct", "tanh", innerproduct_conf={"num_output": vocabulary}, param=[FAN_IN]),
+        loss("scores"),
+    ]
+    return _job(job, "word-ngram", learning_rate, layers)
+
+
+def skip_gram(
+    counts: Sequence[int],
+    data: str = "",
+    *,
+    embedding: int = 64,
+    samples: int = 5,
+    batchsize: int = 500,
+    learning_rate: float = 0.005,
+    **job: Any,
+) -> Job:
+    """Return the job of Mikolov et al., Distributed Representations of Words and Phrases (2013): near words of a word.
+
+    Args:
+        counts: how often each word occurs, of which the random words of the loss are drawn; if all are equal, each is
+            as likely.
+        data: folder of train_data.zarr and test_data.zarr: skipgrams, made by ``dsinga data import contexts``.
+        embedding: numbers that stand for a word.
+        samples: random words for each pair of the text.
+        batchsize: pairs of an iteration.
+        learning_rate: learning rate of Adam.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    settings = {"vocab_size": len(counts), "num_samples": samples, "counts": [*map(int, counts)]}
+    layers = [
+        *records(data, batchsize, [], test_batchsize=500),
+        _vectors(len(counts), embedding, 0.1),
+        layer(
+            "loss", "kSampledLoss", "vectors", "data", sampledloss_conf=settings
+        ),  # params begin at 0, as in word2vec
+    ]
+    return _job(job, "skip-gram", learning_rate, layers)
+
+
+def _vectors(vocabulary: int, embedding: int, std: float) -> LayerConf:
+    """Return the embedding of the words of "data"."""
+    settings = {"vocab_size": vocabulary, "feature_dim": embedding}
+    init = {"init": {"type": "kGaussian", "std": std}}
+    return layer("vectors", "kEmbedding", "data", embedding_conf=settings, param=[init])
+
+
+def _job(job: dict[str, Any], name: str, learning_rate: float, layers: list[LayerConf]) -> Job:
+    updater = {"type": "kAdam", "learning_rate": {"type": "kFixed", "base_lr": learning_rate}}
+    fields = {"name": name, "seed": 1, "epochs": 2, "disp_freq": 200, "test_freq": 1000}
+    return Job(**job_fields(job, **fields, updater=updater, net={"layer": layers}))
