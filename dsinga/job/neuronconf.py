@@ -142,12 +142,14 @@ class RecurrentConf(Message):
 
     Beyond SINGA: ``bidirectional``, and ``carry``, which begins a batch with the last state of the batch before. By
     default the state is carried where batches continue the same texts (kCharRNN) in a job with one worker group.
+    With ``initial_state`` the last of the srclayers gives the state before the first step.
     """
 
     dim_hidden: int
     bias_term: bool = True
     bidirectional: bool = False
     carry: bool | None = None
+    initial_state: bool = False
 
 
 class GRUConf(RecurrentConf):

@@ -20,6 +20,9 @@ class Recurrent(Layer):
     no gradient goes back through it (truncated back-propagation through time, Williams and Peng 1990). A bidirectional
     layer's feature has the forward direction first.
 
+    With ``initial_state`` the last source gives the state before the first step, (B, S): S is H, or 2H of an LSTM,
+    whose state is h, then c. Gradients go to it, as to the last state of an encoder.
+
     For one step, (B, n) to (B, H), the second source is the feature of the step before, (B, H); without it, the state
     is 0. An LSTM takes whole sequences only, since its second state is not in its feature.
 
@@ -38,10 +41,11 @@ class Recurrent(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         shape = source_shapes[0] if source_shapes else ()
         self.sequences = len(shape) == 3
-        if self.sequences and len(source_shapes) > 1:
-            self.label_source = 1
-        super().__init__(conf, source_shapes, info)
         settings: RecurrentConf | None = getattr(conf, self.conf_field)
+        self.state_source = len(source_shapes) - 1 if settings and settings.initial_state else None
+        if self.sequences:
+            self.label_source = next((k for k in range(1, len(source_shapes)) if k != self.state_source), None)
+        super().__init__(conf, source_shapes, info)
         if settings is None:
             raise self.fail(f"needs {self.conf_field} {{ dim_hidden: ... }}")
         self.settings, self.size = settings, settings.dim_hidden
@@ -64,10 +68,10 @@ class Recurrent(Layer):
 
     def _check_sources(self) -> None:
         shapes = self.source_shapes
-        if len(shapes) not in (1, 2):
+        if not 1 <= len(shapes) <= 2 + (self.state_source is not None):
             raise self.fail(
                 f"takes 1 source layer, and a second one for the lengths of sequences, not {len(shapes)}; correct its "
-                "srclayers",
+                "srclayers, or set initial_state if the last one gives the state before the first step",
                 field="srclayers",
             )
         if len(shapes[0]) not in (2, 3):
@@ -95,6 +99,24 @@ class Recurrent(Layer):
                 settings,
                 "carry",
             )
+        if settings.initial_state:
+            self._check_initial_state(settings)
+
+    def _check_initial_state(self, settings: RecurrentConf) -> None:
+        field = settings, "initial_state"
+        if not self.state_source or not self.sequences:
+            raise self.fail(
+                "takes sequences (batch, steps, inputs), and the initial_state from its last source", *field
+            )
+        if settings.bidirectional or settings.carry:
+            raise self.fail("has an initial_state, and cannot be bidirectional or carry its state over as well", *field)
+        shape, expected = self.source_shapes[-1], (self.source_shapes[0][0], self.state_parts * self.size)
+        if shape != expected:
+            raise self.fail(
+                f"takes an initial_state {as_text(expected)}, but {self.source_name(self.state_source)} gives "
+                f"{as_text(shape)}; put a kInnerProduct layer with num_output: {expected[1]} between",
+                *field,
+            )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, lengths, begin = sources[0], self._lengths(sources), self._begin(params, sources)
@@ -114,7 +136,8 @@ class Recurrent(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         dy = grad if self.sequences else grad.reshape(grad.shape[0], 1, grad.shape[1])
-        need_state = not self.sequences and len(needs) > 1 and needs[1]
+        state_source = self.state_source if self.sequences else 1
+        need_state = state_source is not None and state_source < len(needs) and needs[state_source]
         dx, dstate = None, None
         for_params: list[Array | None] = []
         for back, workspace in enumerate(output.saved):
@@ -126,8 +149,12 @@ class Recurrent(Layer):
             dx = part_dx if dx is None or part_dx is None else ctx.ops.add(dx, part_dx)
             for_params.extend(gradients)
         for_params.extend([None] * (len(params) - len(for_params)))
-        for_sources = [None if dx is None else self._like_sources(dx), dstate]
-        return for_sources[: len(sources)], for_params
+        for_sources: list[Array | None] = [None] * len(sources)
+        for_sources[0] = None if dx is None else self._like_sources(dx)
+        if need_state:
+            assert state_source is not None
+            for_sources[state_source] = dstate
+        return for_sources, for_params
 
     def _like_sources(self, array: Array) -> Array:
         """Return (B, T, n) unchanged, or as (B, n) where the layer computes one step."""
@@ -135,6 +162,8 @@ class Recurrent(Layer):
 
     def _begin(self, params: Arrays, sources: Arrays) -> Array | None:
         """Return the initial states (B, S), None for zeros."""
+        if self.state_source is not None:
+            return sources[self.state_source]
         if not self.sequences and len(sources) > 1:
             return sources[1]
         return params[-1] if len(params) > self.directions * self.count else None
@@ -143,7 +172,7 @@ class Recurrent(Layer):
         """Return the lengths of the sequences, (B,), None if all have T steps."""
         if self.label_source is None:
             return None
-        return step_lengths(self, sources[1], self.shape[1])
+        return step_lengths(self, sources[self.label_source], self.shape[1])
 
 
 @register("layer", "kGRU")

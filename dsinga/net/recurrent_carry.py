@@ -32,7 +32,7 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
                 else "only batches of kCharRNN continue the batch before, in a job with one worker group"
             )
             raise conf.error(f"layer {layer.name!r} cannot carry its state over: {reason}; leave carry out", "carry")
-        possible = training and continues and not unrolled and not conf.bidirectional
+        possible = training and continues and not unrolled and not conf.bidirectional and not conf.initial_state
         carry = possible if conf.carry is None else conf.carry and training
         layer = layer.replace(**{field: conf.replace(carry=carry)})
     return layer

@@ -20,7 +20,10 @@ def settings_job(job: Job) -> Job:
     updater = job.updater.replace(
         momentum=0.0,
         momentum_conf={"saturation_step": 8},
-        param_settings=[{"match": "b1", "base_lr": 0}, {"match": "w?", "base_lr": 0.003, "clip_low": -0.01, "clip_high": 0.02}],
+        param_settings=[
+            {"match": "b1", "base_lr": 0},
+            {"match": "w?", "base_lr": 0.003, "clip_low": -0.01, "clip_high": 0.02},
+        ],
     )
     assert isinstance(updater, UpdaterConf)
     return job.replace(updater=updater, train_steps=12, disp_freq=0)

@@ -22,7 +22,7 @@ every_kind = pytest.mark.parametrize("kind", FIELDS)
 
 
 def recurrent(kind: str, *shapes: tuple[int, ...], **settings: Any) -> LayerCase:
-    lengths = {"classes": 3, "steps": TIMES} if len(shapes) == 2 else {}
+    lengths = {"classes": 3, "steps": TIMES} if len(shapes) == 2 and "initial_state" not in settings else {}
     return LayerCase(kind, shapes, {FIELDS[kind]: {"dim_hidden": SIZE, **settings}}, variant=str(settings), **lengths)
 
 
@@ -78,6 +78,31 @@ def test_recurrent_layers_agree_with_torch(kind: str, bidirectional: bool, with_
     np.testing.assert_allclose(for_sources[0], x.grad.numpy(), rtol=1e-9, atol=1e-12)
     for leaf, gradient in zip(peer.leaves, for_params, strict=True):
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@every_kind
+def test_an_initial_state_and_its_gradient_agree_with_torch(kind: str):
+    torch = pytest.importorskip("torch")
+    width = SIZE * (2 if kind == "kLSTM" else 1)
+    case = LayerCase(
+        kind,
+        (SEQUENCES, (BATCH, TIMES), (BATCH, width)),
+        {FIELDS[kind]: {"dim_hidden": SIZE, "initial_state": True}},
+        classes=3,
+        steps=TIMES,
+    )
+    layer, (params, sources) = case.layer(), case.inputs(NUMPY, np.float64)
+    peer = Peer(kind, layer, params)
+    begin = torch.tensor(sources[2], requires_grad=True)
+    state = tuple(part.contiguous() for part in begin[None].split(SIZE, dim=2))
+    lengths = (sources[1] >= 0).sum(axis=1)
+    theirs, _ = peer(torch.tensor(sources[0]), lengths, state if kind == "kLSTM" else state[0])
+    output = layer.compute_feature(params, sources, context(NUMPY))
+    np.testing.assert_allclose(output.feature, theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
+    grad = np.random.default_rng(0).normal(size=layer.shape)
+    theirs.backward(torch.tensor(grad))
+    (_, _, dstate), _ = layer.compute_gradient(params, sources, output, grad, case.needs(), context(NUMPY))
+    np.testing.assert_allclose(dstate, begin.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
 @every_kind
@@ -193,6 +218,12 @@ def test_numbers_that_are_no_codes_are_refused(code: float):
         (recurrent("kLSTM", (BATCH, 3)), "takes whole sequences"),
         (recurrent("kGRU", (BATCH, 3), bidirectional=True), "whole sequences"),
         (recurrent("kRNN", SEQUENCES, bidirectional=True, carry=True), "both directions"),
+        (
+            recurrent("kGRU", SEQUENCES, (BATCH, 5), initial_state=True),
+            "initial_state 5 x 4, but .* gives 5 x 5; put a",
+        ),
+        (recurrent("kGRU", SEQUENCES, initial_state=True), "takes sequences .*, and the initial_state from its last"),
+        (recurrent("kGRU", SEQUENCES, (BATCH, 4), initial_state=True, bidirectional=True), "cannot be bidirectional"),
     ],
     ids=lambda value: value if isinstance(value, str) else str(value),
 )

@@ -180,6 +180,10 @@ for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf"), ("kRNN", "rnn_
     case(kind, "lengths", {field: {"dim_hidden": 2}}, SEQUENCES, (BATCH, 4), classes=3, steps=4)
     both = {"dim_hidden": 2, "bidirectional": True, "bias_term": False}
     case(kind, "bidirectional", {field: both}, SEQUENCES, (BATCH, 4), classes=3, steps=4)
+    begin = {"dim_hidden": 2, "initial_state": True}
+    state = (BATCH, 4 if kind == "kLSTM" else 2)
+    case(kind, "initial state", {field: begin}, SEQUENCES, state)
+    case(kind, "state, lengths", {field: begin}, SEQUENCES, (BATCH, 4), state, classes=3, steps=4)
     case(kind, "carry", {field: {"dim_hidden": 2, "carry": True}}, SEQUENCES)
 case("kGRU kRNN", "first-step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP)
 case("kGRU kRNN", "step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP, (BATCH, 2))
