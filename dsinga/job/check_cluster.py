@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsinga.job.enums import UpdatePlace
+from dsinga.job.enums import SlicingMethod, UpdatePlace
 from dsinga.job.limits import MEMBERS
 from dsinga.job.schema import ClusterConf, Job
 
@@ -29,6 +29,9 @@ def check_cluster(job: Job) -> None:
         text = f"nserver_groups: {server_groups} must divide nworker_groups: {groups}, because each server group serves"
         raise cluster.error(f"{text} as many worker groups", "nserver_groups")
     check_edges(cluster)
+    for field in ("block_size", "block_rows"):
+        if getattr(cluster, field) is not None and cluster.slicing is not SlicingMethod.kBlock:
+            raise cluster.error(f"{field} is for slicing: kBlock; set that, or leave {field} out", field)
     if groups > 1:
         check_asynchronous(cluster)
     for layer in job.neuralnet.layer:

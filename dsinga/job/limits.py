@@ -112,6 +112,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         **dict.fromkeys(("nworker_groups", "nworkers_per_group", "nservers_per_group"), MEMBERS),
         "nserver_groups": Range(1, 1000),  # each of which may be linked to all others
         **dict.fromkeys(("nworkers_per_procs", "nservers_per_procs", "sync_freq"), COUNT),
+        **dict.fromkeys(("block_size", "block_rows"), COUNT),
         "staleness": SOME,
         "topk_share": Range(0, 1, open_low=True),
         "max_restarts": SOME,

@@ -224,7 +224,9 @@ class ClusterConf(Message):
     kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in place of the
     gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask workers
     starts again (default: up to 3 times from one snapshot). While it then has fewer than ``min_workers`` processes, it
-    waits, for at most ``patience`` seconds.
+    waits, for at most ``patience`` seconds. ``block_size`` is the number of elements of a block of ``slicing: kBlock``
+    (default: PaddlePaddle's formula), ``block_rows`` the number of rows of a block of an embedding (default: as many
+    as fit into such a block).
     """
 
     nworker_groups: int = 1
@@ -240,6 +242,8 @@ class ClusterConf(Message):
     share_memory: bool = True
     poll_time: int = 100
     slicing: SlicingMethod = SlicingMethod.kSinga
+    block_size: int | None = None
+    block_rows: int | None = None
     sync_topology: SyncTopology = SyncTopology.kAllToAll
     sync_edge: list[SyncEdgeConf] = field(default_factory=list)
     staleness: int | None = None

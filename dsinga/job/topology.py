@@ -15,7 +15,8 @@ class Topology(NamedTuple):
     """``groups`` worker groups of ``workers`` each, ``server_groups`` server groups of ``servers`` each.
 
     The workers of a group are synchronous; the groups are asynchronous to each other. A server group has a whole copy
-    of the params, sliced for its servers by the method ``slicing``, and serves ``groups / server_groups`` worker
+    of the params, sliced for its servers by the method ``slicing``, into blocks of ``block_size`` elements or, of
+    embeddings, ``block_rows`` rows where these are given, and serves ``groups / server_groups`` worker
     groups. None of these is more than ``staleness`` steps ahead of the slowest (None: no bound). Two server groups
     linked by one of ``edges`` exchange the changes of their params every ``sync_freq`` updates. Worker group 0 trains
     alone for ``warmup`` steps. ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in
@@ -34,6 +35,8 @@ class Topology(NamedTuple):
     workers_per_process: int = 1
     servers_per_process: int = 1
     separate: bool = False
+    block_size: int | None = None
+    block_rows: int | None = None
 
     def server_group(self, group: int) -> int:
         """Return the server group that serves a worker group."""
@@ -116,6 +119,8 @@ def topology(job: Job, available: int, processes: int) -> Topology:
         workers_per_process=conf.nworkers_per_procs,
         servers_per_process=conf.nservers_per_procs,
         separate=conf.server_worker_separate,
+        block_size=conf.block_size,
+        block_rows=conf.block_rows,
     )
 
 

@@ -49,6 +49,8 @@ def slice_for_servers(
     homes: Mapping[str, int] | None = None,
     widths: Mapping[str, int] | None = None,
     whole: bool = False,
+    block_size: int | None = None,
+    block_rows: int | None = None,
 ) -> list[Slice]:
     """Cut params into slices for the servers of one server group.
 
@@ -62,6 +64,8 @@ def slice_for_servers(
         homes: params that are not cut, with their server, which is beside their only user; ignored for the others.
         widths: the length of a row for params whose gradients may be sparse rows; they are cut between rows only.
         whole: whether no param is cut at all.
+        block_size: the number of elements of a block of kBlock; None for PaddlePaddle's formula.
+        block_rows: the number of rows in a block of params that are cut between rows; None for as many as fit.
     """
     assert servers > 0, servers
     assert all(size > 0 for size in sizes.values()), sizes
@@ -69,8 +73,11 @@ def slice_for_servers(
     assert all(param in sizes and 0 <= server < servers for param, server in homes.items()), homes
     others = {param: size for param, size in sizes.items() if param not in homes}
     widths = widths or {}
-    assign = _deal_blocks if method is SlicingMethod.kBlock else _fill_boxes
-    cuts = assign(others, servers, others if whole else widths)
+    units = others if whole else widths
+    if method is SlicingMethod.kBlock:
+        cuts = _deal_blocks(others, servers, units, block_size, None if whole else block_rows)
+    else:
+        cuts = _fill_boxes(others, servers, units)
     slices: list[Slice] = []
     for param, size in sizes.items():
         start = 0
@@ -142,7 +149,7 @@ def partition_slices(lengths: Sequence[int], num: int) -> list[int]:
     return boxes
 
 
-def block_size(total: int, servers: int) -> int:
+def paddle_block_size(total: int, servers: int) -> int:
     """Return the number of elements of a block by PaddlePaddle's formula: a power of two, at least 1024.
 
     For a large model each server gets 64 to 128 blocks.
@@ -178,14 +185,17 @@ def _whole_boxes(sizes: Mapping[str, int], servers: int) -> dict[str, int] | Non
     return boxes if max(contents) <= sum(_box(sum(contents), servers)) else None
 
 
-def _deal_blocks(sizes: Mapping[str, int], servers: int, units: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
+def _deal_blocks(
+    sizes: Mapping[str, int], servers: int, units: Mapping[str, int], block_size: int | None, block_rows: int | None
+) -> dict[str, list[tuple[int, int]]]:
     """Return the lengths and servers of the slices of each param, by PaddlePaddle's method."""
-    block = block_size(sum(sizes.values()), servers)
+    block = block_size or paddle_block_size(sum(sizes.values()), servers)
     blocks: dict[str, list[tuple[int, int]]] = {}
     for param, size in sizes.items():
         first = zlib.crc32(param.encode())  # unlike hash() the same in every process and run
         unit = units.get(param, 1)
-        length = max(block // unit, 1) * unit
+        rows = block_rows if param in units else None
+        length = (rows or max(block // unit, 1)) * unit
         starts = enumerate(range(0, size, length), first)
         blocks[param] = [(min(length, size - start), number % servers) for number, start in starts]
     return blocks

@@ -122,6 +122,8 @@ def configure(
         find_homes({name: parts[name] for name in sizes}),
         widths,
         job.updater.clips_norms,
+        topology.block_size,
+        topology.block_rows,
     )
     if piece_bytes is not None and conf.compression is Compression.kNone and not job.updater.clips_norms:
         dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}

@@ -38,6 +38,7 @@ def complaint(cluster: str, **changes: object) -> str:
             "fullc_gather: true",
             "fullc_gather keeps weights in the workers, and the copies of 4 worker groups would drift",
         ),
+        ("block_size: 4096", "block_size is for slicing: kBlock; set that, or leave block_size out"),
         (
             "nserver_groups: 4 staleness: 1",
             "each of the 4 server groups has one worker group only; leave it out, or use",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dsinga.job import SlicingMethod
 from dsinga.server import cut_into_pieces, slice_for_servers
-from dsinga.server.slicing import block_size, partition_slices, slice_params
+from dsinga.server.slicing import paddle_block_size, partition_slices, slice_params
 
 ALEX = {"a": 14112, "b": 96, "c": 256, "d": 884736, "e": 384}  # the sizes in SINGA's test_paramslicer
 CIFAR10 = {"w1": 2400, "b1": 32, "w2": 25600, "b2": 32, "w3": 51200, "b3": 64, "wip": 5760, "bip": 10}
@@ -62,7 +62,7 @@ def test_params_are_not_cut_if_that_fills_boxes_as_evenly():
     ("total", "servers", "block"), [(131071, 1, 1024), (131072, 1, 2048), (11972510, 4, 32768), (60000000, 32, 16384)]
 )
 def test_block_size_is_that_of_paddle(total, servers, block):
-    assert block_size(total, servers) == block
+    assert paddle_block_size(total, servers) == block
 
 
 def test_blocks_go_to_servers_in_turn_from_the_hash_of_the_name():
@@ -73,6 +73,15 @@ def test_blocks_go_to_servers_in_turn_from_the_hash_of_the_name():
         ("b", 0, 7),
     ]
     assert [slice_.server for slice_ in slices] == [*[(first + i) % 3 for i in range(5)], zlib.crc32(b"b") % 3]
+
+
+def test_sizes_of_blocks_can_be_given():
+    sizes, widths = {"w": 5000, "table": 1000}, {"table": 10}
+    slices = slice_for_servers(sizes, 3, SlicingMethod.kBlock, widths=widths, block_size=2000, block_rows=40)
+    assert [(slice_.param, slice_.size) for slice_ in slices] == [
+        *[("w", 2000), ("w", 2000), ("w", 1000)],
+        *[("table", 400), ("table", 400), ("table", 200)],
+    ]
 
 
 @pytest.mark.parametrize("method", SlicingMethod)
