@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         search,
         submit,
         train,
+        translate,
     )
     from dsinga.job import Job, load, loads
 
@@ -52,6 +53,7 @@ __all__ = [
     "search",
     "submit",
     "train",
+    "translate",
 ]
 
 _JOB = ("Job", "load", "loads")
@@ -72,6 +74,7 @@ _API = (
     "search",
     "submit",
     "train",
+    "translate",
 )
 # Folders that users import, or reach as attributes.
 _SUBMODULES = ("data", "estimators", "extensions", "models", "nn")

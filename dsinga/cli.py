@@ -68,7 +68,8 @@ def main_group() -> None:
 
 
 for _command in (
-    training.train, training.test, inference.predict, inference.generate, inference.retrieve,
+    training.train, training.test, inference.predict, inference.generate, inference.translate,
+    inference.retrieve,
     inspection.show, inspection.bench, inspection.plan, learning_rate.find_lr, searching.search, data.data,
     examples.example,
 ):  # fmt: skip

@@ -1,7 +1,15 @@
 """The Python API: train, evaluate, predict and plan, on a given Dask cluster or in this process."""
 
 from dsinga.api.clients import ClusterSource, current_client, find_cluster, open_client
-from dsinga.api.inference import evaluate, generate, predict, predict_batches, predict_lazily, predict_with_labels
+from dsinga.api.inference import (
+    evaluate,
+    generate,
+    predict,
+    predict_batches,
+    predict_lazily,
+    predict_with_labels,
+    translate,
+)
 from dsinga.api.jobs import roots, wanted_workers, with_workers
 from dsinga.api.learning_rate import find_learning_rate
 from dsinga.api.planning import build_net, partition_net, plan
@@ -33,6 +41,7 @@ __all__ = [
     "search",
     "submit",
     "train",
+    "translate",
     "wanted_workers",
     "with_workers",
 ]

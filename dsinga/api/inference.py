@@ -1,4 +1,4 @@
-"""Using trained params: evaluate, predict, generate."""
+"""Using trained params: evaluate, predict, generate, translate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.api.execution import select_workers
 from dsinga.api.jobs import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.trained import trained_params
-from dsinga.cluster import text_generation
+from dsinga.cluster import text_generation, translation
 from dsinga.job import Job, load
 from dsinga.job.phases import find_phase
 
@@ -163,3 +163,25 @@ def generate(
     where = roots(job, data_root)
     trained = trained_params(job, params, where)
     return text_generation.generate(job, trained, seed_text, length, temperature, seed, where)
+
+
+def translate(
+    job: Job | str | os.PathLike[str],
+    params: Arrays | Result | str | os.PathLike[str] | None,
+    sentences: Sequence[str],
+    beam: int = 5,
+    length_penalty: float = 0.6,
+    *,
+    data_root: str | None = None,
+) -> list[str]:
+    """Return the translation of each of ``sentences``, texts whose words are separated by blanks.
+
+    ``job`` is that of a translator, such as :func:`dsinga.models.gru_translator`, whose stores tell the words of both
+    languages; ``params`` are those that :func:`evaluate` takes. Translations are found by beam search: at each step the
+    ``beam`` most probable beginnings of a translation go on; 1 takes the most probable word each time. Log
+    probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers short translations. The same arguments
+    give the same translations. Raises UserError for bad input, such as an empty sentence.
+    """
+    job = job if isinstance(job, Job) else load(job)
+    where = roots(job, data_root)
+    return translation.translate(job, trained_params(job, params, where), sentences, beam, length_penalty, where)

@@ -29,11 +29,11 @@ def generate(
     symbols = _vocabulary(job, roots)
     generator = training.generator(job.neuralnet, len(symbols))
     begin = encode(seed_text, symbols) or [int(np.random.default_rng([seed, 1]).integers(len(symbols)))]
-    codes = training.generate(generator, params, begin, length, temperature, seed, _gpu_ops(job, generator.net))
+    codes = training.generate(generator, params, begin, length, temperature, seed, gpu_ops(job, generator.net))
     return (" " if seed_text and has_words(symbols) else "") + decode(codes, symbols)
 
 
-def _gpu_ops(job: Job, net: NeuralNet) -> Ops | None:
+def gpu_ops(job: Job, net: NeuralNet) -> Ops | None:
     """Return the kernels of a GPU if the job or the configuration asks for one, else None."""
     from dsinga.settings import read_setting  # imports Dask, which other commands do not need
 

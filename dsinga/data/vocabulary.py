@@ -9,6 +9,7 @@ from dsinga.data.filesystem import absolute, exists, join
 from dsinga.data.store import RecordStore
 from dsinga.errors import UserError
 
+UNKNOWN = "<unk>"
 SENTENCE_START, SENTENCE_END = "<s>", "</s>"  # marks in the vocabulary of translations
 
 

@@ -18,6 +18,7 @@ from dsinga.models.resnet import resnet
 from dsinga.models.rnnlm import rnnlm
 from dsinga.models.sentiment import sentiment_convolution, sentiment_lstm
 from dsinga.models.transformer import transformer
+from dsinga.models.translation import gru_translator
 from dsinga.models.vgg import vgg
 from dsinga.models.words import skip_gram, word_ngram
 
@@ -27,6 +28,7 @@ __all__ = [
     "bigru_crf",
     "char_rnn",
     "convnet",
+    "gru_translator",
     "line",
     "mdnn",
     "mlp",

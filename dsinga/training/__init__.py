@@ -2,6 +2,8 @@
 
 from dsinga.training import updaters  # registers SINGA's seven
 from dsinga.training.algorithms import Algorithm, algorithm, check_algorithm_metrics
+from dsinga.training.beam_search import Hypothesis, beam_search
+from dsinga.training.bleu import BleuCounts, bleu, bleu_counts
 from dsinga.training.bp import Push, bp
 from dsinga.training.forward_pass import forward
 from dsinga.training.generation import Generator, generate, generator
@@ -9,17 +11,24 @@ from dsinga.training.initialisers import check_params, initial_values, initialis
 from dsinga.training.metrics import Metrics, add_metrics, declared_metrics, name_metrics
 from dsinga.training.param_settings import check_patterns, describe_settings
 from dsinga.training.schedules import Schedule, schedule
+from dsinga.training.translation import Translator, translation_layers
 from dsinga.training.updater import Updater, create_updater
 
 __all__ = [
     "Algorithm",
+    "BleuCounts",
     "Generator",
+    "Hypothesis",
     "Metrics",
     "Push",
     "Schedule",
+    "Translator",
     "Updater",
     "add_metrics",
     "algorithm",
+    "beam_search",
+    "bleu",
+    "bleu_counts",
     "bp",
     "check_algorithm_metrics",
     "check_params",
@@ -34,4 +43,5 @@ __all__ = [
     "initialise",
     "name_metrics",
     "schedule",
+    "translation_layers",
 ]

@@ -30,7 +30,7 @@ MARKS = (SENTENCE_START, SENTENCE_END)
 _log = logging.getLogger(__name__)
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """The words of a sentence and of its translation."""
 
     source: list[str]
@@ -91,7 +91,7 @@ def pairs(
     }
 
 
-def _read(source: str, target: str, encoding: str) -> list[Pair]:
+def _read(source: str, target: str, encoding: str) -> list[SentencePair]:
     """Return all pairs; raise UserError for files of unequal length, empty lines, and words that are marks."""
     remedy = "remove the line from both files"
     sides = [list(sentence_lines(path, encoding, remedy)) for path in (source, target)]
@@ -104,7 +104,7 @@ def _read(source: str, target: str, encoding: str) -> list[Pair]:
     for number, words in enumerate(sides[1], 1):
         if found := next((word for word in words if word in MARKS), None):
             raise UserError(f"{target}:{number}: the word {found} marks the ends of sentences; remove it from the file")
-    return [Pair(*words) for words in zip(*sides, strict=True)]
+    return [SentencePair(*words) for words in zip(*sides, strict=True)]
 
 
 def _sources(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Generator[Batch]:

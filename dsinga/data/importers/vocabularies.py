@@ -10,9 +10,9 @@ import numpy as np
 
 from dsinga.data.filesystem import exists, join
 from dsinga.data.store import RecordStore
+from dsinga.data.vocabulary import UNKNOWN
 from dsinga.errors import UserError
 
-UNKNOWN = "<unk>"
 RECORDS_PER_BATCH = 1024
 
 

@@ -1,0 +1,64 @@
+"""Translating sentences with a trained net, from words to words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsinga.cluster.text_generation import gpu_ops
+from dsinga.data import RecordStore, resolve
+from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN
+from dsinga.errors import UserError
+from dsinga.job import Job, Phase
+from dsinga.net import filter_layers
+from dsinga.training.translation import Translator, one_word_net, translation_layers
+from dsinga.worker.param_slices import Arrays
+
+
+def translate(
+    job: Job, params: Arrays, sentences: Sequence[str], beam: int, length_penalty: float, roots: Sequence[str]
+) -> list[str]:
+    """Return the translation of each of ``sentences``.
+
+    :func:`dsinga.api.translate` explains the arguments. Raises UserError for bad input.
+    """
+    if isinstance(sentences, str):
+        raise UserError("sentences must be a list of texts, not one text; put it into a list")
+    if beam < 1:
+        raise UserError(f"the beam is {beam}; give 1, which takes the most probable word each time, or more")
+    names = translation_layers(job.neuralnet)
+    source, target = (_vocabulary(job, name, roots) for name in (names.source, names.target))
+    for mark in (SENTENCE_START, SENTENCE_END):
+        if mark not in target:
+            raise UserError(
+                f"the vocabulary of layer {names.target!r} lacks {mark}; give it a store made with: "
+                "dsinga data import pairs"
+            )
+    if beam > len(target):
+        raise UserError(f"the beam is {beam}, but the target language has {len(target)} words; give a smaller beam")
+    codes = {word: code for code, word in enumerate(source)}
+    words = [sentence.lower().split() for sentence in sentences]
+    unknown = codes.get(UNKNOWN)
+    for number, each in enumerate(words, 1):
+        if not each:
+            raise UserError(f"sentence {number} is empty; leave it out")
+        if unknown is None and (new := next((word for word in each if word not in codes), None)):
+            raise UserError(f"sentence {number}: the source vocabulary has no {new!r}, and no {UNKNOWN} in its place")
+    ops = gpu_ops(job, one_word_net(job.neuralnet))
+    translator = Translator(job.neuralnet, params, target.index(SENTENCE_START), target.index(SENTENCE_END), ops)
+    excluded = [target.index(UNKNOWN)] if UNKNOWN in target else []
+    encoded = [[codes.get(word, unknown or 0) for word in each] for each in words]
+    return [
+        " ".join(target[code] for code in hypothesis.codes)
+        for hypothesis in translator.translate(encoded, beam, length_penalty, excluded)
+    ]
+
+
+def _vocabulary(job: Job, name: str, roots: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of the codes that the input layer ``name`` reads in training."""
+    layer = next((layer for layer in filter_layers(job.neuralnet, Phase.kTrain) if layer.name == name), None)
+    if layer is None or layer.store_conf is None or not layer.store_conf.path:
+        raise UserError(f"layer {name!r} reads no store in training, so the words of its codes are unknown")
+    store = RecordStore(resolve(layer.store_conf.path, roots))
+    if not store.vocabulary:
+        raise UserError(f"{store.location} has no vocabulary; give a store made with: dsinga data import pairs")
+    return store.vocabulary

@@ -1,0 +1,101 @@
+"""Translates sentences by recurrent layers and attention.
+
+The encoder reads the source sentence in both directions (Bahdanau, Cho and Bengio, Neural Machine Translation by
+Jointly Learning to Align and Translate, 2015). The decoder has two recurrent layers: the states of the first are the
+queries of an attention by dot products (Luong, Pham and Manning, Effective Approaches to Attention-based Neural Machine
+Translation, 2015), the second also reads what the attention gives, as in Wu et al., Google's Neural Machine Translation
+System (2016).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.job import Job, LayerConf
+from dsinga.models.blocks import job_fields, layer
+from dsinga.models.transformer import read
+
+UNIFORM = {"init": {"type": "kUniformSqrtFanIn"}}
+GRU_PARAMS = [*[UNIFORM] * 6, {}, {}, {}]
+
+
+def gru_translator(
+    source_words: int,
+    target_words: int,
+    data: str = "",
+    *,
+    embedding: int = 256,
+    hidden: int = 256,
+    dropout: float = 0.4,
+    batchsize: int = 64,
+    test_batchsize: int = 64,
+    **job: Any,
+) -> Job:
+    """Return the job of a translator for pairs imported by ``dsinga data import pairs``.
+
+    Args:
+        source_words: number of codes of the source language, which ``dsinga data info`` shows.
+        target_words: number of codes of the target language.
+        data: folder of train, val and test, each with source.zarr and target.zarr; by default that of the job file.
+        embedding: numbers that stand for a word.
+        hidden: units of each recurrent layer, in the encoder in each direction.
+        dropout: fraction of the embeddings, and of the layer below the scores, to drop in training.
+        batchsize: sentences of an iteration.
+        test_batchsize: sentences of an iteration in validation and test.
+        job: further fields of the job, such as ``train_steps``.
+    """
+    sizes = {"kTrain": batchsize, "kVal": test_batchsize, "kTest": test_batchsize}
+    gru = {"dim_hidden": hidden}
+    net = [
+        *read("source", data, sizes),
+        *read("target", data, sizes),
+        *_embed("source", source_words, embedding, dropout),
+        layer(
+            "encoder", "kGRU", "source_drop", "source_steps", gru_conf={**gru, "bidirectional": True},
+            param=GRU_PARAMS * 2,
+        ),
+        _dense("keys", "encoder", hidden, bias_term=False),
+        *_embed("target", target_words, embedding, dropout),
+        layer("query", "kGRU", "target_drop", "target_steps", gru_conf=gru, param=GRU_PARAMS),
+        layer("attention", "kAttention", "query", "keys", "encoder", "source_steps", attention_conf={"score": "kDot"}),
+        _join("attended", "query", "attention"),
+        layer("attended_drop", "kDropout", "attended", dropout_conf={"dropout_ratio": dropout}),
+        layer("decoder", "kGRU", "attended_drop", "target_steps", gru_conf=gru, param=GRU_PARAMS),
+        _join("joined", "decoder", "attention"),
+        _dense("mixed", "joined", embedding),
+        layer("tanh", "kActivation", "mixed", activation_conf={"type": "TANH"}),
+        layer("drop", "kDropout", "tanh", dropout_conf={"dropout_ratio": dropout}),
+        _dense("scores", "drop", target_words),
+        layer("loss", "kSoftmaxLoss", "scores", "target", per_step=True),
+        layer(
+            "weights", "kAttentionWeights", "query", "keys", "source_steps", attention_conf={"score": "kDot"},
+            exclude=["kTrain", "kVal"],
+        ),
+    ]  # fmt: skip
+    adam = {"type": "kAdam", "clip_norm": 5.0, "adam_conf": {"bias_correction": True}}
+    updater = {**adam, "learning_rate": {"type": "kFixed", "base_lr": 0.001}}
+    return Job(**job_fields(job, name="gru-translator", seed=1, epochs=10, updater=updater, net={"layer": net}))
+
+
+def _embed(name: str, words: int, width: int, dropout: float) -> list[LayerConf]:
+    """Return the embedding of the words of a language, and the layer that tells where its sentences end."""
+    init = {"init": {"type": "kGaussian", "std": 0.1}}
+    return [
+        layer(f"{name}_steps", "kSequenceLength", name),
+        layer(
+            f"{name}_embedding", "kEmbedding", name, embedding_conf={"vocab_size": words, "feature_dim": width},
+            param=[init],
+        ),
+        layer(f"{name}_drop", "kDropout", f"{name}_embedding", dropout_conf={"dropout_ratio": dropout}),
+    ]  # fmt: skip
+
+
+def _dense(name: str, source: str, outputs: int, **conf: Any) -> LayerConf:
+    """Return a fully connected layer of each step."""
+    settings = {"num_output": outputs, **conf}
+    return layer(name, "kInnerProduct", source, per_step=True, innerproduct_conf=settings, param=[UNIFORM])
+
+
+def _join(name: str, *sources: str) -> LayerConf:
+    """Return the features of several layers, side by side at each step."""
+    return layer(name, "kConcate", *sources, concate_conf={"concate_dim": 2})

@@ -1,0 +1,84 @@
+"""BLEU, the measure of translations: how many of their sequences of 1 to 4 words are in the reference translations.
+
+Papineni, Roukos, Ward and Zhu, BLEU: a Method for Automatic Evaluation of Machine Translation (2002).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dsinga.errors import UserError
+
+LONGEST = 4
+References = str | Sequence[str]
+
+
+class BleuCounts(NamedTuple):
+    """The counts that the BLEU of any number of sentences follows from; ``+`` adds those of other sentences.
+
+    ``matches[n - 1]`` is how many of the ``ngrams[n - 1]`` sequences of n words are in a reference, each at most as
+    often as there. ``length`` counts the words of the translations, ``reference_length`` those of the references whose
+    lengths are closest.
+    """
+
+    matches: tuple[int, ...] = (0,) * LONGEST
+    ngrams: tuple[int, ...] = (0,) * LONGEST
+    length: int = 0
+    reference_length: int = 0
+
+    def __add__(self, other: BleuCounts) -> BleuCounts:  # type: ignore[override]  # not the concatenation of tuples
+        return BleuCounts(
+            tuple(map(sum, zip(self.matches, other.matches, strict=True))),
+            tuple(map(sum, zip(self.ngrams, other.ngrams, strict=True))),
+            self.length + other.length,
+            self.reference_length + other.reference_length,
+        )
+
+    @property
+    def brevity_penalty(self) -> float:
+        """exp(1 - r / c) for translations of c words that are shorter than their references of r words, else 1."""
+        if self.length >= self.reference_length:
+            return 1.0
+        return math.exp(1 - self.reference_length / self.length) if self.length else 0.0
+
+    @property
+    def bleu(self) -> float:
+        """The brevity penalty times the geometric mean of the four precisions, in [0, 100]; 0 where one is 0."""
+        if not all(self.matches):
+            return 0.0
+        logs = [math.log(match / count) for match, count in zip(self.matches, self.ngrams, strict=True)]
+        return 100 * self.brevity_penalty * math.exp(sum(logs) / LONGEST)
+
+
+def bleu_counts(hypothesis: str, references: References) -> BleuCounts:
+    """Return the counts of one translation beside its reference or a list of several; blanks separate words."""
+    words = hypothesis.split()
+    each = [text.split() for text in ([references] if isinstance(references, str) else references)]
+    matches, counts = [], []
+    for n in range(1, LONGEST + 1):
+        found, most = _ngrams(words, n), Counter[tuple[str, ...]]()
+        for reference in each:
+            most |= _ngrams(reference, n)
+        matches.append((found & most).total())
+        counts.append(found.total())
+    closest = min(map(len, each), key=lambda length: (abs(length - len(words)), length))
+    return BleuCounts(tuple(matches), tuple(counts), len(words), closest)
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[References]) -> float:
+    """Return the BLEU of translations beside their references, in [0, 100], without smoothing.
+
+    Both have a text, whose words are separated by blanks, for each sentence; a sentence may have a list of several
+    references instead. The counts of all sentences are added up before precisions are computed. Raises UserError where
+    the numbers of sentences differ.
+    """
+    if len(hypotheses) != len(references):
+        raise UserError(f"{len(hypotheses)} translations have {len(references)} references; give one for each sentence")
+    return sum(map(bleu_counts, hypotheses, references), BleuCounts()).bleu
+
+
+def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[start : start + n]) for start in range(len(words) - n + 1))

@@ -1,0 +1,155 @@
+"""Translation: the scores of the split net are those of the whole, beam search with a net, its command, bad input."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dsinga
+from dsinga import models
+from dsinga.cli import main_group
+from dsinga.data import import_records
+from dsinga.errors import UserError
+from dsinga.examples.sample_translations import write_pairs
+from dsinga.job import Job, to_text
+from dsinga.training import Translator, beam_search, bleu
+from dsinga.training.beam_search import length_penalty
+from dsinga.worker.local_net import LocalNet
+
+START, END, SOURCE_WORDS, TARGET_WORDS = 1, 2, 7, 5
+JOBS = {
+    "gru": models.gru_translator(SOURCE_WORDS, TARGET_WORDS, embedding=6, hidden=4),
+    "transformer": models.transformer(SOURCE_WORDS, TARGET_WORDS, width=8, heads=2, hidden=6, blocks=2),
+}
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def job(request) -> Job:
+    return JOBS[request.param]
+
+
+def local_net(job: Job) -> tuple[LocalNet, dict[str, np.ndarray]]:
+    """Return a net, and params that are large enough for scores that differ."""
+    codes = np.ones((2, 3), np.int32)
+    net = LocalNet(job, {"source": codes, "target": codes}, {"target": codes})
+    rng = np.random.default_rng(4)
+    return net, {
+        name: rng.normal(0, 0.7, value.shape).astype(np.float32) for name, value in net.initial_params().items()
+    }
+
+
+def probabilities(job: Job, params: dict[str, np.ndarray], source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    x = {"source": source.astype(np.int32), "target": target.astype(np.int32)}
+    return LocalNet(job, x, {"target": target}).forward(params, x, {"target": target}, layers=["loss"]).outputs["loss"]
+
+
+def test_the_score_of_a_translation_is_its_probability_in_the_whole_net(job: Job):
+    params = local_net(job)[1]
+    sentences = [[3, 4, 5, 6, 0], [5], [6, 6]]
+    found = Translator(job.neuralnet, params, START, END).translate(sentences, beam=2)
+    for sentence, hypothesis in zip(sentences, found, strict=True):
+        target = np.array([[START, *hypothesis.codes]])
+        each = probabilities(job, params, np.array([sentence]), target)[0]
+        total = np.log(each[np.arange(len(each)), [*hypothesis.codes, END]]).sum()
+        assert hypothesis.score == pytest.approx(total / length_penalty(len(each), 0.6), rel=1e-4)
+
+
+def test_a_wide_beam_finds_the_most_probable_translation(job: Job):
+    params, source = local_net(job)[1], np.array([[3, 5, 4]])
+
+    def next_scores(rows: np.ndarray, prefixes: np.ndarray) -> np.ndarray:
+        return np.log(probabilities(job, params, source[rows], prefixes)[:, -1])
+
+    (found,) = beam_search(next_scores, [3], START, END, beam=100)
+    scores = {}
+    for length in range(4):
+        each = [[START, *words] for words in itertools.product((0, 3, 4), repeat=length)]
+        steps = np.log(probabilities(job, params, source.repeat(len(each), axis=0), np.array(each)))
+        for row, codes in enumerate(each):
+            total = sum(steps[row, step, code] for step, code in enumerate([*codes[1:], END]))
+            scores[tuple(codes[1:])] = total / length_penalty(length + 1, 0.6)
+    assert found.codes == max(scores, key=scores.__getitem__)
+    assert found.score == pytest.approx(max(scores.values()), rel=1e-4)
+
+
+def test_a_beam_of_one_takes_the_most_probable_word_each_time(job: Job):
+    params, sentence = local_net(job)[1], [3, 5]
+    (found,) = Translator(job.neuralnet, params, START, END).translate([sentence], beam=1)
+    codes = [START]
+    while len(codes) <= 14:
+        last = probabilities(job, params, np.array([sentence]), np.array([codes]))[0, -1].copy()
+        last[START] = 0
+        if last.argmax() == END:
+            break
+        codes.append(int(last.argmax()))
+    assert found.codes == tuple(codes[1:])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, Job, dsinga.Result]:
+    folder = tmp_path_factory.mktemp("translation")
+    write_pairs(folder / "raw", train=600, test=30)
+    for part, name in (("train", "train"), ("val", "val"), ("test", "test_2016_flickr")):
+        options = {"min_count": 1} if part == "train" else {"vocabulary": str(folder / "train")}
+        raw = folder / "raw" / name
+        import_records("pairs", f"{raw}.de", folder / part, target=f"{raw}.en", **options)
+    sizes = [
+        len(dsinga.data.RecordStore(folder / "train" / f"{side}.zarr").vocabulary) for side in ("source", "target")
+    ]
+    job = models.gru_translator(
+        *sizes, str(folder), embedding=32, hidden=32, dropout=0.0, batchsize=32, train_steps=150
+    )
+    job.updater.learning_rate.base_lr = 0.01
+    result = dsinga.train(job, progress=False, workspace=str(folder / "workspace"))
+    (folder / "job.conf").write_text(to_text(job), encoding="utf-8")
+    return folder, job, result
+
+
+def lines(folder: Path, language: str) -> list[str]:
+    return (folder / "raw" / f"test_2016_flickr.{language}").read_text(encoding="utf-8").splitlines()
+
+
+def test_a_trained_net_translates_sentences_that_it_has_not_seen(trained):
+    folder, job, result = trained
+    translations = dsinga.translate(job, result.params, lines(folder, "de"))
+    assert bleu(translations, lines(folder, "en")) > 50
+    upper = [sentence.upper() for sentence in lines(folder, "de")[:2]]
+    assert dsinga.translate(job, result, upper) == translations[:2]
+
+
+def test_the_command_translates_a_file_and_reports_bleu(trained):
+    folder, job, result = trained
+    raw = folder / "raw" / "test_2016_flickr"
+    options = ["--checkpoint", str(folder / "workspace" / "checkpoint"), "--beam", "2"]
+    files = ["--input", f"{raw}.de", "--references", f"{raw}.en"]
+    done = CliRunner().invoke(main_group, ["translate", str(folder / "job.conf"), *options, *files])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines() == dsinga.translate(job, result.params, lines(folder, "de"), beam=2)
+    assert "translated 30 sentences in" in done.stderr
+    assert "BLEU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sentences": ["der hund", "  "]}, "sentence 2 is empty; leave it out"),
+        ({"beam": 0}, "the beam is 0; give 1"),
+        ({"beam": 1000}, "the beam is 1000, but the target language has .* words; give a smaller beam"),
+        ({"sentences": "der hund"}, "must be a list of texts"),
+        ({"length_penalty": -1}, "the length penalty is -1"),
+        ({"params": {}}, "which the given params lack"),
+    ],
+)
+def test_bad_input_is_refused(trained, arguments: dict, message: str):
+    _, job, result = trained
+    with pytest.raises(UserError, match=message):
+        dsinga.translate(job, **{"params": result.params, "sentences": ["der hund ."], **arguments})
+
+
+def test_other_nets_are_refused():
+    with pytest.raises(UserError, match="the net cannot translate: it needs two input layers"):
+        dsinga.translate(models.mlp(), {}, ["a"])
