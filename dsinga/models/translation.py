@@ -1,10 +1,10 @@
 """Translates sentences by recurrent layers and attention.
 
 The encoder reads the source sentence in both directions (Bahdanau, Cho and Bengio, Neural Machine Translation by
-Jointly Learning to Align and Translate, 2015). The decoder has two recurrent layers: the states of the first are the
-queries of an attention by dot products (Luong, Pham and Manning, Effective Approaches to Attention-based Neural Machine
-Translation, 2015), the second also reads what the attention gives, as in Wu et al., Google's Neural Machine Translation
-System (2016).
+Jointly Learning to Align and Translate, 2015). The decoder has two recurrent layers. The first begins with a state made
+of the mean of the encoder's states; its states are the queries of an attention by dot products (Luong, Pham and
+Manning, Effective Approaches to Attention-based Neural Machine Translation, 2015). The second also reads what the
+attention gives, as in Wu et al., Google's Neural Machine Translation System (2016).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import job_fields, layer
+from dsinga.models.blocks import dense, job_fields, layer
 from dsinga.models.transformer import read
 
 UNIFORM = {"init": {"type": "kUniformSqrtFanIn"}}
@@ -54,18 +54,24 @@ def gru_translator(
             "encoder", "kGRU", "source_drop", "source_steps", gru_conf={**gru, "bidirectional": True},
             param=GRU_PARAMS * 2,
         ),
-        _dense("keys", "encoder", hidden, bias_term=False),
+        _dense_steps("keys", "encoder", hidden, bias_term=False),
         *_embed("target", target_words, embedding, dropout),
-        layer("query", "kGRU", "target_drop", "target_steps", gru_conf=gru, param=GRU_PARAMS),
+        layer("mean", "kPooling1D", "encoder", "source_steps", pooling1d_conf={"pool": "AVG"}),
+        dense("begin", "mean", hidden, UNIFORM["init"]),
+        layer("state", "kActivation", "begin", activation_conf={"type": "TANH"}),
+        layer(
+            "query", "kGRU", "target_drop", "target_steps", "state", gru_conf={**gru, "initial_state": True},
+            param=GRU_PARAMS,
+        ),
         layer("attention", "kAttention", "query", "keys", "encoder", "source_steps", attention_conf={"score": "kDot"}),
         _join("attended", "query", "attention"),
         layer("attended_drop", "kDropout", "attended", dropout_conf={"dropout_ratio": dropout}),
         layer("decoder", "kGRU", "attended_drop", "target_steps", gru_conf=gru, param=GRU_PARAMS),
         _join("joined", "decoder", "attention"),
-        _dense("mixed", "joined", embedding),
+        _dense_steps("mixed", "joined", embedding),
         layer("tanh", "kActivation", "mixed", activation_conf={"type": "TANH"}),
         layer("drop", "kDropout", "tanh", dropout_conf={"dropout_ratio": dropout}),
-        _dense("scores", "drop", target_words),
+        _dense_steps("scores", "drop", target_words),
         layer("loss", "kSoftmaxLoss", "scores", "target", per_step=True),
         layer(
             "weights", "kAttentionWeights", "query", "keys", "source_steps", attention_conf={"score": "kDot"},
@@ -90,7 +96,7 @@ def _embed(name: str, words: int, width: int, dropout: float) -> list[LayerConf]
     ]  # fmt: skip
 
 
-def _dense(name: str, source: str, outputs: int, **conf: Any) -> LayerConf:
+def _dense_steps(name: str, source: str, outputs: int, **conf: Any) -> LayerConf:
     """Return a fully connected layer of each step."""
     settings = {"num_output": outputs, **conf}
     return layer(name, "kInnerProduct", source, per_step=True, innerproduct_conf=settings, param=[UNIFORM])
