@@ -9,6 +9,7 @@ from dsinga.models.autoencoder import autoencoder
 from dsinga.models.bigru_crf import bigru_crf
 from dsinga.models.char_rnn import char_rnn
 from dsinga.models.convnet import convnet
+from dsinga.models.lenet import lenet
 from dsinga.models.line import line, softmax_regression
 from dsinga.models.mdnn import mdnn
 from dsinga.models.mlp import mlp
@@ -29,6 +30,7 @@ __all__ = [
     "char_rnn",
     "convnet",
     "gru_translator",
+    "lenet",
     "line",
     "mdnn",
     "mlp",

@@ -18,6 +18,7 @@ def mlp(
     activation: str = "kReLU",
     init: Init = HE,
     dropout: float = 0.0,
+    brightest: float = 255.0,
     batchsize: int = 64,
     learning_rate: float = 0.05,
     **job: Any,
@@ -32,11 +33,12 @@ def mlp(
         activation: the layer type after each hidden layer.
         init: initialiser of the weights.
         dropout: fraction of hidden units to drop in training.
+        brightest: the largest number of a record; numbers from 0 to this one become -1 to 1.
         batchsize: records of an iteration.
         learning_rate: learning rate of SGD with momentum 0.9.
         job: further fields of the job, such as ``train_steps``.
     """
-    layers = records(data, batchsize, [inputs], mean_value=127.5, std_value=127.5)
+    layers = records(data, batchsize, [inputs], mean_value=brightest / 2, std_value=brightest / 2)
     source = "data"
     for number, outputs in enumerate(hidden, 1):
         layers += [

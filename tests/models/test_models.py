@@ -17,7 +17,10 @@ from dsinga.models.resnet import residual
 from dsinga.net import NeuralNet, create_net
 
 DATASETS = Path(__file__).parents[2] / "datasets"
-JOBS = {name: getattr(models, name)() for name in ("alexnet", "convnet", "mlp", "resnet", "softmax_regression", "vgg")}
+JOBS = {
+    name: getattr(models, name)()
+    for name in ("alexnet", "convnet", "lenet", "mlp", "resnet", "softmax_regression", "vgg")
+}
 JOBS["line"] = models.line(learning_rate=0.02)
 
 
