@@ -1,0 +1,25 @@
+"""The layers over steps pass the layer contract on the cupy backend, emulated on the CPU; that takes half a minute."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsinga.testing import LayerContract
+from dsinga.testing import layer_parts as parts
+from tests.support import emulated_cupy
+from tests.support.layer_cases import CASES
+
+pytestmark = pytest.mark.slow
+KINDS = ("kSequenceLength", "kConvolution1D", "kPooling1D", "kCosineSimilarity", "kEmbedding")
+
+
+class TestOnAnEmulatedDevice(LayerContract):
+    backends = ["cupy"]
+    cases = [case for case in CASES if case.kind in KINDS]
+
+    @classmethod
+    def pytest_generate_tests(cls, metafunc: pytest.Metafunc) -> None:
+        """Run each test on the emulated device in place of CuPy."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parts, "load_backend", lambda name: emulated_cupy.load())
+            super().pytest_generate_tests(metafunc)
