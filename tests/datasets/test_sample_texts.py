@@ -7,6 +7,7 @@ from pathlib import Path
 import dsinga
 from dsinga import models
 from dsinga.data import import_records, open_store
+from dsinga.examples.sample_entities import write_entities
 from dsinga.examples.sample_ratings import write_ratings
 from dsinga.examples.sample_reviews import write_reviews
 from dsinga.examples.sample_words import FAMILIES, write_text
@@ -48,3 +49,14 @@ def test_the_made_text_is_the_same_for_the_same_seed_and_has_the_words_of_all_fa
     one, same, other = ((tmp_path / name / "input.txt").read_text() for name in ("one", "same", "other"))
     assert one == same != other
     assert {word for family in FAMILIES.values() for word in family} <= {*one.split()}
+
+
+def test_half_of_the_names_of_the_second_file_are_new(tmp_path: Path):
+    write_entities(tmp_path)
+    train, val = ((tmp_path / name).read_text() for name in ("wnut17train.conll", "emerging.dev.conll"))
+    assert train.count("\n\n") == 320
+    assert val.count("\n\n") == 100
+    names = [{line.split("\t")[0] for line in text.splitlines() if "\tB-person" in line} for text in (train, val)]
+    assert len(names[0]) == 4
+    assert names[0] < names[1]
+    assert len(names[1]) == 8

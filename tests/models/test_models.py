@@ -38,7 +38,13 @@ def test_every_model_is_a_sound_job_that_can_be_written(job: Job):
 
 @pytest.mark.parametrize(
     ("file", "job"),
-    [("cifar10/resnet", "resnet"), ("cifar10/vgg", "vgg"), ("imagenet/alexnet", "alexnet"), ("diabetes/line", "line")],
+    [
+        ("cifar10/resnet", "resnet"),
+        ("cifar10/vgg", "vgg"),
+        ("imagenet/alexnet", "alexnet"),
+        ("diabetes/line", "line"),
+        ("mnist/softmax", "softmax_regression"),
+    ],
 )
 def test_the_job_files_are_what_the_functions_write(file: str, job: str):
     assert load(DATASETS / f"{file}.conf") == JOBS[job]
