@@ -94,15 +94,17 @@ class _LayerParts:
     def layer_part(self, position: int, worker: int) -> Layer:
         """Return a worker's part of the layer at ``position``, cut by features."""
         layer = self.net.nodes[position].layer
-        width = self.width(layer.shape[1], worker)
+        axis = layer.feature_axis
+        range_ = self._range(layer.shape[axis], worker)
+        width = range_.stop - range_.start
         if (position, width) not in self._parts:
             shapes = [
                 shape
                 if layer.connection is Connection.kOneToAll or k == layer.label_source
-                else (shape[0], width, *shape[2:])
+                else (*shape[:axis], width, *shape[axis + 1 :])
                 for k, shape in enumerate(layer.source_shapes)
             ]
-            self._parts[position, width] = make_part(layer, shapes, Columns(*self._range(layer.shape[1], worker)))
+            self._parts[position, width] = make_part(layer, shapes, Columns(*range_))
         return self._parts[position, width]
 
     def _range(self, total: int, worker: int) -> Rows:

@@ -16,6 +16,7 @@ from dsinga.job import Phase
 from dsinga.layers.base import Array, Layer, Shape
 from dsinga.layers.codes import CodesLayer
 from dsinga.layers.context import Context, Records, Rows
+from dsinga.layers.steps import SequenceLength
 from dsinga.ops import Ops
 from dsinga.training import Updater
 
@@ -142,8 +143,10 @@ def random_numbers(rng: np.random.Generator, shape: Sequence[int], ops: Ops) -> 
 def _source(work: LayerWork, index: int, rng: np.random.Generator, ops: Ops) -> Array:
     layer = work.layer
     if index == layer.label_source:
-        each = layer.source_shapes[0][1:2] if layer.over_steps else layer.source_shapes[index][1:]
+        each = layer.source_shapes[index][1:2] if layer.over_steps else layer.source_shapes[index][1:]
         return rng.integers(0, getattr(layer, "classes", None) or 2, (work.rows, *each))
+    if isinstance(layer, SequenceLength):
+        return np.zeros(work.sources[index], np.int64)
     if isinstance(layer, CodesLayer):
         return ops.asarray(rng.integers(0, layer.size, work.sources[index]))
     return random_numbers(rng, work.sources[index], ops)

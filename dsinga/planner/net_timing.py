@@ -22,6 +22,7 @@ from dsinga.layers.codes import CodesLayer
 from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.context import Context, Records, Rows
 from dsinga.layers.label import FeatureAsLabels
+from dsinga.layers.steps import SequenceLength
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import rows_of
 from dsinga.ops import Ops, SparseRows
@@ -158,7 +159,7 @@ def _records(net: NeuralNet, position: int, rng: np.random.Generator) -> Records
     """Return random records; where a layer looks them up as codes, zeros, which are valid for any vocabulary."""
     stage = net.stages[position]
     records = random_records(stage.layer, rows_of(stage), rng)
-    return records._replace(data=np.zeros_like(records.data)) if _holds_codes(net, position) else records
+    return records._replace(data=np.zeros(records.data.shape, np.int32)) if _holds_codes(net, position) else records
 
 
 def _holds_codes(net: NeuralNet, position: int) -> bool:
@@ -168,6 +169,7 @@ def _holds_codes(net: NeuralNet, position: int) -> bool:
         if position in node.sources:
             if isinstance(node.layer, (FeatureAsLabels, CodesLayer)):
                 return True
-            if isinstance(node.layer, (Concate, SliceLayer, Split)):
-                return _holds_codes(net, later)
+            passes_on = isinstance(node.layer, (Concate, SliceLayer, Split, SequenceLength))
+            if passes_on and _holds_codes(net, later):
+                return True
     return False

@@ -101,15 +101,18 @@ def single_changes(pattern: Pattern) -> Iterator[Pattern]:
 def cuts_for_dims(net: NeuralNet, workers: int, dims: Mapping[str, int]) -> dict[str, LayerCut]:
     """Return the cuts nearest to the requested dimensions.
 
-    A layer that has fewer features than workers is cut by rows; a batch of fewer rows than workers stays whole.
+    A layer that has fewer features than workers, or groups of features that they do not divide, is cut by rows; a batch
+    of fewer rows than workers stays whole.
     """
     feasible = dict(dims)
     for node in net.nodes:
         layer, dim = node.layer, feasible.get(node.layer.name)
         few_rows = layer.shape[0] < workers
         if dim == FEATURES:
-            needs_whole_rows = len(layer.shape) < 2 or layer.connection is None
-            if layer.shape[1:2] < (workers,) or (needs_whole_rows and few_rows):
+            axis = layer.feature_axis
+            needs_whole_rows = len(layer.shape) <= axis or layer.connection is None
+            too_few = layer.shape[axis : axis + 1] < (workers,) or layer.feature_groups % workers
+            if too_few or (needs_whole_rows and few_rows):
                 dim = ROWS
         if dim == ROWS and few_rows:
             dim = WHOLE_LAYER

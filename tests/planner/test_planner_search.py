@@ -91,6 +91,22 @@ def test_more_workers_than_features_or_rows() -> None:
     assert result["data"] == WHOLE_LAYER
 
 
+@pytest.mark.parametrize(("workers", "dim"), [(2, 1), (3, 0)])
+def test_heads_are_cut_where_the_workers_divide_them(workers: int, dim: int) -> None:
+    project = {"per_step": True, "innerproduct_conf": {"num_output": 8}}
+    net = net_of(
+        layer("query", "kInnerProduct", "data", **project),
+        layer("key", "kInnerProduct", "data", **project),
+        layer("heads", "kAttention", "query", "key", attention_conf={"num_heads": 4}),
+        layer("loss", "kEuclideanLoss", "heads", "query"),
+        batch=12,
+        shape=(5, 8),
+    )
+    cuts = cuts_for_dims(net, workers, {"query": 1, "key": 1, "heads": 1})
+    assert [cuts[name].dim for name in ("query", "key", "heads")] == [1, 1, dim]
+    assert cost_model(net).price(cuts, workers) > 0
+
+
 def test_a_net_in_which_all_layers_are_fixed() -> None:
     net = mlp(16, 32, 10)
     names = tuple(node.layer.name for node in net.nodes)
