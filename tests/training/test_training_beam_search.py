@@ -109,3 +109,8 @@ def test_excluded_codes_do_not_occur():
 def test_other_settings_are_refused(options: dict, message: str):
     with pytest.raises(UserError, match=message):
         beam_search(scorer(0), [1], START, END, **options)
+
+
+def test_scores_that_are_not_finite_are_refused():
+    with pytest.raises(UserError, match="scores that are not finite; translate with params of an earlier"):
+        beam_search(lambda rows, prefixes: np.full((len(rows), WORDS), np.nan), [3], START, END)
