@@ -51,7 +51,7 @@ def sentiment_convolution(
         layer("patterns", "kConcate", *(f"pool{kernel}" for kernel in kernels), concate_conf={"concate_dim": 1}),
         *_classify("patterns", classes, dropout),
     ]
-    return _job(job, "sentiment-convolution", 4, 0.0007, layers)
+    return _job(job, "sentiment-convolution", 5, 0.0007, layers)
 
 
 def sentiment_lstm(
