@@ -33,7 +33,7 @@ def check_cluster(job: Job) -> None:
         if getattr(cluster, field) is not None and cluster.slicing is not SlicingMethod.kBlock:
             raise cluster.error(f"{field} is for slicing: kBlock; set that, or leave {field} out", field)
     if groups > 1:
-        check_asynchronous(cluster)
+        check_asynchronous(job, cluster)
     for layer in job.neuralnet.layer:
         if layer.location is not None and layer.location >= cluster.nworkers_per_group:
             last = cluster.nworkers_per_group - 1
@@ -41,7 +41,7 @@ def check_cluster(job: Job) -> None:
             raise layer.error(text, "location")
 
 
-def check_asynchronous(cluster: ClusterConf) -> None:
+def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
     """Raise JobError for options that do not work with several worker groups.
 
     ``staleness`` is allowed in a job of one worker group, which keeps any bound. It is refused where each worker group
@@ -54,6 +54,9 @@ def check_asynchronous(cluster: ClusterConf) -> None:
     if cluster.fullc_gather:
         text = f"fullc_gather keeps weights in the workers, and the copies of {groups} worker groups would drift apart"
         raise cluster.error(f"{text}; leave it out, or use one worker group", "fullc_gather")
+    for param in (param for layer in job.neuralnet.layer for param in layer.param if param.static):
+        text = f"static params are kept by the workers of one group, but the job has {groups} worker groups"
+        raise param.error(f"{text}; use lr_scale: 0, or one worker group", "static")
     if cluster.staleness is not None and cluster.nserver_groups == groups:
         text = f"staleness bounds the worker groups of one server group, but each of the {groups} server groups has one"
         raise cluster.error(f"{text} worker group only; leave it out, or use fewer server groups", "staleness")

@@ -151,6 +151,9 @@ def check_algorithm(job: Job) -> None:
             "kCD trains restricted Boltzmann machines, but the net has no kRBMVis layer; use kBP, or add the layer",
             "alg",
         )
+    static = next((param for layer in job.neuralnet.layer for param in layer.param if param.static), None)
+    if conf.alg is AlgType.kCD and static is not None:
+        raise static.error("static is for back-propagation, not kCD; use lr_scale: 0 and wd_scale: 0", "static")
     if conf.alg is AlgType.kCD and job.neuralnet.partition is PartitionMethod.auto:
         raise job.neuralnet.error(
             "partition: auto supports back-propagation only, not kCD; leave partition out", "partition"

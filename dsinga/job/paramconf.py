@@ -23,7 +23,10 @@ class ParamGenConf(Message):
 
 
 class ParamConf(Message):
-    """A param of a layer: its name (by default made from the layer's), initialiser, scales and sharing."""
+    """A param of a layer: its name (by default made from the layer's), initialiser, scales and sharing.
+
+    Beyond SINGA, as in PaddlePaddle: a ``static`` param keeps its value, and no gradient of it is computed or sent.
+    """
 
     name: str = ""
     type: ParamType = ParamType.kParam
@@ -32,6 +35,7 @@ class ParamConf(Message):
     lr_scale: float = 1.0
     wd_scale: float = 1.0
     share_from: str | None = None
+    static: bool = False
     id: int | None = None
     owner: int = -1
     partition_dim: int | None = None

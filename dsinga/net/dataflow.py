@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from dsinga.layers.base import Layer
@@ -44,16 +44,16 @@ class Stage(NamedTuple):
     releases: tuple[int, ...]  # nodes whose features no later node reads once this node has its feature
 
 
-def build_stages(nodes: Sequence[Node]) -> tuple[Stage, ...]:
-    """Return the stage of each node of a net."""
+def build_stages(nodes: Sequence[Node], static: Collection[str] = ()) -> tuple[Stage, ...]:
+    """Return the stage of each node of a net, in which the params ``static`` keep their values."""
     edges, parts = find_edges(nodes)
-    needed = needs_gradient(nodes)
+    needed = needs_gradient(nodes, static)
     backward = [False] * len(nodes)
     needs: list[tuple[bool, ...]] = [()] * len(nodes)
     for position in reversed(range(len(nodes))):
         layer = nodes[position].layer
         starts = layer.is_loss or layer.starts_gradient
-        backward[position] = (starts or backward[position]) and needs_backward(nodes[position], needed)
+        backward[position] = (starts or backward[position]) and needs_backward(nodes[position], needed, static)
         needs[position] = tuple(
             backward[position] and needed[edge.node] and not edge.labels for edge in edges[position]
         )
@@ -104,17 +104,18 @@ def find_edges(nodes: Sequence[Node]) -> tuple[list[tuple[Edge, ...]], list[int]
     return edges, parts
 
 
-def needs_gradient(nodes: Sequence[Node]) -> list[bool]:
+def needs_gradient(nodes: Sequence[Node], static: Collection[str] = ()) -> list[bool]:
     """Return for each node whether a gradient for its feature is needed; no gradient passes through a loss layer."""
     needed: list[bool] = []
     for node in nodes:
-        needed.append(not node.layer.is_input and not node.layer.is_loss and needs_backward(node, needed))
+        needed.append(not node.layer.is_input and not node.layer.is_loss and needs_backward(node, needed, static))
     return needed
 
 
-def needs_backward(node: Node, needed: Sequence[bool]) -> bool:
+def needs_backward(node: Node, needed: Sequence[bool], static: Collection[str]) -> bool:
     """Whether the backward pass is needed at ``node``: it has params to train, or a source needs a gradient."""
-    trained = any(spec.trainable for spec in node.layer.params)
+    params = zip(node.layer.params, node.params, strict=True)
+    trained = any(spec.trainable and name not in static for spec, name in params)
     features = (source for k, source in enumerate(node.sources) if k != node.layer.label_source)
     return trained or node.layer.wants_gradient or any(needed[source] for source in features)
 

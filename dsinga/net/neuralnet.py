@@ -31,7 +31,7 @@ class NeuralNet:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stage of each node, computed once."""
-        return build_stages(self.nodes)
+        return build_stages(self.nodes, {name for name, param in self.params.items() if param.static})
 
     @property
     def fused(self) -> NeuralNet:

@@ -36,6 +36,11 @@ class Param:
         return self.spec.trainable
 
     @property
+    def static(self) -> bool:
+        """Whether the job says that it keeps its value."""
+        return self.conf.static
+
+    @property
     def lr_scale(self) -> float:
         """Factor of the learning rate."""
         return self.conf.lr_scale

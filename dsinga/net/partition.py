@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import LayerType
@@ -48,13 +48,16 @@ def partition(
     cuts = cuts or choose_cuts(net, parts, axes=axes)
     if parts == 1:
         places = tuple(Place(0, node.layer.name) for node in net.nodes)
-        params = {name: ParamPart(name, name, param.shape, (0,)) for name, param in net.params.items()}
+        params = {
+            name: ParamPart(name, name, param.shape, (0,), gathered=param.static) for name, param in net.params.items()
+        }
         return PartitionedNet(net, cuts, net.nodes, places, (net,), params)
     partitioner = _Partitioner(net, parts, rows, cuts, gather)
     for position in range(len(net.nodes)):
         partitioner.add_layer(position)
     nodes, places = _in_execution_order(partitioner.graph)
-    nodes = _mark_gradient_bridges(nodes)
+    static = {name for name, cut in partitioner.params.items() if cut.param.static}
+    nodes = _mark_gradient_bridges(nodes, static)
     nets = tuple(_local_net(net, nodes, places, partitioner.params, location) for location in range(parts))
     return PartitionedNet(net, cuts, nodes, places, nets, _param_parts(net, nets, partitioner))
 
@@ -180,9 +183,9 @@ def _in_execution_order(graph: GraphBuilder) -> tuple[tuple[Node, ...], tuple[Pl
     return sorted_nodes, tuple(graph.places[old] for old in order)
 
 
-def _mark_gradient_bridges(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+def _mark_gradient_bridges(nodes: tuple[Node, ...], static: Collection[str]) -> tuple[Node, ...]:
     """Return the nodes with each bridge marked over which a gradient comes back."""
-    stages = build_stages(nodes)
+    stages = build_stages(nodes, static)
     result = list(nodes)
     for position, (node, stage) in enumerate(zip(nodes, stages, strict=True)):
         if isinstance(node.layer, BridgeDst) and any(stage.needs):
@@ -222,6 +225,7 @@ def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partit
         start = stop = 0
         if columns and axis is not None:
             start, stop = (net.params[uncut].shape[axis] * bound // columns.total for bound in columns[:2])
-        parts[name] = ParamPart(name, uncut, param.shape, users, axis, start, stop, name in partitioner.gathered)
+        gathered = name in partitioner.gathered or param.static
+        parts[name] = ParamPart(name, uncut, param.shape, users, axis, start, stop, gathered)
     order = {name: number for number, name in enumerate(net.params)}
     return dict(sorted(parts.items(), key=lambda item: order[item[1].param]))

@@ -19,7 +19,8 @@ class ParamPart(NamedTuple):
 
     A whole param (``axis`` None) keeps its name. A part is called ``<param>@<number>`` and has the elements ``start``
     to ``stop`` along ``axis``. ``users`` are the locations of the workers that compute a gradient for it, in rising
-    order. Of a ``gathered`` param each user computes the whole gradient (``InnerProduct.gathers``) and sends none.
+    order. Of a ``gathered`` param each user computes the whole gradient (``InnerProduct.gathers``) and sends none;
+    a static param is kept in the same way, and has none.
     """
 
     name: str

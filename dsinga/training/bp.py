@@ -35,7 +35,7 @@ def bp(
     gradient)`` is called once for every param of the net, from the top layer down, as soon as the gradient is complete:
     a shared param's after its lowest layer, summed. The callee owns the array. For a param that is not trainable its
     new state is pushed, times this part's share of the batch, so that the parts add up. A param that no loss depends on
-    gets zeros.
+    gets zeros; a static one is not pushed.
 
     Raises UserError where the net has neither a loss layer nor a bridge to one. Raises Diverged, before anything is
     pushed, where a loss is not finite and such batches are not to be skipped.
@@ -91,6 +91,8 @@ def back_propagate(
             if name not in sums:  # of several uses of one state, the last in the forward pass holds
                 sums[name] = new_state(output.state.get(role), params[k], stage.layer.params[k], layer_ctx)
         for name in stage.completes:
+            if net.params[name].static:
+                continue
             push(name, sums.pop(name) if name in sums else zero_gradient(net, name, ctx))
     return metrics
 
@@ -117,7 +119,7 @@ def accumulate_gradients(
         else:
             gradients[node] = gradient if gradients[node] is None else add(gradients[node], gradient)
     for name, gradient in zip(stage.params, for_params, strict=True):
-        if gradient is not None:
+        if gradient is not None and not net.params[name].static:
             sums[name] = gradient if name not in sums else add_params(sums[name], gradient, add)
 
 

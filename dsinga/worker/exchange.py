@@ -137,8 +137,9 @@ class Exchange(Mapping[str, Array]):
 
     def finish(self) -> None:
         """End the present step; push :meth:`ParamHome.default_gradient` for params that got no gradient."""
+        static = self._replicas.static if self._replicas is not None else ()
         for name, home in self._homes.items():
-            if name not in self._pushed:
+            if name not in self._pushed and name not in static:
                 if home.is_lasting:
                     self[name]  # waits for the value, because the default is a share of it
                 self.push(name, home.default_gradient())

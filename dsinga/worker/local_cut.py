@@ -158,6 +158,8 @@ def join_gradients(
     """
     by_param: dict[str, list[tuple[ParamPart, np.ndarray | SparseRows]]] = {}
     for name, part in net.parts.items():
+        if net.whole.params[part.param].static:
+            continue
         gradients = [pushed[user][name] for user in part.users if name in pushed[user]]
         total = gradients[0] if part.gathered or len(gradients) == 1 else add_gradients(gradients)
         by_param.setdefault(part.param, []).append((part, total))

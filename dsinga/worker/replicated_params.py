@@ -32,15 +32,21 @@ class ReplicatedParams(Mapping[str, Array]):
         params: the params by name.
         updater: applies gradients.
         ops: the backend; None for numpy in host memory.
+
+    Attributes:
+        static: the names of the params that keep their values; they get no gradient.
     """
 
     def __init__(self, params: Mapping[str, Param], updater: Updater, ops: Ops | None = None):
         self._updater = updater
         self._ops = ops or NumpyOps()
         self._updates: list[tuple[float, Update]] = []  # each with its clip_norm
+        self.static = frozenset(name for name, param in params.items() if param.static)
         self._params = {
             name: ServedSlice(
-                SliceSpec(Slice(id, name, 0, 0, 0), p.trainable, p.lr_scale, p.wd_scale, (), p.name), (), 0
+                SliceSpec(Slice(id, name, 0, 0, 0), p.trainable and not p.static, p.lr_scale, p.wd_scale, (), p.name),
+                (),
+                0,
             )
             for id, (name, p) in enumerate(params.items())
         }

@@ -1,0 +1,53 @@
+"""Static params keep their values, bit by bit, however the net is cut; the others train as beside a rate of 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from dsinga.api import train
+from dsinga.errors import UserError
+from dsinga.job import ClusterConf, Job
+from tests.support.small_job import with_topology
+
+
+def frozen(job: Job, *names: str, **fields: Any) -> Job:
+    """Return the job without momentum, for a few steps, with these fields in the params of these names."""
+    layers = [
+        layer.replace(param=[param.replace(**fields) if param.name in names else param for param in layer.param])
+        for layer in job.net.layer
+    ]
+    return job.replace(train_steps=8, disp_freq=4, test_freq=0, neuralnet=job.net.replace(layer=layers))
+
+
+@pytest.mark.parametrize("update", ["kServer", "kWorker"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_they_keep_their_values(job: Job, threads: Client, dim: int, update: str) -> None:
+    static = frozen(job, "w1", "b1", "w2", static=True)
+    static = static.replace(neuralnet=static.net.replace(partition_dim=dim))
+    cluster = ClusterConf(nworkers_per_group=2, nservers_per_group=2, update=update)
+    result = train(static.replace(cluster=cluster), client=threads, progress=False)
+    alone = train(static, workers=1, progress=False)
+    rest = train(frozen(job, "w1", "b1", "w2", lr_scale=0, wd_scale=0), workers=1, progress=False)
+    for name in ("w1", "b1", "w2"):
+        assert result.params[name].tobytes() == alone.params[name].tobytes() == rest.params[name].tobytes()
+    for name in ("b2", "norm_scale"):
+        np.testing.assert_allclose(result.params[name], rest.params[name], rtol=1e-4, atol=1e-6)
+        assert alone.params[name].tobytes() == rest.params[name].tobytes()
+
+
+def test_a_resumed_run_gives_the_same_bits(job: Job, threads: Client, tmp_path: Any) -> None:
+    static = with_topology(frozen(job, "w1", "b1", static=True), 2)
+    whole = train(static, client=threads, progress=False)
+    train(static.replace(train_steps=4), client=threads, progress=False, workspace=tmp_path)
+    resumed = train(static, client=threads, progress=False, workspace=tmp_path, resume=True)
+    assert all(whole.params[name].tobytes() == value.tobytes() for name, value in resumed.params.items())
+
+
+def test_several_worker_groups_are_refused(job: Job) -> None:
+    groups = frozen(job, "w1", static=True).replace(cluster=ClusterConf(nworker_groups=2))
+    with pytest.raises(UserError, match="static params are kept by the workers of one group.*use lr_scale: 0, or one"):
+        train(groups, progress=False)
