@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from typing import NamedTuple
 
+from dsinga.layers.attention import Attention
 from dsinga.layers.batchnorm import RectifiedBatchNorm
 from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.connection import SliceLayer, Split
@@ -198,6 +199,10 @@ def saved_sizes(stage: Stage) -> list[int]:
             return [source]  # the flattened image
         case LayerNorm():
             return [source]
+        case StepScoresLoss():
+            return [source]  # the steps before the end
+        case Attention():
+            return [FLOAT_BYTES * rows_of(stage) * layer.heads * layer.queries * layer.keys]  # the weights
         case Recurrent():
             cell, states = CELLS[layer.cell], _states_size(layer, stage)
             return layer.directions * [cell.width * states, cell.parts * states, source]
@@ -217,7 +222,7 @@ def backward_sizes(stage: Stage) -> list[int]:
     if isinstance(layer, RectifiedBatchNorm):
         return feature_sizes(stage)  # the gradient where the feature is above 0
     if isinstance(layer, StepScoresLoss):
-        return feature_sizes(stage)  # the gradient of the scores
+        return [*feature_sizes(stage), _source_bytes(stage)]  # the gradients of the scores and of the chosen steps
     return []
 
 
