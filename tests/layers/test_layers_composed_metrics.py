@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dsinga
 from dsinga.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Layer
@@ -65,3 +66,43 @@ def test_a_layer_in_front_of_the_name_stays() -> None:
 def test_predictions_and_labels_of_different_sizes_are_refused() -> None:
     with pytest.raises(UserError, match=r"compares 'scores', 4 x 3, with labels 4 x 2 of 'data'; predict as many"):
         make("kRegressionError", (4, 3), (4, 2))
+
+
+JOB = """
+name: "figures" train_steps: 4 test_freq: 4 disp_freq: 4
+updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { batchsize: 16 } }
+  layer { name: "scores" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 6 }
+    param { init { type: kGaussian std: 1 } } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "scores" srclayers: "data" }
+  layer { name: "top2" type: kAccuracy srclayers: "scores" srclayers: "data" argsort_conf { topk: 2 } }
+  layer { name: "top5" type: kAccuracy srclayers: "scores" srclayers: "data" argsort_conf { topk: 5 } }
+  layer { name: "table" type: kConfusionMatrix srclayers: "scores" srclayers: "data" }
+  layer { name: "number" type: kInnerProduct srclayers: "data" partition_dim: 0 innerproduct_conf { num_output: 1 } }
+  layer { name: "errors" type: kRegressionError srclayers: "number" srclayers: "data" }
+}
+"""
+RNG = np.random.default_rng(3)
+X, Y = RNG.normal(size=(50, 5)).astype(np.float32), RNG.integers(6, size=50)
+CUTS = {
+    "one worker": (),
+    "rows": ("neuralnet.partition_dim=0", "cluster.nworkers_per_group=2"),
+    "features": ("neuralnet.partition_dim=1", "cluster.nworkers_per_group=2"),
+    "groups": ("cluster.nworker_groups=2",),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_tests_of_a_run_have_the_figures_of_all_records_however_the_net_is_cut(cut: tuple[str, ...]) -> None:
+    job = dsinga.loads(JOB, overrides=cut)
+    result = dsinga.train(job, data={"train": (X, Y), "test": (X, Y)}, progress=False)  # a last batch of two records
+    row = result.history.phase("test")[-1]
+    scores, numbers = (dsinga.predict(job, result.params, name, data=X) for name in ("scores", "number"))
+    for k in (2, 5):
+        assert row[f"top{k}/accuracy"] == pytest.approx(measures.top_k_accuracy_score(Y, scores, k=k))
+    assert row["macro_f1"] == pytest.approx(measures.f1_score(Y, scores.argmax(axis=1), average="macro"))
+    assert row["rmse"] == pytest.approx(measures.mean_squared_error(Y, numbers) ** 0.5, rel=1e-5)
+    assert row["mae"] == pytest.approx(measures.mean_absolute_error(Y, numbers), rel=1e-5)
+    table = dsinga.evaluate(job, result.params, data=(X, Y))["confusion"]
+    assert table == measures.confusion_matrix(Y, scores.argmax(axis=1)).tolist()
