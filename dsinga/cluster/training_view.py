@@ -143,11 +143,12 @@ class TrainingView(LoopView):
         }
 
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:
-        return figures(name_metrics(self._prepared.config.nets[PHASES.get(phase, Phase.kTrain)].whole, sums))
+        named = name_metrics(self._prepared.config.nets[PHASES.get(phase, Phase.kTrain)].whole, sums)
+        return {name: figure for name, figure in figures(named).items() if not isinstance(figure, list)}
 
     def record(self, phase: str, metrics: Mapping[str, float]) -> None:
         elapsed = round(time.perf_counter() - self._started, 3)
-        means = {name: float(value) for name, value in metrics.items() if not isinstance(value, list)}
+        means = {name: float(value) for name, value in metrics.items()}
         self.metrics.update({f"{phase}/{name}": mean for name, mean in means.items()})
         show_row = self._show_row()
         if show_row is not None:

@@ -29,16 +29,16 @@ def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape]
     except Exception as error:
         error.add_note(f"in {cls.__name__}(conf, source_shapes, info) of layer {conf.name!r}")
         raise
+    if not hasattr(layer, "source_shapes"):
+        call = "super().__init__(conf, source_shapes, info)"
+        raise conf.error(f"layer {conf.name!r}: {cls.__name__}.__init__ must begin with {call}")
     check_layer(layer)
     return layer
 
 
 def check_layer(layer: Layer) -> None:
     """Raise JobError for a layer that does not set ``shape`` and ``params`` as it must."""
-    cls, conf = type(layer), layer.conf
-    if not hasattr(layer, "source_shapes"):
-        call = "super().__init__(conf, source_shapes, info)"
-        raise conf.error(f"layer {conf.name!r}: {cls.__name__}.__init__ must begin with {call}")
+    cls = type(layer)
     if not is_shape(layer.shape):
         raise layer.fail(
             f"{cls.__name__}.__init__ must set self.shape to the shape of the feature, a tuple of whole numbers "

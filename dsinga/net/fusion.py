@@ -58,7 +58,7 @@ def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
     if first + 1 == len(nodes) or uses[first] > 1 or uses[first + 1] or nodes[first].rows != nodes[first + 1].rows:
         return False
     scores, loss = nodes[first : first + 2]
-    return loss.sources[0] == first and are_step_scores_and_loss(scores.layer, loss.layer)
+    return loss.sources[:1] == (first,) and are_step_scores_and_loss(scores.layer, loss.layer)
 
 
 def _fused(first: int, nodes: Sequence[Node]) -> Node:

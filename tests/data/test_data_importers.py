@@ -31,7 +31,7 @@ def all_files(folder: Path) -> dict[str, bytes]:
 
 
 def test_every_kind_is_tested() -> None:
-    tested = set(SOURCES) | {"textfile", "lmdb", "conll", "text"}
+    tested = set(SOURCES) | {"textfile", "lmdb", "conll", "text", "sentences", "pairs", "contexts", "movielens"}
     assert set(KINDS) <= tested
 
 

@@ -31,7 +31,7 @@ def test_the_job_of_wnut17_is_what_the_function_writes():
     [("gru", models.gru_translator, 0.001, 1356), ("transformer", models.transformer, 0.0005, 2260)],
 )
 def test_the_jobs_of_multi30k_are_what_the_functions_write(name: str, function: Any, rate: float, halved: int):
-    fields = {"train_steps": 4520, "disp_freq": 50, "validate_freq": 452, "test_freq": 0, "checkpoint_freq": 452}
+    fields = {"train_steps": 4520, "disp_freq": 50, "validate_freq": 452, "test_freq": 4520, "checkpoint_freq": 452}
     job = function(7809, 5896, **fields)
     schedule = {"type": "kStep", "base_lr": rate, "step_conf": {"gamma": 0.5, "change_freq": halved}}
     assert load(DATASETS / "multi30k" / f"{name}.conf") == job.replace(
