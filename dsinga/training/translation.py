@@ -85,6 +85,7 @@ class Translator:
         self._conf, self._start, self._end = conf, start, end
         self._ops = ops or get_ops()
         self._ops.enter()
+        self._ops.set_threads(1)  # its kernels are too small for more
         check_params(one_word_net(conf), params)
         self._params = params
         self._values: dict[str, Array] = {}
