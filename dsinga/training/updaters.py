@@ -25,24 +25,32 @@ def descend(w: Block, g: Block, h: Block, delta: float, lr: float, t: Block, s: 
     w -= t
 
 
-@register("updater", "kSGD")
-class SGD(Updater):
-    """Stochastic gradient descent, with momentum if the job sets it."""
-
-    def __init__(self, conf: UpdaterConf):
-        super().__init__(conf)
-        self.slots = ("history",) if conf.momentum or conf.momentum_conf else ()
+class MomentumUpdater(Updater):
+    """Base of updaters with a momentum, which may move from step to step (``momentum_conf``)."""
 
     def change_at(self, step: int) -> Change:
         """Return :meth:`change`, with the momentum of ``step`` where that moves."""
         return functools.partial(self.change_with, self.momentum_at(step)) if self.conf.momentum_conf else self.change
 
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update h = m·h - lr·g; w += h with momentum m, and w -= lr·g without."""
+        """Update by :meth:`change_with`, with the ``momentum`` of the job."""
         self.change_with(self.conf.momentum, lr, w, g, slots, t, s)
 
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update as :meth:`change`, with momentum ``m``."""
+        """Change ``w`` and ``slots`` in place with momentum ``m``; the other arguments are those of :meth:`change`."""
+        raise NotImplementedError
+
+
+@register("updater", "kSGD")
+class SGD(MomentumUpdater):
+    """Stochastic gradient descent, with momentum if the job sets it."""
+
+    def __init__(self, conf: UpdaterConf):
+        super().__init__(conf)
+        self.slots = ("history",) if conf.momentum or conf.momentum_conf else ()
+
+    def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
+        """Update h = m·h - lr·g; w += h with momentum m, and w -= lr·g without."""
         np.multiply(g, lr, out=t)
         if not slots:
             w -= t
@@ -54,21 +62,13 @@ class SGD(Updater):
 
 
 @register("updater", "kNesterov")
-class Nesterov(Updater):
+class Nesterov(MomentumUpdater):
     """Nesterov's accelerated gradient, in the form of Sutskever et al. (ICML 2013)."""
 
     slots = ("history",)
 
-    def change_at(self, step: int) -> Change:
-        """Return :meth:`change`, with the momentum of ``step`` where that moves."""
-        return functools.partial(self.change_with, self.momentum_at(step)) if self.conf.momentum_conf else self.change
-
-    def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v with momentum m."""
-        self.change_with(self.conf.momentum, lr, w, g, slots, t, s)
-
     def change_with(self, m: float, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update as :meth:`change`, with momentum ``m``."""
+        """Update v = h; h = m·h + lr·g; w -= (1 + m)·h - m·v."""
         (h,) = slots
         np.multiply(g, lr, out=t)
         h *= m
