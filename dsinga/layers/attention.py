@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job import AttentionConf, AttentionScore, LayerConf
 from dsinga.layers.base import Arrays, Connection, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Columns, Context, RecordInfo
-from dsinga.layers.label import integer_labels
+from dsinga.layers.label import check_ends, integer_labels
 from dsinga.registry import register
 
 
@@ -102,7 +102,8 @@ class AttentionLayer(Layer):
                     f"which gives {as_text(labels.shape[1:])} a row",
                     field="srclayers",
                 )
-            visible = np.repeat((labels >= 0).sum(axis=1)[:, None], self.queries, axis=1)
+            lengths = check_ends(self, labels, self.source_name(self.label_source))
+            visible = np.repeat(lengths[:, None], self.queries, axis=1)
         if self.settings.causal:
             before = np.arange(1, self.queries + 1)
             visible = np.tile(before, (len(sources[0]), 1)) if visible is None else np.minimum(visible, before)

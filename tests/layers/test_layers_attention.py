@@ -141,6 +141,9 @@ def test_lengths_of_other_sequences_are_refused():
     layer, sources = attention(QUERY, KEYS, (BATCH, 4)).layer(), [np.zeros(QUERY), np.zeros(KEYS)]
     with pytest.raises(UserError, match=r"the lengths of 4 keys from the labels of 'source2', which gives 6 a row"):
         layer.compute_feature([], [*sources, np.zeros((BATCH, 6), np.int64)], context(NUMPY))
+    gap = np.tile(np.array([2, -1, 3, -1]), (BATCH, 1))
+    with pytest.raises(UserError, match="row 0 that 'source2' gives has -1 before its last step: 2, -1, 3, -1"):
+        layer.compute_feature([], [*sources, gap], context(NUMPY))
     with pytest.raises(UserError, match="'source2' has no labels"):
         layer.compute_feature([], [*sources, None], context(NUMPY))
 
