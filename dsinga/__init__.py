@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cancelled",
-    "Cancelled",
     "Job",
     "Result",
     "Run",
@@ -77,7 +76,7 @@ _API = (
     "translate",
 )
 # Folders that users import, or reach as attributes.
-_SUBMODULES = ("data", "estimators", "extensions", "models", "nn")
+_SUBMODULES = ("data", "estimators", "extensions", "models", "nn", "rl")
 _MODULES = dict.fromkeys(_JOB, "dsinga.job") | dict.fromkeys(_API, "dsinga.api")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "dsinga"
 
 LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME = {"GRU", "LSTM", "RNN"}
+PUBLIC_NAMES_OF_TWO_PACKAGES = {"Model": ["nn/model.py", "rl/model.py"]}  # as in Keras, and as in PARL
 
 
 @cache
@@ -37,6 +38,8 @@ def test_no_two_classes_share_a_name():
     clashes = {name: files for name, files in classes().items() if len(files) > 1}
     for name in LAYERS_WITH_A_KERNEL_OF_THE_SAME_NAME:
         assert sorted(file.split("/")[0] for file in clashes.pop(name)) == ["layers", "ops"]
+    for name, files in PUBLIC_NAMES_OF_TWO_PACKAGES.items():
+        assert clashes.pop(name) == files
     assert not clashes
 
 

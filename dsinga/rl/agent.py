@@ -1,0 +1,89 @@
+"""Agent: what meets an environment with an algorithm, takes actions, learns, and is saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsinga.checkpoint import directory
+from dsinga.errors import UserError
+from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.experience import Sampled
+
+
+class Agent:
+    """An algorithm with random numbers of its own, for one observation or several.
+
+    A new task needs another agent at most: override ``sample`` or ``predict`` to prepare observations, ``learn`` to
+    prepare experience.
+
+    Args:
+        algorithm: what chooses actions and learns.
+        seed: determines the random numbers of ``sample``.
+    """
+
+    def __init__(self, algorithm: Algorithm, seed: int = 0):
+        self.algorithm = algorithm
+        self.rng = np.random.default_rng(seed)
+
+    def sample(self, observations: np.ndarray) -> Sampled:
+        """Return actions that explore, for observations (N, ...), or one for an observation."""
+        batch, is_single = self._batch(observations)
+        sampled = self.algorithm.sample(batch, self.rng)
+        if not is_single:
+            return sampled
+        return Sampled(sampled.actions[0], {name: array[0] for name, array in sampled.extras.items()})
+
+    def predict(self, observations: np.ndarray) -> Any:
+        """Return the best actions for observations (N, ...), or the best one for an observation."""
+        batch, is_single = self._batch(observations)
+        actions = self.algorithm.predict(batch)
+        return actions[0] if is_single else actions
+
+    def learn(self, batch: Any) -> dict[str, float]:
+        """Learn from experience, and return metrics."""
+        return self.algorithm.learn(batch)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the algorithm and of the random numbers: nested dicts of arrays and plain values."""
+        return {"algorithm": self.algorithm.state(), "rng": self.rng.bit_generator.state}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where it is that of another net."""
+        self.algorithm.restore(state["algorithm"])
+        self.rng.bit_generator.state = state["rng"]
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a checkpoint ``<folder>/step<N>`` after N updates; return its path. Raises RunError if it cannot."""
+        algorithm = self.algorithm
+        steps = algorithm.updater.steps
+        return directory.write_checkpoint(
+            folder, steps, algorithm.params, algorithm.updater.state, {"agent": type(algorithm).__name__}, self.state()
+        )
+
+    def restore(self, folder: str | os.PathLike[str]) -> None:
+        """Take over a checkpoint, or the newest one in a folder, from which all goes on as if it had not been saved.
+
+        Raises UserError where there is none, or where it is that of another net.
+        """
+        path = Path(folder)
+        if not directory.is_checkpoint(path):
+            newest = directory.latest(path)
+            if newest is None:
+                raise UserError(f"there is no checkpoint in {path}; give the folder that agent.save(folder) wrote to")
+            path = newest
+        self.set_state(directory.read_checkpoint(path).loop)
+
+    def _batch(self, observations: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Return observations as a batch (N, ...), and whether they are one."""
+        space = self.algorithm.spaces.observation
+        array = np.asarray(observations)
+        if array.shape[1:] == space.shape and array.ndim == len(space.shape) + 1:
+            return array, False
+        if array.shape == space.shape:
+            return array[np.newaxis], True
+        raise UserError(f"observations have the shape {space.shape}, or (N, ...) for several; these have {array.shape}")

@@ -1,0 +1,112 @@
+"""Algorithm, the base class of what learns the params of a model from experience."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, UpdaterConf
+from dsinga.rl.experience import Rollout, Sampled, Transitions
+from dsinga.rl.model import Model
+from dsinga.rl.spaces import Spaces
+from dsinga.worker.local_net import LocalNet, Means
+
+
+class Algorithm(ABC):
+    """How the params of a model are learnt, for any net and any environment.
+
+    A subclass says which input and loss layers it adds to the net of the model, which actions it takes, and how it
+    learns from experience: a :class:`Rollout` where ``on_policy``, else :class:`Transitions` of a replay memory.
+
+    Args:
+        model: the net.
+        spaces: the spaces of the environment.
+        layers: the layers that the algorithm adds.
+        examples: an array (1, ...) for each input layer that it adds, by name; only shapes and dtypes matter.
+        updater: the updater, as ``nn.Adam(learning_rate=3e-4)`` returns it.
+        seed: determines the initial params.
+
+    Attributes:
+        params: float32 arrays by name.
+        updater: the updater with its state.
+        net: the net with the layers of the algorithm, of any batch size.
+
+    Raises UserError where the net does not fit the spaces.
+    """
+
+    on_policy: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        *,
+        layers: Sequence[LayerConf] = (),
+        examples: Mapping[str, np.ndarray] | None = None,
+        updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        self.model, self.spaces, self.seed = model, spaces, seed
+        model.check_observations(spaces.observation)
+        observation = np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)
+        arrays = {model.input: observation, **(examples or {})}
+        self.net = LocalNet(model.job(layers, updater, seed), arrays, threads=1)
+        self.params = self.net.initial_params()
+        self.updater = self.net.updater()
+
+    @abstractmethod
+    def predict(self, observations: np.ndarray) -> np.ndarray:
+        """Return the best action for each of N observations (N, ...): (N,) int64, or (N, n) float32."""
+
+    @abstractmethod
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
+        """Return an action for each of N observations (N, ...), drawn so that the environment is explored."""
+
+    @abstractmethod
+    def learn(self, batch: Any) -> dict[str, float]:
+        """Change the params by experience, and return metrics such as "loss"."""
+
+    def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
+        """Return the features of the model's heads for N observations, each (N, ...), by default with our params."""
+        forward = self.net.forward(
+            self.params if params is None else params, {self.model.input: observations}, layers=self.model.heads
+        )
+        return tuple(forward.outputs[head] for head in self.model.heads)
+
+    def update(self, batch: Mapping[str, np.ndarray]) -> Means:
+        """Do one step of the updater by the gradient of the losses for a batch, arrays by input layer."""
+        gradients, metrics = self.net.backward(self.params, batch, step=self.updater.steps)
+        self.updater.step(self.params, gradients)
+        return metrics
+
+    def state(self) -> dict[str, Any]:
+        """Return what learning goes on from: nested dicts of arrays and plain values."""
+        return {"params": self.params, "updater": self.updater.state, "steps": self.updater.steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where its params are not those of the net."""
+        self.params = {name: np.array(value, np.float32) for name, value in state["params"].items()}
+        self.updater.state = {
+            name: {slot: np.array(array, np.float32) for slot, array in slots.items()}
+            for name, slots in state["updater"].items()
+        }
+        self.updater.steps = int(state["steps"])
+        shapes = {name: param.shape for name, param in self.net.net.params.items()}
+        if {name: value.shape for name, value in self.params.items()} != shapes:
+            raise UserError("the saved params are those of another net; restore them into the model that was saved")
+
+    def check_head(self, head: str, size: int, what: str) -> None:
+        """Raise UserError unless the head has ``size`` numbers, which ``what`` needs."""
+        given = int(np.prod(self.net.feature_shape(head)))
+        if given != size:
+            raise UserError(
+                f"{type(self).__name__} needs {size} outputs of the head {head!r} for {what}, but it has {given}; "
+                "change the net"
+            )
+
+
+Experience = Rollout | Transitions

@@ -1,0 +1,98 @@
+"""Model: a net from observations to heads, such as the scores of actions and the value, without params."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.errors import UserError
+from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf, UpdaterConf, loads
+from dsinga.net import input_layers
+from dsinga.net.layer_classes import layer_class
+from dsinga.registry import nearest
+from dsinga.rl.spaces import Space
+
+
+class Model:
+    """A net with one input layer, for observations, and one or more heads, which algorithms give a meaning.
+
+    The first head has the scores or values of actions (or the parameters of their distribution), the second the value
+    of a state; a trunk that both share is a part of the net as any other. Algorithms keep the params.
+
+    Args:
+        net: a model of :mod:`dsinga.nn`, whose outputs are the heads; or layers, as a job, its ``neuralnet``, or the
+            text ``neuralnet { ... }``.
+        heads: names of layers; by default the outputs, or the layers that are no sources of others.
+
+    Attributes:
+        layers: the layers of the net.
+        input: the name of the input layer.
+        heads: the names of the heads.
+
+    Raises UserError for a net without exactly one input layer, with a loss, or without a head of this name.
+    """
+
+    def __init__(self, net: nn.Model | Job | NetConf | str, heads: Sequence[str] = ()):
+        if isinstance(net, nn.Model):
+            self.layers: list[LayerConf] = net.job().neuralnet.layer
+            heads = heads or net.output_layers()
+        else:
+            conf = loads(net).neuralnet if isinstance(net, str) else net.neuralnet if isinstance(net, Job) else net
+            self.layers = list(conf.layer)
+        inputs = [layer.name for layer in input_layers(NetConf(layer=self.layers), Phase.kTrain)]
+        if len(inputs) != 1:
+            raise UserError(f"a model has one input layer, for observations; this net has {len(inputs)}: {inputs}")
+        self.input = inputs[0]
+        self.heads = tuple(heads) or self._ends()
+        for layer in self.layers:
+            if layer_class(layer).is_loss:
+                raise layer.error(f"layer {layer.name!r} is a loss; leave it out: the algorithm adds its own")
+        names = [layer.name for layer in self.layers]
+        for head in self.heads:
+            if head not in names:
+                raise UserError(f"the net has no layer {head!r}{nearest(head, names)}; heads are names of its layers")
+
+    def job(self, layers: Sequence[LayerConf] = (), updater: UpdaterConf | None = None, seed: int = 0) -> Job:
+        """Return a job of the model's layers and of further ``layers``, such as losses and their inputs."""
+        fields: dict[str, Any] = {} if updater is None else {"updater": updater}
+        confs = [_with_one_row(layer) for layer in (*self.layers, *layers)]
+        return Job(name="model", seed=seed, neuralnet=NetConf(layer=confs), **fields)
+
+    def head(self, number: int, meaning: str) -> str:
+        """Return the name of a head, ``meaning`` being what an algorithm needs it for. Raises UserError for a lack."""
+        if number < len(self.heads):
+            return self.heads[number]
+        raise UserError(
+            f"the model has {len(self.heads)} head(s), {', '.join(self.heads)}, but the algorithm needs one for "
+            f"{meaning}; add an output to the net, or name it in heads="
+        )
+
+    def check_observations(self, space: Space) -> None:
+        """Raise UserError where the input layer names another shape of records than that of the observations."""
+        conf = next(layer for layer in self.layers if layer.name == self.input)
+        named = tuple(conf.store_conf.shape) if conf.store_conf else ()
+        if named and int(np.prod(named)) != int(np.prod(space.shape)):
+            raise conf.error(
+                f"the model's input layer {self.input!r} takes records of shape {named}, but the environment's "
+                f"observations have the shape {space.shape}; change the one or the other"
+            )
+
+    def _ends(self) -> tuple[str, ...]:
+        sources = {source for layer in self.layers for source in layer.srclayers}
+        return tuple(layer.name for layer in self.layers if layer.name not in sources and layer.name != self.input)
+
+    def __repr__(self) -> str:
+        return f"<Model from {self.input!r} to {', '.join(self.heads)}>"
+
+
+def input_layer(name: str) -> LayerConf:
+    """Return an input layer for arrays that an algorithm gives, such as actions or targets."""
+    return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
+
+
+def _with_one_row(layer: LayerConf) -> LayerConf:
+    """Return an input layer made for one row: all input layers of a net have the same batch size when it is made."""
+    return layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(batchsize=[1]))

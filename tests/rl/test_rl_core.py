@@ -1,0 +1,153 @@
+"""The base of algorithms and agents: models, spaces, distributions, saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dsinga
+from dsinga import nn, rl
+from dsinga.rl.distributions import best_actions, log_probabilities, policy_size, sample_actions
+from dsinga.rl.spaces import space_of
+
+SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(3))
+
+TEXT = """
+neuralnet {
+  layer { name: "observation" type: kRecordInput store_conf { batchsize: 1 } }
+  layer { name: "fc" type: kInnerProduct srclayers: "observation" innerproduct_conf { num_output: 8 }
+          param { init { type: kUniformSqrtFanIn } } }
+  layer { name: "act" type: kReLU srclayers: "fc" }
+  layer { name: "policy" type: kInnerProduct srclayers: "act" innerproduct_conf { num_output: 3 }
+          param { init { type: kUniformSqrtFanIn } } }
+  layer { name: "value" type: kInnerProduct srclayers: "act" innerproduct_conf { num_output: 1 }
+          param { init { type: kUniformSqrtFanIn } } }
+}
+"""
+
+TARGET = """
+neuralnet {
+  layer { name: "target" type: kRecordInput store_conf { batchsize: 1 } }
+  layer { name: "loss" type: kEuclideanLoss srclayers: "value" srclayers: "target" }
+}
+"""
+
+
+class ValueOnly(rl.Algorithm):
+    """Learns the value alone, and acts at random."""
+
+    def __init__(self, model: rl.Model, spaces: rl.Spaces = SPACES, **settings: Any):
+        layers = dsinga.loads(TARGET).neuralnet.layer
+        super().__init__(model, spaces, layers=layers, examples={"target": np.zeros((1, 1), np.float32)}, **settings)
+        self.check_head(model.head(0, "the policy"), policy_size(spaces.action), "the policy")
+
+    def predict(self, observations: np.ndarray) -> np.ndarray:
+        return best_actions(self.heads(observations)[0], self.spaces.action)
+
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> rl.Sampled:
+        policy, value = self.heads(observations)
+        actions, logs = sample_actions(policy, self.spaces.action, rng)
+        return rl.Sampled(actions, {"log_probability": logs, "value": value[:, 0]})
+
+    def learn(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        return dict(self.update(batch))
+
+
+def observations(rows: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, 4)).astype(np.float32)
+
+
+def keras_model() -> rl.Model:
+    x = nn.Input(shape=4, name="observation")
+    hidden = nn.Dense(8, activation="relu")(x)
+    return rl.Model(nn.Model(x, [nn.Dense(3, name="policy")(hidden), nn.Dense(1, name="value")(hidden)]))
+
+
+@pytest.mark.parametrize("model", [rl.Model(TEXT), keras_model()], ids=["text", "nn"])
+def test_a_model_has_an_input_and_heads(model: rl.Model) -> None:
+    assert (model.input, model.heads) == ("observation", ("policy", "value"))
+    policy, value = ValueOnly(model).heads(observations(5))
+    assert (policy.shape, value.shape) == ((5, 3), (5, 1))
+
+
+def test_an_update_lowers_the_loss() -> None:
+    agent = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.SGD(0.1)))
+    x = observations(64)
+    batch = {"observation": x, "target": x[:, :1]}
+    losses = [agent.learn(batch)["loss"] for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_an_agent_takes_one_observation_or_several() -> None:
+    agent = rl.Agent(ValueOnly(rl.Model(TEXT)))
+    x = observations(6)
+    assert agent.predict(x).shape == (6,)
+    assert agent.predict(x[0]) == agent.predict(x)[0]
+    assert agent.sample(x).extras["value"].shape == (6,)
+    assert agent.sample(x[0]).extras["value"].shape == ()
+    with pytest.raises(dsinga.UserError, match=r"observations have the shape \(4,\).*these have \(5,\)"):
+        agent.predict(np.zeros(5, np.float32))
+
+
+def test_a_restored_agent_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    x = observations(16)
+    batch = {"observation": x, "target": x[:, :1]}
+    first = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.Adam(0.01)), seed=3)
+    first.learn(batch)
+    first.sample(x)
+    first.save(tmp_path)
+    second = rl.Agent(ValueOnly(rl.Model(TEXT), updater=nn.Adam(0.01), seed=9), seed=9)
+    second.restore(tmp_path)
+    for agent in (first, second):
+        agent.learn(batch)
+    ours, theirs = first.sample(x), second.sample(x)
+    assert (ours.actions == theirs.actions).all()
+    for name, value in first.algorithm.params.items():
+        assert (second.algorithm.params[name] == value).all()
+
+
+def test_messages_say_what_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(dsinga.UserError, match="no layer 'polcy'; did you mean 'policy'"):
+        rl.Model(TEXT, heads=["polcy"])
+    with pytest.raises(dsinga.UserError, match="'loss' is a loss; leave it out"):
+        rl.Model(TEXT.replace("}\n}", "}\n layer { name: 'loss' type: kEuclideanLoss srclayers: 'value' }\n}"))
+    with pytest.raises(dsinga.UserError, match="1 head.*needs one for the value"):
+        rl.Model(TEXT, heads=["policy"]).head(1, "the value")
+    with pytest.raises(dsinga.UserError, match="needs 5 outputs of the head 'policy' for the policy, but it has 3"):
+        ValueOnly(rl.Model(TEXT), rl.Spaces(rl.box((4,)), rl.DiscreteSpace(5)))
+    shaped = rl.Model(TEXT.replace("batchsize: 1", "batchsize: 1 shape: 4"))
+    with pytest.raises(dsinga.UserError, match=r"takes records of shape \(4,\), .* the shape \(6,\)"):
+        ValueOnly(shaped, rl.Spaces(rl.box((6,)), rl.DiscreteSpace(3)))
+    with pytest.raises(dsinga.UserError, match="no checkpoint in"):
+        rl.Agent(ValueOnly(rl.Model(TEXT))).restore(tmp_path)
+
+
+def test_actions_are_drawn_by_their_probabilities() -> None:
+    policy = np.tile(np.log(np.array([[0.5, 0.3, 0.2]], np.float32)), (20_000, 1))
+    actions, logs = sample_actions(policy, rl.DiscreteSpace(3), np.random.default_rng(0))
+    counts = np.bincount(actions, minlength=3)
+    assert stats.chisquare(counts, [10_000, 6_000, 4_000]).pvalue > 0.001
+    np.testing.assert_allclose(np.exp(logs), np.array([0.5, 0.3, 0.2])[actions], rtol=1e-5)
+
+
+def test_gaussian_actions_have_the_density_of_scipy() -> None:
+    rng = np.random.default_rng(0)
+    policy = rng.normal(size=(50, 4)).astype(np.float32)
+    actions, logs = sample_actions(policy, rl.box((2,)), rng)
+    expected = stats.norm.logpdf(actions, policy[:, :2], np.exp(policy[:, 2:])).sum(axis=1)
+    np.testing.assert_allclose(logs, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(best_actions(policy, rl.box((2,))), policy[:, :2])
+    assert (log_probabilities(policy, policy[:, :2], rl.box((2,))) >= logs - 1e-6).all()
+
+
+def test_spaces_of_gymnasium_are_ours() -> None:
+    spaces = pytest.importorskip("gymnasium").spaces
+    assert space_of(spaces.Discrete(3), "action") == rl.DiscreteSpace(3)
+    image = space_of(spaces.Box(0, 255, (3, 8, 8), np.uint8), "observation")
+    assert (image.shape, image.dtype) == ((3, 8, 8), np.uint8)
+    with pytest.raises(dsinga.UserError, match="observation space Dict.*use Box"):
+        space_of(spaces.Dict({"a": spaces.Discrete(2)}), "observation")
