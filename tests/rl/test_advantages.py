@@ -1,0 +1,159 @@
+"""Returns, advantages and V-trace beside their definitions, computed step by step for each environment."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.rl.advantages import discounted_returns, gae, n_step_returns, v_trace
+
+
+def episodes(steps, environments, seed):
+    """Rewards, values, ends and log ratios of a random rollout; a step in five ends an episode."""
+    rng = np.random.default_rng(seed)
+    shape = (steps, environments)
+    kind = rng.integers(0, 10, shape)
+    return {
+        "rewards": rng.normal(size=shape),
+        "values": rng.normal(size=shape),
+        "terminated": kind == 0,
+        "truncated": kind == 1,
+        "bootstrap": np.where(kind == 1, rng.normal(size=shape), 0),
+        "last_values": rng.normal(size=environments),
+    }
+
+
+def next_value(rollout, t, i, values):
+    """What follows step ``t`` of environment ``i``, by the definition of an end."""
+    if rollout["terminated"][t, i]:
+        return 0.0
+    if rollout["truncated"][t, i]:
+        return rollout["bootstrap"][t, i]
+    return values[t + 1, i] if t + 1 < len(values) else rollout["last_values"][i]
+
+
+def errors(rollout, discount):
+    values = rollout["values"]
+    steps, environments = values.shape
+    return np.array(
+        [
+            [
+                rollout["rewards"][t, i] + discount * next_value(rollout, t, i, values) - values[t, i]
+                for i in range(environments)
+            ]
+            for t in range(steps)
+        ]
+    )
+
+
+def end_of_episode(rollout, t, i):
+    """The last step of the rollout that belongs to the episode of step ``t``."""
+    ended = rollout["terminated"] | rollout["truncated"]
+    while t + 1 < len(ended) and not ended[t, i]:
+        t += 1
+    return t
+
+
+sizes = given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 1000), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+
+
+@sizes
+def test_gae_is_the_weighted_sum_of_errors_to_the_end_of_the_episode(steps, environments, seed, decay):
+    rollout, discount = episodes(steps, environments, seed), 0.9
+    delta = errors(rollout, discount)
+    expected = np.zeros((steps, environments))
+    for i in range(environments):
+        for t in range(steps):
+            for k in range(t, end_of_episode(rollout, t, i) + 1):
+                expected[t, i] += (discount * decay) ** (k - t) * delta[k, i]
+    advantages, returns = gae(**rollout, discount=discount, decay=decay)
+    np.testing.assert_allclose(advantages, expected, atol=1e-5)
+    np.testing.assert_allclose(returns, expected + rollout["values"], atol=1e-5)
+    assert advantages.dtype == returns.dtype == np.float32
+
+
+def test_gae_by_hand():
+    # Two steps of one environment, then the third ends it: errors 1 + 0.5 * 2 - 1 = 1, 0 + 0.5 * 4 - 2 = 0, 3 - 4 = -1.
+    column = np.array([[1.0], [0.0], [3.0]])
+    ends = np.array([[False], [False], [True]])
+    advantages, returns = gae(
+        column,
+        np.array([[1.0], [2.0], [4.0]]),
+        ends,
+        np.zeros_like(ends),
+        np.zeros((3, 1)),
+        np.array([100.0]),
+        discount=0.5,
+        decay=0.5,
+    )
+    np.testing.assert_allclose(advantages[:, 0], [1 - 1 / 16, -0.25, -1])
+    np.testing.assert_allclose(returns[:, 0], [2 - 1 / 16, 1.75, 3])
+
+
+@sizes
+def test_discounted_returns_add_up_rewards_to_the_end_of_the_episode(steps, environments, seed, discount):
+    rollout = episodes(steps, environments, seed)
+    values = rollout.pop("values")
+    returns = discounted_returns(**rollout, discount=discount)
+    for i in range(environments):
+        for t in range(steps):
+            end = end_of_episode(rollout, t, i)
+            expected = sum(discount ** (k - t) * rollout["rewards"][k, i] for k in range(t, end + 1))
+            ended = rollout["terminated"][end, i] or rollout["truncated"][end, i]
+            after = next_value(rollout, end, i, values) if ended else rollout["last_values"][i]
+            assert returns[t, i] == pytest.approx(expected + discount ** (end + 1 - t) * after, abs=1e-4)
+
+
+@sizes
+def test_n_step_returns_by_their_definition(steps, environments, seed, discount):
+    rollout, n = episodes(steps, environments, seed), 1 + seed % 4
+    returns = n_step_returns(**rollout, discount=discount, n=n)
+    for i in range(environments):
+        for t in range(steps):
+            last = min(t + n - 1, end_of_episode(rollout, t, i))
+            expected = sum(discount ** (k - t) * rollout["rewards"][k, i] for k in range(t, last + 1))
+            expected += discount ** (last + 1 - t) * next_value(rollout, last, i, rollout["values"])
+            assert returns[t, i] == pytest.approx(expected, abs=1e-4)
+
+
+@sizes
+def test_v_trace_by_its_definition(steps, environments, seed, c_clip):
+    rollout, discount, rho_clip = episodes(steps, environments, seed), 0.9, 1.2
+    log_ratios = np.random.default_rng(seed + 1).normal(size=(steps, environments))
+    delta = errors(rollout, discount)
+    rho, c = np.minimum(rho_clip, np.exp(log_ratios)), np.minimum(c_clip, np.exp(log_ratios))
+    targets = np.array(rollout["values"])
+    for i in range(environments):
+        for t in range(steps):
+            for k in range(t, end_of_episode(rollout, t, i) + 1):
+                targets[t, i] += discount ** (k - t) * np.prod(c[t:k, i]) * rho[k, i] * delta[k, i]
+    advantages = np.array(
+        [
+            [
+                rho[t, i]
+                * (rollout["rewards"][t, i] + discount * next_value(rollout, t, i, targets) - rollout["values"][t, i])
+                for i in range(environments)
+            ]
+            for t in range(steps)
+        ]
+    )
+    traced = v_trace(log_ratios, **rollout, discount=discount, rho_clip=rho_clip, c_clip=c_clip)
+    np.testing.assert_allclose(traced.targets, targets, atol=1e-4)
+    np.testing.assert_allclose(traced.advantages, advantages, atol=1e-4)
+
+
+def test_v_trace_of_equal_policies_is_the_return():
+    rollout = episodes(9, 3, 5)
+    traced = v_trace(np.zeros((9, 3)), **rollout, discount=0.9)
+    np.testing.assert_allclose(traced.targets, n_step_returns(**rollout, discount=0.9, n=9), atol=1e-5)
+
+
+def test_the_callers_arrays_stay_as_they_are():
+    rollout = {
+        name: array.astype(np.float32) if array.dtype == float else array for name, array in episodes(6, 2, 0).items()
+    }
+    copies = {name: array.copy() for name, array in rollout.items()}
+    gae(**rollout, discount=0.9, decay=0.9)
+    v_trace(np.zeros((6, 2), np.float32), **rollout, discount=0.9)
+    n_step_returns(**rollout, discount=0.9, n=3)
+    assert all(np.array_equal(rollout[name], copies[name]) for name in rollout)
