@@ -24,5 +24,10 @@ class Cancellation:
 
     def check(self) -> None:
         """Raise Cancelled if the run is to end at once."""
-        if self.event.is_set() and not self.ends_in_order:
+        if not self.ends_in_order:
+            self.check_idle()
+
+    def check_idle(self) -> None:
+        """Raise Cancelled if the run is to end, while nothing runs that could end in order."""
+        if self.event.is_set():
             raise Cancelled(CANCELLED)

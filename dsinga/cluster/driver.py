@@ -163,7 +163,7 @@ def _train(
         raise Diverged(f"{error}; {_last_good(workspace)}") from error
     except RunError as error:
         run.close(str(error))
-        if not isinstance(error, Cancelled):
+        if not isinstance(error, Cancelled) or prepared.cancellation.ends_in_order:
             _save(loop)
         kind = type(error) if isinstance(error, (Cancelled, SchedulerLost)) else RunError
         raise kind(f"{error}; {describe_way_on(workspace, loop.view.step)}") from error

@@ -51,6 +51,7 @@ class PreparedRun:
         claim: the threads of Dask workers that the run holds.
         check_ready: raises UserError unless the Dask workers at these addresses can train the job.
         choose_devices: returns the GPU of each partition for another placement.
+        cancellation: the request to end the run.
     """
 
     job: Job
@@ -61,6 +62,7 @@ class PreparedRun:
     claim: Claim
     check_ready: Callable[[Collection[str]], None]
     choose_devices: Callable[[Placement], Devices]
+    cancellation: Cancellation
 
     @property
     def net(self) -> NeuralNet:
@@ -115,7 +117,7 @@ def prepare_run(
         opened = open_job(job, topology, roots)
         check_memory(client, opened.nets.values(), topology.workers)
         with claim_workers(client, request, cancellation, announce) as claim:
-            yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads)
+            yield _configured(job, client, roots, topology, opened, request.run, claim, max_threads, cancellation)
 
 
 def wanted_processes(job: Job, client: Client) -> float:
@@ -141,6 +143,7 @@ def _configured(
     run: str,
     claim: Claim,
     max_threads: int | None,
+    cancellation: Cancellation,
 ) -> PreparedRun:
     """Place a job on the threads that it has claimed, cut its nets, and check its Dask workers."""
     usable = usable_threads(opened.nets[Phase.kTrain], topology.workers)
@@ -169,7 +172,7 @@ def _configured(
             topology = create_topology(job, 1, 1)
             claim.keep(place(topology, claim.workers))
             opened = open_job(job, topology, roots)
-            return _configured(job, client, roots, topology, opened, run, claim, max_threads)
+            return _configured(job, client, roots, topology, opened, run, claim, max_threads, cancellation)
     nets = cut_nets(opened.nets, opened.readers, conf.fullc_gather, requested_cuts)
 
     def choose(placement: Placement) -> Devices:
@@ -192,7 +195,7 @@ def _configured(
         timeout=read_setting("timeout"),
         piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
     )
-    return PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose)
+    return PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
 
 
 def _with_one_worker(job: Job) -> Job:

@@ -121,6 +121,7 @@ class WorkersAtHand:
             if waited >= patience:
                 raise RunError(f"{lack}; waited {waited:.0f} s, as cluster.patience says")
             notices.give(f"{lack}; waiting for others", waited)
+            self._prepared.cancellation.check_idle()
             check(0.0)
             threading.Event().wait(WAIT_SECONDS)
 

@@ -49,6 +49,11 @@ def test_worker_processes_reuse_the_memory_of_freed_arrays(processes: Client) ->
         assert pages < REPEATS * MEGABYTE // resource.getpagesize() // 4
 
 
+def test_threads_are_never_taken_for_lost_workers(threads: Client) -> None:
+    """As after the sleep of a laptop, in which they have sent no heartbeats."""
+    assert not threads.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl)
+
+
 def test_workers_are_not_profiled_without_a_dashboard(processes: Client, threads: Client) -> None:
     for client in (processes, threads):
         assert not any(client.run(lambda dask_worker: "profile" in dask_worker.periodic_callbacks).values())

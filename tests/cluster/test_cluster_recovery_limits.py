@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from distributed import Client
 
-from dsinga import RunError, cluster
+from dsinga import Cancelled, RunError, cluster
 from dsinga.api import roots
 from dsinga.checkpoint import read_newest_checkpoint
 from dsinga.cluster import connect
@@ -52,5 +53,28 @@ def test_a_run_waits_for_workers_as_long_as_the_job_says(job: Job, tmp_path: Pat
         waited = "the run needs 1 Dask worker to go on, and there are none; waited 1 s, as cluster.patience says"
         with pytest.raises(RunError, match=waited):
             cluster.train(two_workers(job, patience=1.0), client, observer, roots=roots(job, None), workspace=tmp_path)
+    newest = read_newest_checkpoint(tmp_path / "checkpoint")
+    assert newest is None or newest[1].step > 0
+
+
+class CancelsWait(Closes):
+    """An observer that closes both Dask workers, and cancels the run when it waits for others."""
+
+    def __init__(self, client: Client, cancelled: threading.Event):
+        super().__init__(client, 2)
+        self._cancelled = cancelled
+
+    def waiting(self, sentence: str) -> None:
+        self._cancelled.set()
+
+
+def test_a_run_that_waits_for_workers_can_be_cancelled(job: Job, tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    with connect(workers=2) as client, pytest.raises(Cancelled):
+        cluster.train(
+            two_workers(job), client, CancelsWait(client, cancelled), roots=roots(job, None), workspace=tmp_path,
+            cancelled=cancelled,
+        )  # fmt: skip
+    assert cancelled.is_set()
     newest = read_newest_checkpoint(tmp_path / "checkpoint")
     assert newest is None or newest[1].step > 0

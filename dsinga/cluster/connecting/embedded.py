@@ -101,6 +101,9 @@ def connect(
     settings: dict[str, object] = {
         f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC_SETTINGS.items()
     }
+    if not separate_processes:
+        # Threads cannot be lost alone. After the sleep of a laptop, the scheduler would take them for lost.
+        settings["distributed.scheduler.worker-ttl"] = None
     if not dashboard:
         settings |= QUIET_SETTINGS
     # When the cluster is closed on a busy machine, this logger prints tracebacks about connections that are closed.
