@@ -157,6 +157,13 @@ class DropoutUnit(Enum):
     kRow = 2
 
 
+class PolicyDistribution(Enum):
+    """What the numbers of a policy are: scores of actions, or means and logs of standard deviations."""
+
+    kCategorical = 0
+    kGaussian = 1
+
+
 class SamplingMethod(Enum):
     """How a loss tells a word from random ones: by their scores, or by noise-contrastive estimation."""
 
@@ -293,6 +300,9 @@ class LayerType(Enum):
     kSigmoidCrossEntropyLoss = 730
     kHingeLoss = 731
     kSampledLoss = 732
+    kPolicyGradientLoss = 733
+    kPPOLoss = 734
+    kEntropyLoss = 735
     kSequenceLength = 740
     kConvolution1D = 741
     kPooling1D = 742

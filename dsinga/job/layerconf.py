@@ -12,8 +12,11 @@ from dsinga.job.inputconf import CharRNNConf, DataConf, MnistConf, OnehotConf, R
 from dsinga.job.lossconf import (
     ArgSortConf,
     ClassSoftmaxLossConf,
+    EntropyLossConf,
     EuclideanLossConf,
     HingeLossConf,
+    PolicyGradientLossConf,
+    PPOLossConf,
     SampledLossConf,
     SigmoidCrossEntropyLossConf,
     SoftmaxLossConf,
@@ -103,6 +106,9 @@ class LayerConf(Message):
     softmaxloss_conf: SoftmaxLossConf | None = None
     classsoftmaxloss_conf: ClassSoftmaxLossConf | None = None
     sampledloss_conf: SampledLossConf | None = None
+    policygradientloss_conf: PolicyGradientLossConf | None = None
+    ppoloss_conf: PPOLossConf | None = None
+    entropyloss_conf: EntropyLossConf | None = None
     euclideanloss_conf: EuclideanLossConf | None = None
     sigmoidcrossentropyloss_conf: SigmoidCrossEntropyLossConf | None = None
     hingeloss_conf: HingeLossConf | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from dsinga.job.enums import HingeNorm, SamplingMethod
+from dsinga.job.enums import HingeNorm, PolicyDistribution, SamplingMethod
 from dsinga.job.message import Message
 
 
@@ -54,6 +54,28 @@ class HingeLossConf(Message):
     norm: HingeNorm = HingeNorm.L1
     margin: float = 1.0
     topk: int = 1
+    scale: float = 1.0
+
+
+class PolicyGradientLossConf(Message):
+    """Settings of kPolicyGradientLoss: what its policy is, and a factor of the loss."""
+
+    distribution: PolicyDistribution = PolicyDistribution.kCategorical
+    scale: float = 1.0
+
+
+class PPOLossConf(Message):
+    """Settings of kPPOLoss: what its policy is, by how much a probability may change, and a factor of the loss."""
+
+    distribution: PolicyDistribution = PolicyDistribution.kCategorical
+    clip: float = 0.2
+    scale: float = 1.0
+
+
+class EntropyLossConf(Message):
+    """Settings of kEntropyLoss: what its policy is, and a factor of the loss."""
+
+    distribution: PolicyDistribution = PolicyDistribution.kCategorical
     scale: float = 1.0
 
 

@@ -27,6 +27,7 @@ from dsinga.layers import (
     lrn,
     onehot,
     output,
+    policy_loss,
     pooling,
     pooling1d,
     positional,

@@ -16,7 +16,7 @@ from dsinga.job import LayerConf, LRGenConf, Message, UpdaterConf
 from dsinga.job.message import defaults, field_types, item_type
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("layers.md", "updaters.md"))
+PAGE = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("layers.md", "policy-losses.md", "updaters.md"))
 SECTIONS = {
     "updater": ("Updaters",),
     "schedule": ("Learning rates",),

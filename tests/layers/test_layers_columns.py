@@ -31,7 +31,7 @@ NEVER_CUT = {
     "kCudnnLRN", "kSoftmax", "kCudnnSoftmax", "kSoftmaxLoss", "kCudnnSoftmaxLoss", "kEuclideanLoss", "kAccuracy",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
-    "kAttentionWeights",
+    "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",
 }  # fmt: skip
 
 

@@ -143,6 +143,38 @@ sampled = {"vocab_size": 9, "num_samples": 4}
 case("kSampledLoss", "", {"sampledloss_conf": sampled}, (BATCH, 6), ROWS, classes=9)
 nce = {"sampledloss_conf": {**sampled, "method": "kNCE", "counts": [9, 7, 0, 5, 5, 3, 1, 1, 1]}}
 case("kSampledLoss", "NCE steps", nce, (BATCH, 4, 3), ROWS, classes=9, steps=4)
+
+
+class PolicyCase(LayerCase):
+    """A loss of a policy: the second source has numbers of actions, and only the policy gets a gradient."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        numbers = super().source(layer, index, rng)
+        return numbers if index != 1 else rng.integers(0, self.shapes[0][1], self.shapes[1]).astype(np.float64)
+
+    def needs(self) -> list[bool]:
+        return [index == 0 for index in range(len(self.shapes))]
+
+
+class GaussianCase(PolicyCase):
+    """A loss of a Gaussian policy, whose actions are any numbers."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        return LayerCase.source(self, layer, index, rng)
+
+
+NUMBER = (BATCH, 1)
+gaussian = {"distribution": "kGaussian"}
+CASES += [
+    PolicyCase("kPolicyGradientLoss", [(BATCH, 4), NUMBER, NUMBER], {}),
+    PolicyCase("kPPOLoss", [(BATCH, 4), NUMBER, NUMBER, NUMBER], {"ppoloss_conf": {"clip": 0.3, "scale": 2}}),
+    PolicyCase("kEntropyLoss", [(BATCH, 4)], {"entropyloss_conf": {"scale": 0.5}}),
+    GaussianCase(
+        "kPolicyGradientLoss", [(BATCH, 4), (BATCH, 2), NUMBER], {"policygradientloss_conf": gaussian}, "Gaussian"
+    ),
+    GaussianCase("kPPOLoss", [(BATCH, 6), (BATCH, 3), NUMBER, NUMBER], {"ppoloss_conf": gaussian}, "Gaussian"),
+    GaussianCase("kEntropyLoss", [(BATCH, 6)], {"entropyloss_conf": gaussian}, "Gaussian"),
+]
 case("kEntityF1", "", {}, (BATCH, 4, 5), ROWS, classes=5, steps=4)
 case("kRegressionError", "", {}, ROWS, ROWS)
 case("kRegressionError", "one number", {}, (BATCH, 1, 1), (BATCH,))

@@ -158,7 +158,19 @@ layer { name: "label" type: kLabel srclayers: "rows" }
 layer { name: "loss" type: kEuclideanLoss srclayers: ["cosine", "label"] }
 """
 
+# A policy of ten actions, which are the labels of records.
+POLICY = """
+layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+layer { name: "policy" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 10 } }
+layer { name: "label" type: kLabel srclayers: "rows" }
+layer { name: "one" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 1 } }
+layer { name: "gradient" type: kPolicyGradientLoss srclayers: ["policy", "label", "one"] }
+layer { name: "ppo" type: kPPOLoss srclayers: ["policy", "label", "one", "one"] }
+layer { name: "entropy" type: kEntropyLoss srclayers: "policy" }
+"""
+
 NETS = {
+    "policy": POLICY,
     "convnet": CONVNET,
     "zoo": ZOO,
     "mdnn": MDNN,

@@ -1,0 +1,93 @@
+"""Losses of policies against PyTorch, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import UserError
+from dsinga.job import LayerConf, Phase
+from dsinga.layers import Context, Rows
+from dsinga.layers.contract import make_layer
+from dsinga.ops import get_ops
+from dsinga.registry import lookup
+
+ROWS, ACTIONS, NUMBERS = 64, 5, 3
+
+
+def loss(kind: str, shapes: list[tuple[int, ...]], **conf: Any) -> Any:
+    names = [f"source{index}" for index in range(len(shapes))]
+    return make_layer(lookup("layer", kind), LayerConf(name="loss", type=kind, srclayers=names, **conf), shapes, None)
+
+
+def compute(layer: Any, *sources: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
+    """Return the means of the metrics, and the gradient for the policy."""
+    ops = get_ops().for_worker()
+    ops.enter()
+    ctx = Context(ops, Phase.kTrain, Rows(0, ROWS, ROWS), 0, 0)
+    output = layer.compute_feature([], list(sources), ctx)
+    needs = [True] + [False] * (len(sources) - 1)
+    (gradient, *_), _ = layer.compute_gradient([], list(sources), output, None, needs, ctx)
+    return {name: total / count for name, (total, count) in output.metrics.items()}, gradient
+
+
+def batch(distribution: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    wide = ACTIONS if distribution == "kCategorical" else 2 * NUMBERS
+    policy = rng.normal(size=(ROWS, wide)).astype(np.float32)
+    if distribution == "kCategorical":
+        action = rng.integers(ACTIONS, size=(ROWS, 1)).astype(np.float32)
+    else:
+        action = rng.normal(size=(ROWS, NUMBERS)).astype(np.float32)
+    return policy, action, rng.normal(size=(ROWS, 1)).astype(np.float32), rng.normal(size=(ROWS, 1)).astype(np.float32)
+
+
+def distribution_of(torch: Any, name: str, policy: Any) -> Any:
+    if name == "kCategorical":
+        return torch.distributions.Categorical(logits=policy)
+    means, logs = policy.chunk(2, dim=1)
+    return torch.distributions.Independent(torch.distributions.Normal(means, logs.exp()), 1)
+
+
+@pytest.mark.parametrize("distribution", ["kCategorical", "kGaussian"])
+@pytest.mark.parametrize("kind", ["kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss"])
+def test_loss_and_gradient_are_those_of_pytorch(kind: str, distribution: str) -> None:
+    torch = pytest.importorskip("torch")
+    policy, action, advantage, noise = batch(distribution)
+    theirs = torch.tensor(policy, requires_grad=True)
+    chosen = distribution_of(torch, distribution, theirs)
+    logs = chosen.log_prob(torch.tensor(action[:, 0] if distribution == "kCategorical" else action))
+    old = (logs.detach().numpy()[:, None] + 0.3 * noise).astype(np.float32)
+    sources, settings = [policy, action, advantage], {"distribution": distribution, "scale": 0.5}
+    weights = torch.tensor(advantage[:, 0])
+    if kind == "kPolicyGradientLoss":
+        expected = -(weights * logs).mean()
+    elif kind == "kPPOLoss":
+        sources, settings = [*sources, old], {**settings, "clip": 0.1}
+        ratio = (logs - torch.tensor(old[:, 0])).exp()
+        expected = -torch.min(ratio * weights, ratio.clip(0.9, 1.1) * weights).mean()
+    else:
+        sources, expected = [policy], -chosen.entropy().mean()
+    layer = loss(kind, [source.shape for source in sources], **{f"{kind[1:].lower()}_conf": settings})
+    metrics, gradient = compute(layer, *sources)
+    (0.5 * expected).backward()
+    assert metrics["loss"] == pytest.approx(0.5 * expected.item(), rel=1e-5, abs=1e-6)
+    np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-4, atol=1e-7)
+    if kind == "kPPOLoss":
+        assert metrics["clip_fraction"] == pytest.approx(((ratio - 1).abs() > 0.1).float().mean().item())
+        assert metrics["kl"] == pytest.approx((ratio - 1 - ratio.log()).mean().item(), rel=1e-4)
+
+
+def test_what_a_loss_refuses_says_what_to_change() -> None:
+    with pytest.raises(UserError, match="layer 'loss': takes a policy .batch, K., but 'source0' gives 64 x 5 x 2"):
+        loss("kEntropyLoss", [(64, 5, 2)])
+    with pytest.raises(UserError, match="means and as many logs of standard deviations, but 'source0' gives 5 numbers"):
+        loss("kEntropyLoss", [(64, 5)], entropyloss_conf={"distribution": "kGaussian"})
+    with pytest.raises(UserError, match="takes advantages 64 x 1 from 'source2', which gives 64 x 5"):
+        loss("kPolicyGradientLoss", [(64, 5), (64, 1), (64, 5)])
+    layer = loss("kPolicyGradientLoss", [(64, 5), (64, 1), (64, 1)])
+    policy, action, advantage, _ = batch("kCategorical")
+    with pytest.raises(UserError, match="has 5 actions, 0 to 4, but 'source1' gives 0 to 7"):
+        compute(layer, policy, np.where(action == 4, 7, action), advantage)
