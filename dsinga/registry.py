@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 LONGEST_NAME = 200  # characters
 
-KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "importer", "extension")
+KINDS = ("layer", "updater", "schedule", "initialiser", "algorithm", "importer", "extension", "environment")
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
 

@@ -2,20 +2,31 @@
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.collecting import Collector
+from dsinga.rl.environments import make_environment, make_environments
+from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
+from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
 
 __all__ = [
     "Agent",
     "Algorithm",
     "BoxSpace",
+    "Collector",
     "DiscreteSpace",
+    "EnvironmentStep",
+    "Episode",
+    "EpisodeStatistics",
     "Model",
     "Rollout",
     "Sampled",
     "Space",
     "Spaces",
     "Transitions",
+    "VectorEnvironment",
     "box",
+    "make_environment",
+    "make_environments",
 ]

@@ -37,7 +37,7 @@ class BoxSpace:
     Attributes:
         low: smallest value of each element, an array of ``shape``; -inf where there is no bound.
         high: largest value of each element.
-        dtype: uint8 for images, else float32.
+        dtype: uint8 for images and bits, else float32.
     """
 
     low: np.ndarray
@@ -79,7 +79,7 @@ def space_of(space: Any, what: str) -> Space:
     if kind == "Discrete" and not int(space.start):
         return DiscreteSpace(int(space.n))
     if kind == "Box":
-        dtype = np.dtype(np.uint8 if space.dtype == np.uint8 else np.float32)
+        dtype = np.dtype(np.uint8 if space.dtype in (np.uint8, np.bool_) else np.float32)
         return BoxSpace(np.asarray(space.low, dtype), np.asarray(space.high, dtype), dtype)
     raise UserError(
         f"the environment has the {what} space {space}; use Box, or Discrete that starts at 0, or wrap the environment "

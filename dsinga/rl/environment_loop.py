@@ -1,0 +1,190 @@
+"""EnvironmentLoop: single environments with the interface of Gymnasium, stepped one after the other."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dsinga.errors import RunError, UserError
+from dsinga.rl.spaces import DiscreteSpace, Spaces, space_of
+from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment, episode_seed
+
+# Of a longer episode the actions are not kept, so that one without end does not fill the memory.
+LONGEST_REPLAY = 100_000
+
+_NONE_ENDED = np.zeros(0, np.int64)
+
+
+class EnvironmentLoop(VectorEnvironment):
+    """Environments of any class with the interface of Gymnasium, stepped in a loop.
+
+    Each episode begins by ``reset(seed=...)`` with a seed of its own, which depends on the seed of the run, the number
+    of the environment and that of the episode. So the state of an environment is the number of its episode and the
+    actions taken in it, and is restored by taking them again.
+
+    Args:
+        name: the name of the environment, for messages.
+        create: returns a new environment; called ``count`` times.
+        count: how many environments there are.
+        seed: determines the random numbers of the environments.
+        first: the number of the first environment.
+
+    Raises UserError for spaces that have no counterpart here.
+    """
+
+    def __init__(self, name: str, create: Callable[[], Any], count: int, seed: int = 0, first: int = 0):
+        environments = [create() for _ in range(count)]
+        super().__init__(name, spaces_of(name, environments[0]), count, seed, first)
+        self._environments = environments
+        self._step_calls = [environment.step for environment in environments]
+        self._episodes = [-1] * count
+        self._starts = [0] * count  # the step of the run in which the current episode began
+        self._actions: list[deque[Any]] = [deque(maxlen=LONGEST_REPLAY) for _ in environments]
+        self._observations = self._empty()  # the last ones, to recognise a replay that differs
+        self._no_finals = np.zeros((0, *self.spaces.observation.shape), self.spaces.observation.dtype)
+
+    def reset(self) -> np.ndarray:
+        """Begin the next episode in each environment and return the observations (N, ...)."""
+        observations = self._empty()
+        self.steps = 0
+        for i in range(self.count):
+            observations[i] = self._begin_episode(i)
+        self._observations = observations
+        return observations.copy()
+
+    def _step(self, actions: np.ndarray) -> EnvironmentStep:
+        observations = self._empty()
+        rewards, terminated, truncated = [], [], []
+        ended, finals = [], []
+        values = actions.tolist() if isinstance(self.spaces.action, DiscreteSpace) else list(actions)
+        i = 0
+        try:
+            for i, action in enumerate(values):
+                observation, reward, is_terminated, is_truncated, _ = self._step_calls[i](action)
+                rewards.append(reward)
+                terminated.append(is_terminated)
+                truncated.append(is_truncated)
+                if is_terminated or is_truncated:
+                    ended.append(i)
+                    finals.append(observation)
+                else:
+                    observations[i] = observation
+                    self._actions[i].append(action)
+        except Exception as error:
+            self._fail(i, f"in step {self.steps - self._starts[i]}", error)
+        final_observations = self._no_finals
+        if ended:
+            final_observations = self._empty(len(ended))
+            for k, i in enumerate(ended):
+                final_observations[k] = finals[k]
+                observations[i] = self._begin_episode(i, self.steps + 1)
+        self._observations = observations
+        return EnvironmentStep(
+            observations.copy(),
+            np.array(rewards, np.float32),
+            np.array(terminated, np.bool_),
+            np.array(truncated, np.bool_),
+            np.array(ended, np.int64) if ended else _NONE_ENDED,
+            final_observations,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of each environment's episode, and the actions taken in it."""
+        return {
+            "episodes": list(self._episodes),
+            "lengths": [self.steps - start for start in self._starts],
+            "actions": {str(i): np.array(actions) for i, actions in enumerate(self._actions)},
+            "observations": self._observations.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> np.ndarray:
+        """Take the actions of the current episodes again and return the observations (N, ...).
+
+        An environment whose episode cannot be repeated begins the next one, with a warning: it was too long, or the
+        environment is not determined by the seed of ``reset`` and the actions.
+        """
+        if len(state["episodes"]) != self.count:
+            raise UserError(
+                f"the saved run had {len(state['episodes'])} environments {self.name!r}, this one has {self.count}; "
+                "resume with the same number"
+            )
+        observations, lengths = np.array(state["observations"], self._observations.dtype), state["lengths"]
+        self.steps = max(lengths)
+        for i, (episode, length) in enumerate(zip(state["episodes"], lengths, strict=True)):
+            self._episodes[i] = episode - 1
+            repeated = self._repeat(i, state["actions"][str(i)], self.steps - length) if length else None
+            if length == 0:
+                observations[i] = self._begin_episode(i, self.steps)
+            elif repeated is None or not np.array_equal(repeated, observations[i], equal_nan=True):
+                warnings.warn(
+                    f"environment {self.first + i} of {self.name!r} cannot repeat its episode {episode} of {length} "
+                    "steps, and begins a new one: it is too long, or not determined by the seed of reset",
+                    stacklevel=2,
+                )
+                self._episodes[i] = episode
+                observations[i] = self._begin_episode(i, self.steps)
+        self._observations = observations
+        return observations.copy()
+
+    def close(self) -> None:
+        """Close the environments that can be closed."""
+        for environment in self._environments:
+            if hasattr(environment, "close"):
+                environment.close()
+
+    def _repeat(self, i: int, actions: np.ndarray, start: int) -> np.ndarray | None:
+        """Take actions from the beginning of an episode; return the observation, None where the episode ends."""
+        if len(actions) != self.steps - start:
+            return None
+        observation = self._begin_episode(i, start)
+        for action in actions.tolist() if isinstance(self.spaces.action, DiscreteSpace) else actions:
+            observation, _, terminated, truncated, _ = self._step_calls[i](action)
+            if terminated or truncated:
+                return None
+            self._actions[i].append(action)
+        return np.asarray(observation, self._observations.dtype)
+
+    def _begin_episode(self, i: int, step: int = 0) -> Any:
+        """Reset an environment, with its next episode beginning at a step of the run; return the observation."""
+        self._episodes[i] += 1
+        self._starts[i] = step
+        self._actions[i].clear()
+        try:
+            observation, _ = self._environments[i].reset(
+                seed=episode_seed(self.seed, self.first + i, self._episodes[i])
+            )
+        except Exception as error:
+            self._fail(i, "when it was reset", error)
+        if np.shape(observation) != self.spaces.observation.shape:
+            raise UserError(
+                f"the environment {self.name!r} returned an observation of shape {np.shape(observation)}, but its "
+                f"observation_space has the shape {self.spaces.observation.shape}; change the one or the other"
+            )
+        return observation
+
+    def _empty(self, rows: int | None = None) -> np.ndarray:
+        space = self.spaces.observation
+        return np.empty((self.count if rows is None else rows, *space.shape), space.dtype)
+
+    def _fail(self, i: int, when: str, error: Exception) -> NoReturn:
+        raise RunError(
+            f"environment {self.first + i} of {self.name!r} raised {type(error).__name__} {when} of its episode "
+            f"{self._episodes[i]}: {error}"
+        ) from error
+
+
+def spaces_of(name: str, environment: Any, prefix: str = "") -> Spaces:
+    """Return the spaces of an environment with the attributes of Gymnasium; raise UserError where it has none."""
+    try:
+        observation = getattr(environment, f"{prefix}observation_space")
+        action = getattr(environment, f"{prefix}action_space")
+    except AttributeError:
+        raise UserError(
+            f"the environment {name!r} is a {type(environment).__name__}, which lacks observation_space or "
+            "action_space; give it both, as Gymnasium describes (https://gymnasium.farama.org/api/env)"
+        ) from None
+    return Spaces(space_of(observation, "observation"), space_of(action, "action"))
