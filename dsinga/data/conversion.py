@@ -57,6 +57,8 @@ def as_labels(array: np.ndarray) -> np.ndarray:
 
 
 def _cast(array: np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
+    if array.dtype == dtype:
+        return array
     try:
         with np.errstate(over="raise"):
             return array.astype(dtype, copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ class Nonfinite(NamedTuple):
 
 def find_nonfinite(rows: np.ndarray) -> Nonfinite | None:
     """Return the first number of ``rows`` (n, ...) that is NaN or infinite; None for integers, too."""
-    if rows.dtype.kind != "f":
+    if rows.dtype.kind != "f" or is_small_and_finite(rows):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(rows.sum()):  # a NaN or infinity makes the sum one, too; no array in between
@@ -29,6 +30,11 @@ def find_nonfinite(rows: np.ndarray) -> Nonfinite | None:
         return None
     row, *index = (int(position) for position in np.unravel_index(int(np.argmin(finite)), rows.shape))
     return Nonfinite(row, tuple(index), "NaN" if np.isnan(rows[(row, *index)]) else "infinity")
+
+
+def is_small_and_finite(rows: np.ndarray) -> bool:
+    """Whether a small array is finite by one product with itself, the quickest way to know; False means nothing."""
+    return rows.size <= 4096 and rows.flags.c_contiguous and math.isfinite(np.dot(flat := rows.reshape(-1), flat))
 
 
 def place_of(index: tuple[int, ...]) -> str:

@@ -16,6 +16,7 @@ from dsinga.layers.base import Array, Arrays, Layer, Output, ParamSpec, Shape, a
 from dsinga.layers.context import Columns, RecordInfo
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import fault
+from dsinga.ops.types import FLOAT32
 from dsinga.registry import nearest
 
 
@@ -100,24 +101,32 @@ def check_output(layer: Layer, params: Arrays, sources: Arrays, output: Output) 
         raise layer.fail(f"compute_feature must return an Output, as in Output(feature), not {describe_type(output)}")
     feature = output.feature
     if feature is not None and not layer.hands_parts:
-        if not hasattr(feature, "dtype"):
-            raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
-        if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
-            raise layer.fail(
-                f"compute_feature returned a feature of {as_text(feature.shape)}, but self.shape promises rows of "
-                f"{as_text(layer.shape[1:])}; make them agree"
-            )
-        if feature.dtype == np.float64 and not layer.is_input:
-            inputs = (*params, *sources)
-            if inputs and not any(getattr(array, "dtype", None) == np.float64 for array in inputs):
-                check_no_codes(layer, sources)
-                raise layer.fail("compute_feature made float64 of float32; return feature.astype(numpy.float32)")
-        freeze(feature)
+        if type(feature) is np.ndarray and feature.dtype is FLOAT32 and feature.shape[1:] == layer.shape[1:] != ():
+            feature.setflags(write=False)  # the common case, which every layer of every iteration passes
+        else:
+            check_feature(layer, params, sources, feature)
+            freeze(feature)
     for name, metric in output.metrics.items():
         if not is_metric(metric):
             raise layer.fail(f"the metric {name!r} must be a pair (sum, count), not {metric!r}")
     for role, state in output.state.items():
         check_state(layer, params, role, state)
+
+
+def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -> None:
+    """Raise UserError unless ``feature`` is an array of the declared shape, not float64 made of float32."""
+    if not hasattr(feature, "dtype"):
+        raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
+    if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
+        raise layer.fail(
+            f"compute_feature returned a feature of {as_text(feature.shape)}, but self.shape promises rows of "
+            f"{as_text(layer.shape[1:])}; make them agree"
+        )
+    if feature.dtype == np.float64 and not layer.is_input:
+        inputs = (*params, *sources)
+        if inputs and not any(getattr(array, "dtype", None) == np.float64 for array in inputs):
+            check_no_codes(layer, sources)
+            raise layer.fail("compute_feature made float64 of float32; return feature.astype(numpy.float32)")
 
 
 def check_no_codes(layer: Layer, sources: Arrays) -> None:
@@ -184,6 +193,8 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
 
 def has_shape_and_dtype_of(value: Any, model: Array) -> bool:
     """Whether ``value`` is an array of the shape and dtype of ``model``."""
+    if type(value) is type(model) is np.ndarray and value.dtype is model.dtype:
+        return bool(value.shape == model.shape)
     return hasattr(value, "dtype") and bool(value.shape == model.shape and value.dtype == model.dtype)
 
 

@@ -60,6 +60,11 @@ class NeuralNet:
         return any(node.rows is not None for node in self.nodes) or not self.nodes
 
     @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the input layers."""
+        return tuple(node.layer.name for node in self.nodes if node.layer.is_input)
+
+    @cached_property
     def losses(self) -> tuple[str, ...]:
         """The names of the loss layers."""
         return tuple(node.layer.name for node in self.nodes if node.layer.is_loss)

@@ -56,7 +56,7 @@ def forward_pass(
     features: list[Any] = []
     labels: list[Any] = []
     params_by_name: dict[str, Array] = {}
-    observe = ctx.observer
+    observe, has_labels = ctx.observer, False
     for stage in net.stages:
         layer, edges = stage.layer, stage.edges
         if layer.is_input:
@@ -83,9 +83,11 @@ def forward_pass(
         except Exception as error:
             add_layer_note(error, layer, "compute_feature")
             raise
-        if output.labels is None:
+        if output.labels is None and has_labels:
             source_labels = [labels_of(labels, edge) for edge in edges]
-            output = output._replace(labels=layer.hand_on_labels(source_labels, layer_ctx))
+            if any(array is not None for array in source_labels):
+                output = output._replace(labels=layer.hand_on_labels(source_labels, layer_ctx))
+        has_labels = has_labels or output.labels is not None
         features.append(output.feature)
         labels.append(output.labels)
         for node in stage.releases:

@@ -14,6 +14,7 @@ from dsinga.layers.composed_metrics import figures
 from dsinga.net import NeuralNet
 from dsinga.net.usable_threads import available_cores, usable_threads
 from dsinga.ops import SparseRows, get_ops
+from dsinga.ops.types import is_plain
 from dsinga.training import Metrics, add_metrics, algorithm, check_params, forward, initial_values
 from dsinga.training.divergence import check_metrics
 from dsinga.worker.local_cut import CutRunner, to_host, whole_shape
@@ -150,7 +151,10 @@ class LocalNet:
             ctx = self._context(net, rows, step)
             computed, metrics = forward(net, self._on_device(self._values(net, params)), records, ctx, keep)
             outputs = {name: self._ops.to_numpy(output.feature) for name, output in computed.items()}
-        return Forward({name: np.ascontiguousarray(array) for name, array in outputs.items()}, Means(metrics))
+        for name, array in outputs.items():
+            if not is_plain(array):
+                outputs[name] = np.ascontiguousarray(array)
+        return Forward(outputs, Means(metrics))
 
     def backward(
         self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, step: int | None = None
@@ -228,8 +232,14 @@ class LocalNet:
         return max(1, min((self._threads or self._cores) // self.workers, usable))
 
     def _values(self, net: NeuralNet, params: Mapping[str, np.ndarray]) -> Arrays:
-        check_params(net, params)
-        return {name: np.ascontiguousarray(params[name], np.float32) for name in net.params}
+        values = {}
+        for name, param in net.params.items():
+            value = params.get(name)
+            if not is_plain(value) or value.shape != param.shape:
+                check_params(net, params)
+                value = np.ascontiguousarray(params[name], np.float32)
+            values[name] = value
+        return values
 
     def _on_device(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
         return {name: self._ops.asarray(value) for name, value in values.items()}

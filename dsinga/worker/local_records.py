@@ -54,33 +54,32 @@ def batch_records(
     ``first`` is the number of the first record, for messages. Raises UserError where records do not fit ``infos``, the
     description of each layer's records, or where records or labels have NaN or infinity, unless these are allowed.
     """
-    layers = [node.layer.name for node in net.nodes if node.layer.is_input]
+    layers = net.inputs
     arrays = by_layer(x, layers, "records")
     labels = by_layer(y, layers, "labels") if y is not None else {}
     records = {name: _converted(arrays[name], labels.get(name)) for name in layers}
     rows = len(records[layers[0]].data)
-    for name in layers:
-        shape = infos[name].shape
-        for what, array in (("records", records[name].data), ("labels", records[name].labels)):
-            if array is not None and len(array) != rows:
-                raise UserError(f"layer {name!r} gets {len(array)} {what} in a batch of {rows} records")
-        if math.prod(records[name].data.shape[1:]) != math.prod(shape):
-            got = records[name].data.shape[1:]
+    for name, (data, label) in records.items():
+        if len(data) != rows or (label is not None and len(label) != rows):
+            what, count = ("records", len(data)) if len(data) != rows else ("labels", len(label))
+            raise UserError(f"layer {name!r} gets {count} {what} in a batch of {rows} records")
+        got, shape = data.shape[1:], infos[name].shape
+        if got != shape and math.prod(got) != math.prod(shape):
             raise UserError(f"layer {name!r} gets records of shape {got}, but the net was made for {shape}")
         if not allows_nonfinite:
-            _check_finite(records[name], name, first)
+            _check_finite("x", data, name, first)
+            if label is not None:
+                _check_finite("y", label, name, first)
     if not rows:
         raise UserError("the batch is empty; give it at least 1 record")
     return records, rows
 
 
-def _check_finite(records: Records, name: str, first: int) -> None:
-    """Raise UserError for NaN or infinity, as sources of records do."""
-    for what, array in (("x", records.data), ("y", records.labels)):
-        bad = None if array is None else find_nonfinite(array)
-        if bad is not None:
-            place = place_of(bad.position)
-            raise nonfinite_error(f"numpy array: {what!r} of layer {name!r}", bad.value, first + bad.row, place)
+def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
+    """Raise UserError for NaN or infinity, as sources of records do; ``what`` is "x" or "y"."""
+    if (bad := find_nonfinite(array)) is not None:
+        place = place_of(bad.position)
+        raise nonfinite_error(f"numpy array: {what!r} of layer {name!r}", bad.value, first + bad.row, place)
 
 
 def _converted(x: Any, y: Any) -> Records:

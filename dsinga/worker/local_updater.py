@@ -11,8 +11,11 @@ from dsinga.errors import UserError
 from dsinga.job import UpdaterConf
 from dsinga.net import Param
 from dsinga.ops import SparseRows
+from dsinga.ops.types import is_plain
 from dsinga.training import check_patterns, create_updater
+from dsinga.training.updater import Updater
 from dsinga.worker.gradients import check_gradient
+from dsinga.worker.joined_params import JoinedParams, joinable
 
 
 class LocalUpdater:
@@ -29,15 +32,25 @@ class LocalUpdater:
 
     def __init__(self, conf: UpdaterConf, params: Mapping[str, Param]):
         check_patterns(conf, params)
-        self._conf, self._updater, self._params = conf, create_updater(conf), params
+        self._conf, self._params = conf, params
         self.steps = 0
         self.state: dict[str, dict[str, np.ndarray]] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what the configuration determines."""
+        updater = create_updater(self._conf)
+        self._shapes = {name: param.shape for name, param in self._params.items()}
+        self._updaters = {name: updater.of(name) for name in self._params}
+        self._joinable = {name: joinable(self._updaters[name], param) for name, param in self._params.items()}
+        self._joined: dict[Any, JoinedParams] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_updater"}
+        return {"_conf": self._conf, "_params": self._params, "steps": self.steps, "state": self.state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _updater=create_updater(state["_conf"]))
+        vars(self).update(state)
+        self._prepare()
 
     def step(self, params: MutableMapping[str, np.ndarray], gradients: Mapping[str, np.ndarray | SparseRows]) -> None:
         """Change ``params`` in place by their gradients; a lasting state, such as a running mean, is replaced.
@@ -45,19 +58,30 @@ class LocalUpdater:
         Params without a gradient stay as they are. An array that cannot be changed in place is replaced by a new one.
         The norm of ``clip_norm`` is that of the whole param. Raises UserError for a gradient of a wrong name or shape.
         """
-        shapes = {name: param.shape for name, param in self._params.items()}
+        small: dict[Updater, list[Param]] = {}
         for name, gradient in gradients.items():
-            check_gradient(name, gradient, shapes, (), self.steps)
-            _check_value(name, params, shapes[name])
-            value = params[name] = np.require(params[name], np.float32, ["C", "W"])
-            self._apply(self._params[name], value, gradient)
+            if not (is_plain(gradient) and gradient.shape == self._shapes.get(name)):
+                check_gradient(name, gradient, self._shapes, (), self.steps)
+            value = params.get(name)
+            if not (is_plain(value) and value.flags.writeable and value.shape == self._shapes[name]):
+                _check_value(name, params, self._shapes[name])
+                value = params[name] = np.require(params[name], np.float32, ["C", "W"])
+            param, updater = self._params[name], self._updaters[name]
+            if self._joinable[name] and type(gradient) is np.ndarray:
+                small.setdefault(updater, []).append(param)
+            else:
+                self._apply(updater, param, value, gradient)
+        for updater, group in small.items():
+            key = updater, *(param.name for param in group)
+            if key not in self._joined:
+                self._joined |= {key: JoinedParams(updater, group)}
+            self._joined[key].update(self.steps, params, gradients, self.state)
         self.steps += 1
 
-    def _apply(self, param: Param, value: np.ndarray, gradient: np.ndarray | SparseRows) -> None:
+    def _apply(self, updater: Updater, param: Param, value: np.ndarray, gradient: np.ndarray | SparseRows) -> None:
         if not param.trainable:
             value[...] = gradient
             return
-        updater = self._updater.of(param.name)
         if param.name not in self.state:
             self.state[param.name] = updater.create_state(param.size)
         flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)

@@ -137,14 +137,14 @@ def convolve(batch: int) -> list[np.ndarray]:
 
 
 KERNELS_OF_A_SIZE = {
-    "relu": (lambda n: [onednn.relu(normal(n))], 1_000, 100_000),
+    "relu": (lambda n: [onednn.relu(normal(n))], 20_000, 100_000),
     "softmax": (lambda n: [onednn.softmax(normal(n, 10))], 100, 10_000),
     "max_pool": (lambda n: [onednn.max_pool(normal(n, 16, 8, 8), (2, 2), (2, 2), (0, 0), False)[0]], 4, 128),
     "convolution": (convolve, 2, 64),
-    "inner_product": (lambda n: [onednn.inner_product(normal(n, 64), normal(32, 64), None)], 64, 2_048),
+    "inner_product": (lambda n: [onednn.inner_product(normal(n, 64), normal(32, 64), None)], 256, 2_048),
     "sgemm": (
         lambda n: list(onednn.inner_product_grad(normal(n, 64), normal(32, 64), normal(n, 32), False, True, False)[:2]),
-        64,
+        256,
         2_048,
     ),
 }

@@ -14,7 +14,7 @@ from tests.support.cpu_instructions import AVX2
 
 try:
     from dsinga.ops.onednn import choices, convolution, library
-    from dsinga.ops.onednn.choices import NONE, SGEMM, TABLE, choose, choose_kernel, resolve, switched_off
+    from dsinga.ops.onednn.choices import ANY, NONE, SGEMM, TABLE, choose, choose_kernel, resolve, switched_off
     from dsinga.ops.onednn.descriptors import Handle, dense, engine, free, image, strided
     from dsinga.ops.onednn.onednn_ops import OnednnOps
     from dsinga.ops.onednn.primitive import attributes, implementation_of
@@ -85,7 +85,7 @@ def library_names(kernel: str) -> set[str]:
 def test_every_name_of_the_table_exists(name):
     choice = BY_NAME[name]
     assert callable(resolve(choice.implementation))
-    assert choice.instead_of in (NONE, SGEMM) or choice.instead_of in library_names(choice.kernel)
+    assert choice.instead_of in (NONE, SGEMM, ANY) or choice.instead_of in library_names(choice.kernel)
     assert choice.measured
 
 
@@ -122,10 +122,22 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
         ("convolution_grad_x", BRGCONV, ((3, 20, 6, 8), (6, 20, 5, 5), (1, 1), (2, 2)), "padded-channels"),
         ("convolution_grad_x", BRGCONV, ((3, 24, 6, 8), (9, 24, 3, 3), (1, 1), (1, 1)), None),
         ("convolution_grad_x", BRGCONV, ((3, 25, 6, 8), (9, 25, 3, 3), (1, 1), (1, 1)), None),
-        ("inner_product", "gemm:jit:f32", (20, 40, 30), "inner-product-by-sgemm"),
-        ("inner_product", "gemm:jit:f32", (16, 40, 30), None),
-        ("inner_product", "brg:avx512_core", (17, 40, 30), None),
-        ("inner_product", "brg:avx512_core", (18, 40, 30), "inner-product-of-many-rows"),
+        ("inner_product", "gemm:jit:f32", (20, 140, 130), "inner-product-by-sgemm"),
+        ("inner_product", "gemm:jit:f32", (16, 140, 130), None),
+        ("inner_product", "gemm:jit:f32", (20, 40, 30), "small-inner-product"),
+        ("inner_product", "brg:avx512_core", (67, 140, 130), None),
+        ("inner_product", "brg:avx512_core", (68, 140, 130), "inner-product-of-many-rows"),
+        ("inner_product", "brg:avx512_core", (64, 64, 64), "small-inner-product"),
+        ("inner_product", "brg:avx512_core", (64, 65, 65), "inner-product-of-many-rows"),
+        ("inner_product_grad", SGEMM, (64, 64, 64), "small-inner-product-gradient"),
+        ("inner_product_grad", SGEMM, (64, 65, 65), None),
+        ("transposed_product", SGEMM, (64, 64, 64), "small-transposed-product"),
+        ("tanh", "jit:avx2", (16_384, 1.0, 1.0), "small-tanh"),
+        ("tanh", "jit:avx2", (16_385, 1.0, 1.0), None),
+        ("tanh_grad", "jit:avx2", (16_384, 1.0, 1.0), "small-tanh-gradient"),
+        ("relu", "jit:avx2", (16_384, 0, 0.0), "small-relu"),
+        ("relu", "jit:avx2", (16_384, 0, 0.1), None),
+        ("relu_grad", "jit:avx2", (16_384, 0, 0.0), "small-relu-gradient"),
         ("lrn", NONE, ((2, 3, 4, 4), 3, 1.0, 0.75, 1.0, True), "lrn-by-shifted-sums"),
         ("repeated_product", SGEMM, (4,), "packed-weights"),
         ("repeated_product", SGEMM, (3,), None),

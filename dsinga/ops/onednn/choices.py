@@ -23,6 +23,9 @@ from dsinga.ops.types import Array, Pair
 VARIABLE = "DSINGA_ONEDNN"
 NONE = "none"  # the library's implementation where it has none
 SGEMM = "sgemm"  # the library's function, which is no primitive with a name
+ANY = "any"  # whichever implementation the library has
+SMALL_PRODUCT = 1 << 19  # operations; numpy's BLAS computes a product up to here in the calling thread
+SMALL_ARRAY = 1 << 14  # numbers
 
 Shape = tuple[int, ...]
 
@@ -61,6 +64,21 @@ def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
 def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
     """Whether a weight is smaller than the features that TransposedProduct packs and transposes in its place."""
     return outputs * inputs < rows * (outputs + inputs)
+
+
+def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
+    """Whether the call of a product by the library takes longer than numpy takes in all."""
+    return 2 * rows * outputs * inputs <= SMALL_PRODUCT
+
+
+def is_small(size: int, *arguments: Any) -> bool:
+    """Whether the call of an elementwise kernel by the library takes longer than numpy takes in all."""
+    return size <= SMALL_ARRAY
+
+
+def is_small_relu(size: int, algorithm: int, slope: float) -> bool:
+    """Whether an array is small, for rectifiers without a slope below 0."""
+    return slope == 0.0 and is_small(size)
 
 
 def is_repeated(uses: int) -> bool:
@@ -102,6 +120,62 @@ TABLE = (
         always,
         "kernel_gradient.KernelGradient",
         "EPYC, 2026-11: 0.33 of the kernel's time",
+    ),
+    Choice(
+        "small-inner-product",
+        "inner_product",
+        ANY,
+        has_few_operations,
+        "products.NumpyProduct",
+        "EPYC, 2026-11-23: 0.31 of the kernel's time for 8 x 64 to 64, 0.65 for 64 x 64 to 64",
+    ),
+    Choice(
+        "small-transposed-product",
+        "transposed_product",
+        SGEMM,
+        has_few_operations,
+        "products.NumpyProduct",
+        "EPYC, 2026-11-23: 0.31 of the kernel's time for 8 x 64 to 64, 0.65 for 64 x 64 to 64",
+    ),
+    Choice(
+        "small-inner-product-gradient",
+        "inner_product_grad",
+        SGEMM,
+        has_few_operations,
+        "products.NumpyProductGradient",
+        "EPYC, 2026-11-23: 0.18 of the kernel's time for 8 x 64 to 64, 0.39 for 64 x 64 to 64",
+    ),
+    Choice(
+        "small-tanh",
+        "tanh",
+        ANY,
+        is_small,
+        "small_elementwise.SmallTanh",
+        "EPYC, 2026-11-23: 0.11 of the kernel's time for 512 numbers, 0.46 for 16,384",
+    ),
+    Choice(
+        "small-tanh-gradient",
+        "tanh_grad",
+        ANY,
+        is_small,
+        "small_elementwise.SmallTanhGradient",
+        "EPYC, 2026-11-23: 0.25 of the kernel's time for 512 numbers, 0.58 for 16,384",
+    ),
+    Choice(
+        "small-relu",
+        "relu",
+        ANY,
+        is_small_relu,
+        "small_elementwise.SmallReLU",
+        "EPYC, 2026-11-23: 0.20 of the kernel's time for 512 numbers, 0.77 for 16,384",
+    ),
+    Choice(
+        "small-relu-gradient",
+        "relu_grad",
+        ANY,
+        is_small_relu,
+        "small_elementwise.SmallReLUGradient",
+        "EPYC, 2026-11-23: 0.31 of the kernel's time for 512 numbers, 0.24 for 16,384",
     ),
     Choice(
         "inner-product-by-sgemm",
@@ -150,7 +224,7 @@ TABLE = (
 def choose(kernel: str, implementation: str, *arguments: Any) -> Choice | None:
     """Return the row for a kernel that the library would compute by ``implementation``; None where there is none."""
     for choice in _rows(kernel):
-        if implementation == choice.instead_of and choice.name not in switched_off() and choice.when(*arguments):
+        if choice.instead_of in (implementation, ANY) and choice.name not in switched_off() and choice.when(*arguments):
             return choice
     return None
 

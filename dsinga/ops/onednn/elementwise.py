@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.ops import buffers
 from dsinga.ops.numpy_elementwise import NumpyElementwise
 from dsinga.ops.numpy_loss import NumpyLoss
+from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.descriptors import dense, engine
 from dsinga.ops.onednn.library import (
     ADD,
@@ -50,7 +51,21 @@ def _aligned(x: Array, layout: Array) -> Array:
     return copy
 
 
-class Function:
+class ElementwiseKernel:
+    """A primitive ``run`` on arrays of one shape and any layouts; the result has the layout of the first."""
+
+    run: Primitive
+
+    @property
+    def implementation(self) -> str:
+        """The library's name for the code behind it."""
+        return self.run.implementation
+
+    def __call__(self, *arrays: Array) -> Array:
+        return _apply(self, *arrays)
+
+
+class Function(ElementwiseKernel):
     """A function of n numbers."""
 
     def __init__(self, size: int, algorithm: int, alpha: float = 0.0, beta: float = 0.0):
@@ -62,7 +77,7 @@ class Function:
         )
 
 
-class _Derivative:
+class _Derivative(ElementwiseKernel):
     """The gradient of a function of n numbers, given its output, or its input with ``operand`` SRC."""
 
     def __init__(self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST):
@@ -82,10 +97,11 @@ class _Binary:
         self.run = Primitive("binary", engine, algorithm, flat, flat, flat, operands=(SRC, SRC_1, DST))
 
 
-class _ScaledTanh:
+class _ScaledTanh(ElementwiseKernel):
     """outer·tanh(inner·x) of n numbers, in one pass."""
 
-    def __init__(self, size: int, outer: float):
+    def __init__(self, size: int, outer: float, inner: float):
+        self.factor = np.array([inner], np.float32)
         flat = dense((size,))
         self.run = Primitive(
             *("binary", engine, MULTIPLY, flat, dense((1,)), flat),
@@ -93,8 +109,14 @@ class _ScaledTanh:
             post_ops=((TANH, 0.0, 0.0), (LINEAR, outer, 0.0)),
         )
 
+    def __call__(self, *arrays: Array) -> Array:
+        x = _dense(arrays[0])
+        y = buffers.like(x)
+        self.run(x, self.factor, y)
+        return y
 
-class _ScaledTanhDerivative:
+
+class _ScaledTanhDerivative(ElementwiseKernel):
     """(y·y·(-inner/outer) + inner·outer)·dy of n numbers, in one pass."""
 
     def __init__(self, size: int, outer: float, inner: float):
@@ -104,6 +126,10 @@ class _ScaledTanhDerivative:
             operands=(SRC, SRC_1, operand_of(1), DST),
             post_ops=((LINEAR, -inner / outer, inner * outer), (MULTIPLY, flat)),
         )
+
+    def __call__(self, *arrays: Array) -> Array:
+        y, dy = arrays
+        return _apply(self, y, y, dy)
 
 
 class _Softmax:
@@ -134,12 +160,12 @@ class OnednnElementwise(NumpyElementwise, NumpyLoss):
     """Activations, sums, products and softmax by the library, whose relu of NaN is 0, unlike numpy's."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        kernel = get_kernel(Function, x.size, RELU, slope) if accepts(x) else None
-        return _apply(kernel, x) if kernel else super().relu(x, slope)
+        kernel = choose_kernel("relu", Function, x.size, RELU, slope) if accepts(x) else None
+        return kernel(x) if kernel else super().relu(x, slope)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        kernel = get_kernel(_Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
-        return _apply(kernel, y, dy) if kernel else super().relu_grad(y, dy, slope)
+        kernel = choose_kernel("relu_grad", _Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
+        return kernel(y, dy) if kernel else super().relu_grad(y, dy, slope)
 
     def sigmoid(self, x: Array) -> Array:
         kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x) else None
@@ -150,17 +176,12 @@ class OnednnElementwise(NumpyElementwise, NumpyLoss):
         return _apply(kernel, y, dy) if kernel else super().sigmoid_grad(y, dy)
 
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
-        kernel = get_kernel(_ScaledTanh, x.size, outer) if accepts(x) else None
-        if not kernel:
-            return super().tanh(x, outer, inner)
-        x = _dense(x)
-        y = buffers.like(x)
-        kernel.run(x, np.array([inner], np.float32), y)
-        return y
+        kernel = choose_kernel("tanh", _ScaledTanh, x.size, outer, inner) if accepts(x) else None
+        return kernel(x) if kernel else super().tanh(x, outer, inner)
 
     def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
-        kernel = get_kernel(_ScaledTanhDerivative, y.size, outer, inner) if accepts(y, dy) else None
-        return _apply(kernel, y, y, dy) if kernel else super().tanh_grad(y, dy, outer, inner)
+        kernel = choose_kernel("tanh_grad", _ScaledTanhDerivative, y.size, outer, inner) if accepts(y, dy) else None
+        return kernel(y, dy) if kernel else super().tanh_grad(y, dy, outer, inner)
 
     def scale_and_shift(self, x: Array, factor: float, shift: float) -> Array:
         kernel = get_kernel(Function, x.size, LINEAR, factor, shift) if accepts(x) else None

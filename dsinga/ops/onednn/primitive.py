@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import numpy as np
-
 from dsinga.ops.buffers import address
 from dsinga.ops.onednn.descriptors import Handle, Unsupported, check, engine
 from dsinga.ops.onednn.library import (
@@ -23,7 +21,7 @@ from dsinga.ops.onednn.library import (
     set_data_handle,
 )
 from dsinga.ops.onednn.thread import is_small, thread_state
-from dsinga.ops.types import Array
+from dsinga.ops.types import FLOAT32, Array
 
 LANES = 8  # float32 numbers in a register of AVX2
 
@@ -132,7 +130,10 @@ def operand_of(post_op: int) -> int:
 
 def accepts(*arrays: Array | None) -> bool:
     """Whether the library computes on these arrays: all are float32 and not empty, or None."""
-    return all(array is None or (array.dtype == np.float32 and array.size > 0) for array in arrays)
+    for array in arrays:
+        if array is not None and (array.dtype != FLOAT32 or not array.size):
+            return False
+    return True
 
 
 def reorder(source: Any, destination: Any) -> Primitive | None:

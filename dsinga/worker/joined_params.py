@@ -1,0 +1,59 @@
+"""JoinedParams: several small params that an updater changes as one array, which takes the time of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsinga.net import Param
+from dsinga.training.updater import Updater
+
+LARGEST = 1 << 14  # numbers of a param; a call takes as long as an update of about so many
+State = MutableMapping[str, dict[str, np.ndarray]]
+
+
+class JoinedParams:
+    """Params that an updater changes as one array, and the updater's state for them.
+
+    The formulas are elementwise, so that each param gets the bits that it would get alone.
+
+    Args:
+        updater: the updater of all these params.
+        params: the params.
+    """
+
+    def __init__(self, updater: Updater, params: Sequence[Param]):
+        self._updater, self._names = updater, [param.name for param in params]
+        bounds = np.cumsum([0, *(param.size for param in params)]).tolist()
+        self._slices = [slice(start, stop) for start, stop in pairwise(bounds)]
+        self._state = updater.create_state(bounds[-1])
+        self._views = [{slot: array[part] for slot, array in self._state.items()} for part in self._slices]
+
+    def update(self, step: int, params: Mapping[str, np.ndarray], gradients: Mapping[str, Any], state: State) -> None:
+        """Change the params and their ``state`` by name and slot, of which this object keeps the memory."""
+        for name, views in zip(self._names, self._views, strict=True):
+            slots = state.get(name)
+            if slots is not views:
+                if slots is not None:  # as after a restore
+                    for slot, view in views.items():
+                        view[:] = slots[slot]
+                state[name] = views
+        value = np.concatenate([params[name].reshape(-1) for name in self._names])
+        gradient = np.concatenate([gradients[name].reshape(-1) for name in self._names])
+        self._updater.update(step, value, gradient, self._state)
+        for name, part in zip(self._names, self._slices, strict=True):
+            params[name].reshape(-1)[:] = value[part]
+
+
+def joinable(updater: Updater, param: Param) -> bool:
+    """Whether a param may be changed as a part of a larger array, and is small enough to gain by it."""
+    return (
+        param.trainable
+        and param.size <= LARGEST
+        and param.lr_scale == param.wd_scale == 1.0
+        and not updater.conf.clip_norm
+        and type(updater).update is Updater.update
+    )
