@@ -303,6 +303,9 @@ class LayerType(Enum):
     kPolicyGradientLoss = 733
     kPPOLoss = 734
     kEntropyLoss = 735
+    kTDLoss = 736
+    kMeanLoss = 737
+    kLearnedVector = 738
     kSequenceLength = 740
     kConvolution1D = 741
     kPooling1D = 742

@@ -15,11 +15,13 @@ from dsinga.job.lossconf import (
     EntropyLossConf,
     EuclideanLossConf,
     HingeLossConf,
+    MeanLossConf,
     PolicyGradientLossConf,
     PPOLossConf,
     SampledLossConf,
     SigmoidCrossEntropyLossConf,
     SoftmaxLossConf,
+    TDLossConf,
 )
 from dsinga.job.message import Message
 from dsinga.job.neuronconf import (
@@ -34,6 +36,7 @@ from dsinga.job.neuronconf import (
     GRUConf,
     InnerProductConf,
     LayerNormConf,
+    LearnedVectorConf,
     LRNConf,
     LSTMConf,
     Pooling1DConf,
@@ -109,6 +112,9 @@ class LayerConf(Message):
     policygradientloss_conf: PolicyGradientLossConf | None = None
     ppoloss_conf: PPOLossConf | None = None
     entropyloss_conf: EntropyLossConf | None = None
+    tdloss_conf: TDLossConf | None = None
+    meanloss_conf: MeanLossConf | None = None
+    learnedvector_conf: LearnedVectorConf | None = None
     euclideanloss_conf: EuclideanLossConf | None = None
     sigmoidcrossentropyloss_conf: SigmoidCrossEntropyLossConf | None = None
     hingeloss_conf: HingeLossConf | None = None

@@ -79,6 +79,19 @@ class EntropyLossConf(Message):
     scale: float = 1.0
 
 
+class TDLossConf(Message):
+    """Settings of kTDLoss: the error beyond which the loss is linear (0: none), and a factor of the loss."""
+
+    delta: float = 1.0
+    scale: float = 1.0
+
+
+class MeanLossConf(Message):
+    """Settings of kMeanLoss: a factor of the loss."""
+
+    scale: float = 1.0
+
+
 class ArgSortConf(Message):
     """Settings of kArgSort and kAccuracy: how many of the largest predictions count."""
 

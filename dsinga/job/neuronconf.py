@@ -181,3 +181,9 @@ class LayerNormConf(Message):
     """Settings of kLayerNorm: the first of the axes that are normalised together."""
 
     first_axis: int = 1
+
+
+class LearnedVectorConf(Message):
+    """Settings of kLearnedVector: how many numbers it has."""
+
+    num_output: int

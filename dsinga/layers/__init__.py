@@ -23,6 +23,7 @@ from dsinga.layers import (
     input,
     label,
     layernorm,
+    learned_vector,
     loss,
     lrn,
     onehot,
@@ -38,6 +39,7 @@ from dsinga.layers import (
     softmax,
     steps,
     text,
+    value_loss,
 )
 from dsinga.layers.base import Connection, Layer, Output, ParamSpec, Shape
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Rows

@@ -32,6 +32,7 @@ NEVER_CUT = {
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",
+    "kTDLoss", "kMeanLoss", "kLearnedVector",
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from tests.support.layer_cases import CASES, FEED_FORWARD, LATER, context
 
 # How many arrays a layer fetches from the device in two phases: scores to rank, rows of a table to send.
 FETCHES = {
+    "kTDLoss": 2,
     "kPolicyGradientLoss": 2,
     "kPPOLoss": 2,
     "kSampledLoss": 3,

@@ -1,4 +1,4 @@
-"""Losses of policies against PyTorch, and what they refuse."""
+"""Losses of policies and of values of actions against PyTorch, and what they refuse."""
 
 from __future__ import annotations
 
@@ -80,11 +80,33 @@ def test_loss_and_gradient_are_those_of_pytorch(kind: str, distribution: str) ->
         assert metrics["kl"] == pytest.approx((ratio - 1 - ratio.log()).mean().item(), rel=1e-4)
 
 
+@pytest.mark.parametrize("delta", [0.0, 0.7])
+def test_temporal_differences_have_the_loss_and_the_gradient_of_pytorch(delta: float) -> None:
+    torch = pytest.importorskip("torch")
+    values, action, target, noise = batch("kCategorical")
+    weights = np.abs(noise)
+    theirs = torch.tensor(values, requires_grad=True)
+    chosen = theirs.gather(1, torch.tensor(action).long())
+    function = torch.nn.functional.huber_loss if delta else torch.nn.functional.mse_loss
+    options = {"delta": delta} if delta else {}
+    losses = function(chosen, torch.tensor(target), reduction="none", **options) * (1 if delta else 0.5)
+    (losses * torch.tensor(weights)).mean().backward()
+    layer = loss("kTDLoss", [values.shape, *[(ROWS, 1)] * 3], tdloss_conf={"delta": delta})
+    metrics, gradient = compute(layer, values, action, target, weights)
+    assert metrics["loss"] == pytest.approx((losses * torch.tensor(weights)).mean().item(), rel=1e-5)
+    assert metrics["value"] == pytest.approx(chosen.mean().item(), rel=1e-4)
+    np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-4, atol=1e-7)
+
+
 def test_what_a_loss_refuses_says_what_to_change() -> None:
     with pytest.raises(UserError, match="layer 'loss': takes a policy .batch, K., but 'source0' gives 64 x 5 x 2"):
         loss("kEntropyLoss", [(64, 5, 2)])
     with pytest.raises(UserError, match="means and as many logs of standard deviations, but 'source0' gives 5 numbers"):
         loss("kEntropyLoss", [(64, 5)], entropyloss_conf={"distribution": "kGaussian"})
+    with pytest.raises(UserError, match="takes targets 64 x 1 from 'source2', which gives 32 x 1"):
+        loss("kTDLoss", [(64, 5), (64, 1), (32, 1)])
+    with pytest.raises(UserError, match="needs learnedvector_conf"):
+        loss("kLearnedVector", [(64, 5)])
     with pytest.raises(UserError, match="takes advantages 64 x 1 from 'source2', which gives 64 x 5"):
         loss("kPolicyGradientLoss", [(64, 5), (64, 1), (64, 5)])
     layer = loss("kPolicyGradientLoss", [(64, 5), (64, 1), (64, 1)])

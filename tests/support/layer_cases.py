@@ -168,6 +168,8 @@ gaussian = {"distribution": "kGaussian"}
 CASES += [
     PolicyCase("kPolicyGradientLoss", [(BATCH, 4), NUMBER, NUMBER], {}),
     PolicyCase("kPPOLoss", [(BATCH, 4), NUMBER, NUMBER, NUMBER], {"ppoloss_conf": {"clip": 0.3, "scale": 2}}),
+    PolicyCase("kTDLoss", [(BATCH, 4), NUMBER, NUMBER], {"tdloss_conf": {"delta": 0.5}}),
+    PolicyCase("kTDLoss", [(BATCH, 4), *[NUMBER] * 3], {"tdloss_conf": {"delta": 0, "scale": 2}}, "weighted"),
     PolicyCase("kEntropyLoss", [(BATCH, 4)], {"entropyloss_conf": {"scale": 0.5}}),
     GaussianCase(
         "kPolicyGradientLoss", [(BATCH, 4), (BATCH, 2), NUMBER], {"policygradientloss_conf": gaussian}, "Gaussian"
@@ -175,6 +177,8 @@ CASES += [
     GaussianCase("kPPOLoss", [(BATCH, 6), (BATCH, 3), NUMBER, NUMBER], {"ppoloss_conf": gaussian}, "Gaussian"),
     GaussianCase("kEntropyLoss", [(BATCH, 6)], {"entropyloss_conf": gaussian}, "Gaussian"),
 ]
+case("kMeanLoss", "", {"meanloss_conf": {"scale": -1}}, (BATCH, 3, 2))
+case("kLearnedVector", "", {"learnedvector_conf": {"num_output": 4}}, ROWS)
 case("kEntityF1", "", {}, (BATCH, 4, 5), ROWS, classes=5, steps=4)
 case("kRegressionError", "", {}, ROWS, ROWS)
 case("kRegressionError", "one number", {}, (BATCH, 1, 1), (BATCH,))

@@ -1,0 +1,104 @@
+"""Losses of values: kTDLoss for the values of actions, and kMeanLoss, the mean of any numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.job import LayerConf, MeanLossConf, TDLossConf
+from dsinga.layers.base import Arrays, Gradients, Layer, Output, Shape, as_text, from_matrix, to_matrix
+from dsinga.layers.context import Context, RecordInfo
+from dsinga.layers.policy import check_actions, check_rows
+from dsinga.registry import register
+
+WEIGHTS = 3  # the position of the source with weights
+
+
+@register("layer", "kTDLoss")
+class TDLoss(Layer):
+    """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1).
+
+    Sources: values Q (B, K), action (B, 1), target (B, 1), perhaps weights w (B, 1). h is Huber's loss: e²/2 where |e|
+    is at most ``delta``, beyond it delta·(|e| - delta/2); with a ``delta`` of 0 it is e²/2 everywhere. Only Q gets a
+    gradient. Metrics: "loss", and "value", the mean of Q[action].
+    """
+
+    source_count: ClassVar[int | None] = 3
+    optional_sources: ClassVar[int] = 1
+    is_loss: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "value")
+    gathered_because = "chooses among all values of a row"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings = conf.tdloss_conf or TDLossConf()
+        self.delta, self.scale = settings.delta, settings.scale
+        values = self.source_shapes[0]
+        if len(values) != 2:
+            raise self.fail(
+                f"takes values (batch, K), but {self.source_name(0)} gives {as_text(values)}", field="srclayers"
+            )
+        for index, what in enumerate(("actions", "targets", "weights")[: len(self.source_shapes) - 1], start=1):
+            check_rows(self, index, 1, what)
+        self.shape = (values[0], 1)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        xp, values = ctx.ops.xp, sources[0]
+        check_actions(self, sources[1], values.shape[1], ctx.ops)
+        rows, actions = xp.arange(len(values)), sources[1].reshape(-1).astype(xp.int64)
+        chosen = values[rows, actions]
+        errors = chosen - sources[2].reshape(-1)
+        slopes = xp.clip(errors, -self.delta, self.delta) if self.delta else errors
+        losses = slopes * (errors - slopes / 2)
+        if len(sources) > WEIGHTS:
+            weights = sources[WEIGHTS].reshape(-1)
+            losses, slopes = losses * weights, slopes * weights
+        metrics = {
+            "loss": (losses.sum(dtype=np.float64) * self.scale, len(values)),
+            "value": (chosen.sum(dtype=np.float64), len(values)),
+        }
+        return Output(errors[:, None], saved=(rows, actions, slopes) if ctx.training else None, metrics=metrics)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        gradients: list[Any] = [None] * len(sources)
+        if needs[0]:
+            rows, actions, slopes = output.saved
+            gradients[0] = ctx.ops.xp.zeros_like(sources[0])
+            gradients[0][rows, actions] = slopes * slopes.dtype.type(self.scale / ctx.rows.total)
+        return gradients, ()
+
+
+@register("layer", "kMeanLoss")
+class MeanLoss(Layer):
+    """scale·Σ x / B: the mean of a row's numbers' sum as a loss; with a negative ``scale``, what is to become large.
+
+    The feature is the source, (B, n). With ``scale`` -1 on a critic's value of an actor's action, whose params are
+    static, it is the deterministic policy gradient (Silver et al. 2014). Metric: "loss".
+    """
+
+    source_count: ClassVar[int | None] = 1
+    is_loss: ClassVar[bool] = True
+    metric_names: ClassVar[tuple[str, ...]] = ("loss",)
+    gathered_because = "reports the loss of whole rows"
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.scale = (conf.meanloss_conf or MeanLossConf()).scale
+        self.shape = (self.source_shapes[0][0], math.prod(self.source_shapes[0][1:]))
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x = to_matrix(sources[0], ctx.ops)
+        return Output(x, metrics={"loss": (x.sum(dtype=np.float64) * self.scale, len(x))})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return [None], ()
+        dx = ctx.ops.xp.full_like(output.feature, self.scale / ctx.rows.total)
+        return [from_matrix(dx, sources[0], ctx.ops)], ()
