@@ -7,6 +7,8 @@ from dsinga.rl.environments import make_environment, make_environments
 from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
+from dsinga.rl.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
 from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
 
@@ -20,6 +22,8 @@ __all__ = [
     "Episode",
     "EpisodeStatistics",
     "Model",
+    "PrioritizedReplay",
+    "ReplayMemory",
     "Rollout",
     "Sampled",
     "Space",
