@@ -2,6 +2,8 @@
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.algorithms.a2c import A2C
+from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import make_environment, make_environments
 from dsinga.rl.episodes import Episode, EpisodeStatistics
@@ -13,6 +15,8 @@ from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
 from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
 
 __all__ = [
+    "A2C",
+    "PPO",
     "Agent",
     "Algorithm",
     "BoxSpace",

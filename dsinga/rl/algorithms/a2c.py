@@ -1,0 +1,81 @@
+"""A2C, advantage actor-critic: one update by each short rollout."""
+
+from __future__ import annotations
+
+from dsinga import nn
+from dsinga.job import LayerConf, LayerType, PolicyGradientLossConf, UpdaterConf
+from dsinga.rl.advantages import gae
+from dsinga.rl.algorithms.actor_critic import (
+    ACTION,
+    ADVANTAGE,
+    POLICY_LOSS,
+    ActorCritic,
+    check_range,
+    distribution_of,
+    mean_metrics,
+    normalized,
+)
+from dsinga.rl.experience import Rollout
+from dsinga.rl.model import Model
+from dsinga.rl.spaces import Space, Spaces
+
+
+class A2C(ActorCritic):
+    """Advantage actor-critic (Mnih et al. 2016, synchronous), for discrete actions and for boxes of numbers.
+
+    Args:
+        model: the net; its heads are the policy and the value.
+        spaces: the spaces of the environment.
+        discount: factor of the next step's reward, gamma.
+        decay: weight of later errors in an advantage, lambda; 1 for the returns of the rollout, as in the paper.
+        value_scale: factor of the squared error of the value.
+        entropy_scale: factor of the entropy of the policy.
+        normalize_advantages: whether those of a rollout get mean 0 and standard deviation 1.
+        max_gradient_norm: the gradient is scaled down to this Euclidean norm; 0 for no limit.
+        updater: the updater; by default RMSProp at a rate of 0.0007.
+        seed: determines the initial params.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        *,
+        discount: float = 0.99,
+        decay: float = 1.0,
+        value_scale: float = 0.5,
+        entropy_scale: float = 0.0,
+        normalize_advantages: bool = False,
+        max_gradient_norm: float = 0.5,
+        updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        check_range("decay", decay, 0, 1)
+        self.decay, self.normalize_advantages = decay, normalize_advantages
+        super().__init__(
+            *(model, spaces, policy_gradient_loss(model.head(0, "the policy"), spaces.action)),
+            value_scale=value_scale,
+            entropy_scale=entropy_scale,
+            discount=discount,
+            max_gradient_norm=max_gradient_norm,
+            updater=updater or nn.RMSprop(7e-4, rho=0.99, epsilon=1e-5),
+            seed=seed,
+        )
+
+    def learn(self, batch: Rollout) -> dict[str, float]:
+        """Do one update by a rollout of actions by the present params; return its metrics."""
+        last = self.values(batch.last_observations)
+        ends = batch.terminated, batch.truncated, batch.bootstrap, last
+        settings = {"discount": self.discount, "decay": self.decay}
+        advantages, returns = gae(batch.rewards, batch.extras["value"], *ends, **settings)
+        rows = self.rows(batch, normalized(advantages) if self.normalize_advantages else advantages, returns)
+        return mean_metrics([self.update(rows)])
+
+
+def policy_gradient_loss(policy: str, space: Space) -> LayerConf:
+    """Return the loss layer of the policy gradient."""
+    conf = PolicyGradientLossConf(distribution=distribution_of(space))
+    sources = [policy, ACTION, ADVANTAGE]
+    return LayerConf(
+        name=POLICY_LOSS, type=LayerType.kPolicyGradientLoss, srclayers=sources, policygradientloss_conf=conf
+    )

@@ -1,0 +1,161 @@
+"""ActorCritic, the base of algorithms that learn a policy, and the value of states, from rollouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.job import EntropyLossConf, EuclideanLossConf, LayerConf, LayerType, UpdaterConf
+from dsinga.job.enums import PolicyDistribution
+from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.distributions import best_actions, policy_size, sample_actions
+from dsinga.rl.experience import Rollout, Sampled
+from dsinga.rl.model import Model, input_layer
+from dsinga.rl.spaces import DiscreteSpace, Space, Spaces
+from dsinga.worker.local_net import Means
+
+# The input layers that these algorithms add to the net of a model.
+ACTION, ADVANTAGE, RETURN, LOG_PROBABILITY = "rl_action", "rl_advantage", "rl_return", "rl_log_probability"
+
+# The loss layers that they add.
+POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS = "rl_policy_loss", "rl_value_loss", "rl_entropy_loss"
+
+
+class ActorCritic(Algorithm):
+    """A policy, the first head of the model, and the value of a state, the second head.
+
+    For discrete actions the policy has a score for each; for n numbers it has n means, then n logs of standard
+    deviations.
+
+    Args:
+        model: the net.
+        spaces: the spaces of the environment.
+        policy_loss: the loss layer of the policy.
+        inputs: the names of the input layers that it takes besides those of this class.
+        value_scale: factor of the squared error of the value.
+        entropy_scale: factor of the entropy of the policy, a larger one keeping it random for longer.
+        discount: factor of the next step's reward, gamma.
+        max_gradient_norm: the gradient of all params is scaled down to this Euclidean norm; 0 for no limit.
+        updater: the updater.
+        seed: determines the initial params and the order of the rows.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        policy_loss: LayerConf,
+        *,
+        inputs: Sequence[str] = (),
+        value_scale: float = 0.5,
+        entropy_scale: float = 0.0,
+        discount: float = 0.99,
+        max_gradient_norm: float = 0.5,
+        updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        check_range("discount", discount, 0, 1)
+        self.discount, self.max_gradient_norm = discount, max_gradient_norm
+        policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
+        layers = [*map(input_layer, (ACTION, ADVANTAGE, RETURN, *inputs)), policy_loss]
+        layers.append(value_loss(value, value_scale))
+        if entropy_scale:
+            layers.append(entropy_loss(policy, entropy_scale, spaces.action))
+        examples = {name: np.zeros((1, 1), np.float32) for name in (ADVANTAGE, RETURN, *inputs)}
+        examples[ACTION] = as_action_records(np.zeros((1, *spaces.action.shape), np.float32))
+        super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
+        self.check_head(policy, policy_size(spaces.action), f"actions that are {spaces.action}")
+        self.check_head(value, 1, "the value of a state")
+        self._trainable = [name for name, param in self.net.net.params.items() if param.trainable and not param.static]
+
+    def predict(self, observations: np.ndarray) -> np.ndarray:
+        """Return the most probable action for each of N observations."""
+        return best_actions(self._head(0, observations), self.spaces.action)
+
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
+        """Draw an action for each of N observations; extras are its "log_probability" and the "value"."""
+        policy, value = self.heads(observations)[:2]
+        actions, logs = sample_actions(policy, self.spaces.action, rng)
+        return Sampled(actions, {"log_probability": logs, "value": value.reshape(-1)})
+
+    def values(self, observations: np.ndarray) -> np.ndarray:
+        """Return the values (N,) of N observations."""
+        return self._head(1, observations).reshape(-1)
+
+    def _head(self, number: int, observations: np.ndarray) -> np.ndarray:
+        head = self.model.heads[number]
+        return self.net.forward(self.params, {self.model.input: observations}, layers=(head,)).outputs[head]
+
+    def update(self, batch: Mapping[str, np.ndarray]) -> Means:
+        """Do one step of the updater by the gradient of the losses for a batch, scaled down to the largest norm."""
+        gradients, metrics = self.net.backward(self.params, batch, step=self.updater.steps)
+        if self.max_gradient_norm:
+            trained = [gradients[name] for name in self._trainable]
+            factor = self.max_gradient_norm / max(norm_of(trained), self.max_gradient_norm)
+            if factor < 1:
+                gradients |= {name: gradients[name] * np.float32(factor) for name in self._trainable}
+        self.updater.step(self.params, gradients)
+        return metrics
+
+    def rows(self, rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the steps of a rollout as rows of the input layers, those of all environments one after another."""
+        observations = rollout.observations.reshape(-1, *rollout.observations.shape[2:])
+        actions = rollout.actions.reshape(-1, *rollout.actions.shape[2:])
+        return {
+            self.model.input: observations,
+            ACTION: as_action_records(actions),
+            ADVANTAGE: advantages.reshape(-1, 1),
+            RETURN: returns.reshape(-1, 1),
+        }
+
+
+def distribution_of(space: Space) -> PolicyDistribution:
+    """Return the distribution of actions of a space."""
+    return PolicyDistribution.kCategorical if isinstance(space, DiscreteSpace) else PolicyDistribution.kGaussian
+
+
+def value_loss(value: str, scale: float) -> LayerConf:
+    """Return the squared error of a value head, as a loss layer."""
+    conf = EuclideanLossConf(scale=scale)
+    return LayerConf(name=VALUE_LOSS, type=LayerType.kEuclideanLoss, srclayers=[value, RETURN], euclideanloss_conf=conf)
+
+
+def entropy_loss(policy: str, scale: float, space: Space) -> LayerConf:
+    """Return the entropy of a policy as a loss layer."""
+    conf = EntropyLossConf(distribution=distribution_of(space), scale=scale)
+    return LayerConf(name=ENTROPY_LOSS, type=LayerType.kEntropyLoss, srclayers=[policy], entropyloss_conf=conf)
+
+
+def as_action_records(actions: np.ndarray) -> np.ndarray:
+    """Return actions (B,) or (B, ...) as records (B, n) float32."""
+    return actions.reshape(len(actions), -1).astype(np.float32)
+
+
+def norm_of(gradients: Sequence[Any]) -> float:
+    """Return the Euclidean norm of several gradients together."""
+    flat = [np.ravel(getattr(gradient, "values", gradient)) for gradient in gradients]
+    return math.sqrt(sum(float(np.dot(array, array)) for array in flat))
+
+
+def normalized(advantages: np.ndarray) -> np.ndarray:
+    """Return advantages less their mean, divided by their standard deviation."""
+    centred = advantages - advantages.mean()
+    return centred / (np.sqrt(np.square(centred).mean()) + np.float32(1e-8))
+
+
+def mean_metrics(updates: Sequence[Means]) -> dict[str, float]:
+    """Return the means of the metrics of several updates, by short names."""
+    names = {f"{POLICY_LOSS}/loss": "policy_loss", f"{VALUE_LOSS}/loss": "value_loss"}
+    means = {name: sum(metrics[name] for metrics in updates) / len(updates) for name in updates[0]}
+    return {names.get(name, name): value for name, value in means.items() if name != f"{ENTROPY_LOSS}/loss"}
+
+
+def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Raise UserError unless a setting of an algorithm is between two numbers."""
+    if not low <= value <= high:
+        bounds = f"between {low:g} and {high:g}" if high < math.inf else f"at least {low:g}"
+        raise UserError(f"{name} is {value:g}; give a number {bounds}")

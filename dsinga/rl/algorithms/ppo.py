@@ -1,0 +1,107 @@
+"""PPO, proximal policy optimisation: several passes over each rollout, by a loss that keeps the policy near."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsinga import nn
+from dsinga.job import LayerConf, LayerType, PPOLossConf, UpdaterConf
+from dsinga.rl.advantages import gae
+from dsinga.rl.algorithms.actor_critic import (
+    ACTION,
+    ADVANTAGE,
+    LOG_PROBABILITY,
+    POLICY_LOSS,
+    ActorCritic,
+    check_range,
+    distribution_of,
+    mean_metrics,
+    normalized,
+)
+from dsinga.rl.experience import Rollout
+from dsinga.rl.model import Model
+from dsinga.rl.spaces import Spaces
+
+
+class PPO(ActorCritic):
+    """Proximal policy optimisation (Schulman et al. 2017), for discrete actions and for boxes of numbers.
+
+    The advantages are those of :func:`dsinga.rl.advantages.gae`. Each rollout is learnt in ``epochs`` passes, in
+    ``minibatches`` parts of random steps each.
+
+    Args:
+        model: the net; its heads are the policy and the value.
+        spaces: the spaces of the environment.
+        clip: by how much the probability of an action may change before its gradient ends, epsilon.
+        epochs: passes over a rollout.
+        minibatches: updates in a pass.
+        discount: factor of the next step's reward, gamma.
+        decay: weight of later errors in an advantage, lambda.
+        value_scale: factor of the squared error of the value.
+        entropy_scale: factor of the entropy of the policy.
+        normalize_advantages: whether those of a minibatch get mean 0 and standard deviation 1.
+        max_gradient_norm: the gradient is scaled down to this Euclidean norm; 0 for no limit.
+        updater: the updater; by default Adam at a rate of 0.0003.
+        seed: determines the initial params and the order of the rows.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        *,
+        clip: float = 0.2,
+        epochs: int = 4,
+        minibatches: int = 4,
+        discount: float = 0.99,
+        decay: float = 0.95,
+        value_scale: float = 0.5,
+        entropy_scale: float = 0.0,
+        normalize_advantages: bool = True,
+        max_gradient_norm: float = 0.5,
+        updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        check_range("clip", clip, 0)
+        check_range("epochs", epochs, 1)
+        check_range("minibatches", minibatches, 1)
+        check_range("decay", decay, 0, 1)
+        self.epochs, self.minibatches, self.decay = epochs, minibatches, decay
+        self.normalize_advantages = normalize_advantages
+        loss = LayerConf(
+            name=POLICY_LOSS,
+            type=LayerType.kPPOLoss,
+            srclayers=[model.head(0, "the policy"), ACTION, ADVANTAGE, LOG_PROBABILITY],
+            ppoloss_conf=PPOLossConf(distribution=distribution_of(spaces.action), clip=clip),
+        )
+        super().__init__(
+            *(model, spaces, loss),
+            inputs=(LOG_PROBABILITY,),
+            value_scale=value_scale,
+            entropy_scale=entropy_scale,
+            discount=discount,
+            max_gradient_norm=max_gradient_norm,
+            updater=updater or nn.Adam(3e-4, epsilon=1e-5),
+            seed=seed,
+        )
+
+    def learn(self, batch: Rollout) -> dict[str, float]:
+        """Learn from a rollout of actions by the present params; return the means of its metrics over all updates."""
+        last = self.values(batch.last_observations)
+        ends = batch.terminated, batch.truncated, batch.bootstrap, last
+        settings = {"discount": self.discount, "decay": self.decay}
+        advantages, returns = gae(batch.rewards, batch.extras["value"], *ends, **settings)
+        rows = self.rows(batch, advantages, returns)
+        rows[LOG_PROBABILITY] = batch.extras["log_probability"].reshape(-1, 1)
+        rng = np.random.default_rng((self.seed, self.updater.steps))
+        size = -(-batch.steps // self.minibatches)
+        updates = []
+        for _ in range(self.epochs):
+            order = rng.permutation(batch.steps)
+            shuffled = {name: array[order] for name, array in rows.items()}
+            for start in range(0, batch.steps, size):
+                part = {name: array[start : start + size] for name, array in shuffled.items()}
+                if self.normalize_advantages:
+                    part[ADVANTAGE] = normalized(part[ADVANTAGE])
+                updates.append(self.update(part))
+        return mean_metrics(updates)
