@@ -7,9 +7,11 @@ from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import make_environment, make_environments
 from dsinga.rl.episodes import Episode, EpisodeStatistics
+from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.prioritized_replay import PrioritizedReplay
+from dsinga.rl.rendering import record_episode
 from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
 from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
@@ -25,6 +27,7 @@ __all__ = [
     "EnvironmentStep",
     "Episode",
     "EpisodeStatistics",
+    "EvaluatedEpisodes",
     "Model",
     "PrioritizedReplay",
     "ReplayMemory",
@@ -35,6 +38,8 @@ __all__ = [
     "Transitions",
     "VectorEnvironment",
     "box",
+    "evaluate",
     "make_environment",
     "make_environments",
+    "record_episode",
 ]

@@ -171,6 +171,8 @@ class EnvironmentLoop(VectorEnvironment):
         return np.empty((self.count if rows is None else rows, *space.shape), space.dtype)
 
     def _fail(self, i: int, when: str, error: Exception) -> NoReturn:
+        if isinstance(error, UserError):
+            raise error
         raise RunError(
             f"environment {self.first + i} of {self.name!r} raised {type(error).__name__} {when} of its episode "
             f"{self._episodes[i]}: {error}"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
+import warnings
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Any
 
 from dsinga.errors import UserError
@@ -18,8 +22,8 @@ Environment = str | Callable[..., Any]
 CART_POLE = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
 CART_POLE_VECTOR_FROM = 6
 
-# Packages that register environments in Gymnasium, by their namespaces.
-PACKAGES = {"ALE": "ale-py", "MinAtar": "MinAtar"}
+# Packages with environments for Gymnasium, by their namespaces: the module, and the name of the package.
+PACKAGES = {"ALE": ("ale_py", "ale-py"), "MinAtar": ("minatar", "MinAtar")}
 
 
 def make_environments(
@@ -66,6 +70,26 @@ def make_environment(environment: Environment, **settings: Any) -> Any:
         raise UserError(f"the environment {name!r} cannot be made: {type(error).__name__}: {error}") from error
 
 
+def make_rendering_environment(environment: Environment, **settings: Any) -> tuple[str, Any]:
+    """Return the name of an environment, and one whose ``render()`` returns arrays, if it renders at all.
+
+    Raises UserError as :func:`make_environments`, and for an environment of Gymnasium that cannot render arrays.
+    """
+    name, create = _find(environment)
+    if create is None or "render_mode" in inspect.signature(create).parameters:
+        settings["render_mode"] = "rgb_array"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's warning of an unknown mode; below it is refused
+        made = make_environment(environment, **settings)
+    modes = (getattr(made, "metadata", None) or {}).get("render_modes", [])
+    if create is None and "rgb_array" not in modes:
+        raise UserError(
+            f"the environment {name!r} renders no pictures: its render modes are {', '.join(modes) or 'none'}, without "
+            "rgb_array"
+        )
+    return name, made
+
+
 def _find(environment: Environment) -> tuple[str, Callable[..., Any] | None]:
     """Return the name of an environment and the class or function that makes it, None for one of Gymnasium."""
     if not isinstance(environment, str):
@@ -91,17 +115,29 @@ def _gymnasium_spec(name: str) -> Any:
     try:
         if module:
             importlib.import_module(module)
+        elif name not in gymnasium.registry:
+            _register_package(name.partition("/")[0])
         return gymnasium.spec(identifier)
     except ImportError as error:
         raise UserError(f"the environment {name!r} cannot be imported: {error}") from error
+    except gymnasium.error.NamespaceNotFound:
+        package = PACKAGES.get(name.partition("/")[0], ("", ""))[1]
+        remedy = f"it is in the package {package}: pip install {package}" if package else "install it"
+        raise UserError(f"the package of the environment {name!r} is not installed; {remedy}") from None
     except gymnasium.error.Error:
-        package = PACKAGES.get(name.partition("/")[0])
-        if package:
-            raise UserError(f"the environment {name!r} is in the package {package}: pip install {package}") from None
         hint = nearest(name, [*registered("environment"), *gymnasium.registry])
         raise UserError(
             f"there is no environment {name!r}{hint}{'' if hint else ';'} {how_to_register('environment', name)}"
         ) from None
+
+
+def _register_package(namespace: str) -> None:
+    """Let a package register the environments "namespace/..." in Gymnasium, if it is installed."""
+    for entry_point in entry_points(group="gymnasium.envs", name=namespace):
+        entry_point.load()()
+    with contextlib.suppress(ImportError):
+        if namespace in PACKAGES:
+            importlib.import_module(PACKAGES[namespace][0])
 
 
 def _is_vector_class(create: Any) -> bool:

@@ -299,14 +299,18 @@ def test_a_vector_class_that_resets_in_the_next_step_is_refused():
         ("CartPole-v9", "no environment 'CartPole-v9'; did you mean 'CartPole-v"),
         ("Cartpole-v1", "did you mean 'CartPole-v1'"),
         ("Nothing-Like-It", r'@dsinga.register\("environment", "Nothing-Like-It"\)'),
-        ("ALE/Pong-v5", "in the package ale-py: pip install ale-py"),
+        (
+            "ALE/Pong-v5",
+            "of the environment 'ALE/Pong-v5' is not installed; it is in the package ale-py: pip install ale-py",
+        ),
+        ("Unheard/Of-v1", "package of the environment 'Unheard/Of-v1' is not installed; install it"),
         ("phys2d/CartPole-v1", "needs a package that is not installed: .*jax"),
         ("nothing:Here-v0", "cannot be imported: No module named 'nothing'"),
         ("LunarLander-v3", r"needs a package that is not installed: .*gymnasium\[box2d\]"),
     ],
 )
 def test_an_environment_that_is_not_there_is_refused(name, message, monkeypatch):
-    refuse(monkeypatch, "Box2D", "jax", "ale_py")
+    refuse(monkeypatch, "Box2D", "jax", "ale_py", "minatar")
     with pytest.raises(UserError, match=message):
         make_environments(name, 1)
 

@@ -1,0 +1,89 @@
+"""Evaluates an agent: returns and lengths of episodes in which it takes its best actions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dsinga.errors import RunError, UserError
+from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.episodes import EpisodeStatistics
+
+# The number of the first environment of an evaluation: none of a training run with the same seed has the same episodes.
+FIRST_ENVIRONMENT = 1 << 32
+MOST_ENVIRONMENTS = 32
+LONGEST_EPISODE = 1_000_000  # steps
+
+
+class Policy(Protocol):
+    """What chooses actions, such as an agent or an algorithm."""
+
+    def predict(self, observations: np.ndarray, /) -> Any:
+        """Return the best actions for observations (N, ...)."""
+
+
+class EvaluatedEpisodes(NamedTuple):
+    """Sums of rewards (n,) float64 and lengths (n,) int64 of n episodes."""
+
+    returns: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def mean_return(self) -> float:
+        """The mean over the episodes."""
+        return float(self.returns.mean())
+
+    def __str__(self) -> str:
+        return (
+            f"mean return {self.mean_return:.4g} (standard deviation {self.returns.std():.3g}) over "
+            f"{len(self.returns)} episodes of {self.lengths.mean():.4g} steps on average"
+        )
+
+
+def evaluate(
+    agent: Policy, environment: Environment, episodes: int = 100, *, seed: int = 0, **settings: Any
+) -> EvaluatedEpisodes:
+    """Return what an agent reaches by its best actions.
+
+    Several environments are stepped together. How many episodes each one contributes is fixed beforehand: the first
+    ``episodes`` to end would be the short ones.
+
+    Args:
+        agent: an agent or an algorithm; its method ``predict`` is called.
+        environment: as for :func:`dsinga.rl.make_environments`.
+        episodes: how many episodes.
+        seed: determines the random numbers of the environments, which are others than in training by the same seed.
+        settings: further arguments of the environment.
+
+    Raises UserError as :func:`dsinga.rl.make_environments`; RunError where an environment fails, or an episode does not
+    end within :data:`LONGEST_EPISODE` steps.
+    """
+    if episodes < 1:
+        raise UserError(f"the number of episodes must be at least 1, not {episodes}")
+    count = min(episodes, MOST_ENVIRONMENTS)
+    environments = make_environments(environment, count, seed=seed, first=FIRST_ENVIRONMENT, **settings)
+    statistics = EpisodeStatistics(count)
+    missing = [episodes // count + (i < episodes % count) for i in range(count)]
+    ended: list[list[tuple[float, int]]] = [[] for _ in range(count)]
+    steps = 0  # since an episode that counts has ended
+    try:
+        observations = environments.reset()
+        while any(missing):
+            step = environments.step(agent.predict(observations))
+            observations = step.observations
+            steps += 1
+            for episode in statistics.add(step):
+                if missing[episode.environment]:
+                    missing[episode.environment] -= 1
+                    ended[episode.environment].append((episode.total_reward, episode.length))
+                    steps = 0
+            if steps >= LONGEST_EPISODE:
+                raise RunError(
+                    f"an episode of {environments.name!r} did not end within {LONGEST_EPISODE} steps; give the "
+                    "environment a time limit, such as gymnasium.wrappers.TimeLimit"
+                )
+    finally:
+        environments.close()
+    returns, lengths = zip(*(pair for pairs in ended for pair in pairs), strict=True)
+    return EvaluatedEpisodes(np.array(returns), np.array(lengths))

@@ -1,0 +1,188 @@
+"""Evaluations count the right episodes; pictures of an episode are what the environment rendered."""
+
+import gymnasium
+import numpy as np
+import pytest
+from PIL import Image
+
+import dsinga
+from dsinga import rl
+from dsinga.errors import RunError, UserError
+from dsinga.rl import evaluation, rendering
+
+
+class Lasting:
+    """An episode of environment k lasts k + 1 steps; the reward is the action."""
+
+    observation_space = rl.box((1,))
+    action_space = rl.DiscreteSpace(4)
+    made = 0
+
+    def __init__(self):
+        self.number, Lasting.made = Lasting.made, Lasting.made + 1
+
+    def reset(self, *, seed=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), float(action), self.steps > self.number, False, {}
+
+
+class Three:
+    """Always takes action 3."""
+
+    def predict(self, observations):
+        return np.full(len(observations), 3)
+
+
+@pytest.mark.parametrize(("episodes", "lengths"), [(3, [1, 2, 3]), (6, [1, 1, 2, 2, 3, 4]), (1, [1])])
+def test_each_environment_contributes_a_number_of_episodes_that_is_fixed(episodes, lengths, monkeypatch):
+    monkeypatch.setattr(evaluation, "MOST_ENVIRONMENTS", 4)
+    Lasting.made = 0
+    result = rl.evaluate(Three(), Lasting, episodes)
+    np.testing.assert_array_equal(result.lengths, lengths)
+    np.testing.assert_array_equal(result.returns, 3 * result.lengths)
+    assert result.mean_return == 3 * np.mean(lengths)
+
+
+def test_an_evaluation_repeats_by_its_seed():
+    class Alternating:
+        def predict(self, observations):
+            return (observations[:, 2] > 0).astype(int)
+
+    once, again = (rl.evaluate(Alternating(), "CartPole-v1", 20, seed=1) for _ in range(2))
+    np.testing.assert_array_equal(once.returns, again.returns)
+    assert not np.array_equal(once.returns, rl.evaluate(Alternating(), "CartPole-v1", 20, seed=2).returns)
+    assert len(once.returns) == 20
+    assert np.all(once.returns == once.lengths)
+    assert str(once).startswith(f"mean return {once.mean_return:.4g} (standard deviation")
+
+
+def test_the_agent_of_an_algorithm_can_be_evaluated():
+    class Linear(rl.Algorithm):
+        def predict(self, observations):
+            return np.argmax(self.heads(observations)[0], axis=1)
+
+        def sample(self, observations, rng):
+            return rl.Sampled(self.predict(observations), {})
+
+        def learn(self, batch):
+            return {}
+
+    model = rl.Model(
+        """neuralnet {
+          layer { name: "observation" type: kRecordInput store_conf { batchsize: 1 } }
+          layer { name: "scores" type: kInnerProduct srclayers: "observation" innerproduct_conf { num_output: 2 }
+                  param { init { type: kUniform } } }
+        }"""
+    )
+    spaces = rl.make_environments("CartPole-v1", 1).spaces
+    agent = rl.Agent(Linear(model, spaces))
+    agent.algorithm.params = {
+        name: np.array([[0, 0, -1, -1], [0, 0, 1, 1]], np.float32) if value.ndim == 2 else value * 0
+        for name, value in agent.algorithm.params.items()
+    }
+    assert rl.evaluate(agent, "CartPole-v1", 10).mean_return > 100  # falls slowly: pushes to where the pole falls
+    collector = rl.Collector(rl.make_environments("CartPole-v1", 8))
+    assert collector.rollout(agent.sample, 5).actions.shape == (5, 8)
+
+
+def test_an_episode_without_end_is_refused(monkeypatch):
+    class Endless(Lasting):
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    monkeypatch.setattr(evaluation, "LONGEST_EPISODE", 20)
+    with pytest.raises(RunError, match="of 'Endless' did not end within 20 steps; give the environment a time limit"):
+        rl.evaluate(Three(), Endless, 2)
+    with pytest.raises(UserError, match="at least 1, not 0"):
+        rl.evaluate(Three(), Lasting, 0)
+
+
+class Painted(Lasting):
+    """Renders a picture whose colour is the number of the step; lasts 20 steps."""
+
+    metadata = {"render_fps": 10}
+
+    def __init__(self, size=(20, 40), render_mode=None):
+        super().__init__()
+        self.number, self.size, self.render_mode = 19, size, render_mode
+
+    def render(self):
+        assert self.render_mode == "rgb_array"
+        return np.full((*self.size, 3), self.steps * 10, np.uint8)
+
+
+def test_a_gif_has_a_frame_of_each_step(tmp_path):
+    episode = rl.record_episode(Three(), Painted, tmp_path / "new" / "episode.gif")
+    assert (episode.total_reward, episode.length) == (60, 20)
+    with Image.open(tmp_path / "new" / "episode.gif") as image:
+        assert image.n_frames == 21
+        assert image.size == (40, 20)
+        assert image.info["duration"] == 100
+        image.seek(20)
+        assert image.convert("RGB").getpixel((5, 5)) == (200, 200, 200)
+
+
+def test_a_long_episode_keeps_some_of_its_frames_and_its_duration(tmp_path, monkeypatch):
+    monkeypatch.setattr(rendering, "MOST_FRAMES", 10)
+    rl.record_episode(Three(), Painted, tmp_path / "episode.gif", size=(400, 600))
+    with Image.open(tmp_path / "episode.gif") as image:
+        assert image.n_frames == 8
+        assert image.size == (300, 200)
+        assert image.info["duration"] == 300
+        image.seek(7)
+        assert image.convert("RGB").getpixel((5, 5)) == (200, 200, 200)
+
+
+def test_a_strip_has_frames_from_the_first_to_the_last(tmp_path):
+    rl.record_episode(Three(), Painted, tmp_path / "episode.png")
+    with Image.open(tmp_path / "episode.png") as image:
+        assert image.size == (8 * 42 - 2, 20)
+        colours = [image.getpixel((42 * i + 20, 10))[0] for i in range(8)]
+        assert image.getpixel((41, 10)) == (255, 255, 255)
+    assert colours == [0, 30, 60, 90, 110, 140, 170, 200]
+
+
+def test_a_recording_of_an_episode_without_end_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(rendering, "LONGEST_RECORDING", 4)
+    assert rl.record_episode(Three(), Painted, tmp_path / "episode.gif").length == 4
+
+
+class Text(gymnasium.Env):
+    """Renders text only."""
+
+    metadata = {"render_modes": ["ansi"]}
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,)), gymnasium.spaces.Discrete(4)
+
+    def __init__(self, render_mode=None):
+        pass
+
+
+def test_an_environment_that_renders_no_pictures_is_refused(tmp_path):
+    path = tmp_path / "episode.gif"
+    gymnasium.register("Text-test-v0", entry_point=Text)
+    with pytest.raises(UserError, match="'Text-test-v0' renders no pictures: its render modes are ansi, without rgb"):
+        rl.record_episode(Three(), "Text-test-v0", path)
+    with pytest.raises(UserError, match="'Lasting' cannot render: AttributeError"):
+        rl.record_episode(Three(), Lasting, path)
+    Lasting.render = lambda self: None
+    try:
+        with pytest.raises(UserError, match=r"returned NoneType, not an array \(height, width, 3\) of uint8"):
+            rl.record_episode(Three(), Lasting, path)
+    finally:
+        del Lasting.render
+    with pytest.raises(UserError, match=r"must end in .gif, for an animation, or .png"):
+        rl.record_episode(Three(), Painted, tmp_path / "episode.mp4")
+    assert not path.exists()
+
+
+def test_a_missing_package_of_pictures_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pygame", None)
+    with pytest.raises(UserError, match=r"'CartPole-v1' cannot render: pygame is not installed.*gymnasium\["):
+        rl.record_episode(Three(), "CartPole-v1", tmp_path / "episode.gif")
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(UserError, match=r"needs Pillow: pip install 'dsinga\[images\]'"):
+        dsinga.rl.record_episode(Three(), Painted, tmp_path / "episode.gif")
