@@ -306,6 +306,7 @@ class LayerType(Enum):
     kTDLoss = 736
     kMeanLoss = 737
     kLearnedVector = 738
+    kDueling = 739
     kSequenceLength = 740
     kConvolution1D = 741
     kPooling1D = 742

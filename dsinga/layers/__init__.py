@@ -13,6 +13,7 @@ from dsinga.layers import (
     cosine,
     crf,
     dropout,
+    dueling,
     dummy,
     elementwise,
     embedding,

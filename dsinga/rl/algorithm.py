@@ -70,6 +70,10 @@ class Algorithm(ABC):
     def learn(self, batch: Any) -> dict[str, float]:
         """Change the params by experience, and return metrics such as "loss"."""
 
+    def errors(self, batch: Transitions) -> np.ndarray:
+        """Return the errors (B,) of transitions, by which a prioritised replay draws. Raises UserError for none."""
+        raise UserError(f"{type(self).__name__} has no errors of transitions; use a replay memory without priorities")
+
     def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
         """Return the features of the model's heads for N observations, each (N, ...), by default with our params."""
         forward = self.net.forward(

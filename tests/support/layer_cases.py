@@ -177,6 +177,7 @@ CASES += [
     GaussianCase("kPPOLoss", [(BATCH, 6), (BATCH, 3), NUMBER, NUMBER], {"ppoloss_conf": gaussian}, "Gaussian"),
     GaussianCase("kEntropyLoss", [(BATCH, 6)], {"entropyloss_conf": gaussian}, "Gaussian"),
 ]
+case("kDueling", "", {}, (BATCH, 1), (BATCH, 4))
 case("kMeanLoss", "", {"meanloss_conf": {"scale": -1}}, (BATCH, 3, 2))
 case("kLearnedVector", "", {"learnedvector_conf": {"num_output": 4}}, ROWS)
 case("kEntityF1", "", {}, (BATCH, 4, 5), ROWS, classes=5, steps=4)

@@ -168,7 +168,8 @@ layer { name: "gradient" type: kPolicyGradientLoss srclayers: ["policy", "label"
 layer { name: "ppo" type: kPPOLoss srclayers: ["policy", "label", "one", "one"] }
 layer { name: "entropy" type: kEntropyLoss srclayers: "policy" }
 layer { name: "learnt" type: kLearnedVector srclayers: "rows" learnedvector_conf { num_output: 10 } }
-layer { name: "values" type: kAdd srclayers: ["policy", "learnt"] }
+layer { name: "duel" type: kDueling srclayers: ["one", "learnt"] }
+layer { name: "values" type: kAdd srclayers: ["policy", "duel"] }
 layer { name: "difference" type: kTDLoss srclayers: ["values", "label", "one"] }
 layer { name: "mean" type: kMeanLoss srclayers: "values" }
 """

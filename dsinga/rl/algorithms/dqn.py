@@ -1,0 +1,140 @@
+"""DQN: deep Q-learning, with target params, and as double or dueling DQN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, LayerType, TDLossConf, UpdaterConf
+from dsinga.nn.optimizers import Adam
+from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.experience import Sampled, Transitions
+from dsinga.rl.model import Model, input_layer
+from dsinga.rl.spaces import DiscreteSpace, Spaces
+from dsinga.training.target_params import copy_params, follow
+
+# The input and loss layers that DQN adds to the net of a model.
+ACTION, TARGET, WEIGHT, LOSS = "rl_action", "rl_target", "rl_weight", "rl_loss"
+
+
+class DQN(Algorithm):
+    """Learns the value Q of each discrete action, by the temporal differences of transitions from a replay memory.
+
+    Mnih et al., Human-level control through deep reinforcement learning, 2015. The target of an action's value is
+    reward + discount·Q'(next observation, best action), where Q' has params of an earlier time. The best action is that
+    of Q', or of Q with ``double`` (van Hasselt et al. 2016). A dueling net (Wang et al. 2016) is another model, which
+    ends in a layer kDueling.
+
+    Args:
+        model: the net; its first head has a value for each action.
+        spaces: the spaces of the environment; actions are discrete.
+        double: whether Q chooses the action that Q' values.
+        delta: the error beyond which the loss is linear (Huber), 0 for none.
+        target_every: updates after which Q' follows Q.
+        target_share: how far Q' then moves towards Q, from 0 to 1; 1 copies.
+        first_epsilon: the share of random actions at first.
+        last_epsilon: the share from ``epsilon_steps`` on; it falls linearly.
+        epsilon_steps: steps of environments.
+        updater: by default Adam with a learning rate of 0.001.
+        seed: determines the initial params.
+
+    Raises UserError for actions that are not discrete, and for a head of another size.
+    """
+
+    on_policy: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        *,
+        double: bool = False,
+        delta: float = 1.0,
+        target_every: int = 250,
+        target_share: float = 1.0,
+        first_epsilon: float = 1.0,
+        last_epsilon: float = 0.05,
+        epsilon_steps: int = 10_000,
+        updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        if not isinstance(spaces.action, DiscreteSpace):
+            raise UserError(
+                f"DQN takes discrete actions, but those of the environment are {spaces.action}; use DDPG or TD3"
+            )
+        self.double, self.target_every, self.target_share = double, target_every, target_share
+        self.first_epsilon, self.last_epsilon, self.epsilon_steps = first_epsilon, last_epsilon, epsilon_steps
+        values = model.head(0, "the values of actions")
+        loss = LayerConf(
+            name=LOSS,
+            type=LayerType.kTDLoss,
+            srclayers=[values, ACTION, TARGET, WEIGHT],
+            tdloss_conf=TDLossConf(delta=delta),
+        )
+        layers = [*map(input_layer, (ACTION, TARGET, WEIGHT)), loss]
+        examples = {name: np.zeros((1, 1), np.float32) for name in (ACTION, TARGET, WEIGHT)}
+        super().__init__(
+            model, spaces, layers=layers, examples=examples, updater=updater or Adam(learning_rate=1e-3), seed=seed
+        )
+        self.check_head(values, spaces.action.n, f"{spaces.action.n} actions")
+        self.target_params = copy_params(self.params)
+        self.sampled = 0
+
+    @property
+    def epsilon(self) -> float:
+        """The share of random actions at present."""
+        done = min(1.0, self.sampled / max(1, self.epsilon_steps))
+        return self.first_epsilon + done * (self.last_epsilon - self.first_epsilon)
+
+    def predict(self, observations: np.ndarray) -> np.ndarray:
+        """Return the action of the largest value for each of N observations."""
+        return self.heads(observations)[0].argmax(axis=1)
+
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
+        """Return the best action for each of N observations, or, with the probability epsilon, a random one."""
+        count = len(observations)
+        is_random = rng.random(count) < self.epsilon
+        actions = rng.integers(0, self.spaces.action.n, count)  # type: ignore[union-attr]
+        self.sampled += count
+        if not is_random.all():
+            actions = np.where(is_random, actions, self.predict(observations))
+        return Sampled(actions, {})
+
+    def targets(self, batch: Transitions) -> np.ndarray:
+        """Return the targets (B,) of the values of a batch's actions, float32."""
+        values = self.heads(batch.next_observations, self.target_params)[0]
+        best = self.predict(batch.next_observations) if self.double else values.argmax(axis=1)
+        following = values[np.arange(len(values)), best]
+        return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), following)
+
+    def errors(self, batch: Transitions) -> np.ndarray:
+        """Return the temporal differences (B,) of a batch, by which a prioritised replay draws."""
+        values = self.heads(batch.observations)[0]
+        return values[np.arange(len(values)), batch.actions] - self.targets(batch)
+
+    def learn(self, batch: Transitions) -> dict[str, float]:
+        """Do one update by a batch; return "loss" and "value", the mean value of its actions."""
+        metrics = self.update(
+            {
+                self.model.input: batch.observations,
+                ACTION: batch.actions.reshape(-1, 1).astype(np.float32),
+                TARGET: self.targets(batch).reshape(-1, 1),
+                WEIGHT: batch.weights.reshape(-1, 1),
+            }
+        )
+        if self.updater.steps % self.target_every == 0:
+            follow(self.target_params, self.params, self.target_share)
+        return {"loss": metrics["loss"], "value": metrics["value"]}
+
+    def state(self) -> dict[str, Any]:
+        """Return what learning goes on from, the target params and the steps taken included."""
+        return {**super().state(), "target": self.target_params, "sampled": self.sampled}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where its params are not those of the net."""
+        super().restore(state)
+        self.target_params = {name: np.array(value, np.float32) for name, value in state["target"].items()}
+        self.sampled = int(state["sampled"])

@@ -1,0 +1,24 @@
+"""A second set of params that follows a first one, by copies or little by little: the target params of DQN and DDPG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+
+def copy_params(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a copy of params (a hard update)."""
+    return {name: value.copy() for name, value in params.items()}
+
+
+def follow(target: Mapping[str, np.ndarray], params: Mapping[str, np.ndarray], share: float) -> None:
+    """Move ``target``, in place, by ``share`` of the way to ``params``: (1 - share)·target + share·params.
+
+    This is the soft update of Lillicrap et al. 2016, whose tau is ``share``; a share of 1 copies.
+    """
+    for name, value in target.items():
+        if share < 1:
+            value += np.float32(share) * (params[name] - value)
+        else:
+            value[...] = params[name]

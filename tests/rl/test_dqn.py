@@ -1,0 +1,114 @@
+"""DQN against PyTorch, and its parts worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import UserError, nn, rl
+from dsinga.rl.algorithms.dqn import DQN
+
+SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(3))
+
+
+def model(dueling: bool = False) -> rl.Model:
+    x = nn.Input(shape=4, name="observation")
+    hidden = nn.Dense(8, activation="relu", name="hidden")(x)
+    values = nn.Dense(3, name="values")(hidden)
+    if dueling:
+        values = nn.Layer("kDueling", name="duel")([nn.Dense(1, name="value")(hidden), values])
+    return rl.Model(nn.Model(x, [values]))
+
+
+def transitions(count: int = 32, seed: int = 0) -> rl.Transitions:
+    rng = np.random.default_rng(seed)
+    return rl.Transitions(
+        observations=rng.normal(size=(count, 4)).astype(np.float32),
+        actions=rng.integers(0, 3, count),
+        rewards=rng.normal(size=count).astype(np.float32),
+        next_observations=rng.normal(size=(count, 4)).astype(np.float32),
+        terminated=rng.random(count) < 0.3,
+        weights=rng.random(count).astype(np.float32),
+        indices=np.arange(count),
+        discounts=np.full(count, 0.9, np.float32),
+    )
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("double", [False, True])
+def test_an_update_is_that_of_pytorch(double: bool, dueling: bool) -> None:
+    torch = pytest.importorskip("torch")
+    algorithm = DQN(model(dueling), SPACES, double=double, updater=nn.SGD(0.1), target_every=1000)
+    for value in algorithm.target_params.values():
+        value += np.float32(0.1)
+    before = {name: torch.tensor(value, requires_grad=True) for name, value in algorithm.params.items()}
+    target = {name: torch.tensor(value) for name, value in algorithm.target_params.items()}
+    batch = transitions()
+
+    def values(params: dict[str, Any], x: np.ndarray) -> Any:
+        def dense(h: Any, layer: str) -> Any:
+            weight = params[f"{layer}_weight"]
+            return h @ (weight if weight.shape[0] == h.shape[1] else weight.T) + params[f"{layer}_bias"]
+
+        hidden = torch.relu(dense(torch.tensor(x), "hidden"))
+        q = dense(hidden, "values")
+        return dense(hidden, "value") + q - q.mean(dim=1, keepdim=True) if dueling else q
+
+    following = values(target, batch.next_observations)
+    chooser = values(before, batch.next_observations) if double else following
+    best = following.gather(1, chooser.argmax(dim=1, keepdim=True))[:, 0].detach()
+    goal = torch.tensor(batch.rewards) + 0.9 * best * torch.tensor(~batch.terminated)
+    chosen = values(before, batch.observations).gather(1, torch.tensor(batch.actions)[:, None])[:, 0]
+    losses = torch.nn.functional.huber_loss(chosen, goal, reduction="none") * torch.tensor(batch.weights)
+    losses.mean().backward()
+    np.testing.assert_allclose(algorithm.errors(batch), (chosen - goal).detach().numpy(), rtol=1e-4, atol=1e-5)
+    metrics = algorithm.learn(batch)
+    assert metrics["loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+    for name, value in before.items():
+        expected = (value - 0.1 * value.grad).detach().numpy()
+        np.testing.assert_allclose(algorithm.params[name], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_target_params_follow_at_intervals(share: float) -> None:
+    algorithm = DQN(model(), SPACES, target_every=2, target_share=share)
+    start = {name: value.copy() for name, value in algorithm.target_params.items()}
+    algorithm.learn(transitions())
+    for name, value in algorithm.target_params.items():
+        np.testing.assert_array_equal(value, start[name])
+    algorithm.learn(transitions())
+    for name, value in algorithm.target_params.items():
+        expected = (1 - share) * start[name] + share * algorithm.params[name]
+        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_share_of_random_actions_falls_linearly() -> None:
+    algorithm = DQN(model(), SPACES, first_epsilon=1.0, last_epsilon=0.2, epsilon_steps=1000)
+    rng, x = np.random.default_rng(0), transitions(100).observations
+    best = algorithm.predict(x)
+    shares = []
+    for _ in range(12):
+        shares.append(algorithm.epsilon)
+        algorithm.sample(x, rng)
+    np.testing.assert_allclose(shares, [1 - 0.08 * k for k in range(10)] + [0.2, 0.2])
+    equal = np.mean([(algorithm.sample(x, rng).actions == best).mean() for _ in range(100)])
+    assert equal == pytest.approx(0.8 + 0.2 / 3, abs=0.02)  # random actions are the best one in a third of cases
+
+
+def test_a_restored_state_goes_on_with_the_same_bits() -> None:
+    first, second = DQN(model(), SPACES, target_every=3), DQN(model(), SPACES, target_every=3, seed=5)
+    first.learn(transitions())
+    second.restore(first.state())
+    for algorithm in (first, second):
+        for seed in range(5):
+            algorithm.learn(transitions(seed=seed))
+    for name in first.params:
+        np.testing.assert_array_equal(first.params[name], second.params[name])
+        np.testing.assert_array_equal(first.target_params[name], second.target_params[name])
+
+
+def test_other_actions_are_refused() -> None:
+    with pytest.raises(UserError, match="DQN takes discrete actions, but .* float32 arrays of shape .2,.; use DDPG"):
+        DQN(model(), rl.Spaces(rl.box((4,)), rl.box((2,))))
