@@ -43,7 +43,9 @@ def documented(kind: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind not in ("importer", "extension", "environment")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in registry.KINDS if kind not in ("importer", "extension", "environment")]
+)
 def test_the_page_names_what_is_built_in(kind):
     names = builtin(kind)
     assert names, "nothing is registered"
