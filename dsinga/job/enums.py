@@ -124,6 +124,20 @@ class ActivationType(Enum):
     GELU = 5
 
 
+class CellActivation(Enum):
+    """The activations of recurrent cells, whose derivative follows from their value."""
+
+    SIGMOID = 0
+    TANH = 1
+    RELU = 2
+    IDENTITY = 3
+
+    @classmethod
+    def aliases(cls) -> dict[str, CellActivation]:
+        """Return other names of members."""
+        return {"LINEAR": cls.IDENTITY}
+
+
 class AttentionScore(Enum):
     """How kAttention scores a query q and a key k: q·k divided by the root of their size, q·k, or v·tanh(q + k)."""
 

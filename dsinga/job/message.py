@@ -16,6 +16,8 @@ from dsinga.errors import UserError
 from dsinga.redaction import redact
 from dsinga.registry import nearest
 
+LISTED_NAMES = 8  # at most, that a message about a name lists where none is similar
+
 
 class Where(NamedTuple):
     """A place in a job file: path and line, counted from 1; line 0 if the place has no line."""
@@ -233,4 +235,6 @@ def member(value: Any, cls: type[enum.Enum], what: str) -> enum.Enum:
     hint = nearest(value, names) if isinstance(value, str) else ""
     if isinstance(value, str) and not hint and any(name.startswith("kUser") for name in names):
         hint = f'; name a class of your own by user_{what.rpartition(".")[2]}: "{value[:100]}"'
+    if not hint and len(names) <= LISTED_NAMES:
+        hint = f"; these are {', '.join(names)}"
     raise JobError(f"{what}: there is no {cls.__name__} {shown(value)}{hint}")

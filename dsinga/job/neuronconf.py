@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dsinga.job.enums import ActivationType, AttentionScore, DropoutUnit, PoolMethod, StepPoolMethod
+from dsinga.job.enums import (
+    ActivationType,
+    AttentionScore,
+    CellActivation,
+    DropoutUnit,
+    PoolMethod,
+    StepPoolMethod,
+)
 from dsinga.job.message import Message
 
 
@@ -153,11 +160,18 @@ class RecurrentConf(Message):
 
 
 class GRUConf(RecurrentConf):
-    """Settings of kGRU."""
+    """Settings of kGRU. As in PaddlePaddle: the activations of the gates z and r, and of the candidate c."""
+
+    gate_activation: CellActivation = CellActivation.SIGMOID
+    candidate_activation: CellActivation = CellActivation.TANH
 
 
 class LSTMConf(RecurrentConf):
-    """Settings of kLSTM."""
+    """Settings of kLSTM: the activations of the gates i, f and o, of the candidate g, and of the cell state c'."""
+
+    gate_activation: CellActivation = CellActivation.SIGMOID
+    candidate_activation: CellActivation = CellActivation.TANH
+    cell_activation: CellActivation = CellActivation.TANH
 
 
 class RNNConf(RecurrentConf):

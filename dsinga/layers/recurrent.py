@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from dsinga.job import LayerConf, RecurrentConf
+from dsinga.job import GRUConf, LayerConf, LSTMConf, RecurrentConf
 from dsinga.layers.base import Array, Arrays, Gradients, Layer, Output, ParamSpec, Shape, as_text
 from dsinga.layers.context import Context, RecordInfo
 from dsinga.layers.label import step_lengths
+from dsinga.ops.types import CellActivations
 from dsinga.registry import register
 
 
@@ -49,6 +50,7 @@ class Recurrent(Layer):
         if settings is None:
             raise self.fail(f"needs {self.conf_field} {{ dim_hidden: ... }}")
         self.settings, self.size = settings, settings.dim_hidden
+        self.activations = cell_activations(settings)
         self._check_sources()
         self._check_settings(settings)
         self.directions = 2 if settings.bidirectional else 1
@@ -125,7 +127,9 @@ class Recurrent(Layer):
         features, saved, last = [], [], None
         for back in range(self.directions):
             weights = params[back * self.count : (back + 1) * self.count]
-            y, last, workspace = ctx.ops.recurrent(self.cell, x, weights, begin, lengths, bool(back), ctx.training)
+            y, last, workspace = ctx.ops.recurrent(
+                self.cell, x, weights, begin, lengths, bool(back), ctx.training, self.activations
+            )
             features.append(y)
             saved.append(workspace)
         feature = features[0] if len(features) == 1 else ctx.ops.xp.concatenate(features, axis=2)
@@ -175,11 +179,22 @@ class Recurrent(Layer):
         return step_lengths(self, sources[self.label_source], self.shape[1])
 
 
+def cell_activations(settings: RecurrentConf) -> CellActivations:
+    """Return the activations that these settings name; those of a simple recurrent layer cannot be chosen."""
+    chosen = {}
+    if isinstance(settings, GRUConf | LSTMConf):
+        chosen = {"gate": settings.gate_activation, "candidate": settings.candidate_activation}
+    if isinstance(settings, LSTMConf):
+        chosen["cell"] = settings.cell_activation
+    return CellActivations(**{part: activation.name.lower() for part, activation in chosen.items()})
+
+
 @register("layer", "kGRU")
 class GRU(Recurrent):
     """Gated recurrent units (Cho et al. 2014), as in SINGA.
 
-    z = σ(x z_hxᵀ + h z_hhᵀ + z_b), r likewise, c = tanh(x c_hxᵀ + r∘(h c_hhᵀ) + c_b); h' = z∘h + (1 - z)∘c. Params in
+    z = σ(x z_hxᵀ + h z_hhᵀ + z_b), r likewise, c = tanh(x c_hxᵀ + r∘(h c_hhᵀ) + c_b); h' = z∘h + (1 - z)∘c, with
+    ``gate_activation`` in place of σ and ``candidate_activation`` in place of tanh, where these are set. Params in
     SINGA's order: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H) and, unless ``bias_term`` is false, z_b, r_b, c_b.
     """
 
@@ -209,8 +224,10 @@ class _StackedGates(Recurrent):
 class LSTM(_StackedGates):
     """Long short-term memory (Hochreiter and Schmidhuber 1997) with forget gates (Gers et al. 2000).
 
-    i, f, o = σ and g = tanh of x hxᵀ + h hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'). Params hx (4H, n), hh (4H, H) and,
-    unless ``bias_term`` is false, b (4H,), with the gates i, f, g, o stacked in this order. The state is h, then c.
+    i, f, o = σ and g = tanh of x hxᵀ + h hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'), with ``gate_activation`` in place
+    of σ, ``candidate_activation`` of the first tanh and ``cell_activation`` of the second, where these are set. Params
+    hx (4H, n), hh (4H, H) and, unless ``bias_term`` is false, b (4H,), with the gates i, f, g, o stacked in this order.
+    The state is h, then c.
     """
 
     cell, conf_field, one_step, state_parts, gates = "lstm", "lstm_conf", False, 2, 4

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from dsinga.errors import UserError
+from dsinga.nn.activations import check_activation
 from dsinga.nn.arguments import layer
 from dsinga.nn.feature import Feature, batch_shape
 from dsinga.nn.symbol import LayerBuilder
@@ -13,6 +15,9 @@ from dsinga.nn.writer import LayerWriter, Write
 
 # The engine's cell, and the number of its gates, which Keras's fans count together.
 CELLS = {"GRU": ("gru", 3), "LSTM": ("lstm", 4), "SimpleRNN": ("rnn", 1)}
+
+# The activations of cells by the names of Keras, where None is "linear", too.
+CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY"}
 
 
 @layer
@@ -36,18 +41,29 @@ def recurrent(
     return_sequences: bool,
     bidirectional: bool,
     carry: bool | None,
+    activations: Mapping[str, str | None] | None = None,
 ) -> Write:
     """Return the writing of a recurrent layer; a second source gives the lengths of sequences by its labels.
 
-    Raises UserError for ``return_sequences=False``, which no layer of the engine can do.
+    ``activations`` are Keras's names by the field of the job. Raises UserError for ``return_sequences=False``, which no
+    layer of the engine can do, and for an activation that no cell has.
     """
+    for activation in (activations or {}).values():
+        check_activation(kind, activation, CELL_ACTIVATIONS)
     if not return_sequences:
         raise UserError(
             f"{kind} gives all steps here, (B, T, n); leave return_sequences out, and for one vector a sequence put "
             "nn.GlobalMaxPooling1D() or nn.GlobalAveragePooling1D() after it"
         )
     cell, gates = CELLS[kind]
-    fields = {"dim_hidden": units, "bias_term": use_bias, "bidirectional": bidirectional or None, "carry": carry}
+    fields: dict[str, Any] = {
+        "dim_hidden": units,
+        "bias_term": use_bias,
+        "bidirectional": bidirectional or None,
+        "carry": carry,
+    }
+    for field, activation in (activations or {}).items():
+        fields[field] = CELL_ACTIVATIONS["linear" if activation is None else activation]
     kernel, hidden, bias = initialisers
 
     def write(writer: LayerWriter) -> Feature:
@@ -66,6 +82,8 @@ def recurrent(
 @layer
 def GRU(
     units: int,
+    activation: str | None = "tanh",
+    recurrent_activation: str | None = "sigmoid",
     use_bias: bool = True,
     kernel_initializer: Any = "glorot_uniform",
     recurrent_initializer: Any = "glorot_uniform",
@@ -76,15 +94,19 @@ def GRU(
 ) -> Write:
     """Gated recurrent units over sequences (kGRU): (B, T, n) to (B, T, units).
 
+    ``activation`` of the candidate and ``recurrent_activation`` of the gates are "sigmoid", "tanh", "relu" or "linear".
     ``carry`` begins a batch with the last state of the batch before, like Keras's stateful.
     """
+    activations = {"gate_activation": recurrent_activation, "candidate_activation": activation}
     inits = (kernel_initializer, recurrent_initializer, bias_initializer)
-    return recurrent("GRU", units, use_bias, inits, return_sequences, bidirectional, carry)
+    return recurrent("GRU", units, use_bias, inits, return_sequences, bidirectional, carry, activations)
 
 
 @layer
 def LSTM(
     units: int,
+    activation: str | None = "tanh",
+    recurrent_activation: str | None = "sigmoid",
     use_bias: bool = True,
     kernel_initializer: Any = "glorot_uniform",
     recurrent_initializer: Any = "glorot_uniform",
@@ -93,9 +115,17 @@ def LSTM(
     bidirectional: bool = False,
     carry: bool | None = None,
 ) -> Write:
-    """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1."""
+    """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1.
+
+    ``activation`` of the candidate and of the cell state, and ``recurrent_activation`` of the gates, are as for GRU.
+    """
+    activations = {
+        "gate_activation": recurrent_activation,
+        "candidate_activation": activation,
+        "cell_activation": activation,
+    }
     inits = (kernel_initializer, recurrent_initializer, bias_initializer)
-    return recurrent("LSTM", units, use_bias, inits, return_sequences, bidirectional, carry)
+    return recurrent("LSTM", units, use_bias, inits, return_sequences, bidirectional, carry, activations)
 
 
 @layer

@@ -4,20 +4,18 @@ A cell works on ``gates`` (width, n, H), each gate of n rows contiguous, and on 
 that are apart in memory are far slower. Before a step, the gates hold the products with the input, in the gates
 ``from_x``, plus those with the state before, in the gates ``from_h``; after it, the values that the backward step
 needs. ``dgates`` are like ``gates``, except that their rows are apart, as products need them, so each number is written
-once and not read. ``scratch`` is (2, n, H).
+once and not read. ``scratch`` is (3, n, H).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from dsinga.ops.numpy_cell_functions import CellFunctions, sigmoid_slope
 from dsinga.ops.types import Array
-
-Sigmoid = Callable[[Array], None]
-"""A function that replaces a contiguous array by its sigmoid."""
 
 
 class Cell:
@@ -43,12 +41,14 @@ class Cell:
         return [w_x, w_h] if b is None else [w_x, w_h, b]
 
     @staticmethod
-    def step(gates: Array, before: Array, now: Array, scratch: Array, sigmoid: Sigmoid) -> None:
+    def step(gates: Array, before: Array, now: Array, scratch: Array, functions: CellFunctions) -> None:
         """Compute the state ``now`` from the one ``before``."""
         raise NotImplementedError
 
     @staticmethod
-    def step_grad(gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array) -> None:
+    def step_grad(
+        gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array, functions: CellFunctions
+    ) -> None:
         """Compute ``dgates``; replace ``d``, the gradient of ``now``, by that of ``before`` less the product's part."""
         raise NotImplementedError
 
@@ -59,11 +59,13 @@ class RNN(Cell):
     width, from_x, from_h = 1, range(1), range(1)
 
     @staticmethod
-    def step(gates: Array, before: Array, now: Array, scratch: Array, sigmoid: Sigmoid) -> None:
+    def step(gates: Array, before: Array, now: Array, scratch: Array, functions: CellFunctions) -> None:
         np.tanh(gates, out=now)
 
     @staticmethod
-    def step_grad(gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array) -> None:
+    def step_grad(
+        gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array, functions: CellFunctions
+    ) -> None:
         slope, (now,), (dh,), (da,) = scratch[0], now, d, dgates
         np.multiply(now, now, out=slope)
         np.subtract(1, slope, out=slope)
@@ -93,33 +95,45 @@ class GRU(Cell):
         return [z_x, r_x, c_x, *weights_h] + ([] if b is None else [z_b, r_b, c_b])
 
     @staticmethod
-    def step(gates: Array, before: Array, now: Array, scratch: Array, sigmoid: Sigmoid) -> None:
+    def step(gates: Array, before: Array, now: Array, scratch: Array, functions: CellFunctions) -> None:
         (c, z, r, s), (before,), (now,), reset = gates, before, now, scratch[0]
-        sigmoid(z)
-        sigmoid(r)
+        functions.gate.apply(z, z)
+        functions.gate.apply(r, r)
         np.multiply(r, s, out=reset)
         np.add(c, reset, out=c)
-        np.tanh(c, out=c)
+        functions.candidate.apply(c, c)
         np.subtract(before, c, out=now)
         np.multiply(now, z, out=now)
         np.add(now, c, out=now)
 
     @staticmethod
-    def step_grad(gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array) -> None:
-        (c, z, r, s), (dc, dz, dr, ds), (before,), (d,), (u, t) = gates, dgates, before, d, scratch
+    def step_grad(
+        gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array, functions: CellFunctions
+    ) -> None:
+        (c, z, r, s), (dc, dz, dr, ds), (before,), (d,), (u, t, slope) = gates, dgates, before, d, scratch
+        by_sigmoid = functions.gate.slope is sigmoid_slope  # products in an order that needs one pass less for a gate
         np.subtract(1, z, out=u)
         np.multiply(d, u, out=u)  # d∘(1 - z)
         np.subtract(before, c, out=t)
-        t *= u
-        np.multiply(t, z, out=dz)
-        np.multiply(c, c, out=t)
-        np.subtract(1, t, out=t)
+        if by_sigmoid:
+            t *= u
+            np.multiply(t, z, out=dz)
+        else:
+            t *= d
+            functions.gate.slope(z, slope)
+            np.multiply(t, slope, out=dz)
+        functions.candidate.slope(c, t)
         t *= u
         dc[...] = t
+        if by_sigmoid:
+            np.subtract(1, r, out=u)
+        else:
+            functions.gate.slope(r, u)
+            u *= t
         t *= r
         ds[...] = t
-        np.subtract(1, r, out=u)
-        u *= t
+        if by_sigmoid:
+            u *= t
         np.multiply(u, s, out=dr)
         d *= z
 
@@ -133,38 +147,36 @@ class LSTM(Cell):
     width, parts, from_x, from_h = 4, 2, range(4), range(4)
 
     @staticmethod
-    def step(gates: Array, before: Array, now: Array, scratch: Array, sigmoid: Sigmoid) -> None:
+    def step(gates: Array, before: Array, now: Array, scratch: Array, functions: CellFunctions) -> None:
         (i, f, g, o), (_, c), (h, new_c), t = gates, before, now, scratch[0]
         for gate in (i, f, o):
-            sigmoid(gate)
-        np.tanh(g, out=g)
+            functions.gate.apply(gate, gate)
+        functions.candidate.apply(g, g)
         np.multiply(f, c, out=new_c)
         np.multiply(i, g, out=t)
         np.add(new_c, t, out=new_c)
-        np.tanh(new_c, out=h)
+        functions.cell.apply(new_c, h)
         np.multiply(h, o, out=h)
 
     @staticmethod
-    def step_grad(gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array) -> None:
+    def step_grad(
+        gates: Array, before: Array, now: Array, d: Array, dgates: Array, scratch: Array, functions: CellFunctions
+    ) -> None:
         (i, f, g, o), (di, df, dg, do), (_, c), (_, new_c), (dh, dc) = gates, dgates, before, now, d
-        t, u = scratch
-        np.tanh(new_c, out=t)
-        np.multiply(t, t, out=u)
-        np.subtract(1, u, out=u)
+        t, u, _ = scratch
+        functions.cell.apply(new_c, t)
+        functions.cell.slope(t, u)
         u *= o
         u *= dh
         dc += u
-        np.subtract(1, o, out=u)
-        u *= o
+        functions.gate.slope(o, u)
         u *= t
         np.multiply(u, dh, out=do)
         for gate, partner, gradient in ((i, g, di), (f, c, df)):
-            np.subtract(1, gate, out=u)
-            u *= gate
+            functions.gate.slope(gate, u)
             u *= partner
             np.multiply(u, dc, out=gradient)
-        np.multiply(g, g, out=u)
-        np.subtract(1, u, out=u)
+        functions.candidate.slope(g, u)
         u *= i
         np.multiply(u, dc, out=dg)
         dc *= f

@@ -13,9 +13,10 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
+from dsinga.ops.numpy_cell_functions import FUNCTIONS, CellFunctions, sigmoid
 from dsinga.ops.numpy_cells import CELLS
 from dsinga.ops.packing import Packing, pack_sequences
-from dsinga.ops.types import Array
+from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations
 
 # Numbers between one row and the next: products read columns, whose numbers would share few sets of the caches if rows
 # were a power of two apart.
@@ -23,12 +24,16 @@ GAP = 16
 
 
 class RecurrentWorkspace(NamedTuple):
-    """The values for the backward pass: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H)."""
+    """The values for the backward pass: steps, packed x (N, n), gates (width, N, H), states (parts, B + N, H).
+
+    ``functions`` are the cell's.
+    """
 
     packing: Packing
     x: Array
     gates: Array
     states: Array
+    functions: CellFunctions
 
 
 class NumpyRecurrent(Ops):
@@ -49,12 +54,14 @@ class NumpyRecurrent(Ops):
         """Compute the product of ``a`` and a prepared matrix into ``out``, which is C-contiguous."""
         self.multiply_into(a, factor, out)
 
-    def sigmoid_in_place(self, x: Array) -> None:
-        """Replace contiguous x by 1/(1 + exp(-x)); exp may overflow to infinity, whose inverse is 0."""
-        np.negative(x, out=x)
-        np.exp(x, out=x)
-        np.add(x, 1, out=x)
-        np.reciprocal(x, out=x)
+    def sigmoid_into(self, x: Array, out: Array) -> None:
+        """Compute the sigmoid of contiguous x into ``out``, which may be x."""
+        sigmoid(x, out)
+
+    def cell_functions(self, activations: CellActivations) -> CellFunctions:
+        """Return the functions of these names, with the backend's own sigmoid."""
+        own = {**FUNCTIONS, "sigmoid": FUNCTIONS["sigmoid"]._replace(apply=self.sigmoid_into)}
+        return CellFunctions(*(own[name] for name in activations))
 
     def recurrent(
         self,
@@ -65,8 +72,9 @@ class NumpyRecurrent(Ops):
         lengths: Array | None,
         reverse: bool,
         train: bool,
+        activations: CellActivations = CELL_ACTIVATIONS,
     ) -> tuple[Array, Array, Any]:
-        kind = CELLS[cell]
+        kind, functions = CELLS[cell], self.cell_functions(activations)
         w_x, w_h, b = kind.join(params)
         size, (batch, times) = w_h.shape[1], x.shape[:2]
         packing = pack_sequences(batch, times, lengths, reverse)
@@ -76,13 +84,14 @@ class NumpyRecurrent(Ops):
             packing.pack(x),
             buffers.empty((kind.width, total, size), dtype=x.dtype),
             buffers.empty((kind.parts, batch + total, size), dtype=x.dtype),
+            functions,
         )
         for gate in kind.from_x:
             if b is not None:
                 run.gates[gate] = b[gate * size : (gate + 1) * size]
             self.multiply_into(run.x, w_x[gate * size : (gate + 1) * size].T, run.gates[gate], add=b is not None)
         run.states[:, :batch] = 0 if state is None else _by_part(state[packing.order], kind.parts)
-        scratch = buffers.empty((2, batch, size), dtype=x.dtype)
+        scratch = buffers.empty((3, batch, size), dtype=x.dtype)
         product, weights = buffers.empty((batch, len(w_h)), dtype=x.dtype), self.factor(w_h.T, packing.counts)
         with np.errstate(over="ignore"):
             for count, before, now in packing.steps():
@@ -94,21 +103,21 @@ class NumpyRecurrent(Ops):
                         gates[gate] += part
                     else:
                         gates[gate] = part
-                kind.step(gates, old, new, scratch[:, :count], self.sigmoid_in_place)
+                kind.step(gates, old, new, scratch[:, :count], functions)
         y = packing.unpack(run.states[0, batch:], times)
         return y, _in_rows([packing.last(part) for part in run.states]), run if train else None
 
     def recurrent_grad(
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
     ) -> tuple[Array | None, Array | None, list[Array]]:
-        kind, (packing, x, gates, states) = CELLS[cell], workspace
+        kind, (packing, x, gates, states, functions) = CELLS[cell], workspace
         w_x, w_h, b = kind.join(params)
         size, (batch, times), total = w_h.shape[1], dy.shape[:2], len(packing.places)
         dh = packing.pack(dy)
         columns = kind.width * size
         dgates = buffers.empty((total, columns + GAP), dtype=gates.dtype)[:, :columns]  # rows, as products need them
         d = np.zeros((kind.parts, batch, size), states.dtype)
-        scratch = buffers.empty((2, batch, size), dtype=x.dtype)
+        scratch = buffers.empty((3, batch, size), dtype=x.dtype)
         product, weights = buffers.empty((batch, size), dtype=x.dtype), self.factor(w_h, packing.counts)
         from_x, from_h = (dgates[:, part.start * size : part.stop * size] for part in (kind.from_x, kind.from_h))
         for count, before, now in reversed(list(packing.steps())):
@@ -116,7 +125,7 @@ class NumpyRecurrent(Ops):
             old, new = states[:, before : before + count], states[:, now : now + count]
             d[0, :count] += dh[rows]
             gradients = _by_part(dgates[rows], kind.width)
-            kind.step_grad(gates[:, rows], old, new, d[:, :count], gradients, scratch[:, :count])
+            kind.step_grad(gates[:, rows], old, new, d[:, :count], gradients, scratch[:, :count], functions)
             self.multiply_by(from_h[rows], weights, product[:count])
             d[0, :count] += product[:count]
         dw_x, dw_h = (buffers.empty(w.shape, dtype=w.dtype) for w in (w_x, w_h))

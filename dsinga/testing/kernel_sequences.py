@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from dsinga.ops.types import CELL_ACTIVATIONS, CellActivations
 from dsinga.testing.kernel_backend import KernelBackend
 from dsinga.testing.kernel_cases import given
 from dsinga.testing.kernel_formulas import assert_close, assert_gradient
 from dsinga.testing.recurrent_formulas import param_shapes, recurrent
 
 SIZE = 5
+GATES = st.sampled_from(["sigmoid", "tanh", "relu", "identity"])
+# The rectifier of a cell state has no slope where the state is 0, as at the beginning.
+ACTIVATIONS = st.builds(CellActivations, GATES, GATES, st.sampled_from(["sigmoid", "tanh", "identity"]))
 CODES = st.lists(st.lists(st.integers(-1, SIZE - 1), min_size=3, max_size=3), max_size=4)
 
 
@@ -30,6 +34,7 @@ def sequences(draw: st.DrawFn) -> dict[str, Any]:
         "state": draw(st.booleans()),
         "lengths": draw(st.none() | lengths),
         "reverse": draw(st.booleans()),
+        "activations": draw(st.just(CELL_ACTIVATIONS) | ACTIVATIONS),
         "seed": draw(st.integers(0, 2**32 - 1)),
     }
 
@@ -65,7 +70,10 @@ class SequenceKernels:
     def test_recurrent(self, backend: KernelBackend, case: dict[str, Any], need_dx: bool, need_dstate: bool) -> None:
         rng, cell, (batch, times, inputs) = np.random.default_rng(case["seed"]), case["cell"], case["shape"]
         x = rng.standard_normal(case["shape"])
-        params = [rng.uniform(-1, 1, shape) for shape in param_shapes(cell, inputs, case["size"], case["bias"])]
+        activations = case["activations"]
+        bound = 1 if activations == CELL_ACTIVATIONS else 1 / (inputs + case["size"])  # states stay small
+        shapes = param_shapes(cell, inputs, case["size"], case["bias"])
+        params = [rng.uniform(-bound, bound, shape) for shape in shapes]
         state = rng.standard_normal((batch, case["size"] * (2 if cell == "lstm" else 1)))
         if not case["state"]:
             state[...] = 0
@@ -75,9 +83,9 @@ class SequenceKernels:
         placed_state = backend.asarray(state) if case["state"] else None
 
         y, last, workspace = backend.run(
-            "recurrent", cell, x, placed_params, placed_state, lengths_array, case["reverse"], True
+            "recurrent", cell, x, placed_params, placed_state, lengths_array, case["reverse"], True, activations
         )
-        expected_y, expected_last = recurrent(cell, x, params, state, lengths, case["reverse"])
+        expected_y, expected_last = recurrent(cell, x, params, state, lengths, case["reverse"], activations)
         assert_close(y, expected_y, backend.dtype)
         assert_close(last, expected_last, backend.dtype)
 
@@ -86,7 +94,7 @@ class SequenceKernels:
         assert (dx is not None, dstate is not None, len(dparams)) == (need_dx, need_dstate, len(params))
 
         def loss(x: np.ndarray, state: np.ndarray, params: list[np.ndarray]) -> float:
-            return (recurrent(cell, x, params, state, lengths, case["reverse"])[0] * dy).sum()
+            return (recurrent(cell, x, params, state, lengths, case["reverse"], activations)[0] * dy).sum()
 
         if need_dx:
             assert_gradient(lambda x: loss(x, state, params), x, dx, backend.dtype)

@@ -8,11 +8,13 @@ import pytest
 
 from dsinga.errors import UserError
 from dsinga.job import (
+    GRUConf,
     InnerProductConf,
     Job,
     JobError,
     LayerConf,
     LayerType,
+    LSTMConf,
     NetConf,
     Phase,
     PoolingConf,
@@ -74,6 +76,14 @@ def test_assignment_converts_and_checks_too():
         (
             lambda: LayerConf(name="a", type="Swoosh"),
             "LayerConf.type: there is no LayerType 'Swoosh'; name a class of your own by user_type: \"Swoosh\"",
+        ),
+        (
+            lambda: GRUConf(dim_hidden=3, gate_activation="sigmoid"),
+            "GRUConf.gate_activation: there is no CellActivation 'sigmoid'; did you mean 'SIGMOID'?",
+        ),
+        (
+            lambda: LSTMConf(dim_hidden=3, cell_activation="swish"),
+            "there is no CellActivation 'swish'; these are SIGMOID, TANH, RELU, IDENTITY, LINEAR",
         ),
         (lambda: LayerConf(name="a", type=True), "there is no LayerType True"),
         (lambda: LayerConf(name="a", include=[Phase.kTrain | Phase.kTest]), "there is no Phase"),

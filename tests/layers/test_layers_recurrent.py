@@ -80,6 +80,64 @@ def test_recurrent_layers_agree_with_torch(kind: str, bidirectional: bool, with_
         np.testing.assert_allclose(gradient, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
 
 
+def torch_sequence(layer: Layer, params: list[Any], x: Any, backwards: bool) -> Any:
+    """Return the features of one direction by the formulas of the cell, in PyTorch."""
+    import torch
+
+    names = {"SIGMOID": "sigmoid", "TANH": "tanh", "RELU": "relu"}
+    settings = layer.settings
+    gate, candidate = (
+        getattr(torch, names[getattr(settings, f"{part}_activation").name]) for part in ("gate", "candidate")
+    )
+    h, c, features = torch.zeros(BATCH, SIZE, dtype=x.dtype), torch.zeros(BATCH, SIZE, dtype=x.dtype), []
+    for time in reversed(range(TIMES)) if backwards else range(TIMES):
+        step = x[:, time]
+        if layer.cell == "gru":
+            z_x, r_x, c_x, z_h, r_h, c_h, z_b, r_b, c_b = params
+            z, r = gate(step @ z_x.T + h @ z_h.T + z_b), gate(step @ r_x.T + h @ r_h.T + r_b)
+            h = z * h + (1 - z) * candidate(step @ c_x.T + r * (h @ c_h.T) + c_b)
+        else:
+            w_x, w_h, b = params
+            i, f, g, o = (step @ w_x.T + h @ w_h.T + b).split(SIZE, dim=1)
+            c = gate(f) * c + gate(i) * candidate(g)
+            h = gate(o) * (c if settings.cell_activation.name == "IDENTITY" else torch.tanh(c))
+        features.append(h)
+    return torch.stack(features[::-1] if backwards else features, dim=1)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "onednn"])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("kGRU", {"gate_activation": "SIGMOID", "candidate_activation": "RELU"}),
+        ("kGRU", {"gate_activation": "TANH", "candidate_activation": "SIGMOID"}),
+        ("kLSTM", {"gate_activation": "SIGMOID", "candidate_activation": "RELU"}),
+        ("kLSTM", {"gate_activation": "TANH", "candidate_activation": "SIGMOID", "cell_activation": "IDENTITY"}),
+    ],
+)
+def test_activations_agree_with_formulas_in_torch(backend: str, kind: str, settings: dict[str, str]):
+    torch = pytest.importorskip("torch")
+    ops, dtype, close = BACKENDS[backend](), np.float64, {"rtol": 1e-9, "atol": 1e-12}
+    if backend == "onednn":
+        dtype, close = np.float32, {"rtol": 1e-4, "atol": 1e-5}
+    case = recurrent(kind, SEQUENCES, bidirectional=True, **settings)
+    layer, (params, sources) = case.layer(), case.inputs(ops, dtype)
+    x = torch.tensor(sources[0], requires_grad=True)
+    leaves = [torch.tensor(param, requires_grad=True) for param in params]
+    half = len(leaves) // 2
+    theirs = torch.cat(
+        [torch_sequence(layer, leaves[:half], x, False), torch_sequence(layer, leaves[half:], x, True)], dim=2
+    )
+    output = layer.compute_feature(params, sources, context(ops))
+    np.testing.assert_allclose(output.feature, theirs.detach().numpy(), **close)
+    grad = np.random.default_rng(0).normal(size=layer.shape).astype(dtype)
+    theirs.backward(torch.tensor(grad))
+    (dx,), gradients = layer.compute_gradient(params, sources, output, grad, case.needs(), context(ops))
+    np.testing.assert_allclose(dx, x.grad.numpy(), **close)
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        np.testing.assert_allclose(gradient, leaf.grad.numpy(), **close)
+
+
 @every_kind
 def test_an_initial_state_and_its_gradient_agree_with_torch(kind: str):
     torch = pytest.importorskip("torch")

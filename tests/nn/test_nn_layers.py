@@ -113,6 +113,25 @@ CHAINS = {
     "tanh": (nn.Activation("tanh"), ROWS, {"type": "kActivation", "activation_conf": {"type": "TANH"}}),
     "softmax, per step": (nn.Softmax(), STEPS, {"type": "kSoftmax", "per_step": True}),
     "gru": (nn.GRU(7), STEPS, {"type": "kGRU", "gru_conf": {"dim_hidden": 7}}),
+    "gru, activations": (
+        nn.GRU(7, activation="relu", recurrent_activation=None),
+        STEPS,
+        {"type": "kGRU", "gru_conf": {"dim_hidden": 7, "gate_activation": "IDENTITY", "candidate_activation": "RELU"}},
+    ),
+    "lstm, activations": (
+        nn.Bidirectional(nn.LSTM(7, "sigmoid", "tanh")),
+        STEPS,
+        {
+            "type": "kLSTM",
+            "lstm_conf": {
+                "dim_hidden": 7,
+                "bidirectional": True,
+                "gate_activation": "TANH",
+                "candidate_activation": "SIGMOID",
+                "cell_activation": "SIGMOID",
+            },
+        },
+    ),
     "both ways": (
         nn.Bidirectional(nn.LSTM(7, carry=False)),
         STEPS,
@@ -240,6 +259,14 @@ FAULTS = {
     "activation": (
         lambda: nn.Dense(3, "rleu"),
         "Dense: there is no activation 'rleu'; did you mean 'relu'?",
+    ),
+    "activation of gates": (
+        lambda: nn.GRU(3, recurrent_activation="sigmid"),
+        "GRU: there is no activation 'sigmid'; did you mean 'sigmoid'?",
+    ),
+    "activation of a cell": (
+        lambda: nn.LSTM(3, activation="swish"),
+        "LSTM: there is no activation 'swish'; these are sigmoid, tanh, relu, linear",
     ),
     "activation of images": (lambda: nn.Conv2D(3, 3, activation="Tanh"), "no activation 'Tanh'; did you mean 'tanh'?"),
     "activation layer": (lambda: nn.Activation("none"), "no activation 'none'; these are linear, relu, "),

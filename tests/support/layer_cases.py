@@ -222,6 +222,12 @@ for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf"), ("kRNN", "rnn_
     case(kind, "initial state", {field: begin}, SEQUENCES, state)
     case(kind, "state, lengths", {field: begin}, SEQUENCES, (BATCH, 4), state, classes=3, steps=4)
     case(kind, "carry", {field: {"dim_hidden": 2, "carry": True}}, SEQUENCES)
+for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf")):
+    by_tanh = {"dim_hidden": 2, "gate_activation": "TANH", "candidate_activation": "SIGMOID"}
+    case(kind, "activations", {field: by_tanh}, SEQUENCES)
+    linear = {"dim_hidden": 2, "candidate_activation": "IDENTITY", "bidirectional": True}
+    case(kind, "linear candidate", {field: linear}, SEQUENCES, (BATCH, 4), classes=3, steps=4)
+case("kLSTM", "cell activation", {"lstm_conf": {"dim_hidden": 2, "cell_activation": "SIGMOID"}}, SEQUENCES)
 case("kGRU kRNN", "first-step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP)
 case("kGRU kRNN", "step", {"gru_conf": {"dim_hidden": 2}, "rnn_conf": {"dim_hidden": 2}}, STEP, (BATCH, 2))
 

@@ -109,11 +109,13 @@ SEQUENCES = """
 layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "embed" type: kEmbedding srclayers: "words" embedding_conf { vocab_size: 7 feature_dim: 4 } }
 layer { name: "onehot" type: kOneHot srclayers: "words" onehot_conf { vocab_size: 7 } }
-layer { name: "gru" type: kGRU srclayers: ["embed", "words"] gru_conf { dim_hidden: 4 bidirectional: true } }
+layer { name: "gru" type: kGRU srclayers: ["embed", "words"] gru_conf {
+  dim_hidden: 4 bidirectional: true gate_activation: TANH candidate_activation: RELU } }
 layer { name: "wide" type: kInnerProduct srclayers: "onehot" innerproduct_conf { num_output: 5 } per_step: true }
 layer { name: "rnn" type: kRNN srclayers: ["wide", "words"] rnn_conf { dim_hidden: 8 } }
 layer { name: "both" type: kConcate srclayers: ["gru", "rnn"] concate_conf { concate_dim: 2 } }
-layer { name: "lstm" type: kLSTM srclayers: ["both", "words"] lstm_conf { dim_hidden: 6 } }
+layer { name: "lstm" type: kLSTM srclayers: ["both", "words"] lstm_conf {
+  dim_hidden: 6 gate_activation: SIGMOID candidate_activation: SIGMOID cell_activation: IDENTITY } }
 layer { name: "scores" type: kInnerProduct srclayers: "lstm" innerproduct_conf { num_output: 10 } per_step: true }
 layer { name: "tags" type: kCRF srclayers: ["scores", "words"] }
 layer { name: "found" type: kEntityF1 srclayers: ["tags", "words"] }

@@ -3,15 +3,36 @@
 // A row of `gates` has the gates of one row of the batch next to each other, `size` numbers each; they already hold the
 // sums of the two products. A state is a row of `size` numbers, of an LSTM two such rows, h and then c.
 
-#define STEP const REAL* before, REAL* now, REAL* gates, Index size, Index n
-#define STEP_GRAD \
-    const REAL* before, const REAL* now, const REAL* gates, const REAL* dy, REAL* d, REAL* dgates, Index size, Index n
+#define STEP const REAL *before, REAL *now, REAL *gates
+#define STEP_GRAD const REAL *before, const REAL *now, const REAL *gates, const REAL *dy, REAL *d, REAL *dgates
 
-KERNEL rnn(STEP) {
+// The number of an activation is the same for all threads of a launch.
+enum { SIGMOID, TANH, RELU, IDENTITY };
+
+__device__ inline REAL activate(Index function, REAL x) {
+    switch (function) {
+        case SIGMOID: return logistic(x);
+        case TANH: return tanh(x);
+        case RELU: return x < 0 ? 0 : x;  // NaN stays NaN
+        default: return x;
+    }
+}
+
+// The derivative at x, from y = f(x).
+__device__ inline REAL slope(Index function, REAL y) {
+    switch (function) {
+        case SIGMOID: return (1 - y) * y;
+        case TANH: return 1 - y * y;
+        case RELU: return y > 0 ? 1 : 0;
+        default: return 1;
+    }
+}
+
+KERNEL rnn(STEP, Index size, Index n) {
     FOR_EACH(i, n) now[i] = tanh(gates[i]);
 }
 
-KERNEL rnn_grad(STEP_GRAD) {
+KERNEL rnn_grad(STEP_GRAD, Index size, Index n) {
     FOR_EACH(i, n) {
         dgates[i] = (d[i] + dy[i]) * (1 - now[i] * now[i]);
         d[i] = 0;
@@ -19,12 +40,12 @@ KERNEL rnn_grad(STEP_GRAD) {
 }
 
 // The gates of a row are c, z, r, s: s is the product of the state for c.
-KERNEL gru(STEP) {
+KERNEL gru(STEP, Index gates_by, Index candidate_by, Index size, Index n) {
     FOR_EACH(i, n) {
         const Index row = i / size, unit = i % size;
         REAL* gate = gates + row * 4 * size + unit;
-        const REAL z = logistic(gate[size]), r = logistic(gate[2 * size]);
-        const REAL c = tanh(gate[0] + r * gate[3 * size]);
+        const REAL z = activate(gates_by, gate[size]), r = activate(gates_by, gate[2 * size]);
+        const REAL c = activate(candidate_by, gate[0] + r * gate[3 * size]);
         gate[0] = c;
         gate[size] = z;
         gate[2 * size] = r;
@@ -32,50 +53,51 @@ KERNEL gru(STEP) {
     }
 }
 
-KERNEL gru_grad(STEP_GRAD) {
+KERNEL gru_grad(STEP_GRAD, Index gates_by, Index candidate_by, Index size, Index n) {
     FOR_EACH(i, n) {
         const Index row = i / size, unit = i % size;
         const REAL* gate = gates + row * 4 * size + unit;
         REAL* dgate = dgates + row * 4 * size + unit;
         const REAL c = gate[0], z = gate[size], r = gate[2 * size], s = gate[3 * size];
-        const REAL whole = d[i] + dy[i], rest = whole * (1 - z), dc = (1 - c * c) * rest;
+        const REAL whole = d[i] + dy[i], dc = slope(candidate_by, c) * whole * (1 - z);
         dgate[0] = dc;
-        dgate[size] = (before[i] - c) * rest * z;
-        dgate[2 * size] = (1 - r) * dc * r * s;
+        dgate[size] = (before[i] - c) * whole * slope(gates_by, z);
+        dgate[2 * size] = slope(gates_by, r) * dc * s;
         dgate[3 * size] = dc * r;
         d[i] = whole * z;
     }
 }
 
 // The gates of a row are i, f, g, o.
-KERNEL lstm(STEP) {
+KERNEL lstm(STEP, Index gates_by, Index candidate_by, Index cell_by, Index size, Index n) {
     FOR_EACH(i, n) {
         const Index row = i / size, unit = i % size;
         REAL* gate = gates + row * 4 * size + unit;
         const Index h = row * 2 * size + unit, c = h + size;
-        const REAL in = logistic(gate[0]), forget = logistic(gate[size]), out = logistic(gate[3 * size]);
-        const REAL g = tanh(gate[2 * size]), cell = forget * before[c] + in * g;
+        const REAL in = activate(gates_by, gate[0]), forget = activate(gates_by, gate[size]);
+        const REAL out = activate(gates_by, gate[3 * size]), g = activate(candidate_by, gate[2 * size]);
+        const REAL cell = forget * before[c] + in * g;
         gate[0] = in;
         gate[size] = forget;
         gate[2 * size] = g;
         gate[3 * size] = out;
         now[c] = cell;
-        now[h] = out * tanh(cell);
+        now[h] = out * activate(cell_by, cell);
     }
 }
 
-KERNEL lstm_grad(STEP_GRAD) {
+KERNEL lstm_grad(STEP_GRAD, Index gates_by, Index candidate_by, Index cell_by, Index size, Index n) {
     FOR_EACH(i, n) {
         const Index row = i / size, unit = i % size;
         const REAL* gate = gates + row * 4 * size + unit;
         REAL* dgate = dgates + row * 4 * size + unit;
         const Index h = row * 2 * size + unit, c = h + size;
         const REAL in = gate[0], forget = gate[size], g = gate[2 * size], out = gate[3 * size];
-        const REAL t = tanh(now[c]), dh = d[h] + dy[i], dc = d[c] + (1 - t * t) * out * dh;
-        dgate[0] = (1 - in) * in * g * dc;
-        dgate[size] = (1 - forget) * forget * before[c] * dc;
-        dgate[2 * size] = (1 - g * g) * in * dc;
-        dgate[3 * size] = (1 - out) * out * t * dh;
+        const REAL t = activate(cell_by, now[c]), dh = d[h] + dy[i], dc = d[c] + slope(cell_by, t) * out * dh;
+        dgate[0] = slope(gates_by, in) * g * dc;
+        dgate[size] = slope(gates_by, forget) * before[c] * dc;
+        dgate[2 * size] = slope(candidate_by, g) * in * dc;
+        dgate[3 * size] = slope(gates_by, out) * t * dh;
         d[c] = dc * forget;
         d[h] = 0;
     }

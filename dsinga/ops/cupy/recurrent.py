@@ -17,7 +17,7 @@ from dsinga.ops.cupy.library import cupy
 from dsinga.ops.cupy.products import Blas, operand
 from dsinga.ops.interface import Ops
 from dsinga.ops.packing import Packing, pack_sequences
-from dsinga.ops.types import Array
+from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations
 
 _cells, _elementwise = Source("cells"), Source("elementwise")
 
@@ -37,15 +37,21 @@ CELL_LAYOUTS = {
     "lstm": CellLayout(4, 2, slice(0, 4), slice(0, 4)),
 }
 
+ACTIVATION_NUMBERS = {"sigmoid": 0, "tanh": 1, "relu": 2, "identity": 3}  # as in cells.cu
+
 
 class CupyRecurrentWorkspace(NamedTuple):
-    """The values for the backward pass: steps, places, packed x (N, n), gates (N, width·H), states (B + N, parts·H)."""
+    """The values for the backward pass: steps, places, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
+
+    ``functions`` are the numbers of the activations that the cell's kernels take.
+    """
 
     packing: Packing
     places: Array
     x: Array
     gates: Array
     states: Array
+    functions: Sequence[int]
 
 
 class CupyRecurrent(Ops):
@@ -62,6 +68,7 @@ class CupyRecurrent(Ops):
         lengths: Array | None,
         reverse: bool,
         train: bool,
+        activations: CellActivations = CELL_ACTIVATIONS,
     ) -> tuple[Array, Array, Any]:
         layout, (w_x, w_h, b) = CELL_LAYOUTS[cell], join(cell, params)
         size, (batch, times) = w_h.shape[1], x.shape[:2]
@@ -70,7 +77,8 @@ class CupyRecurrent(Ops):
         places = cupy.asarray(packing.places)
         gates = cupy.empty((total, layout.width * size), x.dtype)
         states = cupy.empty((batch + total, layout.parts * size), x.dtype)
-        run = CupyRecurrentWorkspace(packing, places, pack(x, places), gates, states)
+        functions = _numbers(cell, activations)
+        run = CupyRecurrentWorkspace(packing, places, pack(x, places), gates, states, functions)
         rows = cupy.zeros(gates.shape[1], x.dtype)
         if b is not None:
             rows[_columns(layout.from_x, size)] = b
@@ -82,7 +90,7 @@ class CupyRecurrent(Ops):
             step = gates[now - batch : now - batch + count]
             old, new = states[before : before + count], states[now : now + count]
             self.blas.multiply(old[:, :size], weights, step[:, _columns(layout.from_h, size)], add=True)
-            _cells.each(cell, x.dtype, count * size, old, new, step, size)
+            _cells.each(cell, x.dtype, count * size, old, new, step, *functions, size)
         y = unpack(states[batch:, :size], places, (batch, times))
         return y, _last(states, packing), run if train else None
 
@@ -90,7 +98,7 @@ class CupyRecurrent(Ops):
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
     ) -> tuple[Array | None, Array | None, Sequence[Array]]:
         layout, (w_x, w_h, b) = CELL_LAYOUTS[cell], join(cell, params)
-        packing, places, x, gates, states = workspace
+        packing, places, x, gates, states, functions = workspace
         size, (batch, times) = w_h.shape[1], dy.shape[:2]
         dh, dgates = pack(dy, places), cupy.empty_like(gates)
         d = cupy.zeros((batch, states.shape[1]), states.dtype)
@@ -98,7 +106,8 @@ class CupyRecurrent(Ops):
         for count, before, now in reversed(list(packing.steps())):
             rows = slice(now - batch, now - batch + count)
             old, new = states[before : before + count], states[now : now + count]
-            _cells.each(f"{cell}_grad", x.dtype, count * size, old, new, gates[rows], dh[rows], d, dgates[rows], size)
+            arrays = old, new, gates[rows], dh[rows], d, dgates[rows]
+            _cells.each(f"{cell}_grad", x.dtype, count * size, *arrays, *functions, size)
             self.blas.multiply(dgates[rows, _columns(layout.from_h, size)], weights, d[:count, :size], add=True)
         from_x = dgates[:, _columns(layout.from_x, size)]
         from_h = dgates[:, _columns(layout.from_h, size)]
@@ -145,6 +154,12 @@ def unpack(packed: Array, places: Array, shape: tuple[int, int]) -> Array:
     x = (cupy.empty if is_full else cupy.zeros)((*shape, columns), packed.dtype)
     _cells.each("unpack", x.dtype, packed.size, cupy.ascontiguousarray(packed), places, x, columns)
     return x
+
+
+def _numbers(cell: str, activations: CellActivations) -> list[int]:
+    """Return the numbers of the activations that a cell's kernels take: none, those of c and g too, or all."""
+    count = {"rnn": 0, "gru": 2, "lstm": 3}[cell]
+    return [ACTIVATION_NUMBERS[name] for name in activations[:count]]
 
 
 def _columns(part: slice, size: int) -> slice:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.ops.types import Array
+from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations
 
 
 class SequenceOps(ABC):
@@ -38,6 +38,7 @@ class SequenceOps(ABC):
         lengths: Array | None,
         reverse: bool,
         train: bool,
+        activations: CellActivations = CELL_ACTIVATIONS,
     ) -> tuple[Array, Array, Any]:
         """Run sequences x (B, T, n) through a recurrent cell: (B, T, H), the last state (B, S), workspace if ``train``.
 
@@ -51,7 +52,8 @@ class SequenceOps(ABC):
 
         ``state`` (B, S) is the first state of each row, zeros if None. Of row b the first ``lengths[b]`` steps are
         computed (all if ``lengths`` is None); the others are 0 in the result. If ``reverse``, a row is run from its
-        last step to its first; each result keeps the position of its step.
+        last step to its first; each result keeps the position of its step. ``activations`` replace the σ of "gru" and
+        "lstm" by that of the gates, the tanh of c and g by that of the candidate, and tanh(c') by that of the cell.
         """
 
     @abstractmethod

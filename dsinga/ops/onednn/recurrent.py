@@ -94,9 +94,9 @@ class OnednnRecurrent(NumpyRecurrent):
             packed[kernel] = kernel.pack(matrix)
         kernel.multiply(np.ascontiguousarray(a), packed[kernel], out)
 
-    def sigmoid_in_place(self, x: Array) -> None:
-        kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x) else None
+    def sigmoid_into(self, x: Array, out: Array) -> None:
+        kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x, out) else None
         if kernel:
-            kernel.run(x, x)
+            kernel.run(x, out)
         else:
-            super().sigmoid_in_place(x)
+            super().sigmoid_into(x, out)
