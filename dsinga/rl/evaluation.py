@@ -34,6 +34,10 @@ class EvaluatedEpisodes(NamedTuple):
         """The mean over the episodes."""
         return float(self.returns.mean())
 
+    def summary(self) -> dict[str, float]:
+        """Return the means of ``episode_return`` and ``episode_length``."""
+        return {"episode_return": self.mean_return, "episode_length": float(self.lengths.mean())}
+
     def __str__(self) -> str:
         return (
             f"mean return {self.mean_return:.4g} (standard deviation {self.returns.std():.3g}) over "

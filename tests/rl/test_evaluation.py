@@ -44,7 +44,7 @@ def test_each_environment_contributes_a_number_of_episodes_that_is_fixed(episode
     result = rl.evaluate(Three(), Lasting, episodes)
     np.testing.assert_array_equal(result.lengths, lengths)
     np.testing.assert_array_equal(result.returns, 3 * result.lengths)
-    assert result.mean_return == 3 * np.mean(lengths)
+    assert result.summary() == {"episode_return": 3 * np.mean(lengths), "episode_length": np.mean(lengths)}
 
 
 def test_an_evaluation_repeats_by_its_seed():
