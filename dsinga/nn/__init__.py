@@ -32,19 +32,15 @@ from dsinga.nn.losses import (
 )
 from dsinga.nn.model import CD, Model, Sequential
 from dsinga.nn.normalization import BatchNormalization, LayerNormalization
-from dsinga.nn.optimizers import (
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
+from dsinga.nn.optimizers import SGD, Adadelta, Adagrad, Adam, Adamax, ParamSettings, RMSprop
+from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, OneHot, SimpleRNN, TimeDistributed
+from dsinga.nn.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
+    LinearMomentum,
     PiecewiseConstantDecay,
-    RMSprop,
     Schedule,
 )
-from dsinga.nn.recurrent import GRU, LSTM, Bidirectional, Embedding, OneHot, SimpleRNN, TimeDistributed
 from dsinga.nn.steps import (
     AveragePooling1D,
     Conv1D,
@@ -62,10 +58,10 @@ __all__ = [
     "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D", "CosineSimilarity", "Dense", "Dropout", "Embedding",
     "EuclideanLoss", "ExponentialDecay", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "HingeLoss", "Identity", "Input", "InverseTimeDecay", "Layer",
-    "LayerNormalization", "LeakyReLU", "LocalNet", "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D",
-    "Model", "MultiHeadAttention", "Multiply", "Normalization", "OneHot", "Param", "PiecewiseConstantDecay",
-    "PositionalEncoding", "RMSprop", "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling",
-    "SampledLoss", "Schedule", "SequenceLength", "Sequential", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice",
-    "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TimeDistributed", "ZeroPadding2D", "decoder", "encoder",
-    "from_job", "load",
+    "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet", "LocalResponseNormalization", "MaxPooling1D",
+    "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply", "Normalization", "OneHot", "Param", "ParamSettings",
+    "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop", "RandomCrop", "RandomFlip", "RandomNormal",
+    "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule", "SequenceLength", "Sequential",
+    "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split",
+    "TimeDistributed", "ZeroPadding2D", "decoder", "encoder", "from_job", "load",
 ]  # fmt: skip

@@ -19,13 +19,15 @@ COMMON: Mapping[str, Any] = {
     "param": None,
     "lr_scale": None,
     "wd_scale": None,
+    "trainable": True,
     "partition_dim": None,
     "location": None,
     "include": None,
     "exclude": None,
 }
 """Arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales, a number for
-all params or one for each; the dimension on which the layer is cut, or the worker that computes it; its phases."""
+all params or one for each; ``trainable=False``, which keeps the values of its params (static); the dimension on which
+the layer is cut, or the worker that computes it; its phases."""
 
 # Arguments of Keras that have no counterpart, with what to write instead.
 INSTEAD = {
@@ -41,7 +43,6 @@ INSTEAD = {
     "input_dim": "begin with nn.Input(shape=...)",
     "batch_input_shape": "begin with nn.Input(shape=...)",
     "dtype": "params are float32",
-    "trainable": "give the layer lr_scale=0, which leaves its params as they are",
     "go_backwards": "use nn.Bidirectional",
     "stateful": "use carry=True",
     "seed": "the job's seed determines all random numbers",

@@ -30,14 +30,20 @@ def RandomUniform(minval: float = -0.05, maxval: float = 0.05) -> ParamGenConf:
 
 
 def Param(
-    name: str = "", init: Any = None, lr_scale: float = 1.0, wd_scale: float = 1.0, share_from: str | None = None
+    name: str = "",
+    init: Any = None,
+    lr_scale: float = 1.0,
+    wd_scale: float = 1.0,
+    share_from: str | None = None,
+    static: bool = False,
 ) -> ParamConf:
     """Return a param for the ``param=[...]`` of a layer: its name, initialiser, scales, or the param that it shares.
 
+    A ``static`` param keeps its value.
     Params of layers that have one name, or of which one has ``share_from`` the other's name, are one param.
     """
     conf = None if init is None else named_init(init)
-    return ParamConf(name=name, init=conf, lr_scale=lr_scale, wd_scale=wd_scale, share_from=share_from)
+    return ParamConf(name=name, init=conf, lr_scale=lr_scale, wd_scale=wd_scale, share_from=share_from, static=static)
 
 
 # The initialisers of Keras that depend on fans (inputs, outputs): the variance times inputs, or the mean of both fans.

@@ -192,6 +192,8 @@ class LayerWriter:
             for scale in ("lr_scale", "wd_scale"):
                 number_given = self._scale(scale, number, len(specs))
                 fields |= {} if number_given is None else {scale: number_given}
+            if not self.builder.settings.get("trainable", True) and spec.trainable:
+                fields["static"] = True
             confs.append(ParamConf(**fields))
         self.net.owners[id(self.builder)] = [
             conf.share_from or conf.name or f"{name}_{spec.role}" for conf, spec in zip(confs, specs, strict=True)

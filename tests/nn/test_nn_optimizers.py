@@ -5,6 +5,7 @@ import pytest
 
 from dsinga import nn
 from dsinga.errors import UserError
+from dsinga.job.message import set_fields
 from dsinga.nn.optimizers import updater_conf
 from dsinga.training import create_updater
 
@@ -17,14 +18,67 @@ def rate(schedule, step: int) -> float:
 def test_the_rates_are_those_of_the_formulas_of_keras():
     for step in (0, 1, 99, 100, 101, 250):
         assert rate(0.5, step) == 0.5
-        smooth = nn.ExponentialDecay(0.1, 100, 0.5)
-        assert rate(smooth, step) == pytest.approx(0.1 * 0.5 ** (step / 100))
+        smooth = nn.ExponentialDecay(0.1, 100, 0.9)
+        assert rate(smooth, step) == pytest.approx(0.1 * 0.9 ** (step / 100))
         stairs = nn.ExponentialDecay(0.1, 100, 0.3, staircase=True)
         assert rate(stairs, step) == pytest.approx(0.1 * 0.3 ** (step // 100))
         assert rate(nn.InverseTimeDecay(0.1, 50, 0.2), step) == pytest.approx(0.1 / (1 + 0.2 * step / 50))
+        stairs = nn.InverseTimeDecay(0.1, 50, 0.2, staircase=True)
+        assert rate(stairs, step) == pytest.approx(0.1 / (1 + 0.2 * (step // 50)))
         pieces = nn.PiecewiseConstantDecay([100, 200], [1.0, 0.5, 0.1])
         assert rate(pieces, step) == (1.0 if step <= 100 else 0.5 if step <= 200 else 0.1)
     assert rate(nn.Schedule("kInverse", 0.1, inverse_conf={"gamma": 1, "pow": 2}), 3) == pytest.approx(0.1 / 16)
+
+
+def test_schedules_have_a_floor_and_a_start():
+    for bounded in (
+        nn.ExponentialDecay(0.1, 10, 0.5, minimum_lr=0.01, start_step=8),
+        nn.ExponentialDecay(0.1, 10, 0.5, staircase=True, minimum_lr=0.01, start_step=8),
+        nn.InverseTimeDecay(0.1, 1, 1, minimum_lr=0.01, start_step=8),
+        nn.Schedule("kInverse", 0.1, inverse_conf={"gamma": 1, "pow": 2}, minimum_lr=0.01, start_step=8),
+    ):
+        assert [rate(bounded, step) for step in (0, 7, 1000)] == [0.1, 0.1, 0.01]
+        assert rate(bounded, 11) < 0.1
+
+
+def test_a_momentum_moves_and_some_params_have_settings_of_their_own():
+    moving = nn.LinearMomentum(0.5, 0.9, saturation_step=40)
+    biases = nn.ParamSettings("*_bias", learning_rate=0.2, momentum=0.0, weight_decay=0, clip_value=3)
+    tables = nn.ParamSettings("table*", learning_rate=nn.ExponentialDecay(0.3, 5, 0.5), momentum=moving, clip_norm=2)
+    conf = nn.SGD(0.1, moving, nesterov=True, weight_decay=1e-4, param_settings=[biases, tables])
+    assert set_fields(conf.momentum_conf) == {"saturation_step": 40}  # the others are the defaults of the job
+    assert conf.momentum == 0
+    assert set_fields(conf.param_settings[0]) == {
+        "match": "*_bias",
+        "base_lr": 0.2,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "clip_low": -3.0,
+        "clip_high": 3.0,
+    }
+    assert (tables.learning_rate.base_lr, tables.momentum_conf, tables.clip_norm) == (0.3, moving, 2.0)
+    for optimizer in (nn.Adam, nn.Adamax, nn.RMSprop, nn.Adagrad, nn.Adadelta):
+        assert optimizer(param_settings=[biases]).param_settings == [biases]
+
+
+def test_layers_that_are_not_trainable_keep_their_params():
+    model = nn.Sequential(
+        [
+            nn.Input(4),
+            nn.Dense(3, trainable=False, name="kept"),
+            nn.BatchNormalization(trainable=False, name="norm"),
+            nn.Dense(2, param=[nn.Param(static=True)], name="half"),
+        ]
+    )
+    model.compile(nn.SGD(0.5), "sparse_categorical_crossentropy")
+    layers = {layer.name: [param.static for param in layer.param] for layer in model.job().neuralnet.layer}
+    assert (layers["kept"], layers["norm"], layers["half"]) == ([True, True], [True, True], [True])
+    x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    model.fit(x, (x[:, 0] > 0).astype(int), epochs=1, progress=False)
+    before = {name: value.copy() for name, value in model.params.items()}
+    model.fit(x, (x[:, 0] > 0).astype(int), epochs=2, progress=False)
+    changed = {name for name, value in model.params.items() if not np.array_equal(value, before[name])}
+    assert changed == {"norm_mean", "norm_variance", "half_bias"}
 
 
 def update(optimizer, values: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
@@ -93,7 +147,8 @@ def test_clipping_is_a_field_of_the_updater():
         (lambda: nn.SGD(lr=0.1), "SGD has no argument 'lr'"),
         (lambda: nn.Adam(beta1=0.1), "Adam has no argument 'beta1'; did you mean 'beta_1'?"),
         (lambda: nn.SGD("fast"), "learning_rate is a number or a schedule"),
-        (lambda: nn.ExponentialDecay(0.1, 100, 0.9), "give staircase=True"),
+        (lambda: nn.ParamSettings("*", rate=0.1), "ParamSettings has no argument 'rate'"),
+        (lambda: nn.LinearMomentum(0.1, 0.9, saturation=3), "did you mean 'saturation_step'?"),
         (lambda: nn.PiecewiseConstantDecay([1], [1.0]), "1 boundaries need 2 values, not 1"),
         (lambda: nn.Cluster(worker=3), "Cluster has no argument 'worker'; did you mean 'workers'?"),
     ],
