@@ -46,6 +46,7 @@ from dsinga.job.lossconf import (
     SigmoidCrossEntropyLossConf,
     SoftmaxLossConf,
     TDLossConf,
+    VTraceLossConf,
 )
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.neuronconf import (
@@ -199,6 +200,7 @@ __all__ = [
     "UpdatePlace",
     "UpdaterConf",
     "UpdaterType",
+    "VTraceLossConf",
     "Where",
     "WindowConf",
     "check",

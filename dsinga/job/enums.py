@@ -321,6 +321,7 @@ class LayerType(Enum):
     kMeanLoss = 737
     kLearnedVector = 738
     kDueling = 739
+    kVTraceLoss = 745
     kSequenceLength = 740
     kConvolution1D = 741
     kPooling1D = 742

@@ -22,6 +22,7 @@ from dsinga.job.lossconf import (
     SigmoidCrossEntropyLossConf,
     SoftmaxLossConf,
     TDLossConf,
+    VTraceLossConf,
 )
 from dsinga.job.message import Message
 from dsinga.job.neuronconf import (
@@ -114,6 +115,7 @@ class LayerConf(Message):
     entropyloss_conf: EntropyLossConf | None = None
     tdloss_conf: TDLossConf | None = None
     meanloss_conf: MeanLossConf | None = None
+    vtraceloss_conf: VTraceLossConf | None = None
     learnedvector_conf: LearnedVectorConf | None = None
     euclideanloss_conf: EuclideanLossConf | None = None
     sigmoidcrossentropyloss_conf: SigmoidCrossEntropyLossConf | None = None

@@ -160,6 +160,7 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
     lossconf.PPOLossConf: {"clip": POSITIVE, "scale": SOME},
     lossconf.EntropyLossConf: {"scale": SOME},
     lossconf.TDLossConf: {"delta": POSITIVE, "scale": SOME},
+    lossconf.VTraceLossConf: {"rho_clip": POSITIVE, "c_clip": POSITIVE, "value_scale": SOME},
     lossconf.MeanLossConf: {"scale": SOME},
     neuronconf.LearnedVectorConf: {"num_output": COUNT},
     lossconf.HingeLossConf: {"topk": COUNT, "margin": POSITIVE, "scale": SOME},

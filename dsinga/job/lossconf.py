@@ -79,6 +79,15 @@ class EntropyLossConf(Message):
     scale: float = 1.0
 
 
+class VTraceLossConf(Message):
+    """Settings of kVTraceLoss: what its policy is, the largest ratios, and a factor of the loss of the values."""
+
+    distribution: PolicyDistribution = PolicyDistribution.kCategorical
+    rho_clip: float = 1.0
+    c_clip: float = 1.0
+    value_scale: float = 0.5
+
+
 class TDLossConf(Message):
     """Settings of kTDLoss: the error beyond which the loss is linear (0: none), and a factor of the loss."""
 

@@ -41,6 +41,7 @@ from dsinga.layers import (
     steps,
     text,
     value_loss,
+    vtrace,
 )
 from dsinga.layers.base import Connection, Layer, Output, ParamSpec, Shape
 from dsinga.layers.context import Columns, Context, RecordInfo, Records, Rows

@@ -32,7 +32,7 @@ NEVER_CUT = {
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",
-    "kTDLoss", "kMeanLoss", "kLearnedVector", "kDueling",
+    "kTDLoss", "kMeanLoss", "kLearnedVector", "kDueling", "kVTraceLoss",
 }  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""kVTraceLoss: the layer contract with its targets held constant, its definition, and the gradient of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import UserError
+from dsinga.job import Phase
+from dsinga.layers import Context, Layer, Rows
+from dsinga.ops import get_ops
+from dsinga.testing import LayerCase, LayerContract
+
+BATCH, STEPS, ACTIONS = 5, 4, 3
+STEP = (BATCH, STEPS)
+
+
+class VTraceCase(LayerCase):
+    """Sources of kVTraceLoss: numbers of actions, discounts from 0 to 1; the policy and the values get gradients."""
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        if index == 2 and len(self.shapes[2]) == 2:
+            return rng.integers(0, ACTIONS, STEP).astype(np.float64)
+        if index == 5:
+            return rng.choice([0.0, 0.5, 0.9], STEP)
+        return super().source(layer, index, rng)
+
+    def needs(self) -> list[bool]:
+        return [True, True, False, False, False, False]
+
+
+def shapes(policy: int = ACTIONS, *numbers: int) -> list[tuple[int, ...]]:
+    return [(BATCH, STEPS + 1, policy), (BATCH, STEPS + 1, 1), (*STEP, *numbers), STEP, STEP, STEP]
+
+
+class TestVTraceLoss(LayerContract):
+    cases = [
+        VTraceCase("kVTraceLoss", shapes()),
+        VTraceCase("kVTraceLoss", shapes(4, 2), {"vtraceloss_conf": {"distribution": "kGaussian"}}, "Gaussian"),
+    ]
+
+    # That of the loss without constants differs; test_loss_and_gradients_are_those_of_pytorch is in its place.
+    test_the_gradient_is_the_derivative = None  # type: ignore[assignment]
+
+
+def batch(seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    policy, value = rng.normal(size=(BATCH, STEPS + 1, ACTIONS)), rng.normal(size=(BATCH, STEPS + 1, 1))
+    action, reward = rng.integers(0, ACTIONS, STEP), rng.normal(size=STEP)
+    sources = [policy, value, action, rng.normal(-1, 0.5, STEP), reward, 0.9 * (rng.random(STEP) < 0.8)]
+    return [source.astype(np.float32) for source in sources]
+
+
+def compute(settings: dict[str, Any], sources: list[np.ndarray]) -> tuple[np.ndarray, dict[str, float], list[Any]]:
+    """Return the feature, the means of the metrics, and the gradients."""
+    layer = LayerCase("kVTraceLoss", shapes(), {"vtraceloss_conf": settings}).layer()
+    ops = get_ops().for_worker()
+    ops.enter()
+    ctx = Context(ops, Phase.kTrain, Rows(0, BATCH, BATCH), 0, 0)
+    output = layer.compute_feature([], sources, ctx)
+    gradients, _ = layer.compute_gradient([], sources, output, None, [True, True] + [False] * 4, ctx)
+    return output.feature, {name: total / count for name, (total, count) in output.metrics.items()}, list(gradients)
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+
+
+def test_targets_are_those_of_the_definition() -> None:
+    """v_s = V_s + Σ_t (discounts and c from s to t - 1)·δ_t, summed up term by term, as in the paper's equation 1."""
+    sources = batch()
+    policy, value, action, old, reward, discount = (source.astype(np.float64) for source in sources)
+    targets, _, _ = compute({"rho_clip": 1.2, "c_clip": 0.9}, sources)
+    for b in range(BATCH):
+        logs = log_softmax(policy[b])[np.arange(STEPS), action[b].astype(int)]
+        ratio = np.exp(logs - old[b])
+        for s in range(STEPS):
+            expected = value[b, s, 0]
+            for t in range(s, STEPS):
+                factor = np.prod([discount[b, i] * min(0.9, ratio[i]) for i in range(s, t)])
+                following = reward[b, t] + discount[b, t] * value[b, t + 1, 0] - value[b, t, 0]
+                expected += factor * min(1.2, ratio[t]) * following
+            assert targets[b, s] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_loss_and_gradients_are_those_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    sources = batch(1)
+    targets, metrics, gradients = compute({"value_scale": 0.7}, sources)
+    policy, value = (torch.tensor(source, requires_grad=True) for source in sources[:2])
+    action, old, reward, discount = (torch.tensor(source) for source in sources[2:])
+    logs = torch.log_softmax(policy[:, :-1], dim=2).gather(2, action[..., None].long())[..., 0]
+    v = torch.tensor(targets)
+    following = torch.cat([v[:, 1:], value[:, -1]], dim=1)
+    rho = (logs - old).exp().clip(max=1)
+    advantage = (rho * (reward + discount * following - value[:, :-1, 0])).detach()
+    misses = v - value[:, :-1, 0]
+    loss = (-advantage * logs + 0.35 * misses**2).sum(dim=1).mean()
+    loss.backward()
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert metrics["ratio"] == pytest.approx((logs - old).exp().mean().item(), rel=1e-5)
+    for ours, theirs in zip(gradients, (policy.grad, value.grad), strict=False):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_messages_say_which_shapes_do_not_fit() -> None:
+    wrong = shapes()
+    wrong[1] = (BATCH, STEPS, 1)
+    with pytest.raises(UserError, match="takes a policy .batch, T . 1, K. and values .*source1' 5 x 4 x 1; .*per_step"):
+        LayerCase("kVTraceLoss", wrong).layer()
+    wrong = shapes()
+    wrong[4] = (BATCH, STEPS + 1)
+    with pytest.raises(UserError, match="takes 5 x 4 numbers from 'source4', a step less .* but gets 5 x 5"):
+        LayerCase("kVTraceLoss", wrong).layer()
