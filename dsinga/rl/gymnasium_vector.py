@@ -90,10 +90,11 @@ class CartPoleVector(GymnasiumVector):
 
     def _restart(self, observations: np.ndarray, ended: np.ndarray, infos: Mapping[str, Any]) -> np.ndarray:
         vector, finals = self._vector, observations[ended]
-        vector.state[:, ended] = vector.np_random.uniform(vector.low, vector.high, (4, len(ended)))
+        states = vector.np_random.uniform(vector.low, vector.high, (4, len(ended)))
+        vector.state[:, ended] = states
         vector.steps[ended] = 0
         vector.prev_done[:] = False  # or it would reset them in the next step
-        observations[ended] = vector.state[:, ended].T
+        observations[ended] = states.T
         return finals
 
     def state(self) -> dict[str, Any]:
