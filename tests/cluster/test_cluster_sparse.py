@@ -13,7 +13,7 @@ from dsinga import cluster
 from dsinga.api import roots, train
 from dsinga.cluster.grain_by_name import find_grain
 from dsinga.data import write_store
-from dsinga.job import ClusterConf, Job, loads
+from dsinga.job import ClusterConf, Job, UpdaterConf, loads
 from dsinga.layers.embedding import Embedding
 from dsinga.registry import register
 from tests.support.small_job import assert_close, assert_same
@@ -80,6 +80,43 @@ def test_without_momentum_and_decay_the_bits_are_those_of_dense_gradients(
     words.updater.momentum = words.updater.weight_decay = 0.0
     found = params(on(words, 3, 2, **more), client)
     assert_same(found, params(on(dense(words), 3, 2, **more), client))
+
+
+TABLE = {"match": "table", "base_lr": 0.4, "momentum": 0, "weight_decay": 0, "clip_low": -0.02, "clip_high": 0.03}
+
+
+class TestParamSettings:
+    """Settings for the table hold for its rows, and leave the rest of the net alone."""
+
+    @pytest.mark.parametrize("more", [{}, {"slicing": "kBlock"}, {"update": "kWorker"}], ids=str)
+    def test_the_bits_are_those_of_dense_gradients(self, words: Job, client: Client, more: dict[str, str]) -> None:
+        words.updater.param_settings = [TABLE]
+        found = params(on(words, 3, 2, **more), client)
+        assert_same(found, params(on(dense(words), 3, 2, **more), client))
+        assert_close(found, params(on(words, 1), client), 1e-5)
+
+    def test_they_are_those_of_an_updater_of_their_own(self, words: Job, threads: Client) -> None:
+        """In the first step, in which the rest of the net has no influence on the table."""
+        words = on(words.replace(train_steps=1), 2, 2)
+        words.updater.param_settings = [TABLE]
+        first = params(words, threads)
+        words.updater.param_settings = []
+        general = params(words, threads)
+        assert_same({name: first[name] for name in ("w", "b")}, {name: general[name] for name in ("w", "b")})
+        words.updater = UpdaterConf(
+            type="kSGD", learning_rate={"type": "kFixed", "base_lr": 0.4}, clip_low=-0.02, clip_high=0.03
+        )
+        np.testing.assert_array_equal(first["table"], params(words, threads)["table"])
+        assert (first["table"] != general["table"]).any()
+
+    def test_a_run_resumed_while_its_momentum_moves_gives_the_same_bits(
+        self, words: Job, threads: Client, tmp_path: Path
+    ) -> None:
+        words.updater.param_settings = [{"match": "table", "momentum_conf": {"saturation_step": 7}, "clip_norm": 0.05}]
+        words = on(words, 3, 2)
+        unbroken = params(words, threads)
+        params(words.replace(train_steps=3), threads, workspace=tmp_path)
+        assert_same(params(words, threads, workspace=tmp_path, resume=True), unbroken)
 
 
 def test_rows_that_are_not_looked_up_do_not_change(words: Job, client: Client) -> None:
