@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from dsinga.commands.options import (
     job_options,
     where_options,
 )
+
+if TYPE_CHECKING:
+    from dsinga.job import Job
 
 NEWEST = "newest"  # the value of --resume without a path
 
@@ -80,6 +83,9 @@ def train(
     source: Any  # which stands for a client
     job, source = job_and_source(conf, options)
     workspace = workspace or str(default_workspace(job))
+    if job.reinforcement is not None:
+        train_agent(job, workspace, resume == NEWEST or resume or False, epochs)
+        return
     result = api.train(
         job, source, epochs=epochs, workspace=workspace, data_root=data_root,
         resume=resume == NEWEST or resume or False, grain=grain, resources=resources, hosts=hosts,
@@ -88,6 +94,18 @@ def train(
     click.echo(repr(result)[1:-1])
     if result.unsaved:
         raise RunError(result.unsaved)
+    click.echo(f"metrics and checkpoints are in {result.workspace}")
+
+
+def train_agent(job: Job, workspace: str, resume: bool | str, epochs: int | None) -> None:
+    """Train the agent that a job describes, in this process."""
+    from dsinga import rl
+    from dsinga.errors import UserError
+
+    if epochs is not None:
+        raise UserError("--epochs counts passes over records, but this job learns from an environment: set train_steps")
+    result = rl.train(job, workspace=workspace, resume=resume)
+    click.echo(repr(result)[1:-1])
     click.echo(f"metrics and checkpoints are in {result.workspace}")
 
 

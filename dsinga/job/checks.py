@@ -108,6 +108,10 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     also needs a number of steps.
     ``needs_paths`` says that input layers read stores, whose paths they must name, or arrays that are bound to them.
     """
+    if job.reinforcement is not None:
+        raise job.reinforcement.error(
+            "the job learns from an environment: train it by dsinga.rl.train(job), or by `dsinga train` in a shell"
+        )
     trains = phases is None
     phases = training_phases(job) if phases is None else phases
     for layer, message in iterate_messages(job):
@@ -138,6 +142,14 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
             "train_steps",
         )
     check_net(job.neuralnet, phases)
+
+
+def check_reinforcement(job: Job) -> None:
+    """Raise JobError for a number that is not allowed in a job with ``reinforcement``, and for a run without steps."""
+    for layer, message in iterate_messages(job):
+        check_numbers(layer, message)
+    if not job.train_steps:
+        raise job.error("give train_steps: how many steps all environments take together", "train_steps")
 
 
 def check_algorithm(job: Job) -> None:

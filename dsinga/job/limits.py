@@ -7,7 +7,17 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dsinga.job import connectionconf, extensionconf, inputconf, layerconf, lossconf, neuronconf, paramconf, schema
+from dsinga.job import (
+    connectionconf,
+    extensionconf,
+    inputconf,
+    layerconf,
+    lossconf,
+    neuronconf,
+    paramconf,
+    reinforcementconf,
+    schema,
+)
 from dsinga.job.message import Message, field_types, item_type
 
 FLOAT32_MAX = 3.4028234663852886e38
@@ -47,6 +57,7 @@ class Range(NamedTuple):
 COUNT = Range(1)  # a number of things, at least one
 SOME = Range(0)  # a count or a frequency; 0 means none or never
 SHARE = Range(0, 1, open_high=True)  # a fraction or a decay, less than 1
+UNIT = Range(0, 1)  # a fraction or a factor, at most 1
 POSITIVE = Range(0, open_low=True)
 AXIS = Range(0, 3)  # an axis of a batch of images (N, C, H, W)
 NUMBER = Range(-math.inf)  # any number
@@ -71,6 +82,21 @@ LIMITS: dict[type[Message], dict[str, Range]] = {
         **dict.fromkeys(_OFTEN, SOME),
         "checkpoint_keep": SOME,
         "num_openblas_threads": COUNT,
+    },
+    reinforcementconf.ReinforcementConf: {
+        "num_environments": COUNT,
+        "rollout_steps": COUNT,
+        "discount": UNIT,
+        "evaluation_episodes": SOME,
+    },
+    reinforcementconf.PPOConf: {
+        **dict.fromkeys(("epochs", "minibatches"), COUNT),
+        **dict.fromkeys(("clip", "value_scale", "entropy_scale", "max_gradient_norm"), SOME),
+        "decay": UNIT,
+    },
+    reinforcementconf.A2CConf: {
+        **dict.fromkeys(("value_scale", "entropy_scale", "max_gradient_norm"), SOME),
+        "decay": UNIT,
     },
     extensionconf.ExtensionConf: {
         **dict.fromkeys(("patience", "freq"), COUNT),

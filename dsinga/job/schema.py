@@ -25,6 +25,7 @@ from dsinga.job.enums import (
 from dsinga.job.extensionconf import ExtensionConf
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import Message
+from dsinga.job.reinforcementconf import ReinforcementConf
 
 
 class CDConf(Message):
@@ -266,6 +267,8 @@ class Job(Message):
     ones (0: all). ``epochs``, in place of ``train_steps``, says how many times training goes through the records;
     metrics, validation and tests without a frequency come at the end of each epoch.
 
+    With ``reinforcement`` the net learns from an environment in place of records.
+
     ``gpu`` has the numbers of the GPUs to use on each host: the host's first worker computes on the first GPU, and so
     on; further workers compute on CPU cores.
     """
@@ -305,6 +308,7 @@ class Job(Message):
     cluster: ClusterConf | None = None
     extension: list[ExtensionConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)
+    reinforcement: ReinforcementConf | None = None
     neuralnet: NetConf = field(default_factory=NetConf)
 
     @property

@@ -13,7 +13,9 @@ from typing import Any, TextIO
 from dsinga.monitor.curve import draw_curves
 from dsinga.monitor.history import NOT_METRICS, Row
 
-NOT_VALUES = NOT_METRICS | {"samples_per_second"}
+# Columns of a row that are shown as a speed, with their units.
+SPEEDS = {"samples_per_second": "samples/s", "env_steps_per_second": "env steps/s"}
+NOT_VALUES = NOT_METRICS | SPEEDS.keys()
 
 
 def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, earlier: Iterable[Row] = ()) -> Progress:
@@ -59,21 +61,21 @@ class Progress(ABC):
 
 
 class ThroughputEstimate:
-    """The samples per second and the time left, estimated from the last ten updates to forget a slow start."""
+    """The speed and the time left; the latter is estimated from the last ten updates, to forget a slow start."""
 
     def __init__(self, total_steps: int, clock: Callable[[], float] = time.monotonic):
         self.total_steps = total_steps
         self._clock = clock
         self._recent: deque[tuple[int, float]] = deque(maxlen=10)
-        self._samples: float | None = None
+        self._speeds: list[str] = []
 
     def update(self, row: Row) -> None:
         """Record the time at which the run reached the step of ``row``, a row as for :meth:`Progress.update`."""
         self._recent.append((row["step"], self._clock()))
-        self._samples = row.get("samples_per_second")
+        self._speeds = [f"{row[name]:,.0f} {unit}" for name, unit in SPEEDS.items() if row.get(name) is not None]
 
     def __str__(self) -> str:
-        parts = [] if self._samples is None else [f"{self._samples:,.0f} samples/s"]
+        parts = [*self._speeds]
         if len(self._recent) > 1:
             (first_step, first_time), (step, now) = self._recent[0], self._recent[-1]
             if first_step < step < self.total_steps:

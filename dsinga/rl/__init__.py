@@ -14,12 +14,14 @@ from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.rendering import record_episode
 from dsinga.rl.replay import ReplayMemory
 from dsinga.rl.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
+from dsinga.rl.training import AgentResult, train
 from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
 
 __all__ = [
     "A2C",
     "PPO",
     "Agent",
+    "AgentResult",
     "Algorithm",
     "BoxSpace",
     "Collector",
@@ -42,4 +44,5 @@ __all__ = [
     "make_environment",
     "make_environments",
     "record_episode",
+    "train",
 ]

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 import dsinga
+from dsinga import rl
 from dsinga.data import RecordStore
 from dsinga.job import Phase, check, load, loads, to_text, training_phases
+from dsinga.rl.from_job import agent_of
 
 FOLDER = Path(__file__).parents[2] / "datasets"
-JOBS = sorted(FOLDER.glob("*/*.conf"))
+ALL_JOBS = sorted(FOLDER.glob("*/*.conf"))
+JOBS = [path for path in ALL_JOBS if load(path).reinforcement is None]
+AGENTS = [path for path in ALL_JOBS if path not in JOBS]
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -20,6 +24,15 @@ def test_every_job_is_valid_in_every_phase(path):
     assert job.seed
     assert job.epochs or min(job.train_steps, job.disp_freq, job.test_freq) > 0
     assert Phase.kTest in training_phases(job)
+    assert loads(to_text(job)) == job
+
+
+@pytest.mark.parametrize("path", AGENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_job_of_an_agent_fits_its_environment(path):
+    job = load(path)
+    spaces = rl.make_environments(job.reinforcement.environment, 1).spaces
+    assert agent_of(job, spaces).algorithm.params
+    assert job.seed
     assert loads(to_text(job)) == job
 
 

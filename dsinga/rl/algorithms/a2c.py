@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dsinga import nn
 from dsinga.job import LayerConf, LayerType, PolicyGradientLossConf, UpdaterConf
-from dsinga.rl.advantages import gae
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     ADVANTAGE,
     POLICY_LOSS,
     ActorCritic,
-    check_range,
     distribution_of,
     mean_metrics,
     normalized,
@@ -50,13 +48,13 @@ class A2C(ActorCritic):
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
-        check_range("decay", decay, 0, 1)
-        self.decay, self.normalize_advantages = decay, normalize_advantages
+        self.normalize_advantages = normalize_advantages
         super().__init__(
             *(model, spaces, policy_gradient_loss(model.head(0, "the policy"), spaces.action)),
             value_scale=value_scale,
             entropy_scale=entropy_scale,
             discount=discount,
+            decay=decay,
             max_gradient_norm=max_gradient_norm,
             updater=updater or nn.RMSprop(7e-4, rho=0.99, epsilon=1e-5),
             seed=seed,
@@ -64,10 +62,7 @@ class A2C(ActorCritic):
 
     def learn(self, batch: Rollout) -> dict[str, float]:
         """Do one update by a rollout of actions by the present params; return its metrics."""
-        last = self.values(batch.last_observations)
-        ends = batch.terminated, batch.truncated, batch.bootstrap, last
-        settings = {"discount": self.discount, "decay": self.decay}
-        advantages, returns = gae(batch.rewards, batch.extras["value"], *ends, **settings)
+        advantages, returns = self.estimate(batch)
         rows = self.rows(batch, normalized(advantages) if self.normalize_advantages else advantages, returns)
         return mean_metrics([self.update(rows)])
 

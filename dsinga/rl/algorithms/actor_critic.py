@@ -11,6 +11,8 @@ import numpy as np
 from dsinga.errors import UserError
 from dsinga.job import EntropyLossConf, EuclideanLossConf, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
+from dsinga.ops import SparseRows
+from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
@@ -39,6 +41,7 @@ class ActorCritic(Algorithm):
         value_scale: factor of the squared error of the value.
         entropy_scale: factor of the entropy of the policy, a larger one keeping it random for longer.
         discount: factor of the next step's reward, gamma.
+        decay: weight of later errors in an advantage, lambda.
         max_gradient_norm: the gradient of all params is scaled down to this Euclidean norm; 0 for no limit.
         updater: the updater.
         seed: determines the initial params and the order of the rows.
@@ -54,12 +57,14 @@ class ActorCritic(Algorithm):
         value_scale: float = 0.5,
         entropy_scale: float = 0.0,
         discount: float = 0.99,
+        decay: float = 1.0,
         max_gradient_norm: float = 0.5,
         updater: UpdaterConf | None = None,
         seed: int = 0,
     ):
         check_range("discount", discount, 0, 1)
-        self.discount, self.max_gradient_norm = discount, max_gradient_norm
+        check_range("decay", decay, 0, 1)
+        self.discount, self.decay, self.max_gradient_norm = discount, decay, max_gradient_norm
         policy, value = model.head(0, "the policy"), model.head(1, "the value of a state")
         layers = [*map(input_layer, (ACTION, ADVANTAGE, RETURN, *inputs)), policy_loss]
         layers.append(value_loss(value, value_scale))
@@ -97,9 +102,15 @@ class ActorCritic(Algorithm):
             trained = [gradients[name] for name in self._trainable]
             factor = self.max_gradient_norm / max(norm_of(trained), self.max_gradient_norm)
             if factor < 1:
-                gradients |= {name: gradients[name] * np.float32(factor) for name in self._trainable}
+                gradients |= {name: scaled(gradients[name], factor) for name in self._trainable}
         self.updater.step(self.params, gradients)
         return metrics
+
+    def estimate(self, rollout: Rollout) -> Advantages:
+        """Return the advantages and returns of a rollout, by generalised advantage estimation."""
+        ends = rollout.terminated, rollout.truncated, rollout.bootstrap, self.values(rollout.last_observations)
+        values = rollout.extras["value"]
+        return gae(rollout.rewards, values, *ends, discount=self.discount, decay=self.decay)
 
     def rows(self, rollout: Rollout, advantages: np.ndarray, returns: np.ndarray) -> dict[str, np.ndarray]:
         """Return the steps of a rollout as rows of the input layers, those of all environments one after another."""
@@ -139,6 +150,13 @@ def norm_of(gradients: Sequence[Any]) -> float:
     """Return the Euclidean norm of several gradients together."""
     flat = [np.ravel(getattr(gradient, "values", gradient)) for gradient in gradients]
     return math.sqrt(sum(float(np.dot(array, array)) for array in flat))
+
+
+def scaled(gradient: np.ndarray | SparseRows, factor: float) -> np.ndarray | SparseRows:
+    """Return a gradient times ``factor``."""
+    if isinstance(gradient, SparseRows):
+        return SparseRows(gradient.rows, gradient.values * np.float32(factor), gradient.shape)
+    return gradient * np.float32(factor)
 
 
 def normalized(advantages: np.ndarray) -> np.ndarray:

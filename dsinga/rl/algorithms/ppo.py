@@ -6,7 +6,6 @@ import numpy as np
 
 from dsinga import nn
 from dsinga.job import LayerConf, LayerType, PPOLossConf, UpdaterConf
-from dsinga.rl.advantages import gae
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     ADVANTAGE,
@@ -65,8 +64,7 @@ class PPO(ActorCritic):
         check_range("clip", clip, 0)
         check_range("epochs", epochs, 1)
         check_range("minibatches", minibatches, 1)
-        check_range("decay", decay, 0, 1)
-        self.epochs, self.minibatches, self.decay = epochs, minibatches, decay
+        self.epochs, self.minibatches = epochs, minibatches
         self.normalize_advantages = normalize_advantages
         loss = LayerConf(
             name=POLICY_LOSS,
@@ -80,6 +78,7 @@ class PPO(ActorCritic):
             value_scale=value_scale,
             entropy_scale=entropy_scale,
             discount=discount,
+            decay=decay,
             max_gradient_norm=max_gradient_norm,
             updater=updater or nn.Adam(3e-4, epsilon=1e-5),
             seed=seed,
@@ -87,10 +86,7 @@ class PPO(ActorCritic):
 
     def learn(self, batch: Rollout) -> dict[str, float]:
         """Learn from a rollout of actions by the present params; return the means of its metrics over all updates."""
-        last = self.values(batch.last_observations)
-        ends = batch.terminated, batch.truncated, batch.bootstrap, last
-        settings = {"discount": self.discount, "decay": self.decay}
-        advantages, returns = gae(batch.rewards, batch.extras["value"], *ends, **settings)
+        advantages, returns = self.estimate(batch)
         rows = self.rows(batch, advantages, returns)
         rows[LOG_PROBABILITY] = batch.extras["log_probability"].reshape(-1, 1)
         rng = np.random.default_rng((self.seed, self.updater.steps))

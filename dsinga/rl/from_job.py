@@ -1,0 +1,75 @@
+"""Agents and settings of runs that a job describes by ``reinforcement { }``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import Job, UpdaterConf
+from dsinga.job.checks import check_reinforcement
+from dsinga.job.message import defaults, set_fields
+from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
+from dsinga.rl.agent import Agent
+from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.algorithms.a2c import A2C
+from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.model import Model
+from dsinga.rl.run_settings import RunSettings
+from dsinga.rl.spaces import Spaces
+
+# The class of each algorithm, and the field of ``reinforcement`` that has its settings.
+ALGORITHMS: dict[LearningAlgorithm, tuple[Callable[..., Algorithm], str]] = {
+    LearningAlgorithm.kPPO: (PPO, "ppo_conf"),
+    LearningAlgorithm.kA2C: (A2C, "a2c_conf"),
+}
+
+
+def reinforcement_of(job: Job) -> ReinforcementConf:
+    """Return what a job says of reinforcement learning. Raises UserError where it says nothing."""
+    if job.reinforcement is None:
+        raise UserError(f"the job {job.name!r} has no reinforcement {{ ... }}; train it by dsinga.train")
+    return job.reinforcement
+
+
+def agent_of(job: Job, spaces: Spaces) -> Agent:
+    """Return the agent that a job describes, for environments with these spaces. Raises UserError for a fault in it."""
+    conf = reinforcement_of(job)
+    cls, field = ALGORITHMS[conf.algorithm]
+    for _, other in ALGORITHMS.values():
+        if other != field and getattr(conf, other) is not None:
+            raise conf.error(f"{other} has no effect on {conf.algorithm.name}; leave it out", other)
+    settings: Any = getattr(conf, field)
+    fields = {} if settings is None else set_fields(settings)
+    model, updater = Model(job.neuralnet), updater_of(job)
+    return Agent(cls(model, spaces, seed=job.seed, updater=updater, discount=conf.discount, **fields), seed=job.seed)
+
+
+def updater_of(job: Job) -> UpdaterConf | None:
+    """Return the updater that a job names, None where it names none: the algorithm has a default of its own."""
+    return None if job.updater == defaults(Job)["updater"] else job.updater
+
+
+def run_settings_of(job: Job) -> RunSettings:
+    """Return when the run of a job is shown, evaluated and saved, and how long it is."""
+    conf = reinforcement_of(job)
+    check_reinforcement(job)
+    return RunSettings(
+        environment=conf.environment,
+        steps=job.train_steps,
+        environments=conf.num_environments,
+        rollout_steps=conf.rollout_steps,
+        seed=job.seed,
+        log_every=job.disp_freq,
+        evaluate_every=job.test_freq,
+        evaluation_episodes=conf.evaluation_episodes,
+        checkpoint_every=job.checkpoint_freq,
+        checkpoints_kept=job.checkpoint_keep,
+        name=job.name,
+    )
+
+
+def workspace_of(job: Job) -> Path | None:
+    """Return the workspace that a job names, None without one."""
+    return Path(job.cluster.workspace) if job.cluster and job.cluster.workspace else None

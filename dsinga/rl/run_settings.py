@@ -1,0 +1,49 @@
+"""RunSettings: what a run of reinforcement learning does besides learning, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsinga.errors import UserError
+from dsinga.rl.environments import Environment
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The environments of a run, its length, and how often it is shown, evaluated and saved. Steps are of environments.
+
+    Attributes:
+        environment: a name, class or function, as for :func:`dsinga.rl.make_environments`.
+        steps: the length of the run, in steps of all environments together.
+        environments: how many environments are stepped together.
+        rollout_steps: steps of each environment in a rollout, for algorithms that learn from rollouts.
+        seed: determines the random numbers of the environments.
+        log_every: steps between rows of metrics; 0 for about a hundred rows.
+        evaluate_every: steps between evaluations; 0 for one at the end.
+        evaluation_episodes: episodes of an evaluation; 0 for none.
+        checkpoint_every: steps between checkpoints; 0 for one at the end.
+        checkpoints_kept: how many checkpoints are kept, the newest ones; 0 for all.
+        name: the name of the run.
+    """
+
+    environment: Environment
+    steps: int
+    environments: int = 8
+    rollout_steps: int = 128
+    seed: int = 0
+    log_every: int = 0
+    evaluate_every: int = 0
+    evaluation_episodes: int = 10
+    checkpoint_every: int = 0
+    checkpoints_kept: int = 0
+    name: str = "model"
+
+    def __post_init__(self) -> None:
+        for field, least in (("steps", 1), ("environments", 1), ("rollout_steps", 1), ("evaluation_episodes", 0)):
+            if getattr(self, field) < least:
+                raise UserError(f"{field} is {getattr(self, field)}; give a number of at least {least}")
+
+
+def is_due(step: int, before: int, every: int) -> bool:
+    """Whether a multiple of ``every`` is in the steps after ``before`` up to ``step``; never for 0."""
+    return every > 0 and step // every > before // every

@@ -1,0 +1,158 @@
+"""Trains an agent in environments: progress, rows of metrics, evaluations and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dsinga.errors import UserError
+from dsinga.job import Job, load
+from dsinga.monitor import History
+from dsinga.monitor.run_monitor import RunMonitor
+from dsinga.rl.agent import Agent
+from dsinga.rl.checkpoints import has_checkpoint, restore_checkpoint, write_checkpoint
+from dsinga.rl.collecting import Collector
+from dsinga.rl.environments import Environment, make_environments
+from dsinga.rl.evaluation import evaluate
+from dsinga.rl.from_job import agent_of, run_settings_of, workspace_of
+from dsinga.rl.on_policy import LearningLoop, OnPolicyLoop
+from dsinga.rl.run_settings import RunSettings, is_due
+
+
+@dataclass
+class AgentResult:
+    """The result of training an agent.
+
+    Attributes:
+        agent: the agent.
+        history: the rows of metrics; those of the phase "test" are evaluations by the best actions.
+        step: how many steps the environments have done.
+        workspace: the folder of metrics and checkpoints, None without one.
+    """
+
+    agent: Agent
+    history: History
+    step: int
+    workspace: Path | None
+
+    def __repr__(self) -> str:
+        name = type(self.agent.algorithm).__name__
+        last = {row["phase"]: row for row in self.history if "episode_return" in row}
+        means = [f"{phase}, mean return {row['episode_return']:.4g}" for phase, row in last.items()]
+        return f"<Result of {name} after {self.step} steps: {'; '.join(means) or 'no episode has ended'}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{repr(self)[1:-1]}</p>{self.history._repr_html_()}"
+
+
+def train(
+    agent: Agent | Job | str | os.PathLike[str],
+    environment: Environment | None = None,
+    *,
+    workspace: str | os.PathLike[str] | None = None,
+    resume: bool | str | os.PathLike[str] = False,
+    progress: bool = True,
+    **settings: Any,
+) -> AgentResult:
+    """Train an agent in environments, and return it with its history.
+
+    Args:
+        agent: an agent; or a job with ``reinforcement { }``, or the path of one.
+        environment: a name, class or function, as for :func:`dsinga.rl.make_environments`; a job names one itself.
+        workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
+        resume: continue from the newest checkpoint in the workspace, or from the checkpoint at a path; "auto" continues
+            if there is one and begins else. The result is bit-equal to that of an unbroken run.
+        progress: show a progress line (in a notebook: a picture of the metrics).
+        settings: the fields of :class:`dsinga.rl.run_settings.RunSettings`, such as ``steps``; of a job they replace
+            the job's.
+
+    Raises UserError for what is wrong with the job, the environment or the settings, RunError where an environment
+    fails.
+    """
+    if isinstance(agent, Agent):
+        if environment is None or "steps" not in settings:
+            raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
+        run = RunSettings(environment, **settings)
+        environments = make_environments(run.environment, run.environments, seed=run.seed)
+    else:
+        job = agent if isinstance(agent, Job) else load(agent)
+        changes = settings if environment is None else {**settings, "environment": environment}
+        run = replace(run_settings_of(job), **changes)
+        environments = make_environments(run.environment, run.environments, seed=run.seed)
+        agent, workspace = agent_of(job, environments.spaces), workspace or workspace_of(job)
+    loop = loop_of(agent, Collector(environments), run)
+    return _Run(loop, run, None if workspace is None else Path(workspace), resume, progress).train()
+
+
+class _Run:
+    """One run: learning, and what happens at some of its steps."""
+
+    def __init__(self, loop: LearningLoop, settings: RunSettings, workspace: Path | None, resume: Any, progress: bool):
+        self.loop, self.settings, self.workspace = loop, settings, workspace
+        if resume == "auto":
+            resume = workspace is not None and has_checkpoint(workspace)
+        if resume is True and workspace is None:
+            raise UserError("there is nothing to resume from: give the workspace of the earlier run")
+        self.source = workspace if resume is True else Path(resume) if resume else None
+        self.monitor = RunMonitor(settings.name, settings.steps, workspace, self.source is not None, progress)
+        self.log_every = settings.log_every or max(1, settings.steps // 100)
+        self.seconds_before = 0.0
+
+    def train(self) -> AgentResult:
+        """Learn up to the last step."""
+        loop, settings, faults = self.loop, self.settings, list[str]()
+        if self.source:
+            state, faults = restore_checkpoint(self.source, loop)
+            self.seconds_before = float(state["seconds"])
+        with self.monitor, contextlib.closing(loop.collector.environments):
+            self.monitor.begin(loop.steps)
+            for fault in faults:
+                self.monitor.remark(fault)
+            self.started = time.monotonic()
+            logged, busy = loop.steps, 0.0
+            while loop.steps < settings.steps:
+                before, begun = loop.steps, time.monotonic()
+                metrics = loop.advance(settings.rollout_steps)
+                busy += time.monotonic() - begun
+                step, at_end = loop.steps, loop.steps >= settings.steps
+                if at_end or is_due(step, before, self.log_every):
+                    self._log(step, metrics, (step - logged) / max(busy, 1e-9))
+                    logged, busy = step, 0.0
+                if at_end or is_due(step, before, settings.evaluate_every):
+                    self._evaluate(step)
+                if at_end or is_due(step, before, settings.checkpoint_every):
+                    self._save()
+        return AgentResult(loop.agent, self.monitor.history, loop.steps, self.workspace)
+
+    def _log(self, step: int, metrics: Mapping[str, float], rate: float) -> None:
+        """Record a row of metrics, ``rate`` being the steps of environments in a second of learning."""
+        means = self.loop.collector.statistics.summary()
+        row = {"step": step, "phase": "train", "time": self._seconds(), **means, **metrics}
+        self.monitor.record({**row, "env_steps_per_second": rate})
+        self.monitor.progress({**row, "env_steps_per_second": rate})
+
+    def _evaluate(self, step: int) -> None:
+        settings = self.settings
+        if settings.evaluation_episodes:
+            count = settings.evaluation_episodes
+            episodes = evaluate(self.loop.agent, settings.environment, count, seed=settings.seed)
+            means = {"episode_return": episodes.mean_return, "episode_length": float(episodes.lengths.mean())}
+            self.monitor.record({"step": step, "phase": "test", "time": self._seconds(), **means})
+
+    def _save(self) -> None:
+        if self.workspace:
+            run = {"seconds": self._seconds()}
+            write_checkpoint(self.workspace, self.loop, run, self.settings.checkpoints_kept)
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.started
+
+
+def loop_of(agent: Agent, collector: Collector, settings: RunSettings) -> LearningLoop:
+    """Return how an agent learns: from rollouts, or from a replay memory."""
+    return OnPolicyLoop(agent, collector)

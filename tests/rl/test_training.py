@@ -1,0 +1,116 @@
+"""Runs of rl.train: rows, evaluations, checkpoints, resuming with the same bits, jobs, and messages about mistakes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dsinga
+from dsinga import nn, rl
+from dsinga.cli import main_group
+from dsinga.errors import UserError
+from dsinga.job.message import defaults, item_type
+from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf
+from dsinga.rl.from_job import ALGORITHMS
+
+SPACES = rl.Spaces(rl.box((4,)), rl.DiscreteSpace(2))
+JOB = Path(__file__).parents[2] / "datasets" / "cartpole" / "ppo.conf"
+
+
+def agent_of(algorithm: type[Any] = rl.PPO, seed: int = 0, **settings: Any) -> rl.Agent:
+    x = nn.Input(shape=4, name="observation")
+    hidden = nn.Dense(8, activation="tanh")(x)
+    model = rl.Model(nn.Model(x, [nn.Dense(2, name="policy")(hidden), nn.Dense(1, name="value")(hidden)]))
+    return rl.Agent(algorithm(model, SPACES, seed=seed, **settings), seed=seed)
+
+
+def train(agent: rl.Agent | None = None, **settings: Any) -> rl.AgentResult:
+    settings = {"steps": 384, "environments": 4, "rollout_steps": 32, "evaluation_episodes": 2, **settings}
+    return rl.train(agent or agent_of(), "CartPole-v1", progress=False, **settings)
+
+
+def same_bits(first: rl.AgentResult, second: rl.AgentResult) -> bool:
+    ours, theirs = first.agent.algorithm.params, second.agent.algorithm.params
+    return all(ours[name].tobytes() == value.tobytes() for name, value in theirs.items())
+
+
+def test_a_run_writes_rows_and_checkpoints(tmp_path: Path) -> None:
+    result = train(workspace=tmp_path, log_every=128, evaluate_every=256, checkpoint_every=128, checkpoints_kept=2)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["phase"]) for row in rows] == [
+        (128, "train"), (256, "train"), (256, "test"), (384, "train"), (384, "test"),
+    ]  # fmt: skip
+    assert rows[3].keys() >= {"loss", "episode_return", "episode_length", "env_steps_per_second", "kl", "time"}
+    assert rows[4].keys() == {"step", "phase", "time", "episode_return", "episode_length"}
+    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == ["step256", "step384"]
+    assert result.history[:, "step"] == [row["step"] for row in rows]
+    assert repr(result).startswith("<Result of PPO after 384 steps: train, mean return")
+
+
+@pytest.mark.parametrize("algorithm", [rl.PPO, rl.A2C])
+def test_a_resumed_run_has_the_bits_of_an_unbroken_one(algorithm: type[Any], tmp_path: Path) -> None:
+    unbroken = train(agent_of(algorithm), workspace=tmp_path, checkpoint_every=128, environments=8)
+    assert same_bits(unbroken, train(agent_of(algorithm), environments=8))
+    assert not same_bits(unbroken, train(agent_of(algorithm, seed=1), environments=8))
+    for step in (256, 256):  # once more from the same checkpoint, in the workspace that has gone on
+        resumed = train(
+            agent_of(algorithm), workspace=tmp_path, resume=tmp_path / "checkpoint" / f"step{step}", environments=8
+        )
+        assert same_bits(unbroken, resumed)
+        assert resumed.history[:, ("step", "phase")] == unbroken.history[:, ("step", "phase")]
+        np.testing.assert_equal(resumed.history[-1, "episode_return"], unbroken.history[-1, "episode_return"])
+
+
+def test_a_run_is_resumed_from_its_workspace_and_goes_further(tmp_path: Path) -> None:
+    train(workspace=tmp_path, steps=128, resume="auto")
+    further = train(workspace=tmp_path, resume="auto")
+    assert same_bits(further, train())
+    assert further.step == 384
+
+
+def test_a_job_is_trained_by_the_command(tmp_path: Path) -> None:
+    changes = ["train_steps=128", "reinforcement.rollout_steps=8", "reinforcement.evaluation_episodes=2"]
+    arguments = ["train", str(JOB), "--workspace", str(tmp_path)]
+    for change in changes:
+        arguments += ["--set", change]
+    result = CliRunner().invoke(main_group, arguments)
+    assert result.exit_code == 0, result.output
+    assert "Result of PPO after 128 steps" in result.output
+    assert (tmp_path / "checkpoint" / "step128").is_dir()
+
+
+def test_a_job_says_the_same_as_the_classes(tmp_path: Path) -> None:
+    """The defaults of each algorithm's settings in a job are those of its class."""
+    assert set(ALGORITHMS) == set(LearningAlgorithm)
+    for cls, field in ALGORITHMS.values():
+        parameters = inspect.signature(cls).parameters
+        conf, _ = item_type(ReinforcementConf._types[field])
+        assert {name: parameters[name].default for name in defaults(conf)} == defaults(conf)
+
+
+def refused(text: str, **settings: Any) -> None:
+    with pytest.raises(UserError, match=text):
+        train(**settings)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    refused("evaluation_episodes is -1", evaluation_episodes=-1)
+    refused("there is nothing to resume from", resume=True)
+    refused("there is no checkpoint to resume from in", resume=True, workspace=tmp_path)
+    with pytest.raises(UserError, match="needs an environment and the number of its steps"):
+        rl.train(agent_of())
+    job = dsinga.load(JOB)
+    with pytest.raises(UserError, match=r"ppo\.conf:.*train it by dsinga\.rl\.train"):
+        dsinga.train(job)
+    with pytest.raises(UserError, match="must be in"):
+        rl.train(dsinga.load(JOB, ["reinforcement.discount=1.5"]))
+    with pytest.raises(UserError, match="a2c_conf has no effect on kPPO"):
+        rl.train(dsinga.load(JOB, ["reinforcement.a2c_conf.decay=0.5"]))
+    with pytest.raises(UserError, match="has no reinforcement"):
+        rl.train(dsinga.loads("neuralnet { }"))
