@@ -58,30 +58,24 @@ class EnvironmentLoop(VectorEnvironment):
 
     def _step(self, actions: np.ndarray) -> EnvironmentStep:
         observations = self._empty()
-        rewards, terminated, truncated = [], [], []
-        ended, finals = [], []
+        rewards, terminated, truncated, ended = [], [], [], []
         values = actions.tolist() if isinstance(self.spaces.action, DiscreteSpace) else list(actions)
         i = 0
         try:
             for i, action in enumerate(values):
-                observation, reward, is_terminated, is_truncated, _ = self._step_calls[i](action)
-                rewards.append(reward)
+                observations[i], reward, is_terminated, is_truncated, _ = self._step_calls[i](action)
+                rewards.append(float(reward))
                 terminated.append(is_terminated)
                 truncated.append(is_truncated)
                 if is_terminated or is_truncated:
                     ended.append(i)
-                    finals.append(observation)
                 else:
-                    observations[i] = observation
                     self._actions[i].append(action)
         except Exception as error:
-            self._fail(i, f"in step {self.steps - self._starts[i]}", error)
-        final_observations = self._no_finals
-        if ended:
-            final_observations = self._empty(len(ended))
-            for k, i in enumerate(ended):
-                final_observations[k] = finals[k]
-                observations[i] = self._begin_episode(i, self.steps + 1)
+            self._fail(i, f"in step {self.steps - self._starts[i] + 1}", error)
+        final_observations = observations[ended] if ended else self._no_finals
+        for i in ended:
+            observations[i] = self._begin_episode(i, self.steps + 1)
         self._observations = observations
         return EnvironmentStep(
             observations.copy(),
@@ -166,9 +160,9 @@ class EnvironmentLoop(VectorEnvironment):
             )
         return observation
 
-    def _empty(self, rows: int | None = None) -> np.ndarray:
+    def _empty(self) -> np.ndarray:
         space = self.spaces.observation
-        return np.empty((self.count if rows is None else rows, *space.shape), space.dtype)
+        return np.empty((self.count, *space.shape), space.dtype)
 
     def _fail(self, i: int, when: str, error: Exception) -> NoReturn:
         if isinstance(error, UserError):

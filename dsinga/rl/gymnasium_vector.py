@@ -53,7 +53,7 @@ class GymnasiumVector(VectorEnvironment):
         except Exception as error:
             raise RunError(
                 f"the {self.count} environments {self.name!r} from number {self.first} raised {type(error).__name__} "
-                f"in step {self.steps}: {error}"
+                f"in step {self.steps + 1}: {error}"
             ) from error
         observations, ended = self._array(observations), (terminated | truncated).nonzero()[0]
         finals = self._restart(observations, ended, infos) if len(ended) else self._no_finals

@@ -105,7 +105,7 @@ class VectorEnvironment(ABC):
         for number in np.flatnonzero(~np.isfinite(rewards)):
             raise RunError(
                 f"environment {self.first + number} of {self.name!r} gave the reward {rewards[number]} in step "
-                f"{self.steps} of its run; rewards must be finite numbers"
+                f"{self.steps} since all were reset; rewards must be finite numbers"
             )
 
     def __repr__(self) -> str:

@@ -338,8 +338,9 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (ValueError("no more"), "environment 11 of 'Failing' raised ValueError in step 1 of its episode 0: no more"),
-        (float("nan"), "environment 11 of 'Failing' gave the reward nan in step 2 of its run"),
+        (ValueError("no more"), "environment 11 of 'Failing' raised ValueError in step 2 of its episode 0: no more"),
+        (float("nan"), "environment 11 of 'Failing' gave the reward nan in step 2 since all were reset"),
+        (None, "environment 11 of 'Failing' raised TypeError in step 2 of its episode 0: float"),
         (float("-inf"), "environment 11 of 'Failing' gave the reward -inf"),
     ],
 )
