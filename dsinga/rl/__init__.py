@@ -3,13 +3,17 @@
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.algorithms.a2c import A2C
+from dsinga.rl.algorithms.ddpg import DDPG
+from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.algorithms.td3 import TD3
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments import make_environment, make_environments
 from dsinga.rl.episodes import Episode, EpisodeStatistics
 from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
+from dsinga.rl.off_policy import OffPolicyLoop
 from dsinga.rl.prioritized_replay import PrioritizedReplay
 from dsinga.rl.rendering import record_episode
 from dsinga.rl.replay import ReplayMemory
@@ -19,7 +23,10 @@ from dsinga.rl.vector_environment import EnvironmentStep, VectorEnvironment
 
 __all__ = [
     "A2C",
+    "DDPG",
+    "DQN",
     "PPO",
+    "TD3",
     "Agent",
     "AgentResult",
     "Algorithm",
@@ -31,6 +38,7 @@ __all__ = [
     "EpisodeStatistics",
     "EvaluatedEpisodes",
     "Model",
+    "OffPolicyLoop",
     "PrioritizedReplay",
     "ReplayMemory",
     "Rollout",

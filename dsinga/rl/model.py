@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,12 @@ class Model:
         fields: dict[str, Any] = {} if updater is None else {"updater": updater}
         confs = [_with_one_row(layer) for layer in (*self.layers, *layers)]
         return Job(name="model", seed=seed, neuralnet=NetConf(layer=confs), **fields)
+
+    def with_layers(self, layers: Sequence[LayerConf]) -> Model:
+        """Return a model with the same names of input and heads, and with other layers, which are not checked."""
+        model = copy.copy(self)
+        model.layers = list(layers)
+        return model
 
     def head(self, number: int, meaning: str) -> str:
         """Return the name of a head, ``meaning`` being what an algorithm needs it for. Raises UserError for a lack."""

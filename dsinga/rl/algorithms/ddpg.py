@@ -1,0 +1,224 @@
+"""DDPG, deep deterministic policy gradient: actions that are numbers, learnt from a replay memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.errors import UserError
+from dsinga.job import LayerConf, LayerType, MeanLossConf, UpdaterConf
+from dsinga.nn.optimizers import Adam
+from dsinga.rl.algorithm import Algorithm
+from dsinga.rl.algorithms.actor_critic import check_range
+from dsinga.rl.algorithms.critic_net import critic_layers, critic_of, with_static_params
+from dsinga.rl.experience import Sampled, Transitions
+from dsinga.rl.model import Model, input_layer
+from dsinga.rl.spaces import BoxSpace, Spaces
+from dsinga.training.target_params import copy_params, follow
+from dsinga.worker.local_net import LocalNet, Means
+
+# The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.
+TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_loss", "rl_critic_loss_"
+
+
+class DDPG(Algorithm):
+    """Learns a policy without randomness, the actor, by the values that a critic gives its actions.
+
+    Lillicrap et al., Continuous control with deep reinforcement learning, 2016. The model is one net: its first head is
+    the action for an observation, numbers from -1 to 1, as of kTanh, which stand for the bounds of the action space;
+    its second head the value of observation and action, for which layers take the first head as a source. What the
+    value needs besides the action is the critic, so that layers which both use are the critic's.
+
+    An update lowers the squared error of the critic, for target reward + discount·Q'(next observation, its action by
+    the target params); then it raises the mean value of the actor's actions, through the critic as it is.
+
+    Args:
+        model: the net.
+        spaces: the spaces of the environment; actions are a box with bounds.
+        noise: standard deviation of the noise that ``sample`` adds to actions, of which the bounds are -1 and 1.
+        random_steps: steps of environments at first, whose actions are random.
+        target_share: how far the target params move towards the params in an update, from 0 to 1.
+        updater: the actor's updater, by default Adam with a learning rate of 0.001.
+        critic_updater: the critic's updater, by default Adam with a learning rate of 0.001.
+        seed: determines the initial params.
+
+    Raises UserError for actions that are no box with bounds, and for a net that does not fit them.
+    """
+
+    on_policy: ClassVar[bool] = False
+    critics: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        model: Model,
+        spaces: Spaces,
+        *,
+        noise: float = 0.1,
+        random_steps: int = 1000,
+        target_share: float = 0.005,
+        updater: UpdaterConf | None = None,
+        critic_updater: UpdaterConf | None = None,
+        seed: int = 0,
+    ):
+        self.low, self.high = self._bounds(spaces)
+        check_range("noise", noise, 0)
+        check_range("target_share", target_share, 0, 1)
+        self.noise, self.random_steps, self.target_share = noise, random_steps, target_share
+        action = model.head(0, "actions")
+        self._values = [model.head(1 + k, "the value of an action") for k in range(self.critics)]
+        critic = critic_of(model, action, self._values)
+        self.critic_net = LocalNet(
+            critic.job(self._critic_losses(), critic_updater or Adam(1e-3), seed),
+            self._critic_examples(model, spaces),
+            threads=1,
+        )
+        super().__init__(
+            with_static_params(model, critic_layers(model, action, self._values), self.critic_net.net),
+            spaces,
+            layers=[_actor_loss(self._values[0])],
+            updater=updater or Adam(1e-3),
+            seed=seed,
+        )
+        self.check_head(action, math.prod(spaces.action.shape), f"actions that are {spaces.action}")
+        for value in self._values:
+            self.check_head(value, 1, "the value of an action")
+        self.critic_updater = self.critic_net.updater()
+        self.target_params = copy_params(self.params)
+        self.sampled = 0
+
+    def _bounds(self, spaces: Spaces) -> tuple[np.ndarray, np.ndarray]:
+        space, name = spaces.action, type(self).__name__
+        if not isinstance(space, BoxSpace):
+            raise UserError(f"{name} takes actions that are numbers, but those of the environment are {space}; use DQN")
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise UserError(
+                f"{name} takes actions with bounds, but those of the environment, {space}, have none; give its "
+                "action_space bounds (gymnasium.wrappers has RescaleAction), or use PPO"
+            )
+        return space.low.astype(np.float32), space.high.astype(np.float32)
+
+    def _critic_losses(self) -> list[LayerConf]:
+        """Return the layers that the critic's net gets besides those of the model."""
+        losses = [
+            LayerConf(
+                name=f"{CRITIC_LOSS}{value}",
+                type=LayerType.kEuclideanLoss,
+                srclayers=[value, TARGET, WEIGHT],
+            )
+            for value in self._values
+        ]
+        return [input_layer(TARGET), input_layer(WEIGHT), *losses]
+
+    def _critic_examples(self, model: Model, spaces: Spaces) -> dict[str, np.ndarray]:
+        one = np.zeros((1, 1), np.float32)
+        observation = np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)
+        action = np.zeros((1, math.prod(spaces.action.shape)), np.float32)
+        return {model.input: observation, model.heads[0]: action, TARGET: one, WEIGHT: one}
+
+    def predict(self, observations: np.ndarray) -> np.ndarray:
+        """Return the actor's action for each of N observations, (N, n) float32, within the bounds."""
+        return self._from_unit(self._actions(self.params, observations))
+
+    def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
+        """Return the actor's actions with noise, at first random ones."""
+        shape = (len(observations), *self.spaces.action.shape)
+        if self.sampled < self.random_steps:
+            actions = rng.random(shape, np.float32) * 2 - 1
+        else:
+            noise = rng.standard_normal(shape, np.float32) * np.float32(self.noise)
+            actions = self._actions(self.params, observations).reshape(shape) + noise
+        self.sampled += len(observations)
+        return Sampled(self._from_unit(actions), {})
+
+    def targets(self, batch: Transitions) -> np.ndarray:
+        """Return the targets (B,) of the values of a batch's actions, float32."""
+        return self._targets(batch, self._target_actions(batch.next_observations))
+
+    def errors(self, batch: Transitions) -> np.ndarray:
+        """Return the temporal differences (B,) of a batch, of the first critic, for a prioritised replay."""
+        values = self._critic_values(self.params, batch.observations, self._to_unit(batch.actions))
+        return values[0] - self.targets(batch)
+
+    def learn(self, batch: Transitions) -> dict[str, float]:
+        """Do one update by a batch; return the critic's "loss", and "value", the mean value of the actor's actions."""
+        metrics = self._learn_critic(batch)
+        value = self._learn_actor(batch)
+        follow(self.target_params, self.params, self.target_share)
+        return {"loss": metrics["loss"], "value": value}
+
+    def _learn_critic(self, batch: Transitions) -> Means:
+        rows = {
+            self.model.input: batch.observations,
+            self.model.heads[0]: self._to_unit(batch.actions),
+            TARGET: self.targets(batch).reshape(-1, 1),
+            WEIGHT: batch.weights.reshape(-1, 1),
+        }
+        gradients, metrics = self.critic_net.backward(self.params, rows, step=self.critic_updater.steps)
+        self.critic_updater.step(self.params, gradients)
+        return metrics
+
+    def _learn_actor(self, batch: Transitions) -> float:
+        """Do one update of the actor; return the mean value of its actions."""
+        return -self.update({self.model.input: batch.observations})["loss"]
+
+    def _target_actions(self, observations: np.ndarray) -> np.ndarray:
+        """Return the actions of the target params, (B, n) from -1 to 1."""
+        return self._actions(self.target_params, observations)
+
+    def _targets(self, batch: Transitions, actions: np.ndarray) -> np.ndarray:
+        values = np.minimum.reduce(self._critic_values(self.target_params, batch.next_observations, actions))
+        return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), values)
+
+    def _actions(self, params: Mapping[str, np.ndarray], observations: np.ndarray) -> np.ndarray:
+        """Return the action head for B observations, (B, n)."""
+        action = self.model.heads[0]
+        actions = self.net.forward(params, {self.model.input: observations}, layers=(action,)).outputs[action]
+        return actions.reshape(len(actions), -1)
+
+    def _critic_values(
+        self, params: Mapping[str, np.ndarray], observations: np.ndarray, actions: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        """Return the values (B,) of actions by each critic."""
+        rows = {self.model.input: observations, self.model.heads[0]: actions}
+        outputs = self.critic_net.forward(params, rows, layers=tuple(self._values)).outputs
+        return [outputs[value].reshape(-1) for value in self._values]
+
+    def _to_unit(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions as numbers from -1 to 1, (B, n)."""
+        return ((actions - self.low) / (self.high - self.low) * 2 - 1).reshape(len(actions), -1)
+
+    def _from_unit(self, actions: np.ndarray) -> np.ndarray:
+        """Return actions (N, ...) for numbers from -1 to 1; others count as the nearest of these."""
+        shares = (np.clip(actions, -1, 1).reshape(len(actions), *self.low.shape) + 1) / 2
+        return self.low + shares * (self.high - self.low)
+
+    def state(self) -> dict[str, Any]:
+        """Return what learning goes on from, the target params and the steps taken included."""
+        return {
+            **super().state(),
+            "target": self.target_params,
+            "critic_updater": self.critic_updater.state,
+            "critic_steps": self.critic_updater.steps,
+            "sampled": self.sampled,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over a state. Raises UserError where its params are not those of the net."""
+        super().restore(state)
+        self.target_params = {name: np.array(value, np.float32) for name, value in state["target"].items()}
+        self.critic_updater.state = {
+            name: {slot: np.array(array, np.float32) for slot, array in slots.items()}
+            for name, slots in state["critic_updater"].items()
+        }
+        self.critic_updater.steps = int(state["critic_steps"])
+        self.sampled = int(state["sampled"])
+
+
+def _actor_loss(value: str) -> LayerConf:
+    """Return the loss layer that raises the mean of a value."""
+    return LayerConf(
+        name=ACTOR_LOSS, type=LayerType.kMeanLoss, srclayers=[value], meanloss_conf=MeanLossConf(scale=-1.0)
+    )
